@@ -1,0 +1,55 @@
+"""Everything that can go wrong, as one tree. The command line turns it into one line and an exit code.
+
+    OnnxSparseError              exit 2: something the user can change
+    |-- ModelError               the file is not a model we can open, or its content is broken
+    |-- OptionError              an option, pattern, name or value that means nothing
+    |-- PlanError                a plan, masks file or recipe that does not fit the model
+    |-- OutputError              the result cannot be written where it should go
+    |-- MissingExtraError        the command needs an optional package
+    `-- LeftOutError             exit 1: --strict, and something was left out; nothing was written
+
+A verification that does not hold is a result, not an error: see `Report.ok`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class OnnxSparseError(Exception):
+    """The root. Its message is one line: what is wrong, where, and what to do."""
+
+    exit_code = 2
+
+
+class ModelError(OnnxSparseError):
+    """The file is not a model we can open, or its content is broken."""
+
+
+class OptionError(OnnxSparseError):
+    """An option, pattern, name or value that means nothing."""
+
+
+class PlanError(OnnxSparseError):
+    """A plan, masks file or recipe that does not fit the model."""
+
+
+class OutputError(OnnxSparseError):
+    """The result cannot be written where it should go."""
+
+
+class MissingExtraError(OnnxSparseError):
+    """The command needs an optional package that is not installed."""
+
+
+class LeftOutError(OnnxSparseError):
+    """--strict was given and something was left out, so nothing was written."""
+
+    exit_code = 1
+
+
+def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
+    """Return ` (did you mean ...?)` for a misspelt word, or an empty string."""
+    close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)
+    return f" (did you mean {', '.join(close)}?)" if close else ""

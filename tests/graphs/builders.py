@@ -1,0 +1,23 @@
+"""Every case, by name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Dict, List
+
+from .case import REGISTRY, Built, Case, Expected, Use
+
+FAMILIES = (
+    "linear", "conv", "chains",
+)
+for _family in FAMILIES:
+    importlib.import_module(f".{_family}", __package__)
+
+CASES: Dict[str, Case] = REGISTRY
+
+
+def cases(*families: str) -> List[Case]:
+    return [one for one in CASES.values() if not families or one.family in families]
+
+
+__all__ = ["CASES", "Built", "Case", "Expected", "Use", "cases"]

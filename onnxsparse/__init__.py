@@ -1,0 +1,1 @@
+"""Makes ONNX models sparse."""

@@ -1,0 +1,46 @@
+"""What an allocation is: how many units each weight loses so that all together reach a sparsity."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Protocol
+
+from onnxsparse.errors import OptionError
+from onnxsparse.patterns.pattern import Pattern, Shape4
+from onnxsparse.plugins import Plugin
+from onnxsparse.values import Array
+
+
+class Candidate(Protocol):
+    """A weight as an allocation sees it. `unit_scores` may be called several times; `Pattern.unit_chunks` makes it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def shape4(self) -> Shape4: ...
+
+    def unit_scores(self) -> Iterator[Array]: ...
+
+
+class Allocation(Plugin, ABC):
+    """How many units of each weight go."""
+
+    kind: ClassVar[str] = "allocations"
+    patterns_supported: ClassVar[tuple[str, ...]] = ()
+    """Names of the patterns it works with; empty means all."""
+
+    def allocate(self, weights: Sequence[Candidate], sparsity: float | None, pattern: Pattern) -> dict[str, int]:
+        """The units to drop from each weight, by name."""
+        if not self.supports(pattern):
+            known = " and ".join(self.patterns_supported)
+            raise OptionError(f"allocation {self.name} works with {known}, not with {pattern.text}")
+        return self._counts(weights, sparsity, pattern)
+
+    def supports(self, pattern: Pattern) -> bool:
+        """Whether this allocation can distribute the units of a pattern."""
+        return not self.patterns_supported or pattern.name in self.patterns_supported
+
+    @abstractmethod
+    def _counts(self, weights: Sequence[Candidate], sparsity: float | None, pattern: Pattern) -> dict[str, int]: ...

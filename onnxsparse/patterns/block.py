@@ -1,0 +1,42 @@
+"""The block pattern."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnxsparse.errors import OptionError
+from onnxsparse.patterns.cells import CellPattern
+from onnxsparse.patterns.pattern import Shape4
+
+
+@dataclass(frozen=True)
+class Block(CellPattern):
+    """Blocks of R outputs by C inputs of the reduction are zero as a whole; ragged edges stay dense."""
+
+    name: ClassVar[str] = "block"
+    syntax: ClassVar[str] = "block:RxC"
+    outputs: int
+    inputs: int
+
+    def __post_init__(self) -> None:
+        if self.outputs < 1 or self.inputs < 1:
+            raise OptionError(f"{self.text} has an empty block")
+
+    @classmethod
+    def read(cls, text: str) -> Block | None:
+        word, _, size = text.partition(":")
+        if word != cls.name:
+            return None
+        match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", size)
+        if match is None:
+            raise OptionError(f"{text[:60]!r} is not a block: write block:RxC, for example block:4x1")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def text(self) -> str:
+        return f"block:{self.outputs}x{self.inputs}"
+
+    def cell(self, shape: Shape4) -> Shape4:  # noqa: ARG002 - the same for every shape
+        return (1, self.outputs, self.inputs, 1)

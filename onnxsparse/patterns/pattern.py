@@ -1,0 +1,99 @@
+"""What a pattern is: the object that makes zeros is the one that checks them.
+
+A unit is the smallest thing that can be dropped alone. Units are counted in stored order: the C order of the tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from onnxsparse.errors import OptionError
+from onnxsparse.plugins import Plugin
+from onnxsparse.scores.score import Score
+from onnxsparse.values import Array, Values
+
+Shape4 = tuple[int, ...]
+PLACES = 5
+
+
+@dataclass(frozen=True)
+class Violations:
+    """How often a pattern does not hold, the first places (group, out, in, tap), and how many units were looked at."""
+
+    count: int
+    places: tuple[tuple[int, ...], ...]
+    checked: int
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+
+class Pattern(Plugin, ABC):
+    """Which zeros are legal in a weight seen as (group, out, in, tap)."""
+
+    kind: ClassVar[str] = "patterns"
+    takes_sparsity: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The canonical text: `parse(pattern.text).text == pattern.text`."""
+
+    @abstractmethod
+    def units(self, shape: Shape4) -> int:
+        """How many units can be dropped one by one (for N:M: how many whole groups there are)."""
+
+    @abstractmethod
+    def unit_size(self, shape: Shape4) -> int:
+        """The elements of one unit."""
+
+    def ragged(self, shape: Shape4) -> int:
+        """The elements that belong to no whole unit and stay."""
+        return math.prod(shape) - self.units(shape) * self.unit_size(shape)
+
+    def drop_count(self, shape: Shape4, sparsity: float | None) -> int:
+        """How many units go at a sparsity."""
+        units = self.units(shape)
+        return min(units, math.floor(checked_sparsity(sparsity, self.text) * units + 0.5))
+
+    @abstractmethod
+    def unit_scores(self, values: Values, score: Score) -> Array:
+        """The importance of every unit (mean of its elements), in stored order; comparable between weights."""
+
+    def unit_chunks(self, values: Values, score: Score) -> Iterator[Array]:
+        """`unit_scores` in pieces, so that a large weight is never scored as a whole."""
+        yield self.unit_scores(values, score)
+
+    @abstractmethod
+    def select(self, values: Values, score: Score, drop: int) -> Array:
+        """The mask, True where an element is kept, laid out in memory like the stored values."""
+
+    def prune(self, values: Values, score: Score, drop: int, out: Array) -> None:
+        """Write the stored values with zeros where the pattern drops them to `out`, which may be the stored array."""
+        keep = self.select(values, score, drop)
+        if out is not values.stored:
+            np.copyto(out, values.stored)
+        np.copyto(out, values.zero, where=~keep)
+
+    @abstractmethod
+    def violations(self, zero: Array, drop: int) -> Violations:
+        """Check an array that is True where a weight is zero."""
+
+    def check(self, values: Values, drop: int) -> Violations:
+        """`violations` of stored values."""
+        return self.violations(values.is_zero(), drop)
+
+
+def checked_sparsity(sparsity: float | None, text: str) -> float:
+    """Return a sparsity from 0 to 1 or raise."""
+    if sparsity is None:
+        raise OptionError(f"{text} needs a sparsity")
+    if not 0 <= sparsity <= 1:
+        raise OptionError(f"a sparsity lies between 0 and 1, not at {sparsity}")
+    return float(sparsity)

@@ -1,0 +1,161 @@
+"""Finding the plug-ins of a kind by name. A name from a user or a file is only ever looked up, never imported.
+
+Our own: every public module of `onnxsparse.<kind>` that defines a concrete class of that kind. Third parties: installed
+entry points of the group `onnxsparse.<kind>`; they are loaded only when a word is not one of ours, or to list them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onnxsparse.errors import OptionError, nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
+
+class Plugin:
+    """What every plug-in is: a dataclass with a name, whose fields are its options."""
+
+    kind: ClassVar[str]
+    name: ClassVar[str]
+    syntax: ClassVar[str] = ""
+
+    @classmethod
+    def read(cls, text: str) -> Plugin | None:
+        """Make the plug-in from `name` or `name:option=value,...`; None when the text speaks of another one."""
+        word, _, rest = text.partition(":")
+        if word != cls.name:
+            return None
+        return cls(**_options_from(cls, rest))
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a plug-in."""
+
+    name: str
+    type: str
+    default: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of `onnxsparse list`."""
+
+    syntax: str
+    description: str
+    options: tuple[Option, ...]
+
+
+def parse(kind: str, text: str) -> Plugin:
+    """Return the plug-in that a text stands for; an unknown word is an OptionError with the nearest known ones."""
+    for classes in (ours, installed):
+        for cls in classes(kind).values():
+            made = cls.read(text.strip())
+            if made is not None:
+                return made
+    known = [cls.syntax or cls.name for cls in every(kind).values()]
+    word = text.strip()
+    hint = nearest(word, known) or f" (known: {', '.join(known)})"
+    raise OptionError(f"unknown {kind[:-1]} {word[:60]!r}{hint}")
+
+
+def available(kind: str) -> list[Entry]:
+    """Describe every plug-in of a kind."""
+    return [Entry(cls.syntax or cls.name, _first_line(cls), tuple(options(cls))) for cls in every(kind).values()]
+
+
+def every(kind: str) -> dict[str, type[Plugin]]:
+    """All plug-ins of a kind by name; ours go before installed ones of the same name."""
+    return {**installed(kind), **ours(kind)}
+
+
+@functools.cache
+def ours(kind: str) -> dict[str, type[Plugin]]:
+    """Our own plug-ins of a kind, by name."""
+    package = importlib.import_module(f"onnxsparse.{kind}")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
+    found = (importlib.import_module(f"{package.__name__}.{name}") for name in names)
+    return {cls.name: cls for module in found for cls in _classes(module, kind)}
+
+
+@functools.cache
+def installed(kind: str) -> dict[str, type[Plugin]]:
+    """The plug-ins that other installed packages announce, by name."""
+    found = (_load(entry, kind) for entry in _entry_points(f"onnxsparse.{kind}"))
+    return {cls.name: cls for cls in found}
+
+
+def options(cls: type[Plugin]) -> Iterator[Option]:
+    """The options of a plug-in: its dataclass fields, but for those with `metadata={"option": False}`."""
+    if not dataclasses.is_dataclass(cls):
+        return
+    for field in dataclasses.fields(cls):
+        if field.metadata.get("option", True):
+            default = "" if field.default is dataclasses.MISSING else str(field.default)
+            yield Option(field.name, str(field.type), default)
+
+
+def _classes(module: ModuleType, kind: str) -> list[type[Plugin]]:
+    return [cls for cls in vars(module).values() if _is_plugin(cls, kind) and cls.__module__ == module.__name__]
+
+
+def _is_plugin(cls: Any, kind: str) -> TypeGuard[type[Plugin]]:
+    return (
+        inspect.isclass(cls)
+        and issubclass(cls, Plugin)
+        and not inspect.isabstract(cls)
+        and hasattr(cls, "name")
+        and cls.kind == kind
+    )
+
+
+def _entry_points(group: str) -> Iterable[importlib.metadata.EntryPoint]:
+    if sys.version_info >= (3, 10):
+        return importlib.metadata.entry_points(group=group)
+    return importlib.metadata.entry_points().get(group, ())
+
+
+def _load(entry: importlib.metadata.EntryPoint, kind: str) -> type[Plugin]:
+    try:
+        cls = entry.load()
+    except Exception as error:  # whatever a foreign package does when it is imported
+        raise OptionError(f"the installed plug-in {entry.name} ({entry.value}) does not load: {error}") from error
+    if not _is_plugin(cls, kind):
+        raise OptionError(f"the installed plug-in {entry.name} ({entry.value}) is not one of onnxsparse.{kind}")
+    return cls
+
+
+def _first_line(cls: type[Plugin]) -> str:
+    return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+
+def _options_from(cls: type[Plugin], text: str) -> dict[str, object]:
+    known = {option.name: option.type for option in options(cls)}
+    given: dict[str, object] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.partition("=")
+        if name not in known or name in given:
+            raise OptionError(f"{cls.name} has no option {name[:60]!r} (or it was given twice){nearest(name, known)}")
+        given[name] = _converted(cls.name, name, known[name], value)
+    return given
+
+
+def _converted(plugin: str, name: str, type_name: str, value: str) -> object:
+    try:
+        if type_name == "bool":
+            return {"true": True, "false": False}[value.lower()]
+        return {"int": int, "float": float, "str": str}[type_name](value)
+    except (KeyError, ValueError):
+        raise OptionError(f"{plugin}: {name} takes a value of type {type_name}, not {value[:60]!r}") from None

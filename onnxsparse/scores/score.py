@@ -1,0 +1,30 @@
+"""What a score is: how important every element of a weight is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from onnxsparse.plugins import Plugin
+from onnxsparse.values import Array, Values
+
+
+class Score(Plugin, ABC):
+    """The importance of every element; the least important go first."""
+
+    kind: ClassVar[str] = "scores"
+    needs: ClassVar[tuple[str, ...]] = ()
+    elementwise: ClassVar[bool] = False
+    """True when the importance of an element depends on its value alone: pieces can then be ranked alone."""
+
+    def bind(self, tensor: str) -> Score:  # noqa: ARG002 - most scores do not depend on the name
+        """The score of one named tensor."""
+        return self
+
+    def rank(self, values: Values) -> Array:
+        """Numbers >= 0 that order the elements of one weight: the cheapest that do."""
+        return self.value(values)
+
+    @abstractmethod
+    def value(self, values: Values) -> Array:
+        """Importance as float32 or float64 >= 0, in the order of `rank`: can be summed and compared between weights."""

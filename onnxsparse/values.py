@@ -1,0 +1,181 @@
+"""A stored tensor and how to read it: floats as bits, bfloat16 inside uint16, integers by scale and zero point.
+
+Arrays are seen as (group, out, in, tap), usually a strided view of contiguous memory. *Stored order* is the order
+of that memory, which is the C order of the tensor in the file: ties are broken in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+
+from onnxsparse.errors import OptionError
+
+Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
+Index = Union[slice, tuple[slice, ...]]
+
+BLOCK = 1 << 16
+"""Elements worked on at a time, so that the scratch arrays stay in the cache."""
+
+_FLOAT_BITS: dict[str, type[np.unsignedinteger[Any]]] = {
+    "float64": np.uint64,
+    "float32": np.uint32,
+    "float16": np.uint16,
+    "bfloat16": np.uint16,
+}
+_INFINITY = {"float64": 0x7FF << 52, "float32": 0x7F80_0000, "float16": 0x7C00, "bfloat16": 0x7F80}
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the stored numbers mean: their kind, and for integers scale and zero point (they broadcast to the view)."""
+
+    kind: str
+    scale: Array | None = None
+    zero_point: Array | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _FLOAT_BITS and self.kind not in _INTEGERS:
+            raise OptionError(f"numbers of kind {self.kind!r} cannot be ranked")
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind in _FLOAT_BITS
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint16 if self.kind == "bfloat16" else self.kind)
+
+    @property
+    def bits_dtype(self) -> np.dtype[Any]:
+        """The unsigned integers as wide as the stored floats."""
+        return np.dtype(_FLOAT_BITS[self.kind])
+
+    @property
+    def magnitude_bits(self) -> int:
+        """Every bit of a stored float but the sign."""
+        return (1 << (8 * self.bits_dtype.itemsize - 1)) - 1
+
+
+def storage_axes(view: Array) -> tuple[int, ...]:
+    """The axes of a view from the slowest to the fastest in memory."""
+    return tuple(sorted(range(view.ndim), key=lambda axis: (view.shape[axis] > 1, -view.strides[axis])))
+
+
+def stored_order(view: Array) -> Array:
+    """The same elements with the axes in the order of the memory: C-contiguous for a view of a whole tensor."""
+    return view.transpose(storage_axes(view))
+
+
+def _sliced(array: Array | None, index: tuple[slice, ...], ndim: int) -> Array | None:
+    if array is None:
+        return None
+    aligned = array.reshape((1,) * (ndim - array.ndim) + array.shape)
+    return aligned[tuple(part if size != 1 else slice(None) for part, size in zip(index, aligned.shape))]
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Stored numbers together with their reading."""
+
+    stored: Array
+    reading: Reading
+
+    def __post_init__(self) -> None:
+        if self.stored.dtype != self.reading.stored_dtype:
+            raise OptionError(f"{self.reading.kind} values cannot be stored as {self.stored.dtype}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    def __getitem__(self, index: Index) -> Values:
+        parts = index if isinstance(index, tuple) else (index,)
+        full = parts + (slice(None),) * (self.stored.ndim - len(parts))
+        scale = _sliced(self.reading.scale, full, self.stored.ndim)
+        zero_point = _sliced(self.reading.zero_point, full, self.stored.ndim)
+        return Values(self.stored[full], Reading(self.reading.kind, scale, zero_point))
+
+    @property
+    def bits(self) -> Array:
+        """The stored floats as unsigned integers, without copying."""
+        return self.stored.view(self.reading.bits_dtype)
+
+    @property
+    def zero(self) -> Array:
+        """What a written zero is in stored form; it broadcasts to the view."""
+        point = self.reading.zero_point
+        return np.asarray(0 if point is None or self.reading.is_float else point).astype(self.stored.dtype)
+
+    def real(self) -> Array:
+        """The real numbers as float32 (float64 for float64 and for wide integers); may share memory with `stored`."""
+        kind = self.reading.kind
+        if kind == "bfloat16":
+            wide: Array = self.stored.astype(np.uint32) << np.uint32(16)
+            return wide.view(np.float32)
+        if kind == "float64":
+            return self.stored
+        return self.stored.astype(np.float32, copy=False) if self.reading.is_float else self._dequantised()
+
+    def magnitude_keys(self) -> Array:
+        """Unsigned integers in the order of the absolute real values."""
+        if self.reading.is_float:
+            keys: Array = self.bits & self.bits.dtype.type(self.reading.magnitude_bits)
+            return keys
+        magnitudes = np.abs(self._dequantised())
+        return magnitudes.view(np.uint32 if magnitudes.dtype == np.float32 else np.uint64)
+
+    def is_zero(self) -> Array:
+        """True where the real value is zero (-0.0 is zero)."""
+        zero: Array = self.magnitude_keys() == 0 if self.reading.is_float else self.stored == self.zero
+        return zero
+
+    def all_finite(self) -> bool:
+        """True when there is neither a NaN nor an infinity."""
+        if not self.reading.is_float:
+            scale = self.reading.scale
+            return scale is None or bool(np.isfinite(scale).all())
+        limit = _INFINITY[self.reading.kind]
+        return all(int(part.magnitude_keys().max()) < limit for part in self.blocks())
+
+    def blocks(self, elements: int = BLOCK) -> Iterator[Values]:
+        """All values as pieces of about `elements` elements (more when the memory has few leading rows)."""
+        for index in blocks_of(self.stored, elements):
+            yield self[index]
+
+    def _dequantised(self) -> Array:
+        wide = self.stored.dtype.itemsize >= 4
+        steps: Array = self.stored.astype(np.float64 if wide else np.float32)
+        if self.reading.zero_point is not None:
+            steps = steps - self.reading.zero_point.astype(steps.dtype)
+        if self.reading.scale is not None:
+            steps = steps * self.reading.scale.astype(steps.dtype)
+        return steps
+
+
+def blocks_of(view: Array, elements: int = BLOCK) -> Iterator[tuple[slice, ...]]:
+    """Indices that cut a view into pieces of at most about `elements`, in stored order."""
+    if view.size == 0:
+        return
+    axes = storage_axes(view)
+    yield from _cut(view.shape, axes, [slice(0, size) for size in view.shape], elements)
+
+
+def _cut(
+    shape: tuple[int, ...], axes: tuple[int, ...], index: list[slice], elements: int
+) -> Iterator[tuple[slice, ...]]:
+    inner = 1
+    for axis in axes[1:]:
+        inner *= shape[axis]
+    if not axes or inner * shape[axes[0]] <= elements:
+        yield tuple(index)
+        return
+    step = max(1, elements // inner)
+    for start in range(0, shape[axes[0]], step):
+        index[axes[0]] = slice(start, min(start + step, shape[axes[0]]))
+        yield from _cut(shape, axes[1:], index, elements) if step == 1 else iter((tuple(index),))
+    index[axes[0]] = slice(0, shape[axes[0]])

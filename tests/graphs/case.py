@@ -153,7 +153,7 @@ def node(op: str, inputs: str, outputs: str, domain: str = "", **attributes: obj
 
 
 def tensor(name: str, values: Array) -> TensorProto:
-    return numpy_helper.from_array(np.ascontiguousarray(values), name)
+    return numpy_helper.from_array(np.asarray(values, order="C"), name)
 
 
 def value_info(name: str, values: Array) -> onnx.ValueInfoProto:

@@ -1,0 +1,59 @@
+"""Reading a node's attributes, inside local functions too, where an attribute may stand for one of the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from onnx import AttributeProto, NodeProto
+
+from onnxsparse.errors import ModelError
+
+Caller = Mapping[str, Optional[AttributeProto]]
+
+_FIELDS = {
+    AttributeProto.INT: "i",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.STRING: "s",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOATS: "floats",
+    AttributeProto.TENSOR: "t",
+}
+
+
+class Attributes:
+    """The attributes of one node at one call. `caller` has those of the function call around it."""
+
+    def __init__(self, node: NodeProto, caller: Caller) -> None:
+        self._node = node
+        self.table: dict[str, AttributeProto | None] = {}
+        for attribute in node.attribute:
+            source = attribute.ref_attr_name
+            self.table[attribute.name] = caller.get(source) if source else attribute
+
+    def integer(self, name: str, default: int = 0) -> int:
+        return int(self._value(name, AttributeProto.INT, default))
+
+    def number(self, name: str, default: float) -> float:
+        return float(self._value(name, AttributeProto.FLOAT, default))
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self._value(name, AttributeProto.STRING, default)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+    def integers(self, name: str, default: Sequence[int] | None = None) -> list[int] | None:
+        value = self._value(name, AttributeProto.INTS, default)
+        return None if value is None else [int(item) for item in value]
+
+    def _value(self, name: str, kind: int, default: Any) -> Any:
+        attribute = self.table.get(name)
+        if attribute is None:
+            return default
+        if attribute.type not in (kind, AttributeProto.UNDEFINED):
+            raise ModelError(f"node '{label(self._node)}' has attribute '{name}' of the wrong type")
+        return getattr(attribute, _FIELDS[kind])
+
+
+def label(node: NodeProto) -> str:
+    """What a person would call the node: its name, else its first output."""
+    return node.name or next((name for name in node.output if name), "") or node.op_type

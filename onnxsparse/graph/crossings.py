@@ -1,0 +1,225 @@
+"""The nodes that keep every element of a constant where it can be found again, one function each.
+
+A crossing takes the node's inputs (all constant) and returns the value behind the node, or None where the elements
+cannot be followed: then the constant counts as computed, and whoever uses it is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Optional
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from onnxsparse.graph.attributes import Attributes
+from onnxsparse.graph.layout import Layout, Shape, size_of
+from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array
+from onnxsparse.graph.traced import Traced, Value, over_atoms, small_array
+from onnxsparse.graph.weights import Mask, Quantization
+
+_CASTS = frozenset(
+    getattr(TensorProto, name) for name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "INT32") if hasattr(TensorProto, name)
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Crossing:
+    """The value behind a node; `mask` is set when the node applies one, `source` is the input the weight came in by."""
+
+    value: Traced
+    source: int = 0
+    mask: Traced | None = None
+
+
+Rule = Callable[[Sequence[Value], Attributes], Optional[Crossing]]
+
+
+def _reach(values: Sequence[Value], layout: Layout | None) -> Crossing | None:
+    first = values[0]
+    return Crossing(replace(first, layout=layout)) if isinstance(first, Traced) and layout is not None else None
+
+
+def _identity(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    return Crossing(values[0]) if isinstance(values[0], Traced) else None
+
+
+def _cast(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    return _identity(values, attributes) if attributes.integer("to", TensorProto.FLOAT) in _CASTS else None
+
+
+def _transpose(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    if not isinstance(values[0], Traced):
+        return None
+    rank = len(values[0].layout.axes)
+    perm = attributes.integers("perm") or list(range(rank))[::-1]
+    return _reach(values, values[0].layout.transpose(perm)) if sorted(perm) == list(range(rank)) else None
+
+
+def _listed(values: Sequence[Value], attributes: Attributes, name: str) -> list[int] | None:
+    """A list of integers that is an input in newer opsets and was an attribute before."""
+    if len(values) > 1 and values[1] is not None:
+        array = small_array(values[1])
+        return None if array is None or array.dtype.kind not in "iu" else [int(item) for item in array.reshape(-1)]
+    return attributes.integers(name)
+
+
+def _reshape(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    wanted = _listed(values, attributes, "shape")
+    if wanted is None or not isinstance(values[0], Traced):
+        return None
+    have = values[0].shape
+    if not attributes.integer("allowzero"):
+        wanted = [have[index] if dim == 0 and index < len(have) else dim for index, dim in enumerate(wanted)]
+    return _reach(values, _shaped(values[0].layout, wanted))
+
+
+def _shaped(layout: Layout, wanted: list[int]) -> Layout | None:
+    known = size_of([dim for dim in wanted if dim != -1])
+    if wanted.count(-1) > 1 or known <= 0 or any(dim < -1 for dim in wanted):
+        return None
+    size = size_of(layout.shape)
+    return layout.reshape(tuple(size // known if dim == -1 else dim for dim in wanted))
+
+
+def _squeeze(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    if not isinstance(values[0], Traced):
+        return None
+    shape, axes = values[0].shape, _listed(values, attributes, "axes")
+    gone = {axis % len(shape) for axis in axes} if axes else {axis for axis, dim in enumerate(shape) if dim == 1}
+    return _reach(values, values[0].layout.reshape(tuple(dim for axis, dim in enumerate(shape) if axis not in gone)))
+
+
+def _unsqueeze(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    axes = _listed(values, attributes, "axes")
+    if not axes or not isinstance(values[0], Traced):
+        return None
+    rank, rest = len(values[0].shape) + len(axes), iter(values[0].shape)
+    new = {axis % rank for axis in axes}
+    if len(new) != len(axes):
+        return None
+    return _reach(values, values[0].layout.reshape(tuple(1 if axis in new else next(rest) for axis in range(rank))))
+
+
+def _flatten(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    if not isinstance(values[0], Traced):
+        return None
+    shape, axis = values[0].shape, attributes.integer("axis", 1)
+    axis = axis + len(shape) if axis < 0 else axis
+    return _reach(values, values[0].layout.reshape((size_of(shape[:axis]), size_of(shape[axis:]))))
+
+
+def _dequantize(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    first = values[0]
+    if not isinstance(first, Traced) or first.tensor.kind in FLOAT_KINDS or first.tensor.kind not in WEIGHT_KINDS:
+        return _identity(values, attributes)
+    scale, zero = small_array(values[1]), small_array(values[2]) if len(values) > 2 else None
+    if scale is None or (len(values) > 2 and values[2] is not None and zero is None) or first.quantization:
+        return None
+    zero = np.zeros(scale.shape, first.tensor.dtype) if zero is None else zero
+    axis, block = attributes.integer("axis", 1), attributes.integer("block_size")
+    found = quantized(first, _unblocked(scale, first.shape, axis, block), _unblocked(zero, first.shape, axis, block), axis)
+    return Crossing(replace(first, quantization=found)) if found else None
+
+
+def _unblocked(values: Array, shape: Shape, axis: int, block: int) -> Array:
+    if not block or values.ndim != len(shape):
+        return values
+    return np.repeat(values, block, axis).take(range(shape[axis]), axis)
+
+
+def quantized(value: Traced, scale: Array, zero: Array, axis: int) -> Quantization | None:
+    """Scale and zero point of an integer constant, where both can be followed to the stored tensor."""
+    scales, zeros = over_atoms(scale, value.layout, axis), over_atoms(zero, value.layout, axis)
+    if scales is None or zeros is None:
+        return None
+    return Quantization(value.layout.atoms, scales.astype(np.float32), zeros)
+
+
+def _multiply(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    left, right = values
+    if not isinstance(left, Traced) or not isinstance(right, Traced):
+        return None
+    if _is_mask_for(right, left):
+        return Crossing(left, 0, right)
+    if _is_mask_for(left, right):
+        return Crossing(right, 1, left)
+    return _scaled(left, right, 0) or _scaled(right, left, 1)
+
+
+def _divide(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    left, right = values
+    return _scaled(left, right, 0) if isinstance(left, Traced) and isinstance(right, Traced) else None
+
+
+def _scaled(weight: Traced, factor: Traced, source: int) -> Crossing | None:
+    """A factor that does not enlarge the weight leaves zeros where they are."""
+    if len(factor.shape) > len(weight.shape) or factor.tensor.size >= weight.tensor.size:
+        return None
+    return Crossing(weight, source) if _broadcasts(factor.shape, weight.shape) else None
+
+
+def _broadcasts(shape: Shape, onto: Shape) -> bool:
+    padded = (1,) * (len(onto) - len(shape)) + tuple(shape)
+    return len(shape) <= len(onto) and all(have in (1, full) for have, full in zip(padded, onto))
+
+
+def _is_mask_for(mask: Traced, weight: Traced) -> bool:
+    if weight.tensor.kind not in WEIGHT_KINDS or mask.tensor.size <= 1 or not _broadcasts(mask.shape, weight.shape):
+        return False
+    if not mask.tensor.readable or mask.tensor.kind in ("int64", "uint64") or mask.masks:
+        return False
+    return all(_is_binary(mask.tensor.read(at, min(at + (1 << 20), mask.tensor.size))) for at in range(0, mask.tensor.size, 1 << 20))
+
+
+def _is_binary(piece: Array) -> bool:
+    return bool(((piece == 0) | (piece == _one(piece))).all())
+
+
+def _one(piece: Array) -> object:
+    return 0x3F80 if piece.dtype == np.uint16 else 1  # a stored bfloat16 is its bits
+
+
+def _where(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    mask, weight, other = values
+    if not (isinstance(mask, Traced) and isinstance(weight, Traced)):
+        return None
+    rest = small_array(other)
+    if rest is None or rest.size != 1 or rest.reshape(-1)[0] != 0 or not _broadcasts(mask.shape, weight.shape):
+        return None
+    return Crossing(weight, 1, mask)
+
+
+def mask_of(mask: Traced, weight: Traced) -> Mask:
+    shape = (1,) * (len(weight.shape) - len(mask.shape)) + tuple(mask.shape)
+    layout = mask.layout.reshape(shape) or mask.layout
+    return Mask(mask.tensor, layout, weight.layout)
+
+
+_RULES: dict[str, Rule] = {
+    "Identity": _identity,
+    "Dropout": _identity,
+    "Cast": _cast,
+    "CastLike": _identity,
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Flatten": _flatten,
+    "QuantizeLinear": _identity,
+    "DequantizeLinear": _dequantize,
+    "Mul": _multiply,
+    "Div": _divide,
+    "Where": _where,
+}
+
+
+PASSING = frozenset(_RULES) - {"Mul", "Div", "Where"}
+
+
+def cross(node: NodeProto, values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    """The value behind `node`, or None where its elements cannot be followed."""
+    shared = node.domain in ("", "ai.onnx") or node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    rule = _RULES.get(node.op_type) if shared else None
+    return rule(values, attributes) if rule and values else None

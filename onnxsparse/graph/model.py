@@ -1,0 +1,237 @@
+"""An opened ONNX file: its graph without the large tensors, every stored tensor, and an atomic save.
+
+`Model.proto` is a ModelProto of the model's own; large tensors are tokens in it and stay in the file until they are
+read. A pass sets `StoredTensor.edit` (new numbers, same type and shape) or changes the graph; `save` writes the file
+with everything else byte for byte as it was, `take_proto` returns it whole in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from typing import IO, Union
+
+from google.protobuf.message import DecodeError, EncodeError
+from onnx import ModelProto, TensorProto
+
+from onnxsparse.errors import ModelError, OutputError
+from onnxsparse.graph.external import ExternalFiles, every_tensor
+from onnxsparse.graph.flow import Flow
+from onnxsparse.graph.output import Staged, check_target, copy_range, put
+from onnxsparse.graph.storage import Span, StoredTensor
+from onnxsparse.graph.stores import Stores
+from onnxsparse.graph.weights import Weight
+from onnxsparse.graph.wire import Hole, Piece, Tokens, Window, condense, encode, expand
+
+Source = Union[str, "os.PathLike[str]", ModelProto]
+LARGEST_FILE = 2**31 - 1
+
+
+class Model:
+    """One opened model. A pass opens its own, so nothing a caller holds is ever changed."""
+
+    def __init__(self, proto: ModelProto, path: str | None, tokens: Tokens) -> None:
+        self.proto, self.path, self._tokens = proto, path, tokens
+        self._spans = {token: Span(path or "", start, stop - start) for token, (start, stop) in tokens.spans.items()}
+        self._folder = os.path.dirname(os.path.abspath(path)) if path else None
+        self._flow: Flow | None = None
+
+    @classmethod
+    def open(cls, source: Source) -> Model:
+        if isinstance(source, ModelProto):
+            copy = ModelProto()
+            copy.CopyFrom(source)
+            return cls(_checked(copy, "the model"), None, Tokens())
+        path = os.fspath(source)
+        tokens = Tokens()
+        return cls(_checked(_parse(path, tokens), path), path, tokens)
+
+    @property
+    def flow(self) -> Flow:
+        if self._flow is None:
+            self._flow = Flow(self.proto, Stores(self._spans, self._folder)).walk()
+        return self._flow
+
+    @property
+    def weights(self) -> list[Weight]:
+        return self.flow.weights
+
+    def forget(self) -> None:
+        """The graph was changed: whatever was found in it must be found again."""
+        self._flow = None
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
+
+    def set_metadata(self, values: dict[str, str]) -> None:
+        """Change the values of entries that are there, in place, and append the others."""
+        rest = dict(values)
+        for entry in self.proto.metadata_props:
+            if entry.key in rest:
+                entry.value = rest.pop(entry.key)
+        for key, value in rest.items():
+            self.proto.metadata_props.add(key=key, value=value)
+
+    def drop_metadata(self, prefix: str) -> None:
+        kept = [entry for entry in self.proto.metadata_props if not entry.key.startswith(prefix)]
+        if len(kept) < len(self.proto.metadata_props):
+            del self.proto.metadata_props[:]
+            self.proto.metadata_props.extend(kept)
+
+    def sha256(self) -> str:
+        """The digest of the file as it was opened (`sha256sum` gives the same), then of its data files if it has any."""
+        digest = hashlib.sha256()
+        if self.path is None:
+            digest.update(_serialized(self.proto))
+            return digest.hexdigest()
+        for path in [self.path, *ExternalFiles.of(self.proto, self._folder).paths]:
+            with open(path, "rb", buffering=0) as file:
+                buffer = memoryview(bytearray(1 << 20))
+                while count := file.readinto(buffer):
+                    digest.update(buffer[:count])
+        return digest.hexdigest()
+
+    @property
+    def file_size(self) -> int:
+        if self.path is None:
+            return self.proto.ByteSize()
+        return sum(os.path.getsize(path) for path in [self.path, *ExternalFiles.of(self.proto, self._folder).paths])
+
+    # -- writing
+
+    def save(self, target: str, overwrite: bool, staged: Staged | None = None) -> None:
+        """Write the model to `target`, and its data files beside it. With `staged` the caller commits."""
+        check_target(target, overwrite)
+        self._store_edits_in_proto()
+        if staged is not None:
+            self._write(target, overwrite, staged)
+            return
+        with Staged() as own:
+            self._write(target, overwrite, own)
+            own.commit()
+
+    def _write(self, target: str, overwrite: bool, staged: Staged) -> None:
+        files = ExternalFiles.of(self.proto, self._folder)
+        files.write(target, self.path, overwrite, staged, self._edited(external=True))
+        lengths = {token: span.length for token, span in self._spans.items()}
+        pieces = expand(_serialized(self.proto), self._tokens, lengths)
+        if sum(piece.length if isinstance(piece, Hole) else len(piece) for piece in pieces) > LARGEST_FILE:
+            raise OutputError("the result is over 2 GB, which one ONNX file cannot hold; store the weights as external data first")
+        with staged.create(target) as file:
+            self._write_pieces(pieces, file)
+
+    def _write_pieces(self, pieces: Iterable[Piece], file: IO[bytes]) -> None:
+        edited = {tensor.span: tensor for tensor in self._edited(external=False)}
+        if self.path is None:
+            for piece in pieces:
+                assert isinstance(piece, bytes)
+                put(file, piece)
+            return
+        with open(self.path, "rb") as source:
+            for piece in pieces:
+                self._write_piece(piece, source.fileno(), file, edited)
+
+    def _write_piece(self, piece: Piece, source: int, file: IO[bytes], edited: dict[Span | None, StoredTensor]) -> None:
+        if isinstance(piece, bytes):
+            put(file, piece)
+            return
+        span = self._spans[piece.token]
+        if span in edited:
+            for numbers in edited[span].edited():
+                put(file, numbers)
+        else:
+            copy_range(source, file, span.offset, span.length)
+
+    def _edited(self, external: bool) -> list[StoredTensor]:
+        if self._flow is None:
+            return []
+        return [tensor for tensor in self._flow.stores.homes if tensor.edit and tensor.span and tensor.external == external]
+
+    def _store_edits_in_proto(self) -> None:
+        for tensor in self._flow.stores.homes if self._flow else ():
+            if tensor.edit and tensor.span is None:
+                tensor.store_edit()
+
+    def take_proto(self) -> ModelProto:
+        """The whole model in memory, its data included. The model must not be used afterwards."""
+        self._store_edits_in_proto()
+        edited = {tensor.span: tensor for tensor in [*self._edited(False), *self._edited(True)]}
+        for proto in every_tensor(self.proto):
+            self._fill(proto, edited)
+        return self.proto
+
+    def _fill(self, proto: TensorProto, edited: dict[Span | None, StoredTensor]) -> None:
+        if proto.data_location == TensorProto.EXTERNAL:
+            span: Span | None = ExternalFiles.span(proto, self._folder)
+            del proto.external_data[:]
+            proto.ClearField("data_location")
+        else:
+            span = Stores(self._spans, self._folder).token_span(proto)
+        if span is None:
+            return
+        data = b"".join(piece.tobytes() for piece in edited[span].edited()) if span in edited else bytes(span.read(0, span.length))
+        _set_payload(proto, data)
+
+
+def _set_payload(proto: TensorProto, data: bytes) -> None:
+    for field in ("float_data", "double_data"):
+        if len(getattr(proto, field)):
+            number = TensorProto.DESCRIPTOR.fields_by_name[field].number
+            proto.ClearField(field)
+            proto.MergeFromString(_packed(number, data))
+            return
+    proto.raw_data = data
+
+
+def _packed(number: int, data: bytes) -> bytes:
+    return encode(number << 3 | 2) + encode(len(data)) + data
+
+
+def _parse(path: str, tokens: Tokens) -> ModelProto:
+    if os.path.isdir(path):
+        raise ModelError(f"{path} is a folder; name the .onnx file in it")
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        size = os.fstat(descriptor).st_size
+        small = condense(Window(descriptor), size, tokens)
+        return ModelProto.FromString(small)
+    except (DecodeError, ModelError) as error:
+        raise ModelError(f"{path} is not an ONNX model: {_guess(descriptor, error)}") from error
+    finally:
+        os.close(descriptor)
+
+
+_TELLTALES = (
+    (b"", "it is empty"),
+    (b"version https://git-lfs", "it is a Git LFS pointer; fetch the file itself with `git lfs pull`"),
+    (b"<", "it looks like HTML or XML, perhaps an error page of a download"),
+    (b"PK\x03\x04", "it is a zip archive, perhaps a PyTorch checkpoint; export it to ONNX first"),
+    (b"\x89HDF", "it is an HDF5 file, perhaps a Keras model; export it to ONNX first"),
+    (b"{", "it looks like JSON"),
+)
+
+
+def _guess(descriptor: int, error: Exception) -> str:
+    start = os.pread(descriptor, 64, 0).lstrip()
+    for telltale, meaning in _TELLTALES:
+        if start.startswith(telltale) and (telltale or not start):
+            return meaning
+    return str(error) if isinstance(error, ModelError) else "it is cut short, damaged, or of another format"
+
+
+def _checked(proto: ModelProto, where: str) -> ModelProto:
+    if not proto.HasField("graph") or not (len(proto.graph.node) or len(proto.graph.initializer)):
+        raise ModelError(f"{where} is not an ONNX model: it holds no graph")
+    return proto
+
+
+def _serialized(proto: ModelProto) -> bytes:
+    try:
+        return bytes(proto.SerializeToString())
+    except (EncodeError, ValueError) as error:
+        raise OutputError("the model is over 2 GB in memory, which one ONNX file cannot hold; pass the path of a model with external data") from error

@@ -1,0 +1,213 @@
+"""Where the numbers of one stored tensor are, and how to read and replace them without loading the rest.
+
+A tensor's numbers are in one of four places, which a pass never has to know:
+
+    payload    a span of the model file (its TensorProto holds a token of `wire`)
+    external   a span of a data file beside the model
+    raw        the raw_data bytes of the TensorProto
+    typed      float_data, int32_data, int64_data, uint64_data or double_data of the TensorProto
+
+Numbers are handed out in their stored form: bfloat16 as uint16 bits, everything else as numpy's own type.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxsparse.errors import ModelError
+from onnxsparse.graph.layout import Shape, size_of
+
+Array = np.ndarray[Any, Any]
+Edit = Callable[[], Iterator[Array]]
+
+# TensorProto data type -> (our name, numpy type of the stored form, field of the typed form)
+_TYPES: dict[int, tuple[str, str, str]] = {
+    TensorProto.FLOAT: ("float32", "<f4", "float_data"),
+    TensorProto.DOUBLE: ("float64", "<f8", "double_data"),
+    TensorProto.FLOAT16: ("float16", "<f2", "int32_data"),
+    TensorProto.BFLOAT16: ("bfloat16", "<u2", "int32_data"),
+    TensorProto.INT8: ("int8", "i1", "int32_data"),
+    TensorProto.UINT8: ("uint8", "u1", "int32_data"),
+    TensorProto.INT16: ("int16", "<i2", "int32_data"),
+    TensorProto.UINT16: ("uint16", "<u2", "int32_data"),
+    TensorProto.INT32: ("int32", "<i4", "int32_data"),
+    TensorProto.INT64: ("int64", "<i8", "int64_data"),
+    TensorProto.UINT32: ("uint32", "<u4", "uint64_data"),
+    TensorProto.UINT64: ("uint64", "<u8", "uint64_data"),
+    TensorProto.BOOL: ("bool", "?", "int32_data"),
+}
+WEIGHT_KINDS = ("float64", "float32", "float16", "bfloat16", "int8", "uint8")
+FLOAT_KINDS = ("float64", "float32", "float16", "bfloat16")
+
+
+def kind_of(data_type: int) -> str:
+    """Our name of an ONNX element type; types we do not read keep ONNX's own name in lower case."""
+    if data_type in _TYPES:
+        return _TYPES[data_type][0]
+    known = data_type in TensorProto.DataType.values()
+    return TensorProto.DataType.Name(data_type).lower() if known else f"element type {data_type}"
+
+
+@dataclass(frozen=True)
+class Span:
+    """`length` bytes from `offset` of a file."""
+
+    path: str
+    offset: int
+    length: int
+
+    def read(self, start: int, stop: int) -> bytearray:
+        data = bytearray(stop - start)
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.offset + start)
+            if _fill(file, memoryview(data)) < len(data):
+                raise ModelError(f"{self.path}: the file ends inside a tensor's data; it is cut short or was changed meanwhile")
+        return data
+
+
+def _fill(file: Any, view: memoryview) -> int:
+    done = 0
+    while done < len(view):
+        count = file.readinto(view[done:])
+        if not count:
+            break
+        done += count
+    return done
+
+
+@dataclass(eq=False)
+class StoredTensor:
+    """One tensor of the file: its proto, its name in the scope it is defined in, and where its numbers are."""
+
+    proto: TensorProto
+    name: str
+    span: Span | None = None
+    external: bool = False
+    problem: str = ""
+    edit: Edit | None = field(default=None, repr=False)
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.proto.data_type)
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.proto.dims)
+
+    @property
+    def size(self) -> int:
+        return size_of(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(_TYPES[self.proto.data_type][1])
+
+    @property
+    def readable(self) -> bool:
+        return self.proto.data_type in _TYPES and not self.problem
+
+    def check(self) -> None:
+        """The data must have as many elements as the dims say."""
+        if any(dim < 0 for dim in self.shape):
+            raise ModelError(f"tensor '{self.name}' has a negative dimension {list(self.shape)}")
+        if not self.readable:
+            return
+        have = self._element_count()
+        if have is not None and have != self.size:
+            raise ModelError(f"tensor '{self.name}' of shape {list(self.shape)} needs {self.size} elements, its data has {have:g}")
+
+    def _element_count(self) -> float | None:
+        if self.span:
+            return _whole(self.span.length / self.dtype.itemsize)
+        if self.proto.HasField("raw_data"):
+            return _whole(len(self.proto.raw_data) / self.dtype.itemsize)
+        return len(self._typed_field())
+
+    def read(self, start: int = 0, stop: int | None = None) -> Array:
+        """Elements start to stop in memory order, as a new writable array."""
+        stop = self.size if stop is None else stop
+        width = self.dtype.itemsize
+        if self.span:
+            return _native(np.frombuffer(self.span.read(start * width, stop * width), self.dtype))
+        if self.proto.HasField("raw_data"):
+            return _native(np.frombuffer(bytearray(self.proto.raw_data[start * width : stop * width]), self.dtype))
+        return self._typed(start, stop)
+
+    def array(self) -> Array:
+        return self.read().reshape(self.shape)
+
+    def _typed_field(self) -> Any:
+        return getattr(self.proto, _TYPES[self.proto.data_type][2])
+
+    def _typed(self, start: int, stop: int) -> Array:
+        values = np.array(self._typed_field()[start:stop])
+        if self.kind in ("float16", "bfloat16"):
+            return values.astype(np.uint16).view(self.dtype)
+        return values.astype(self.dtype)
+
+    def store(self, values: Array) -> None:
+        """Put new numbers into the proto, in the form they are stored in."""
+        if self.proto.HasField("raw_data"):
+            self.proto.raw_data = values.astype(self.dtype, copy=False).tobytes()
+            return
+        stored = values.view(np.uint16) if self.kind in ("float16", "bfloat16") else values
+        self._typed_field()[:] = stored.reshape(-1).tolist()
+
+    def store_edit(self) -> None:
+        self.store(np.concatenate(list(self.edited())))
+        self.edit = None
+
+    def edited(self) -> Iterator[Array]:
+        """The new numbers, in consecutive pieces."""
+        if self.edit is None:
+            yield self.read()
+        else:
+            yield from self.edit()
+
+
+def _whole(count: float) -> float:
+    return int(count) if count == math.floor(count) else count
+
+
+def _native(array: Array) -> Array:
+    return array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("="))
+
+
+def external_span(proto: TensorProto, folder: str | None, name: str) -> Span:
+    """The span that a tensor's external_data names; it must lie inside the model's folder and inside the file."""
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    if folder is None:
+        raise ModelError(f"tensor '{name}' has its data in a file beside the model: pass the model's path, not a ModelProto without its data")
+    path = _inside(folder, entries.get("location", ""), name)
+    offset, size = _number(entries, "offset", name, 0), os.path.getsize(path)
+    length = _number(entries, "length", name, max(size - offset, 0))
+    if offset + length > size:
+        raise ModelError(f"tensor '{name}' reads bytes {offset} to {offset + length} of {path}, which has only {size}")
+    return Span(path, offset, length)
+
+
+def _number(entries: dict[str, str], key: str, name: str, default: int) -> int:
+    text = entries.get(key) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ModelError(f"tensor '{name}' has an external-data {key} that is no number: {text[:40]!r}")
+    return int(text)
+
+
+def _inside(folder: str, location: str, name: str) -> str:
+    if not location or "\0" in location:
+        raise ModelError(f"tensor '{name}' has its data in another file but does not say which")
+    root = os.path.realpath(folder)
+    path = os.path.realpath(os.path.join(root, location))
+    if os.path.isabs(location) or os.path.commonpath([root, path]) != root:
+        raise ModelError(f"tensor '{name}' points outside the model's folder ({location!r}); refused, move the data beside the model")
+    if not os.path.isfile(path):
+        raise ModelError(f"tensor '{name}' has its data in {location!r}, which is not there; put the data file beside the model")
+    return path

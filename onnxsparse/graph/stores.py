@@ -1,0 +1,124 @@
+"""Every stored tensor of a model, made once each, whichever way the graph reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
+
+from onnxsparse.errors import ModelError
+from onnxsparse.graph.attributes import Attributes, label
+from onnxsparse.graph.storage import Array, Span, StoredTensor, external_span
+
+Container = Union[GraphProto, FunctionProto]
+
+
+@dataclass(eq=False)
+class FloatsAttribute(StoredTensor):
+    """A Constant whose numbers are a list of floats in the attribute itself."""
+
+    attribute: AttributeProto | None = None
+
+    def store(self, values: Array) -> None:
+        if self.attribute is not None:
+            self.attribute.floats[:] = values.tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """Where a tensor is defined: the scope's title, the graph or function, and the Constant node if there is one."""
+
+    scope: str
+    storage: str
+    container: Container
+    node: NodeProto | None = None
+
+
+class Stores:
+    def __init__(self, spans: Mapping[bytes, Span], folder: str | None) -> None:
+        self._spans, self._folder = spans, folder
+        self._made: dict[int, StoredTensor] = {}
+        self._keep_alive: list[object] = []
+        self.homes: dict[StoredTensor, Home] = {}
+
+    def of(self, proto: TensorProto, name: str, scope: str, storage: str, container: Container, node: NodeProto | None = None) -> StoredTensor:
+        found = self._made.get(id(proto))
+        if found is None:
+            found = self._open(proto, name)
+            self._remember(proto, found, Home(scope, storage, container, node))
+        return found
+
+    def _remember(self, owner: object, stored: StoredTensor, home: Home) -> None:
+        self._made[id(owner)] = stored
+        self._keep_alive.append(owner)
+        self.homes[stored] = home
+
+    def _open(self, proto: TensorProto, name: str) -> StoredTensor:
+        stored = StoredTensor(proto, name)
+        if proto.data_location == TensorProto.EXTERNAL:
+            stored.span, stored.external = external_span(proto, self._folder, name), True
+        else:
+            stored.span = self.token_span(proto)
+        stored.check()
+        return stored
+
+    def token_span(self, proto: TensorProto) -> Span | None:
+        """A payload that was left in the file has a token in its place."""
+        if proto.HasField("raw_data"):
+            raw = proto.raw_data if len(proto.raw_data) == 16 else b""
+            return self._spans.get(raw)
+        if len(proto.float_data) == 4 or len(proto.double_data) == 2:
+            bare = TensorProto(float_data=proto.float_data, double_data=proto.double_data)
+            return self._spans.get(bare.SerializeToString()[2:])
+        return None
+
+    def of_sparse(self, proto: SparseTensorProto, scope: str, container: Container) -> StoredTensor:
+        name = proto.values.name
+        stored = self._made.get(id(proto))
+        if stored is None:
+            dense = TensorProto(name=name, data_type=proto.values.data_type, dims=proto.dims)
+            stored = StoredTensor(dense, name, problem="it is stored as a sparse tensor already; store it dense to prune it")
+            self._remember(proto, stored, Home(scope, "sparse_initializer", container))
+        return stored
+
+    def of_constant(self, node: NodeProto, attributes: Attributes, scope: str, container: Container) -> StoredTensor | None:
+        """The tensor of a Constant node; lists of floats are tensors too."""
+        name = node.output[0] if node.output else ""
+        for key, attribute in attributes.table.items():
+            if attribute is None:
+                continue
+            if attribute.type == AttributeProto.TENSOR:
+                return self.of(attribute.t, self._constant_name(node, key, name), scope, "Constant node", container, node)
+            if attribute.type == AttributeProto.SPARSE_TENSOR:
+                return self.of_sparse(attribute.sparse_tensor, scope, container)
+            listed = self._of_list(attribute, name, Home(scope, "Constant node", container, node))
+            if listed is not None:
+                return listed
+        return None
+
+    def _constant_name(self, node: NodeProto, key: str, name: str) -> str:
+        return name or f"{label(node)}.{key}"
+
+    def _of_list(self, attribute: AttributeProto, name: str, home: Home) -> StoredTensor | None:
+        if id(attribute) in self._made:
+            return self._made[id(attribute)]
+        kinds = {
+            AttributeProto.FLOATS: (TensorProto.FLOAT, "floats"),
+            AttributeProto.INTS: (TensorProto.INT64, "ints"),
+            AttributeProto.FLOAT: (TensorProto.FLOAT, "f"),
+            AttributeProto.INT: (TensorProto.INT64, "i"),
+        }
+        if attribute.type not in kinds:
+            return None
+        data_type, field = kinds[attribute.type]
+        listed = field in ("floats", "ints")
+        values = list(getattr(attribute, field)) if listed else [getattr(attribute, field)]
+        proto = TensorProto(name=name, data_type=data_type, dims=[len(values)] if listed else [])
+        (proto.float_data if data_type == TensorProto.FLOAT else proto.int64_data).extend(values)
+        stored = FloatsAttribute(proto, name, attribute=attribute)
+        self._remember(attribute, stored, home)
+        return stored
+
+

@@ -1,0 +1,209 @@
+"""A weight of the model: one stored tensor, and every use of it with the meaning of its axes there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onnxsparse.graph.layout import Layout, Run, Shape, size_of
+from onnxsparse.graph.operators import Arrangement
+from onnxsparse.graph.storage import Array, StoredTensor
+
+Signature = tuple[tuple[int, int], ...]
+Shape4 = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """Scale and zero point of an integer tensor. Both have one axis for each of `atoms` (the stored tensor cut as it
+    was where they applied), of full size or 1."""
+
+    atoms: Shape
+    scale: Array
+    zero_point: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """A constant 0/1 tensor that a node multiplies the weight with, in the axes it has at that node."""
+
+    tensor: StoredTensor
+    layout: Layout
+    at: Layout  # the weight's own layout at the node
+
+    def stored(self) -> Array:
+        """The mask in the weight's stored order, True = keep."""
+        mask = view_of(self.tensor.read(), self.layout) != 0
+        return unview(np.broadcast_to(mask, self.at.shape), self.at)
+
+
+def view_of(flat: Array, layout: Layout) -> Array:
+    """The value a stored array has under a layout."""
+    order, _ = _complete(layout, [atom for run in layout.axes for atom in run])
+    return flat.reshape(layout.atoms).transpose(order).reshape(layout.shape)
+
+
+def unview(value: Array, layout: Layout) -> Array:
+    """The flat stored array whose value under `layout` is `value`."""
+    order, sizes = _complete(layout, [atom for run in layout.axes for atom in run])
+    return value.reshape(sizes).transpose(np.argsort(order)).reshape(-1)
+
+
+def _complete(layout: Layout, order: list[int]) -> tuple[list[int], list[int]]:
+    """Atoms of size 1 belong to no axis; they go last."""
+    full = order + [atom for atom in range(len(layout.atoms)) if atom not in order]
+    return full, [layout.atoms[atom] for atom in full]
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One weight input of one node: the node, and the atoms of the stored tensor by role."""
+
+    domain: str
+    op: str
+    node: str
+    scope: str
+    slot: int
+    family: str
+    stored_shape: Shape
+    layout: Layout
+    arrangement: Arrangement
+    crossed: tuple[str, ...] = ()
+    quantization: Quantization | None = None
+    masks: tuple[Mask, ...] = ()
+
+    @property
+    def runs(self) -> tuple[Run, Run, Run, Run]:
+        """The atoms of group, out, reduce and tap."""
+        roles = (self.arrangement.group, self.arrangement.out, self.arrangement.reduce, self.arrangement.tap)
+        group, out, reduce, tap = (self.layout.place(role) for role in roles)
+        return group, out, reduce, tap
+
+    @property
+    def shape4(self) -> Shape4:
+        return self._shape4(self.layout.atoms)
+
+    def _shape4(self, atoms: Shape) -> Shape4:
+        group, out, reduce, tap = (size_of([atoms[atom] for atom in run]) for run in self.runs)
+        return group, out, reduce, tap
+
+    def matrix(self, flat: Array) -> Array:
+        """The stored array, or a slab of it, as (group, out, reduce, tap); a view wherever memory allows."""
+        atoms = self._slab_atoms(flat.size)
+        order, _ = _complete(self.layout, [atom for run in self.runs for atom in run])
+        return flat.reshape(atoms).transpose(order).reshape(self._shape4(atoms))
+
+    def restore(self, matrix: Array) -> Array:
+        """The inverse of `matrix`: the flat array in stored order."""
+        atoms = self._slab_atoms(matrix.size)
+        order, _ = _complete(self.layout, [atom for run in self.runs for atom in run])
+        return matrix.reshape([atoms[atom] for atom in order]).transpose(np.argsort(order)).reshape(-1)
+
+    def _slab_atoms(self, size: int) -> Shape:
+        inner = size_of(self.layout.atoms[1:])
+        return (size // inner, *self.layout.atoms[1:]) if inner else self.layout.atoms
+
+    def broadcast(self, values: Array, cut: Shape, start: int, stop: int) -> Array:
+        """A scale or zero point over the atoms `cut`, against the matrix of elements start to stop."""
+        if values.size == 1:
+            return values.reshape(1, 1, 1, 1)
+        owners = owners_of(self.layout.atoms, cut)
+        atoms = [size if values.shape[owner] > 1 else 1 for size, owner in zip(self.layout.atoms, owners)]
+        inner = size_of(self.layout.atoms[1:])
+        grid = values.reshape(atoms)[slice(start // inner, stop // inner) if atoms[0] > 1 else slice(None)]
+        whole = [(stop - start) // inner, *self.layout.atoms[1:]]
+        for run in self.runs:
+            if any(atoms[atom] > 1 for atom in run):
+                grid = np.broadcast_to(grid, [whole[i] if i in run else size for i, size in enumerate(grid.shape)])
+        order, _ = _complete(self.layout, [atom for run in self.runs for atom in run])
+        shape = [size_of([grid.shape[atom] for atom in run]) for run in self.runs]
+        return grid.transpose(order).reshape(shape)
+
+    def slabs(self, limit: int, multiple: int) -> Iterator[tuple[int, int]]:
+        """Cut the stored tensor into flat ranges of about `limit` elements, none of which cuts a group of `multiple`."""
+        size = size_of(self.layout.atoms)
+        rows = self._slab_rows(limit, multiple)
+        step = rows * size_of(self.layout.atoms[1:])
+        for start in range(0, size, max(step, 1)):
+            yield start, min(start + step, size)
+
+    def _slab_rows(self, limit: int, multiple: int) -> int:
+        lead, inner = self.layout.atoms[0], size_of(self.layout.atoms[1:])
+        rows = max(1, limit // max(inner, 1))
+        reduce = self.runs[2]
+        if 0 not in reduce:
+            return min(rows, lead)
+        if reduce[0] != 0 and lead % multiple:
+            return lead
+        return min(max(rows // multiple, 1) * multiple, lead)
+
+    @property
+    def _strides(self) -> list[int]:
+        strides = [1]
+        for atom in reversed(self.layout.atoms[1:]):
+            strides.append(strides[-1] * atom)
+        return strides[::-1]
+
+    def _signature(self, run: Run) -> Signature:
+        """Sizes and strides of a run, fast to slow, neighbours in memory merged."""
+        strides, merged = self._strides, list[tuple[int, int]]()
+        for atom in reversed(run):
+            size, stride = self.layout.atoms[atom], strides[atom]
+            if size == 1:
+                continue
+            if merged and merged[-1][0] * merged[-1][1] == stride:
+                merged[-1] = (merged[-1][0] * size, merged[-1][1])
+            else:
+                merged.append((size, stride))
+        return tuple(merged)
+
+    def groups_key(self, multiple: int) -> object:
+        """Two uses with the same key have the same groups of `multiple` along their reduction axes."""
+        signature = self._signature(self.runs[2])
+        if signature and signature[0][0] % multiple == 0:
+            return signature[0][1]
+        return signature
+
+    def matrix_key(self) -> object:
+        """Two uses with the same key see the same matrix."""
+        return tuple(self._signature(run) for run in self.runs)
+
+    def stored_axes(self, run: Run) -> tuple[int, ...]:
+        """The axes of the stored tensor that the atoms of a run lie in."""
+        owners = owners_of(self.layout.atoms, self.stored_shape)
+        return tuple(sorted({owners[atom] for atom in run if self.layout.atoms[atom] > 1} or {owners[atom] for atom in run}))
+
+
+def owners_of(fine: Shape, coarse: Shape) -> list[int]:
+    """For each fine atom the coarse one it was split from. Splitting keeps the order, so both lists are walked together."""
+    owners, owner, reached = [], 0, 1
+    for size in fine:
+        while reached * size > coarse[owner] and owner + 1 < len(coarse):
+            owner, reached = owner + 1, 1
+        reached *= size
+        owners.append(owner)
+    return owners
+
+
+@dataclass(eq=False)
+class Weight:
+    """A stored tensor that at least one node uses as a weight, or would, were there not `refusal`."""
+
+    name: str
+    scope: str
+    tensor: StoredTensor
+    storage: str
+    uses: list[Use] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    refusal: str = ""
+    refused_by: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        return self.tensor.shape
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(use.node for use in self.uses))

@@ -8,7 +8,7 @@ from typing import Dict, List
 from .case import REGISTRY, Built, Case, Expected, Use
 
 FAMILIES = (
-    "linear", "conv", "chains", "storage", "scopes", "quantized", "recurrent", "microsoft", "kept_dense",
+    "linear", "conv", "chains", "storage", "scopes", "quantized", "recurrent", "microsoft", "kept_dense", "masked", "foreign",
 )
 for _family in FAMILIES:
     importlib.import_module(f".{_family}", __package__)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import List
+from typing import FrozenSet, List, Tuple
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from graphs.builders import CASES, Built
+from graphs.builders import CASES, Built, Expected
+from graphs.files import find, set_values
+from graphs.oracles import filters, indices
 
 onnxruntime.set_default_logger_severity(4)
 
@@ -34,3 +36,51 @@ def test_case_runs(name: str) -> None:
     if not built.runs or built.files:
         pytest.skip("the runtime has no kernel for it")
     assert all(np.asarray(result).size for result in _run(built.model, built))
+
+
+def _probed() -> List[str]:
+    """Float cases of one graph in which a single stored element can be set and its effect be seen."""
+    wanted = []
+    for name, case in CASES.items():
+        built = case.build()
+        plain = built.runs and not built.files and case.family in ("linear", "conv", "chains", "microsoft", "storage")
+        if plain and any(one.uses and one.dtype in ("float32", "float64") and one.real.size <= 700 for one in built.expected):
+            wanted.append(name)
+    return wanted
+
+
+NOT_LINEAR = ("quantize_dequantize_of_floats", "names_taken_already", "weight_is_a_graph_output", "constant_is_a_graph_output")
+
+
+def _reached(built: Built, model: onnx.ModelProto, wanted: Expected) -> List[FrozenSet[Tuple[int, int]]]:
+    """For each stored element: the result elements that change when it alone changes."""
+    stored = find(model, wanted.name, wanted.shape)
+    base = np.zeros(wanted.shape, wanted.dtype)
+    set_values(model, stored, base)
+    found = []
+    rest = _run(model, built)
+    for flat in range(base.size):
+        one_hot = base.copy()
+        one_hot.flat[flat] = 1.0
+        set_values(model, stored, one_hot)
+        results = _run(model, built)
+        found.append(
+            frozenset((n, int(i)) for n, (a, b) in enumerate(zip(rest, results)) for i in np.flatnonzero(np.ravel(a != b)))
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in _probed() if name not in NOT_LINEAR])
+def test_expected_rows_are_what_the_arithmetic_sums(name: str) -> None:
+    """Elements of one row reach the same results (for convolutions: the same channel); other rows reach other ones."""
+    built = CASES[name].build()
+    for wanted in built.expected:
+        if len(wanted.uses) != 1 or wanted.real.size > 700 or wanted.uses[0].op in ("LSTM", "GRU", "RNN", "Attention"):
+            continue
+        use = wanted.uses[0]
+        model = onnx.ModelProto.FromString(built.model.SerializeToString())
+        reached = _reached(built, model, wanted)
+        for row in use.rows(indices(wanted.shape)):
+            assert all(reached[i] == reached[row[0]] for i in row), f"{wanted.name}: a row mixes results"
+        by_out = {frozenset().union(*(reached[i] for i in part)) for part in filters(use.view(indices(wanted.shape)))}
+        assert len(by_out) == use.view(wanted.real).shape[0] * use.view(wanted.real).shape[1]

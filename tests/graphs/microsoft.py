@@ -49,7 +49,7 @@ def attention() -> Built:
 
 def _fused_gemm(trans: int) -> Built:
     w, b = (weights(8, 16) if trans else weights(16, 8)), weights(8, seed=2)
-    layer = node("FusedGemm", "x w b", "y", domain=DOMAIN, transB=trans, activation="Relu")
+    layer = node("FusedGemm", "x w b", "y", domain=DOMAIN, transB=trans, activation="Tanh")
     wanted = expect("w", w, Use("FusedGemm", (trans,), (1 - trans,)))
     return simple([layer], {"x": feed(4, 16)}, [("y", 2)], {"w": w, "b": b}, [wanted], domains=MICROSOFT)
 
@@ -60,7 +60,7 @@ add("fused_gemm_transposed", "microsoft", functools.partial(_fused_gemm, 1))
 
 def _fused_conv(groups: int) -> Built:
     w, b = weights(6, 8, 3, 3), weights(6, seed=2)
-    layer = node("FusedConv", "x w b", "y", domain=DOMAIN, activation="Relu", group=groups)
+    layer = node("FusedConv", "x w b", "y", domain=DOMAIN, activation="Tanh", group=groups)
     use = Use("FusedConv", (1,), (0,), (2, 3), out_splits=groups)
     feeds = {"x": feed(1, 8 * groups, 5, 5)}
     return simple([layer], feeds, [("y", 4)], {"w": w, "b": b}, [expect("w", w, use)], domains=MICROSOFT)

@@ -60,7 +60,6 @@ class Expected:
 
     `real` holds the values as the network uses them (dequantised, widened); `zero` what a written zero is in stored form.
     `reason`: why it stays dense whatever the user allows. `word`: what --allow needs to hear. `lenient`: a refusal is no miss.
-    `fragile`: a tie is broken otherwise along K than in the stored order, so only untied values are comparable.
     """
 
     name: str
@@ -71,6 +70,7 @@ class Expected:
     word: Optional[str] = None
     lenient: bool = False
     dtype: str = "float32"
+    zero: Array = dataclasses.field(default_factory=lambda: np.zeros((), np.float32))
 
     @property
     def shape(self) -> Tuple[int, ...]:

@@ -199,7 +199,7 @@ add("cast_from_float64", "chains", functools.partial(_cast, np.float64, 13))
 def dequantize_then_transpose() -> Built:
     w, scale, zero = codes(8, 16), np.float32(0.02), np.int8(3)
     nodes = [node("DequantizeLinear", "w s z", "d"), node("Transpose", "d", "r")]
-    wanted = expect("w", (w.astype(np.float32) - 3) * scale, Use("MatMul", (1,), (0,)), dtype="int8")
+    wanted = expect("w", (w.astype(np.float32) - 3) * scale, Use("MatMul", (1,), (0,)), dtype="int8", zero=np.asarray(zero))
     return _to_matmul(nodes, {"w": w, "s": np.asarray(scale), "z": np.asarray(zero)}, wanted)
 
 
@@ -210,7 +210,8 @@ def transpose_then_dequantize_per_channel() -> Built:
     zero = np.arange(8, dtype=np.int8) - 3
     nodes = [node("Transpose", "w", "t"), node("DequantizeLinear", "t s z", "r", axis=1)]
     real = (w.astype(np.float32) - zero[:, None]) * scale[:, None]
-    return _to_matmul(nodes, {"w": w, "s": scale, "z": zero}, expect("w", real, Use("MatMul", (1,), (0,)), dtype="int8"))
+    wanted = expect("w", real, Use("MatMul", (1,), (0,)), dtype="int8", zero=zero[:, None])
+    return _to_matmul(nodes, {"w": w, "s": scale, "z": zero}, wanted)
 
 
 @case

@@ -81,7 +81,7 @@ def matmul_integer_to_float() -> Built:
     stored = {"w": w, "xs": _scalar(0.1), "ws": scale, "xz": np.asarray(np.uint8(120)), "wz": zero}
     real = (w.astype(np.float32) - zero) * scale
     feeds = {"x": codes(4, 16, unsigned=True)}
-    wanted = expect("w", real, Use("MatMulIntegerToFloat", (0,), (1,)), dtype="int8")
+    wanted = expect("w", real, Use("MatMulIntegerToFloat", (0,), (1,)), dtype="int8", zero=zero)
     return simple([layer], feeds, [("y", 2)], stored, [wanted], domains=MICROSOFT)
 
 
@@ -90,7 +90,7 @@ def dynamic_quantize_matmul() -> Built:
     w, zero = codes(16, 8, unsigned=True), np.asarray(np.uint8(125))
     layer = node("DynamicQuantizeMatMul", "x w ws wz", "y", domain=DOMAIN)
     real = (w.astype(np.float32) - 125) * np.float32(0.02)
-    wanted = expect("w", real, Use("DynamicQuantizeMatMul", (0,), (1,)), dtype="uint8")
+    wanted = expect("w", real, Use("DynamicQuantizeMatMul", (0,), (1,)), dtype="uint8", zero=zero)
     return simple([layer], {"x": feed(4, 16)}, [("y", 2)], {"w": w, "ws": _scalar(0.02), "wz": zero}, [wanted], domains=MICROSOFT)
 
 
@@ -101,7 +101,7 @@ def quantized_attention() -> Built:
     stored = {"w": w, "b": b, "xs": _scalar(0.05), "ws": _scalar(0.02), "xz": np.asarray(np.uint8(120)), "wz": np.asarray(np.int8(3))}
     real = (w.astype(np.float32) - 3) * np.float32(0.02)
     feeds = {"x": codes(2, 5, 16, unsigned=True)}
-    wanted = expect("w", real, Use("QAttention", (0,), (1,)), dtype="int8")
+    wanted = expect("w", real, Use("QAttention", (0,), (1,)), dtype="int8", zero=np.asarray(np.int8(3)))
     return simple([layer], feeds, [("y", 3)], stored, [wanted], domains=MICROSOFT)
 
 
@@ -114,7 +114,7 @@ def _qgemm(trans: int) -> Built:
         "b": np.arange(8, dtype=np.int32), "ys": _scalar(0.2), "yz": middle,
     }
     real = (w.astype(np.float32) - 2) * np.float32(0.02)
-    wanted = expect("w", real, Use("QGemm", (trans,), (1 - trans,)), dtype="int8")
+    wanted = expect("w", real, Use("QGemm", (trans,), (1 - trans,)), dtype="int8", zero=np.asarray(np.int8(2)))
     feeds = {"x": codes(4, 16, unsigned=True)}
     return simple([layer], feeds, [("y", 2, TensorProto.UINT8)], stored, [wanted], domains=MICROSOFT)
 

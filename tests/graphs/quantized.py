@@ -31,6 +31,10 @@ def _real(w: Array, scale: Array, zero: Array, axis: int) -> Array:
     return real
 
 
+def _spread(zero: Array, rank: int, axis: int) -> Array:
+    return zero.reshape([-1 if at == axis else 1 for at in range(rank)]) if zero.ndim else zero
+
+
 def _kind(unsigned: bool) -> str:
     return "uint8" if unsigned else "int8"
 
@@ -45,7 +49,7 @@ def _qlinear_conv(per_channel: bool, unsigned: bool) -> Built:
     feeds = {"x": codes(1, 8, 5, 5, unsigned=True)}
     conv = node("QLinearConv", "x xs xz w ws wz ys yz", "y")
     use = Use("QLinearConv", (1,), (0,), (2, 3))
-    wanted = expect("w", _real(w, scale, zero, 0), use, dtype=_kind(unsigned))
+    wanted = expect("w", _real(w, scale, zero, 0), use, dtype=_kind(unsigned), zero=_spread(zero, 4, 0))
     return simple([conv], feeds, [("y", 4, UINT8)], stored, [wanted])
 
 
@@ -55,7 +59,7 @@ def _qlinear_matmul(per_channel: bool, unsigned: bool) -> Built:
     small, middle = np.asarray(np.float32(0.05)), np.asarray(np.uint8(120))
     stored = {"w": w, "ws": scale, "wz": zero, "xs": small, "xz": middle, "ys": small, "yz": middle}
     product = node("QLinearMatMul", "x xs xz w ws wz ys yz", "y")
-    wanted = expect("w", _real(w, scale, zero, 1), Use("QLinearMatMul", (0,), (1,)), dtype=_kind(unsigned))
+    wanted = expect("w", _real(w, scale, zero, 1), Use("QLinearMatMul", (0,), (1,)), dtype=_kind(unsigned), zero=_spread(zero, 2, 1))
     return simple([product], {"x": codes(4, 16, unsigned=True)}, [("y", 2, UINT8)], stored, [wanted])
 
 
@@ -64,10 +68,12 @@ def _conv_integer(unsigned: bool, zero_point: bool) -> Built:
     zero = _zero(False, unsigned, 6)
     stored = {"w": w, "xz": np.asarray(np.uint8(120)), **({"wz": zero} if zero_point else {})}
     conv = node("ConvInteger", "x w xz wz" if zero_point else "x w xz", "y")
-    real = _real(w, np.asarray(np.float32(1)), zero if zero_point else np.asarray(np.int8(0)), 0)
+    zero = zero if zero_point else np.asarray(np.int8(0))
+    real = _real(w, np.asarray(np.float32(1)), zero, 0)
     use = Use("ConvInteger", (1,), (0,), (2, 3))
     feeds = {"x": codes(1, 8, 5, 5, unsigned=True)}
-    return simple([conv], feeds, [("y", 4, TensorProto.INT32)], stored, [expect("w", real, use, dtype=_kind(unsigned))])
+    wanted = expect("w", real, use, dtype=_kind(unsigned), zero=zero)
+    return simple([conv], feeds, [("y", 4, TensorProto.INT32)], stored, [wanted])
 
 
 def _matmul_integer(unsigned: bool, per_channel: bool, left: bool = False) -> Built:
@@ -78,7 +84,7 @@ def _matmul_integer(unsigned: bool, per_channel: bool, left: bool = False) -> Bu
     axis = 1 if left else 0
     real = _real(w, np.asarray(np.float32(1)), zero, 1 - axis)
     feeds = {"x": codes(16, 4, unsigned=True) if left else codes(4, 16, unsigned=True)}
-    wanted = expect("w", real, Use("MatMulInteger", (axis,), (1 - axis,)), dtype=_kind(unsigned))
+    wanted = expect("w", real, Use("MatMulInteger", (axis,), (1 - axis,)), dtype=_kind(unsigned), zero=_spread(zero, 2, 1 - axis))
     return simple([product], feeds, [("y", 2, TensorProto.INT32)], stored, [wanted])
 
 
@@ -101,9 +107,11 @@ def _dequantized(op: str, unsigned: bool, per_channel: bool, with_zero: bool = T
     dequantize = node("DequantizeLinear", "w s z" if with_zero else "w s", "d", axis=0)
     use = Use("Conv", (1,), (0,), (2, 3)) if conv else Use("Gemm", (1,), (0,))
     last = node("Conv", "x d", "y") if conv else node("Gemm", "x d", "y", transB=1)
-    real = _real(w, scale, zero if with_zero else np.asarray(np.int8(0)), 0)
+    zero = zero if with_zero else np.asarray(np.int8(0))
+    real = _real(w, scale, zero, 0)
+    wanted = expect("w", real, use, dtype=_kind(unsigned), zero=_spread(zero, w.ndim, 0))
     x = feed(1, 8, 5, 5) if conv else feed(4, 16)
-    return simple([dequantize, last], {"x": x}, [("y", 4 if conv else 2)], stored, [expect("w", real, use, dtype=_kind(unsigned))])
+    return simple([dequantize, last], {"x": x}, [("y", 4 if conv else 2)], stored, [wanted])
 
 
 for _op in ("Conv", "Gemm"):
@@ -148,7 +156,7 @@ def dynamic_quantization() -> Built:
         node("Mul", "f s", "y"),
     ]
     stored = {"w": w, "wz": zero, "ws": np.asarray(np.float32(0.02))}
-    wanted = expect("w", _real(w, np.asarray(np.float32(1)), zero, 0), Use("MatMulInteger", (0,), (1,)), dtype="uint8")
+    wanted = expect("w", _real(w, np.asarray(np.float32(1)), zero, 0), Use("MatMulInteger", (0,), (1,)), dtype="uint8", zero=zero)
     return simple(nodes, {"x": feed(4, 16)}, [("y", 2)], stored, [wanted])
 
 

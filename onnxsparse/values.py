@@ -6,6 +6,7 @@ of that memory, which is the C order of the tensor in the file: ties are broken 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Union
@@ -17,7 +18,7 @@ from onnxsparse.errors import OptionError
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 Index = Union[slice, tuple[slice, ...]]
 
-BLOCK = 1 << 16
+BLOCK = 1 << 17
 """Elements worked on at a time, so that the scratch arrays stay in the cache."""
 
 _FLOAT_BITS: dict[str, type[np.unsignedinteger[Any]]] = {
@@ -126,8 +127,9 @@ class Values:
         if self.reading.is_float:
             keys: Array = self.bits & self.bits.dtype.type(self.reading.magnitude_bits)
             return keys
-        magnitudes = np.abs(self._dequantised())
-        return magnitudes.view(np.uint32 if magnitudes.dtype == np.float32 else np.uint64)
+        scale = self.reading.scale
+        magnitudes = np.abs(self._steps() if scale is None or scale.size == 1 else self._dequantised())
+        return magnitudes.view(f"u{magnitudes.itemsize}")
 
     def is_zero(self) -> Array:
         """True where the real value is zero (-0.0 is zero)."""
@@ -147,6 +149,15 @@ class Values:
         for index in blocks_of(self.stored, elements):
             yield self[index]
 
+    def _steps(self) -> Array:
+        """The distance from the zero point in a type that holds it: a single scale does not change its order."""
+        point = self.reading.zero_point
+        if point is None or not point.any():
+            return self.stored
+        wide = {1: np.int16, 2: np.int32}.get(self.stored.itemsize, np.float64)
+        steps: Array = self.stored.astype(wide) - point.astype(wide)
+        return steps
+
     def _dequantised(self) -> Array:
         wide = self.stored.dtype.itemsize >= 4
         steps: Array = self.stored.astype(np.float64 if wide else np.float32)
@@ -157,25 +168,24 @@ class Values:
         return steps
 
 
-def blocks_of(view: Array, elements: int = BLOCK) -> Iterator[tuple[slice, ...]]:
-    """Indices that cut a view into pieces of at most about `elements`, in stored order."""
-    if view.size == 0:
-        return
-    axes = storage_axes(view)
-    yield from _cut(view.shape, axes, [slice(0, size) for size in view.shape], elements)
+def blocks_of(view: Array, elements: int = BLOCK, cell: tuple[int, ...] | None = None) -> Iterator[tuple[slice, ...]]:
+    """Indices that cut the whole cells of a view into pieces of about `elements`, in stored order (at least a cell)."""
+    steps = cell or (1,) * view.ndim
+    index = [slice(0, size - size % max(1, step)) for size, step in zip(view.shape, steps)]
+    if all(part.stop for part in index):
+        yield from _cut(index, storage_axes(view), steps, elements)
 
 
 def _cut(
-    shape: tuple[int, ...], axes: tuple[int, ...], index: list[slice], elements: int
+    index: list[slice], axes: tuple[int, ...], steps: tuple[int, ...], elements: int
 ) -> Iterator[tuple[slice, ...]]:
-    inner = 1
-    for axis in axes[1:]:
-        inner *= shape[axis]
-    if not axes or inner * shape[axes[0]] <= elements:
+    if math.prod(index[axis].stop - index[axis].start for axis in axes) <= elements or not axes:
         yield tuple(index)
         return
-    step = max(1, elements // inner)
-    for start in range(0, shape[axes[0]], step):
-        index[axes[0]] = slice(start, min(start + step, shape[axes[0]]))
-        yield from _cut(shape, axes[1:], index, elements) if step == 1 else iter((tuple(index),))
-    index[axes[0]] = slice(0, shape[axes[0]])
+    first, rest, whole = axes[0], axes[1:], index[axes[0]]
+    row = math.prod(index[axis].stop for axis in rest) * steps[first]
+    step = max(1, elements // row) * steps[first]
+    for start in range(0, whole.stop, step):
+        index[first] = slice(start, min(start + step, whole.stop))
+        yield from _cut(index, rest, steps, elements // steps[first]) if row > elements else [tuple(index)]
+    index[first] = whole

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from onnxsparse.errors import OptionError
+from onnxsparse.patterns.erasing import erase
 from onnxsparse.plugins import Plugin
 from onnxsparse.scores.score import Score
 from onnxsparse.values import Array, Values
@@ -76,10 +75,7 @@ class Pattern(Plugin, ABC):
 
     def prune(self, values: Values, score: Score, drop: int, out: Array) -> None:
         """Write the stored values with zeros where the pattern drops them to `out`, which may be the stored array."""
-        keep = self.select(values, score, drop)
-        if out is not values.stored:
-            np.copyto(out, values.stored)
-        np.copyto(out, values.zero, where=~keep)
+        erase(values, self.select(values, score, drop), out)
 
     @abstractmethod
     def violations(self, zero: Array, drop: int) -> Violations:

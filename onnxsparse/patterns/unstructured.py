@@ -27,7 +27,7 @@ class Unstructured(Pattern):
     def units(self, shape: Shape4) -> int:
         return int(np.prod(shape, dtype=np.int64))
 
-    def unit_size(self, shape: Shape4) -> int:  # noqa: ARG002 - the same for every shape
+    def unit_size(self, shape: Shape4) -> int:
         return 1
 
     def unit_scores(self, values: Values, score: Score) -> Array:

@@ -17,7 +17,7 @@ class Score(Plugin, ABC):
     elementwise: ClassVar[bool] = False
     """True when the importance of an element depends on its value alone: pieces can then be ranked alone."""
 
-    def bind(self, tensor: str) -> Score:  # noqa: ARG002 - most scores do not depend on the name
+    def bind(self, tensor: str) -> Score:
         """The score of one named tensor."""
         return self
 

@@ -104,3 +104,23 @@ def test_small_and_empty_weights(text, shape):
     out = np.empty_like(values.stored)
     pattern.prune(values, MAGNITUDE, drop, out)
     assert not pattern.check(Values(out, Reading("float32")), drop)
+
+
+@pytest.mark.parametrize("text", ["2:4", "unstructured", "block:2x2", "filter", "channel"])
+def test_unaligned_and_read_only_memory(text):
+    numbers = np.arange(-32, 32, dtype=np.float32)
+    raw = np.frombuffer(b"x" + numbers.tobytes(), np.float32, offset=1).reshape(1, 8, 8, 1)
+    assert not raw.flags.aligned
+    outs = []
+    for stored in (raw, numbers.reshape(1, 8, 8, 1)):
+        outs.append(np.empty_like(numbers.reshape(1, 8, 8, 1)))
+        patterns.parse(text).prune(Values(stored, Reading("float32")), MAGNITUDE, 2, outs[-1])
+        assert not patterns.parse(text).check(Values(outs[-1], Reading("float32")), 2)
+        assert patterns.parse(text).check(Values(stored, Reading("float32")), 5)
+    assert outs[0].tobytes() == outs[1].tobytes()
+
+
+def test_negative_zeros_count_as_zeros_in_the_quick_check():
+    array = np.array([1, -0.0, -0.0, 2, 1, -0.0, 3, 2], np.float32).reshape(1, 1, 8, 1)
+    found = patterns.parse("2:4").check(Values(array, Reading("float32")), 0)
+    assert (found.count, found.places) == (1, ((0, 0, 4, 0),))

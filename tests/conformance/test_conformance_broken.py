@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Iterator, List, Tuple
+from typing import Any
 
 import onnx
 import pytest
-from graphs import broken, broken_tensors
+from graphs import broken, broken_structure, broken_tensors
 from graphs.expectations import EVERYTHING
 
 cli: Any = pytest.importorskip("onnxsparse.cli")
@@ -24,7 +25,7 @@ ODD = [name for name in broken.ODD if name not in DEEP]
 ONLY_PRUNE_REFUSES = ("tensor_nan", "tensor_infinite")
 ALLOW = ["--allow", ",".join(EVERYTHING)]
 
-assert broken_tensors
+assert broken_tensors, broken_structure
 
 
 class TooSlow(BaseException):
@@ -43,7 +44,7 @@ def _in_time() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def snapshot(folder: Path) -> List[Tuple[str, int]]:
+def snapshot(folder: Path) -> list[tuple[str, int]]:
     return sorted((str(one), one.lstat().st_mtime_ns) for one in folder.rglob("*"))
 
 
@@ -59,7 +60,7 @@ def assert_one_clear_line(code: int, err: str) -> None:
 COMMANDS = ["inspect", "prune", "verify", "mask", "fold", "plan"]
 
 
-def arguments(command: str, path: Path, out: Path) -> List[str]:
+def arguments(command: str, path: Path, out: Path) -> list[str]:
     rule = ["--pattern", "2:4", *ALLOW] if command in ("prune", "mask", "plan") else ["--pattern", "2:4"]
     if command in ("inspect", "fold"):
         rule = []
@@ -126,7 +127,10 @@ def test_deep_nesting_kills_no_process(name: str, command: str, tmp_path: Path) 
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["external_parent", "external_absolute", "external_symlink", "external_symlinked_folder", "external_parent_hidden"])
+@pytest.mark.parametrize(
+    "name",
+    ["external_parent", "external_absolute", "external_symlink", "external_symlinked_folder", "external_parent_hidden"],
+)
 def test_data_outside_the_folder_is_never_read_or_written(name: str, tmp_path: Path) -> None:
     path = broken.FATAL[name](tmp_path)
     secret = next(one for one in tmp_path.rglob("*.bin") if not one.is_symlink())
@@ -153,7 +157,9 @@ def test_output_that_cannot_be(target: str, tmp_path: Path, capfd: Any) -> None:
     assert_one_clear_line(code, capfd.readouterr().err)
 
 
-@pytest.mark.parametrize("word", ["re:(a+)+$", "re:(x+x+)+y", "re:(", "re:[", "re:(?P<n>", "re:" + "(" * 5000, "re:a{99999}"])
+@pytest.mark.parametrize(
+    "word", ["re:(a+)+$", "re:(x+x+)+y", "re:(", "re:[", "re:(?P<n>", "re:" + "(" * 5000, "re:a{99999}"]
+)
 def test_patterns_that_explode(word: str, tmp_path: Path, capfd: Any) -> None:
     """Against a name of 60 times `a`, then `b`."""
     made = broken.small()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, List, Tuple
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -15,7 +13,7 @@ from graphs.oracles import filters, indices
 onnxruntime.set_default_logger_severity(4)
 
 
-def _run(model: onnx.ModelProto, built: Built) -> List[np.ndarray]:
+def _run(model: onnx.ModelProto, built: Built) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -38,21 +36,28 @@ def test_case_runs(name: str) -> None:
     assert all(np.asarray(result).size for result in _run(built.model, built))
 
 
-def _probed() -> List[str]:
+def _probed() -> list[str]:
     """Float cases of one graph in which a single stored element can be set and its effect be seen."""
     wanted = []
     for name, case in CASES.items():
         built = case.build()
         plain = built.runs and not built.files and case.family in ("linear", "conv", "chains", "microsoft", "storage")
-        if plain and any(one.uses and one.dtype in ("float32", "float64") and one.real.size <= 700 for one in built.expected):
+        if plain and any(
+            one.uses and one.dtype in ("float32", "float64") and one.real.size <= 700 for one in built.expected
+        ):
             wanted.append(name)
     return wanted
 
 
-NOT_LINEAR = ("quantize_dequantize_of_floats", "names_taken_already", "weight_is_a_graph_output", "constant_is_a_graph_output")
+NOT_LINEAR = (
+    "quantize_dequantize_of_floats",
+    "names_taken_already",
+    "weight_is_a_graph_output",
+    "constant_is_a_graph_output",
+)
 
 
-def _reached(built: Built, model: onnx.ModelProto, wanted: Expected) -> List[FrozenSet[Tuple[int, int]]]:
+def _reached(built: Built, model: onnx.ModelProto, wanted: Expected) -> list[frozenset[tuple[int, int]]]:
     """For each stored element: the result elements that change when it alone changes."""
     stored = find(model, wanted.name, wanted.shape)
     base = np.zeros(wanted.shape, wanted.dtype)
@@ -65,7 +70,9 @@ def _reached(built: Built, model: onnx.ModelProto, wanted: Expected) -> List[Fro
         set_values(model, stored, one_hot)
         results = _run(model, built)
         found.append(
-            frozenset((n, int(i)) for n, (a, b) in enumerate(zip(rest, results)) for i in np.flatnonzero(np.ravel(a != b)))
+            frozenset(
+                (n, int(i)) for n, (a, b) in enumerate(zip(rest, results)) for i in np.flatnonzero(np.ravel(a != b))
+            )
         )
     return found
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 import onnx
 import pytest
@@ -22,7 +22,7 @@ def source(tmp_path: Path) -> Path:
     return CASES["many_kinds_in_one"].build().write(tmp_path)
 
 
-def mistake(arguments: List[str], capfd: Any) -> str:
+def mistake(arguments: list[str], capfd: Any) -> str:
     """Run what must be refused and return the one line."""
     assert cli.main(arguments) == 2
     err: str = capfd.readouterr().err
@@ -44,16 +44,35 @@ def test_sparsity_is_required(pattern: str, source: Path, tmp_path: Path, capfd:
 
 
 @pytest.mark.parametrize("extra", [["--pattern", "2:4"], ["--target", "ampere"]])
-def test_sparsity_is_refused_for_n_of_m(extra: List[str], source: Path, tmp_path: Path, capfd: Any) -> None:
+def test_sparsity_is_refused_for_n_of_m(extra: list[str], source: Path, tmp_path: Path, capfd: Any) -> None:
     assert "sparsity" in mistake(["prune", str(source), "-o", str(tmp_path / "o"), *extra, "--sparsity", "0.5"], capfd)
 
 
 @pytest.mark.parametrize("sparsity", ["1.5", "-0.1", "nan", "inf", "80%x", "", "0,8"])
 def test_sparsity_is_a_share(sparsity: str, source: Path, tmp_path: Path, capfd: Any) -> None:
-    mistake(["prune", str(source), "-o", str(tmp_path / "o"), "--pattern", "unstructured", f"--sparsity={sparsity}"], capfd)
+    mistake(
+        ["prune", str(source), "-o", str(tmp_path / "o"), "--pattern", "unstructured", f"--sparsity={sparsity}"], capfd
+    )
 
 
-@pytest.mark.parametrize("pattern", ["4:2", "2:2", "0:4", "2:0", "-1:4", "2:4:8", "two:four", "block:0x4", "block:4", "blok:4x1", "2:1000000000", "", "unstructred"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "4:2",
+        "2:2",
+        "0:4",
+        "2:0",
+        "-1:4",
+        "2:4:8",
+        "two:four",
+        "block:0x4",
+        "block:4",
+        "blok:4x1",
+        "2:1000000000",
+        "",
+        "unstructred",
+    ],
+)
 def test_patterns_that_mean_nothing(pattern: str, source: Path, tmp_path: Path, capfd: Any) -> None:
     mistake(["prune", str(source), "-o", str(tmp_path / "o"), f"--pattern={pattern}"], capfd)
     assert not (tmp_path / "o").exists()
@@ -72,7 +91,9 @@ def test_patterns_that_mean_nothing(pattern: str, source: Path, tmp_path: Path, 
         (["--target", "ampere:tensort"], "tensorrt"),
     ],
 )
-def test_misspelt_words_get_a_suggestion(arguments: List[str], near: str, source: Path, tmp_path: Path, capfd: Any) -> None:
+def test_misspelt_words_get_a_suggestion(
+    arguments: list[str], near: str, source: Path, tmp_path: Path, capfd: Any
+) -> None:
     assert near in mistake(["prune", str(source), "-o", str(tmp_path / "o"), *arguments], capfd)
 
 
@@ -80,7 +101,10 @@ def test_misspelt_words_get_a_suggestion(arguments: List[str], near: str, source
 @pytest.mark.parametrize("pattern", ["2:4", "filter", "channel"])
 def test_allocations_that_do_not_fit(allocation: str, pattern: str, source: Path, tmp_path: Path, capfd: Any) -> None:
     sparsity = [] if pattern == "2:4" else ["--sparsity", "0.5"]
-    mistake(["prune", str(source), "-o", str(tmp_path / "o"), "--pattern", pattern, "--allocation", allocation, *sparsity], capfd)
+    mistake(
+        ["prune", str(source), "-o", str(tmp_path / "o"), "--pattern", pattern, "--allocation", allocation, *sparsity],
+        capfd,
+    )
 
 
 def test_output_is_not_overwritten(source: Path, tmp_path: Path, capfd: Any) -> None:
@@ -95,7 +119,11 @@ def test_output_is_not_overwritten(source: Path, tmp_path: Path, capfd: Any) -> 
 @pytest.mark.parametrize("alias", ["same", "link", "dots"])
 def test_in_place_only_with_overwrite(alias: str, source: Path, capfd: Any) -> None:
     before = source.read_bytes()
-    target = {"same": source, "link": source.parent / "link.onnx", "dots": source.parent / "." / ".." / source.parent.name / source.name}[alias]
+    target = {
+        "same": source,
+        "link": source.parent / "link.onnx",
+        "dots": source.parent / "." / ".." / source.parent.name / source.name,
+    }[alias]
     if alias == "link":
         target.symlink_to(source)
     command = ["prune", str(source), "-o", str(target), "--pattern", "2:4", *ALLOW]
@@ -124,12 +152,17 @@ def test_plan_is_read_back(source: Path, tmp_path: Path) -> None:
     assert cli.main(["prune", str(source), *rule, "-o", str(direct)]) == 0
     assert cli.main(["prune", str(source), "--plan", str(plan), "-o", str(planned)]) == 0
     a, b = onnx.load(str(direct)), onnx.load(str(planned))
-    assert [one.SerializeToString() for one in a.graph.initializer] == [one.SerializeToString() for one in b.graph.initializer]
+    assert [one.SerializeToString() for one in a.graph.initializer] == [
+        one.SerializeToString() for one in b.graph.initializer
+    ]
     assert cli.main(["verify", str(planned), "--plan", str(plan)]) == 0
     assert cli.main(["verify", str(source), "--plan", str(plan)]) == 1
 
 
-@pytest.mark.parametrize("text", ["", "not: [a plan", "!!python/object/apply:os.system ['true']", "- 1\n- 2\n", "a: &a [*a]", "\x00", "&a [" * 3000])
+@pytest.mark.parametrize(
+    "text",
+    ["", "not: [a plan", "!!python/object/apply:os.system ['true']", "- 1\n- 2\n", "a: &a [*a]", "\x00", "&a [" * 3000],
+)
 def test_plans_that_are_none(text: str, source: Path, tmp_path: Path, capfd: Any) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(text)
@@ -165,7 +198,9 @@ def test_compare_and_list(source: Path, tmp_path: Path, capfd: Any) -> None:
 
 
 def test_a_person_is_told_the_truth(source: Path, tmp_path: Path, capfd: Any) -> None:
-    assert cli.main(["prune", str(source), "-o", str(tmp_path / "o.onnx"), "--target", "ampere", "--allow", "small"]) == 0
+    assert (
+        cli.main(["prune", str(source), "-o", str(tmp_path / "o.onnx"), "--target", "ampere", "--allow", "small"]) == 0
+    )
     text = capfd.readouterr().out
     assert "trtexec" in text
     assert "--sparsity=enable" in text
@@ -180,9 +215,21 @@ def test_masks_file(source: Path, tmp_path: Path, capfd: Any) -> None:
     keep = np.zeros((8, 8), bool)
     keep[:, ::2] = True
     np.savez(tmp_path / "m.npz", w=keep)
-    command = ["prune", str(source), "-o", str(tmp_path / "o.onnx"), "--pattern", "unstructured", "--sparsity", "0.5", *ALLOW]
+    command = [
+        "prune",
+        str(source),
+        "-o",
+        str(tmp_path / "o.onnx"),
+        "--pattern",
+        "unstructured",
+        "--sparsity",
+        "0.5",
+        *ALLOW,
+    ]
     assert cli.main([*command, "--masks", str(tmp_path / "m.npz")]) == 0
-    stored = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(str(tmp_path / "o.onnx")).graph.initializer}
+    stored = {
+        one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(str(tmp_path / "o.onnx")).graph.initializer
+    }
     assert not stored["w"][:, 1::2].any()
     for bad in ({"ghost": keep}, {"w": keep[:4]}, {"w": np.array([{"a": 1}], dtype=object)}):
         np.savez(tmp_path / "bad.npz", **bad)
@@ -192,13 +239,21 @@ def test_masks_file(source: Path, tmp_path: Path, capfd: Any) -> None:
 
 def test_module_runs_and_knows_its_version(repository: Path) -> None:
     for arguments in (["--version"], ["--help"], ["prune", "--help"]):
-        done = subprocess.run([sys.executable, "-m", "onnxsparse", *arguments], capture_output=True, text=True, cwd=repository, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "onnxsparse", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=repository,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()
 
 
-@pytest.mark.parametrize("arguments", [["prun"], ["prune"], ["inspect", "--no-such-option", "x"], ["inspect", "a", "b"]])
-def test_usage_mistakes_exit_with_2(arguments: List[str], capfd: Any) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["prun"], ["prune"], ["inspect", "--no-such-option", "x"], ["inspect", "a", "b"]]
+)
+def test_usage_mistakes_exit_with_2(arguments: list[str], capfd: Any) -> None:
     try:
         code = cli.main(arguments)
     except SystemExit as stop:

@@ -1,4 +1,4 @@
-"""Every weight is a row, with the axis it is summed along or the reason why not. Cases from `graphs`, by brute force."""
+"""Every weight is a row, with the axis it is summed along or the reason why not."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def test_256_elements_are_not_small() -> None:
     assert row_of(osp.prune(built.model, pattern="2:4").report, built.expected[0]).status == "pruned"
 
 
-@pytest.mark.parametrize("name", ["if_branches_use_one_name", "function_inside_name_hides_outer_name", "if_shadows_outer_name"])
+@pytest.mark.parametrize(
+    "name", ["if_branches_use_one_name", "function_inside_name_hides_outer_name", "if_shadows_outer_name"]
+)
 def test_scopes_tell_equal_names_apart(name: str) -> None:
     built = CASES[name].build()
     rows = [row_of(osp.inspect(built.model).report, wanted) for wanted in built.expected]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +16,7 @@ from graphs.files import differences, find, stored_tensors
 osp: Any = pytest.importorskip("onnxsparse")
 
 
-def pruned(name: str) -> Tuple[Built, Any]:
+def pruned(name: str) -> tuple[Built, Any]:
     built = CASES[name].build()
     return built, osp.prune(built.model, pattern="2:4", allow=EVERYTHING)
 
@@ -26,7 +26,9 @@ def assert_right(name: str) -> None:
     for wanted in built.expected:
         if wanted.reason or wanted.word:
             continue
-        problem = is_masked_copy(values(built.model, wanted), values(result.model, wanted), keep_mask(wanted, 2, 4), wanted.zero)
+        problem = is_masked_copy(
+            values(built.model, wanted), values(result.model, wanted), keep_mask(wanted, 2, 4), wanted.zero
+        )
         assert problem == "", f"{wanted.name}: {problem}"
         assert row_of(result.report, wanted).status == "pruned"
     assert osp.verify(result.model, pattern="2:4", allow=EVERYTHING).report.ok
@@ -91,7 +93,10 @@ def test_crash_over_2_gb(tmp_path: Path) -> None:
     assert osp.verify(tmp_path / "out" / "model.onnx", pattern="2:4").report.ok
 
 
-@pytest.mark.parametrize("name", ["decorated", "function_in_function", "foreign_nodes_around", "unknown_fields_everywhere", "training_information"])
+@pytest.mark.parametrize(
+    "name",
+    ["decorated", "function_in_function", "foreign_nodes_around", "unknown_fields_everywhere", "training_information"],
+)
 def test_nothing_is_dropped_from_the_file(name: str) -> None:
     built, result = pruned(name)
     names = [row.name for row in result.report.rows if row.status == "pruned"]
@@ -100,12 +105,31 @@ def test_nothing_is_dropped_from_the_file(name: str) -> None:
 
 
 SKIPPED_IN_SILENCE = [
-    "constant_node", "constant_node_through_identity_and_transpose", "identity_chain", "identity_chain_of_150", "reshape_merges_k",
-    "qdq_conv_int8_per_channel", "qlinear_conv_int8_per_tensor", "qlinear_matmul_uint8_per_tensor", "convtranspose_2d",
-    "convtranspose_grouped", "einsum_plain", "einsum_two_k_labels", "lstm_bidirectional", "if_with_initializers",
-    "if_with_constants", "gemm_left_transposed_alpha_1_0", "gemm_right_alpha_0_5", "gemm_right_transposed_alpha_minus_2_0",
-    "matmul_left", "matmul_right_rank3", "conv_1d", "conv_3d", "qdq_gemm_uint8_per_channel", "float64_throughout",
-]  # fmt: skip
+    "constant_node",
+    "constant_node_through_identity_and_transpose",
+    "identity_chain",
+    "identity_chain_of_150",
+    "reshape_merges_k",
+    "qdq_conv_int8_per_channel",
+    "qlinear_conv_int8_per_tensor",
+    "qlinear_matmul_uint8_per_tensor",
+    "convtranspose_2d",
+    "convtranspose_grouped",
+    "einsum_plain",
+    "einsum_two_k_labels",
+    "lstm_bidirectional",
+    "if_with_initializers",
+    "if_with_constants",
+    "gemm_left_transposed_alpha_1_0",
+    "gemm_right_alpha_0_5",
+    "gemm_right_transposed_alpha_minus_2_0",
+    "matmul_left",
+    "matmul_right_rank3",
+    "conv_1d",
+    "conv_3d",
+    "qdq_gemm_uint8_per_channel",
+    "float64_throughout",
+]
 
 
 @pytest.mark.parametrize("name", SKIPPED_IN_SILENCE)
@@ -129,7 +153,10 @@ def test_external_data_by_path_is_neither_ignored_nor_destroyed(name: str, tmp_p
     for wanted in built.expected:
         after = values(made, wanted, tmp_path / "out")
         assert np.isfinite(after).all()
-        assert is_masked_copy(values(built.model, wanted, tmp_path / "in"), after, keep_mask(wanted, 2, 4), wanted.zero) == ""
+        assert (
+            is_masked_copy(values(built.model, wanted, tmp_path / "in"), after, keep_mask(wanted, 2, 4), wanted.zero)
+            == ""
+        )
 
 
 @pytest.mark.parametrize("name", ["many_kinds_in_one", "opset_17", "lstm_bidirectional", "constant_node"])
@@ -142,12 +169,27 @@ def test_file_keeps_its_size_and_its_names(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "out.onnx").stat().st_size <= path.stat().st_size + ours
 
 
-@pytest.mark.parametrize("name", ["matmul_ragged_by_1", "matmul_ragged_by_2", "matmul_ragged_by_3", "conv_ragged_by_1", "conv_ragged_by_2", "conv_ragged_by_3_grouped", "convtranspose_ragged", "convtranspose_ragged_per_group"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "matmul_ragged_by_1",
+        "matmul_ragged_by_2",
+        "matmul_ragged_by_3",
+        "conv_ragged_by_1",
+        "conv_ragged_by_2",
+        "conv_ragged_by_3_grouped",
+        "convtranspose_ragged",
+        "convtranspose_ragged_per_group",
+    ],
+)
 def test_ragged_tail_is_kept_and_said(name: str) -> None:
     assert_right(name)
     built, result = pruned(name)
     row = row_of(result.report, built.expected[0])
-    tail = built.expected[0].uses[0].rows(np.arange(built.expected[0].real.size).reshape(built.expected[0].shape)).shape[1] % 4
+    tail = (
+        built.expected[0].uses[0].rows(np.arange(built.expected[0].real.size).reshape(built.expected[0].shape)).shape[1]
+        % 4
+    )
     assert tail
     assert row.reason, "a tail was kept dense and nobody said so"
 
@@ -179,5 +221,9 @@ def test_a_failed_check_has_an_exit_code(tmp_path: Path) -> None:
 
 def test_integers_are_ranked_by_what_they_mean() -> None:
     """Per-channel scales and zero points: the code farthest from zero is not the largest weight."""
-    for name in ("qlinear_matmul_int8_per_channel", "qdq_gemm_uint8_per_channel", "transpose_then_dequantize_per_channel"):
+    for name in (
+        "qlinear_matmul_int8_per_channel",
+        "qdq_gemm_uint8_per_channel",
+        "transpose_then_dequantize_per_channel",
+    ):
         assert_right(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List, Set
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +20,7 @@ RUNNING = [name for name in INSIDE if CASES[name].build().runs]
 BARE = [name for name in INSIDE if CASES[name].family not in ("masked", "decoys")]
 
 
-def run(model: onnx.ModelProto, built: Built) -> List[np.ndarray]:
+def run(model: onnx.ModelProto, built: Built) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -29,7 +29,7 @@ def run(model: onnx.ModelProto, built: Built) -> List[np.ndarray]:
     return session.run(None, dict(built.feeds))  # type: ignore[no-any-return]
 
 
-def same(first: List[np.ndarray], second: List[np.ndarray]) -> bool:
+def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
     return len(first) == len(second) and all(np.array_equal(a, b) for a, b in zip(first, second))
 
 
@@ -69,7 +69,11 @@ def test_masked_outputs_are_folded_outputs(name: str) -> None:
     built = CASES[name].build()
     masked = osp.insert_masks(built.model, pattern="2:4", allow=EVERYTHING).model
     folded = osp.fold_masks(masked)
-    kept = [index for index, out in enumerate(built.model.graph.output) if out.name not in {one.name for one in built.expected}]
+    kept = [
+        index
+        for index, out in enumerate(built.model.graph.output)
+        if out.name not in {one.name for one in built.expected}
+    ]
     first, second = run(masked, built), run(folded.model, built)
     assert same([first[i] for i in kept], [second[i] for i in kept])
     assert len(folded.model.graph.node) == len(built.model.graph.node)
@@ -96,11 +100,17 @@ def test_floats_that_prune_can_mask_can(name: str) -> None:
     masked = osp.insert_masks(built.model, pattern="2:4", allow=EVERYTHING).report
     pruned = osp.prune(built.model, pattern="2:4", allow=EVERYTHING).report
     for one in built.expected:
-        if one.dtype.startswith(("float", "bfloat")) and row_of(pruned, one).status == "pruned" and one.storage != "call attribute":
+        if (
+            one.dtype.startswith(("float", "bfloat"))
+            and row_of(pruned, one).status == "pruned"
+            and one.storage != "call attribute"
+        ):
             assert row_of(masked, one).status == "masked", row_of(masked, one).reason
 
 
-@pytest.mark.parametrize("name", ["shared_along_one_axis", "quantize_dequantize_of_floats", "everything_at_once", "reshape_merges_k"])
+@pytest.mark.parametrize(
+    "name", ["shared_along_one_axis", "quantize_dequantize_of_floats", "everything_at_once", "reshape_merges_k"]
+)
 def test_one_mask_before_everything_else(name: str) -> None:
     """The stored tensor feeds one Mul and nothing else; all former readers read the product."""
     built = CASES[name].build()
@@ -117,7 +127,7 @@ def test_mask_names_collide_with_nothing() -> None:
     masked = osp.insert_masks(built.model, pattern="2:4", allow=EVERYTHING).model
     produced = [out for one in masked.graph.node for out in one.output] + [one.name for one in masked.graph.initializer]
     produced += [one.name for one in masked.graph.input]
-    names: Set[str] = set(produced)
+    names: set[str] = set(produced)
     assert len(names) == len(produced)
     nodes = [one.name for one in masked.graph.node if one.name]
     assert len(set(nodes)) == len(nodes)

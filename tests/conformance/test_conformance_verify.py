@@ -74,7 +74,9 @@ def test_one_weight_too_many_is_seen(name: str) -> None:
     assert not report.ok
 
 
-@pytest.mark.parametrize("name", ["matmul_right_rank3", "matmul_left", "conv_2d", "conv_hwio_through_transpose", "convtranspose_2d"])
+@pytest.mark.parametrize(
+    "name", ["matmul_right_rank3", "matmul_left", "conv_2d", "conv_hwio_through_transpose", "convtranspose_2d"]
+)
 def test_the_wrong_axis_is_no_2_4(name: str) -> None:
     """Zeros that lie two by two along the output axis do not count."""
     built = CASES[name].build()

@@ -1,1 +1,4 @@
-"""Small models in which weights hide, what must be found in them, and slow references. Shares no code with onnxsparse."""
+"""Small models in which weights hide, what must be found in them, and slow references.
+
+Shares no code with onnxsparse.
+"""

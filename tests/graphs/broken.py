@@ -1,24 +1,25 @@
 """Files that are no models, or models that lie. Each writer puts one into a folder and returns the path to open.
 
-FATAL: nothing sensible can be done, every command must refuse. ODD: a command may refuse or cope, but with one line and no mess.
+FATAL: nothing sensible can be done, every command must refuse.
+ODD: a command may refuse or cope, but with one line and no mess.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Callable, Dict
+from typing import Callable
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto, helper
+from onnx import helper
 
-from .case import Built, expect, feed, graph, model, node, output_info, simple, tensor, value_info, weights
+from .case import feed, graph, model, node, output_info, simple, tensor, weights
 from .storage import outside
 
 Writer = Callable[[Path], Path]
-FATAL: Dict[str, Writer] = {}
-ODD: Dict[str, Writer] = {}
+FATAL: dict[str, Writer] = {}
+ODD: dict[str, Writer] = {}
 
 
 def fatal(writer: Writer) -> Writer:
@@ -35,7 +36,8 @@ def valid() -> onnx.ModelProto:
     """A small model in which everything is right: 16 x 16 and 32 x 16 weights, a Conv, a Constant, an If."""
     w, k, v = weights(16, 16), weights(6, 8, 3, 3), weights(16, 8, seed=3)
     branch = [
-        helper.make_graph([node(op, "y1", f"{op}_out")], op, [], [output_info(f"{op}_out", 2)]) for op in ("Relu", "Neg")
+        helper.make_graph([node(op, "y1", f"{op}_out")], op, [], [output_info(f"{op}_out", 2)])
+        for op in ("Relu", "Neg")
     ]
     nodes = [
         node("MatMul", "x w", "y0"),
@@ -53,7 +55,7 @@ def small() -> onnx.ModelProto:
     return built.model
 
 
-def _save(folder: Path, made: onnx.ModelProto) -> Path:
+def save(folder: Path, made: onnx.ModelProto) -> Path:
     return _bytes(folder, made.SerializeToString())
 
 
@@ -165,7 +167,7 @@ def _external(folder: Path, location: str, offset: int = 0, length: int = 1024, 
     made = small()
     made.graph.initializer[0].CopyFrom(outside("w", weights(16, 16), location, offset, length))
     (folder / "w.bin").write_bytes(bytes(range(256)) * (size // 256))
-    return _save(folder, made)
+    return save(folder, made)
 
 
 @fatal
@@ -273,7 +275,7 @@ def external_offset_is_text(folder: Path) -> Path:
     path = _external(folder, "w.bin")
     made = onnx.load(str(path), load_external_data=False)
     next(entry for entry in made.graph.initializer[0].external_data if entry.key == "offset").value = "12 elephants"
-    return _save(folder, made)
+    return save(folder, made)
 
 
 @fatal
@@ -281,7 +283,7 @@ def external_without_location(folder: Path) -> Path:
     path = _external(folder, "w.bin")
     made = onnx.load(str(path), load_external_data=False)
     del made.graph.initializer[0].external_data[:]
-    return _save(folder, made)
+    return save(folder, made)
 
 
 @odd

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import importlib
-from typing import Dict, List
 
 from .case import REGISTRY, Built, Case, Expected, Use
 
 FAMILIES = (
-    "linear", "conv", "chains", "storage", "scopes", "quantized", "recurrent", "microsoft", "kept_dense", "masked", "foreign",
+    "linear",
+    "conv",
+    "chains",
+    "storage",
+    "scopes",
+    "functions",
+    "quantized",
+    "recurrent",
+    "microsoft",
+    "kept_dense",
+    "masked",
+    "foreign",
 )
 for _family in FAMILIES:
     importlib.import_module(f".{_family}", __package__)
 
-CASES: Dict[str, Case] = REGISTRY
+CASES: dict[str, Case] = REGISTRY
 
 
-def cases(*families: str) -> List[Case]:
+def cases(*families: str) -> list[Case]:
     return [one for one in CASES.values() if not families or one.family in families]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable
 
 import numpy as np
 import onnx
@@ -24,12 +25,12 @@ class Use:
     """
 
     op: str
-    reduction: Tuple[int, ...]
-    out: Tuple[int, ...]
-    taps: Tuple[int, ...] = ()
+    reduction: tuple[int, ...]
+    out: tuple[int, ...]
+    taps: tuple[int, ...] = ()
     splits: int = 1
     out_splits: int = 1
-    layout: Optional[Callable[[Array], Array]] = None
+    layout: Callable[[Array], Array] | None = None
 
     def view(self, stored: Array) -> Array:
         """The stored array as (group, out, in, tap)."""
@@ -58,22 +59,23 @@ class Use:
 class Expected:
     """A stored tensor that must appear in every report.
 
-    `real` holds the values as the network uses them (dequantised, widened); `zero` what a written zero is in stored form.
-    `reason`: why it stays dense whatever the user allows. `word`: what --allow needs to hear. `lenient`: a refusal is no miss.
+    `real` holds the values as the network uses them (dequantised, widened);
+    `zero` what a written zero is in stored form. `reason`: why it stays dense
+    whatever the user allows. `word`: what --allow needs to hear. `lenient`: a refusal is no miss.
     """
 
     name: str
     real: Array
-    uses: Tuple[Use, ...] = ()
+    uses: tuple[Use, ...] = ()
     storage: str = "initializer"
-    reason: Optional[str] = None
-    word: Optional[str] = None
+    reason: str | None = None
+    word: str | None = None
     lenient: bool = False
     dtype: str = "float32"
     zero: Array = dataclasses.field(default_factory=lambda: np.zeros((), np.float32))
 
     @property
-    def shape(self) -> Tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:
         return tuple(self.real.shape)
 
 
@@ -81,7 +83,7 @@ class Expected:
 class Built:
     model: onnx.ModelProto
     feeds: Mapping[str, Array]
-    expected: Tuple[Expected, ...]
+    expected: tuple[Expected, ...]
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     runs: bool = True
     checks: bool = True
@@ -104,7 +106,7 @@ class Case:
         return self.make()
 
 
-REGISTRY: Dict[str, Case] = {}
+REGISTRY: dict[str, Case] = {}
 
 
 def case(function: Callable[[], Built]) -> Callable[[], Built]:
@@ -164,13 +166,13 @@ def output_info(name: str, rank: int, elem_type: int = TensorProto.FLOAT) -> onn
     return helper.make_tensor_value_info(name, elem_type, [f"{name}_{axis}" for axis in range(rank)])
 
 
-Outputs = Sequence[Tuple[str, int]]
+Outputs = Sequence[tuple[str, int]]
 
 
 def graph(
     nodes: Sequence[onnx.NodeProto],
     feeds: Mapping[str, Array],
-    outputs: Sequence[Tuple[object, ...]],
+    outputs: Sequence[tuple[object, ...]],
     initializers: Sequence[TensorProto] = (),
     name: str = "g",
 ) -> onnx.GraphProto:
@@ -199,7 +201,7 @@ MICROSOFT = {"com.microsoft": 1}
 def simple(
     nodes: Sequence[onnx.NodeProto],
     feeds: Mapping[str, Array],
-    outputs: Sequence[Tuple[object, ...]],
+    outputs: Sequence[tuple[object, ...]],
     initializers: Mapping[str, Array],
     expected: Sequence[Expected],
     opset: int = 17,
@@ -217,5 +219,5 @@ def expect(name: str, real: Array, *uses: Use, **more: object) -> Expected:
     return Expected(name, np.asarray(real), tuple(uses), **more)  # type: ignore[arg-type]
 
 
-def names(cases: Sequence[Case]) -> List[str]:
+def names(cases: Sequence[Case]) -> list[str]:
     return [one.name for one in cases]

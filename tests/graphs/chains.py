@@ -1,9 +1,9 @@
-"""What may stand between a stored tensor and its use: Identity, Transpose, Reshape, Squeeze, Unsqueeze, Cast, Q and DQ."""
+"""What may stand between a stored tensor and its use: Identity, Transpose, Reshape, Squeeze, Cast, Q and DQ."""
 
 from __future__ import annotations
 
 import functools
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -199,7 +199,9 @@ add("cast_from_float64", "chains", functools.partial(_cast, np.float64, 13))
 def dequantize_then_transpose() -> Built:
     w, scale, zero = codes(8, 16), np.float32(0.02), np.int8(3)
     nodes = [node("DequantizeLinear", "w s z", "d"), node("Transpose", "d", "r")]
-    wanted = expect("w", (w.astype(np.float32) - 3) * scale, Use("MatMul", (1,), (0,)), dtype="int8", zero=np.asarray(zero))
+    wanted = expect(
+        "w", (w.astype(np.float32) - 3) * scale, Use("MatMul", (1,), (0,)), dtype="int8", zero=np.asarray(zero)
+    )
     return _to_matmul(nodes, {"w": w, "s": np.asarray(scale), "z": np.asarray(zero)}, wanted)
 
 
@@ -238,7 +240,13 @@ def everything_at_once() -> Built:
         node("Unsqueeze", "e a", "u"),
         node("Squeeze", "u a", "r"),
     ]
-    stored = {"w": w, "sc": np.asarray(np.float32(0.02)), "zp": np.asarray(np.int8(0)), "s": _int64(16, 6), "a": _int64(0)}
+    stored = {
+        "w": w,
+        "sc": np.asarray(np.float32(0.02)),
+        "zp": np.asarray(np.int8(0)),
+        "s": _int64(16, 6),
+        "a": _int64(0),
+    }
     return _to_matmul(nodes, stored, expect("w", w.astype(np.float32), Use("MatMul", (0, 2), (1,)), dtype="float16"))
 
 

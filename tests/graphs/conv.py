@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Optional, Tuple
+from typing import Optional
 
 from .case import Built, Use, add, case, expect, feed, node, simple, untied, weights
 
-ConvCase = Tuple[str, Tuple[int, ...], int, Optional[str], Optional[str]]
+ConvCase = tuple[str, tuple[int, ...], int, Optional[str], Optional[str]]
 
 # name, shape of the weight, groups, word for --allow, reason
-CONVS: Tuple[ConvCase, ...] = (
+CONVS: tuple[ConvCase, ...] = (
     ("conv_1d", (6, 8, 3), 1, None, None),
     ("conv_2d", (6, 8, 3, 3), 1, None, None),
     ("conv_3d", (4, 8, 2, 2, 2), 1, None, None),
@@ -31,7 +31,7 @@ CONVS: Tuple[ConvCase, ...] = (
     ("conv_depthwise_1d", (8, 1, 5), 8, "depthwise", None),
 )
 
-TRANSPOSED: Tuple[ConvCase, ...] = (
+TRANSPOSED: tuple[ConvCase, ...] = (
     ("convtranspose_1d", (8, 6, 3), 1, None, None),
     ("convtranspose_2d", (8, 6, 3, 3), 1, None, None),
     ("convtranspose_3d", (8, 4, 2, 2, 2), 1, None, None),
@@ -49,7 +49,9 @@ def _conv(entry: ConvCase) -> Built:
     x = feed(2, shape[1] * groups, *([6] * (len(shape) - 2)))
     use = Use("Conv", (1,), (0,), tuple(range(2, len(shape))), out_splits=groups)
     conv = node("Conv", "x w b", "y", group=groups)
-    return simple([conv], {"x": x}, [("y", len(shape))], {"w": w, "b": b}, [expect("w", w, use, word=word, reason=reason)])
+    return simple(
+        [conv], {"x": x}, [("y", len(shape))], {"w": w, "b": b}, [expect("w", w, use, word=word, reason=reason)]
+    )
 
 
 def _transposed(entry: ConvCase) -> Built:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Iterable, List, Optional, Tuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,7 +28,7 @@ REASONS = {
 }
 
 
-def rows_of(report: Any, wanted: Expected) -> List[Any]:
+def rows_of(report: Any, wanted: Expected) -> list[Any]:
     """The rows of that tensor; one with no name of its own is known by its shape."""
     named = [row for row in report.rows if row.name == wanted.name or not wanted.name]
     return [row for row in named if tuple(row.shape) == wanted.shape]
@@ -40,16 +41,18 @@ def row_of(report: Any, wanted: Expected) -> Any:
     return rows[0]
 
 
-def uses_of(row: Any) -> List[Tuple[str, Tuple[int, ...]]]:
+def uses_of(row: Any) -> list[tuple[str, tuple[int, ...]]]:
     return sorted((use.op, tuple(use.reduction)) for use in row.uses if tuple(use.reduction))
 
 
-def wanted_uses(wanted: Expected) -> List[Tuple[str, Tuple[int, ...]]]:
+def wanted_uses(wanted: Expected) -> list[tuple[str, tuple[int, ...]]]:
     return sorted((use.op, use.reduction) for use in wanted.uses)
 
 
 def explains(row: Any, wanted: Expected) -> bool:
-    return bool(row.reason) and re.search(REASONS[wanted.reason or "not traceable"], row.reason, re.IGNORECASE) is not None
+    return (
+        bool(row.reason) and re.search(REASONS[wanted.reason or "not traceable"], row.reason, re.IGNORECASE) is not None
+    )
 
 
 def one_partition(wanted: Expected, m: int) -> bool:
@@ -64,7 +67,7 @@ def keep_mask(wanted: Expected, n: int, m: int) -> Array:
     return keep_n_of_m(scores_of(wanted.real), wanted.uses[0].rows(indices(wanted.shape)), n, m)
 
 
-def values(model: onnx.ModelProto, wanted: Expected, folder: Optional[Path] = None) -> Array:
+def values(model: onnx.ModelProto, wanted: Expected, folder: Path | None = None) -> Array:
     return find(model, wanted.name, wanted.shape).values(folder)
 
 
@@ -85,5 +88,5 @@ def bits(array: Array) -> Array:
     return np.ascontiguousarray(array).view(kinds[array.itemsize]) if array.dtype.kind == "f" else array
 
 
-def kept_dense(rows: Iterable[Any]) -> List[str]:
+def kept_dense(rows: Iterable[Any]) -> list[str]:
     return [row.name for row in rows if row.status == "dense"]

@@ -1,15 +1,16 @@
-"""Reads a model with plain loops: every stored tensor and its values, and what differs between two models but for weights."""
+"""Reads a model with plain loops: every stored tensor, and what differs between two models but for weights."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Callable
 
 import numpy as np
 import onnx
 from google.protobuf.message import Message
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 Array = np.ndarray
 
@@ -20,18 +21,22 @@ class Stored:
 
     place: str
     name: str
-    tensor: Union[TensorProto, AttributeProto]
+    tensor: TensorProto | AttributeProto
 
-    def values(self, folder: Optional[Path] = None) -> Array:
+    def values(self, folder: Path | None = None) -> Array:
         """As stored, but bfloat16 widened to float32."""
         if isinstance(self.tensor, AttributeProto):
             return np.array(self.tensor.floats, dtype=np.float32)
         return read(self.tensor, folder)
 
 
-def read(stored: TensorProto, folder: Optional[Path] = None) -> Array:
+def read(stored: TensorProto, folder: Path | None = None) -> Array:
     if stored.data_type == TensorProto.BFLOAT16:
-        bits = np.frombuffer(stored.raw_data, np.uint16) if stored.raw_data else np.array(stored.int32_data).astype(np.uint16)
+        bits = (
+            np.frombuffer(stored.raw_data, np.uint16)
+            if stored.raw_data
+            else np.array(stored.int32_data).astype(np.uint16)
+        )
         return (bits.astype(np.uint32) << 16).view(np.float32).reshape(tuple(stored.dims))
     if stored.data_location != TensorProto.EXTERNAL:
         return numpy_helper.to_array(stored)
@@ -62,7 +67,7 @@ def _in_graph(graph: GraphProto, place: str) -> Iterator[Stored]:
     yield from _in_nodes(graph.node, place)
 
 
-def stored_tensors(model: onnx.ModelProto) -> List[Stored]:
+def stored_tensors(model: onnx.ModelProto) -> list[Stored]:
     """All initializers and constants, also in bodies and functions, in file order."""
     found = list(_in_graph(model.graph, "graph"))
     for number, function in enumerate(model.functions):
@@ -70,12 +75,13 @@ def stored_tensors(model: onnx.ModelProto) -> List[Stored]:
     return found
 
 
-def find(model: onnx.ModelProto, name: str, shape: Tuple[int, ...]) -> Stored:
+def find(model: onnx.ModelProto, name: str, shape: tuple[int, ...]) -> Stored:
     """The stored tensor of that name (any, if empty) and shape."""
     fitting = [
         one
         for one in stored_tensors(model)
-        if (one.name == name or not name) and (isinstance(one.tensor, AttributeProto) or tuple(one.tensor.dims) == shape)
+        if (one.name == name or not name)
+        and (isinstance(one.tensor, AttributeProto) or tuple(one.tensor.dims) == shape)
     ]
     if len(fitting) != 1:
         raise LookupError(f"{len(fitting)} tensors are called {name!r} with shape {shape}")
@@ -104,7 +110,7 @@ def _without_our_metadata(model: onnx.ModelProto) -> None:
         model.metadata_props.add(key=key, value=value)
 
 
-def differences(before: onnx.ModelProto, after: onnx.ModelProto, names: Sequence[str]) -> List[str]:
+def differences(before: onnx.ModelProto, after: onnx.ModelProto, names: Sequence[str]) -> list[str]:
     """Paths of all that differs, but for the values of the named tensors and `onnxsparse.*` metadata."""
     pair = []
     for one in (before, after):
@@ -143,10 +149,10 @@ def set_values(model: onnx.ModelProto, stored: Stored, values: Array) -> None:
     stored.tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), kept))
 
 
-Places = Dict[str, Array]
+Places = dict[str, Array]
 
 
-def all_values(model: onnx.ModelProto, folder: Optional[Path] = None) -> Places:
+def all_values(model: onnx.ModelProto, folder: Path | None = None) -> Places:
     """Stored values by place, for all tensors that numpy can hold."""
     return {one.place: one.values(folder) for one in stored_tensors(model)}
 

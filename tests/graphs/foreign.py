@@ -8,7 +8,22 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from .case import Built, Use, add, case, expect, feed, graph, model, node, output_info, simple, tensor, value_info, weights
+from .case import (
+    Built,
+    Use,
+    add,
+    case,
+    expect,
+    feed,
+    graph,
+    model,
+    node,
+    output_info,
+    simple,
+    tensor,
+    value_info,
+    weights,
+)
 
 CONV = Use("Conv", (1,), (0,), (2, 3))
 RIGHT = Use("MatMul", (0,), (1,))
@@ -106,7 +121,11 @@ def training_information() -> Built:
     w = weights(16, 8)
     built = simple([node("MatMul", "x w", "y")], {"x": feed(4, 16)}, [("y", 2)], {"w": w}, [expect("w", w, RIGHT)])
     step = helper.make_graph(
-        [node("Mul", "w rate", "w_new")], "step", [], [value_info("w_new", w)], [tensor("rate", np.asarray(np.float32(0.9)))]
+        [node("Mul", "w rate", "w_new")],
+        "step",
+        [],
+        [value_info("w_new", w)],
+        [tensor("rate", np.asarray(np.float32(0.9)))],
     )
     built.model.training_info.append(helper.make_training_info(step, [("w", "w_new")], None, None))
     return Built(built.model, built.feeds, built.expected, runs=False, checks=False)
@@ -131,8 +150,14 @@ def dynamic_and_missing_shapes() -> Built:
     whole = helper.make_graph(
         [node("MatMul", "a w", "p"), node("Conv", "b k", "q")],
         "g",
-        [helper.make_tensor_value_info("a", TensorProto.FLOAT, None), helper.make_tensor_value_info("b", TensorProto.FLOAT, None)],
-        [helper.make_tensor_value_info("p", TensorProto.FLOAT, None), helper.make_tensor_value_info("q", TensorProto.FLOAT, None)],
+        [
+            helper.make_tensor_value_info("a", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("b", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("p", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("q", TensorProto.FLOAT, None),
+        ],
         [tensor("w", w), tensor("k", k)],
     )
     feeds = {"a": feed(4, 16), "b": feed(1, 8, 5, 5)}

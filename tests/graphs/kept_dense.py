@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import NodeProto
@@ -76,14 +76,18 @@ def basis_dfl() -> Built:
     """The box decoder of YOLOv8: a Conv (1, 16, 1, 1) that holds 0 to 15."""
     w = np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)
     use = Use("Conv", (1,), (0,), (2, 3))
-    return simple([node("Conv", "x w", "y")], {"x": feed(1, 16, 4, 20)}, [("y", 4)], {"w": w}, [expect("w", w, use, word="basis")])
+    return simple(
+        [node("Conv", "x w", "y")], {"x": feed(1, 16, 4, 20)}, [("y", 4)], {"w": w}, [expect("w", w, use, word="basis")]
+    )
 
 
 @case
 def basis_dft_matrix() -> Built:
     w = np.ascontiguousarray(cosines(32, 32)[:, 0, :].T)
     use = Use("MatMul", (0,), (1,))
-    return simple([node("MatMul", "x w", "y")], {"x": feed(4, 32)}, [("y", 2)], {"w": w}, [expect("w", w, use, word="basis")])
+    return simple(
+        [node("MatMul", "x w", "y")], {"x": feed(4, 32)}, [("y", 2)], {"w": w}, [expect("w", w, use, word="basis")]
+    )
 
 
 @case
@@ -92,14 +96,18 @@ def basis_stft_conv() -> Built:
     w = cosines(34, 32) * np.hanning(32).astype(np.float32)
     use = Use("Conv", (1,), (0,), (2,))
     conv = node("Conv", "x w", "y", strides=[8])
-    return simple([conv], {"x": feed(1, 1, 128)}, [("y", 3)], {"w": w.astype(np.float32)}, [expect("w", w, use, word="basis")])
+    return simple(
+        [conv], {"x": feed(1, 1, 128)}, [("y", 3)], {"w": w.astype(np.float32)}, [expect("w", w, use, word="basis")]
+    )
 
 
 @case
 def basis_mel() -> Built:
     w = mel(65, 20)
     use = Use("MatMul", (0,), (1,))
-    return simple([node("MatMul", "x w", "y")], {"x": feed(4, 65)}, [("y", 2)], {"w": w}, [expect("w", w, use, word="basis")])
+    return simple(
+        [node("MatMul", "x w", "y")], {"x": feed(4, 65)}, [("y", 2)], {"w": w}, [expect("w", w, use, word="basis")]
+    )
 
 
 @case
@@ -113,8 +121,14 @@ def basis_bilinear() -> Built:
 def _matrix(values: Array) -> Built:
     use = Use("MatMul", (0,), (1,))
     x = feed(4, values.shape[0])
-    return simple([node("MatMul", "x w", "y")], {"x": x}, [("y", 2)], {"w": values}, [expect("w", values, use, word="basis")])
+    return simple(
+        [node("MatMul", "x w", "y")], {"x": x}, [("y", 2)], {"w": values}, [expect("w", values, use, word="basis")]
+    )
 
 
 add("basis_identity", "kept_dense", functools.partial(_matrix, np.eye(16, dtype=np.float32)))
-add("basis_one_hot", "kept_dense", functools.partial(_matrix, np.eye(16, dtype=np.float32)[[3, 1, 9, 0, 12, 5, 5, 7]].T.copy()))
+add(
+    "basis_one_hot",
+    "kept_dense",
+    functools.partial(_matrix, np.eye(16, dtype=np.float32)[[3, 1, 9, 0, 12, 5, 5, 7]].T.copy()),
+)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Tuple
 
 from .case import Built, Use, add, case, expect, feed, node, simple, weights
 
-MatMulCase = Tuple[str, str, Tuple[int, ...], Tuple[int, ...], int, int]
+MatMulCase = tuple[str, str, tuple[int, ...], tuple[int, ...], int, int]
 
 # name, side of the constant, shape of it, shape of x, reduction axis, out axis
-MATMULS: Tuple[MatMulCase, ...] = (
+MATMULS: tuple[MatMulCase, ...] = (
     ("matmul_right", "right", (16, 8), (4, 16), 0, 1),
     ("matmul_left", "left", (8, 16), (16, 4), 1, 0),
     ("matmul_right_of_vector", "right", (16, 8), (16,), 0, 1),
@@ -62,13 +61,15 @@ for _entry in MATMULS:
 for _side in ("right", "left"):
     for _trans in (0, 1):
         for _alpha, _bias in ((1.0, True), (0.5, False), (-2.0, True)):
-            _name = f"gemm_{_side}{'_transposed' if _trans else ''}_alpha_{_alpha}".replace(".", "_").replace("-", "minus_")
+            _name = f"gemm_{_side}{'_transposed' if _trans else ''}_alpha_{_alpha}".replace(".", "_").replace(
+                "-", "minus_"
+            )
             add(_name, "linear", functools.partial(_gemm, _side, _trans, _alpha, _bias))
 
-EinsumCase = Tuple[str, str, str, Tuple[int, ...], Tuple[int, ...], Tuple[int, ...], Tuple[int, ...], int]
+EinsumCase = tuple[str, str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
 
 # name, equation, order of operands, shape of the constant, of x, reduction axes, out axes, rank of the result
-EINSUMS: Tuple[EinsumCase, ...] = (
+EINSUMS: tuple[EinsumCase, ...] = (
     ("einsum_plain", "bk,kn->bn", "x w", (16, 8), (4, 16), (0,), (1,), 2),
     ("einsum_weight_first", "nk,bk->bn", "w x", (8, 16), (4, 16), (1,), (0,), 2),
     ("einsum_result_transposed", "bk,nk->nb", "x w", (8, 16), (4, 16), (1,), (0,), 2),
@@ -97,10 +98,12 @@ def _einsum(entry: EinsumCase) -> Built:
     _, equation, order, shape, x_shape, reduction, out, rank = entry
     w, x = weights(*shape), feed(*x_shape)
     use = Use("Einsum", reduction, out)
-    return simple([node("Einsum", order, "y", equation=equation)], {"x": x}, [("y", rank)], {"w": w}, [expect("w", w, use)])
+    return simple(
+        [node("Einsum", order, "y", equation=equation)], {"x": x}, [("y", rank)], {"w": w}, [expect("w", w, use)]
+    )
 
 
-def _no_matrix(entry: Tuple[str, str, str, dict, int]) -> Built:  # type: ignore[type-arg]
+def _no_matrix(entry: tuple[str, str, str, dict, int]) -> Built:  # type: ignore[type-arg]
     _, equation, order, shapes, rank = entry
     w = weights(*shapes["w"])
     feeds = {name: feed(*shape) for name, shape in shapes.items() if name != "w"}

@@ -6,7 +6,8 @@ A case's `expected` values are the stored (dense) weights; `MASKS` says which st
 from __future__ import annotations
 
 import functools
-from typing import Callable, Dict, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Callable
 
 import numpy as np
 from onnx import NodeProto, TensorProto, helper
@@ -15,10 +16,10 @@ from .case import Array, Built, Use, add, case, expect, feed, node, simple, tens
 
 RIGHT = Use("MatMul", (0,), (1,))
 KEEP: Array = np.random.default_rng(11).integers(0, 2, (16, 8)).astype(bool)
-MASKS: Dict[str, Array] = {}
+MASKS: dict[str, Array] = {}
 
 
-def _masked(name: str, nodes: Sequence[NodeProto], stored: Dict[str, Array], opset: int = 17) -> Callable[[], Built]:
+def _masked(name: str, nodes: Sequence[NodeProto], stored: dict[str, Array], opset: int = 17) -> Callable[[], Built]:
     """The masked weight of (16, 8) is called `m`."""
     MASKS[name] = KEEP
 
@@ -31,8 +32,8 @@ def _masked(name: str, nodes: Sequence[NodeProto], stored: Dict[str, Array], ops
 
 
 FLOATS, ZERO = KEEP.astype(np.float32), np.asarray(np.float32(0))
-Recipe = Tuple[Sequence[NodeProto], Dict[str, Array]]
-SHAPES: Dict[str, Recipe] = {
+Recipe = tuple[Sequence[NodeProto], dict[str, Array]]
+SHAPES: dict[str, Recipe] = {
     "mask_float": ([node("Mul", "w k", "m")], {"k": FLOATS}),
     "mask_float_first": ([node("Mul", "k w", "m")], {"k": FLOATS}),
     "mask_bool_cast": ([node("Cast", "k", "f", to=TensorProto.FLOAT), node("Mul", "w f", "m")], {"k": KEEP}),
@@ -124,7 +125,7 @@ def mask_in_if_branch() -> Built:
 MASKS["mask_in_if_branch"] = KEEP
 
 
-def _not_a_mask(nodes: Sequence[NodeProto], stored: Dict[str, Array]) -> Built:
+def _not_a_mask(nodes: Sequence[NodeProto], stored: dict[str, Array]) -> Built:
     """Looks like a mask and is none: fold must leave it and say so."""
     w = weights(16, 8)
     whole = [*nodes, node("MatMul", "x m", "y")]
@@ -132,7 +133,7 @@ def _not_a_mask(nodes: Sequence[NodeProto], stored: Dict[str, Array]) -> Built:
     return simple(whole, {"x": feed(4, 16)}, [("y", 2)], {"w": w, **stored}, [wanted])
 
 
-DECOYS: Dict[str, Recipe] = {
+DECOYS: dict[str, Recipe] = {
     "no_mask_scale": ([node("Mul", "w k", "m")], {"k": np.asarray(np.float32(0.5))}),
     "no_mask_of_halves": ([node("Mul", "w k", "m")], {"k": FLOATS * 0.5}),
     "no_mask_where_not_zero": ([node("Where", "k w one", "m")], {"k": KEEP, "one": np.asarray(np.float32(1))}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Tuple
 
 import numpy as np
 from onnx import TensorProto
@@ -13,7 +12,7 @@ from .case import MICROSOFT, Array, Built, Use, add, case, codes, expect, feed, 
 DOMAIN = "com.microsoft"
 
 
-def _fused_matmul(entry: Tuple[str, str, Tuple[int, ...], Tuple[int, ...], int, int, int, dict]) -> Built:  # type: ignore[type-arg]
+def _fused_matmul(entry: tuple[str, str, tuple[int, ...], tuple[int, ...], int, int, int, dict]) -> Built:  # type: ignore[type-arg]
     _, order, shape, x_shape, reduction, out, rank, attributes = entry
     w = weights(*shape)
     product = node("FusedMatMul", order, "y", domain=DOMAIN, **attributes)
@@ -91,14 +90,23 @@ def dynamic_quantize_matmul() -> Built:
     layer = node("DynamicQuantizeMatMul", "x w ws wz", "y", domain=DOMAIN)
     real = (w.astype(np.float32) - 125) * np.float32(0.02)
     wanted = expect("w", real, Use("DynamicQuantizeMatMul", (0,), (1,)), dtype="uint8", zero=zero)
-    return simple([layer], {"x": feed(4, 16)}, [("y", 2)], {"w": w, "ws": _scalar(0.02), "wz": zero}, [wanted], domains=MICROSOFT)
+    return simple(
+        [layer], {"x": feed(4, 16)}, [("y", 2)], {"w": w, "ws": _scalar(0.02), "wz": zero}, [wanted], domains=MICROSOFT
+    )
 
 
 @case
 def quantized_attention() -> Built:
     w, b = codes(16, 48), weights(48, seed=2)
     layer = node("QAttention", "x w b xs ws _ xz wz", "y", domain=DOMAIN, num_heads=2)
-    stored = {"w": w, "b": b, "xs": _scalar(0.05), "ws": _scalar(0.02), "xz": np.asarray(np.uint8(120)), "wz": np.asarray(np.int8(3))}
+    stored = {
+        "w": w,
+        "b": b,
+        "xs": _scalar(0.05),
+        "ws": _scalar(0.02),
+        "xz": np.asarray(np.uint8(120)),
+        "wz": np.asarray(np.int8(3)),
+    }
     real = (w.astype(np.float32) - 3) * np.float32(0.02)
     feeds = {"x": codes(2, 5, 16, unsigned=True)}
     wanted = expect("w", real, Use("QAttention", (0,), (1,)), dtype="int8", zero=np.asarray(np.int8(3)))
@@ -110,8 +118,14 @@ def _qgemm(trans: int) -> Built:
     layer = node("QGemm", "x xs xz w ws wz b ys yz", "y", domain=DOMAIN, transB=trans)
     middle = np.asarray(np.uint8(120))
     stored = {
-        "w": w, "xs": _scalar(0.05), "xz": middle, "ws": _scalar(0.02), "wz": np.asarray(np.int8(2)),
-        "b": np.arange(8, dtype=np.int32), "ys": _scalar(0.2), "yz": middle,
+        "w": w,
+        "xs": _scalar(0.05),
+        "xz": middle,
+        "ws": _scalar(0.02),
+        "wz": np.asarray(np.int8(2)),
+        "b": np.arange(8, dtype=np.int32),
+        "ys": _scalar(0.2),
+        "yz": middle,
     }
     real = (w.astype(np.float32) - 2) * np.float32(0.02)
     wanted = expect("w", real, Use("QGemm", (trans,), (1 - trans,)), dtype="int8", zero=np.asarray(np.int8(2)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List
+from typing import Any, Callable
 
 import onnx
 from google.protobuf.message import Message
@@ -12,7 +12,7 @@ EDGES = (0, 1, -1, 2, 7, 2**31 - 1, -(2**31), 2**60, 2**63 - 1, -(2**63))
 TEXTS = ("", "w", "x", "y", "Conv", "MatMul", "\x00", "../../etc/passwd", "\x1b[2J", "ü" * 50, "%s%n", "If")
 
 
-def messages(root: Message) -> List[Message]:
+def messages(root: Message) -> list[Message]:
     """The message and all below it."""
     found, open_ones = [], [root]
     while open_ones:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Iterator, List, Sequence, Tuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def ragged(rows: Array, m: int) -> int:
     return rows.shape[0] * (rows.shape[1] % m)
 
 
-def groups(rows: Array, m: int) -> List[Tuple[int, ...]]:
+def groups(rows: Array, m: int) -> list[tuple[int, ...]]:
     """The groups as sorted tuples of flat indices: two uses with the same groups accept the same masks."""
     return sorted(
         tuple(sorted(int(i) for i in row[at : at + m])) for row in rows for at in range(0, len(row) - m + 1, m)
@@ -58,7 +58,7 @@ def keep_unstructured(scores: Array, sparsity: float) -> Array:
     return keep.reshape(scores.shape)
 
 
-def keep_global(scores: Sequence[Array], sparsity: float) -> List[Array]:
+def keep_global(scores: Sequence[Array], sparsity: float) -> list[Array]:
     """Ranked over all tensors, the earlier tensor first among equals; the largest element of each (the last of
     equal ones) is no candidate."""
     entries = []
@@ -94,8 +94,8 @@ def channels(view: Array) -> Iterator[Array]:
             yield view[group, :, k].ravel()
 
 
-def erk_densities(shapes: Sequence[Sequence[int]], sparsity: float) -> List[float]:
-    """Erdős–Rényi-kernel: density of a layer ~ sum(dims) / prod(dims); layers that would pass 1 are dense, and again."""
+def erk_densities(shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
+    """Erdős–Rényi-kernel: density ~ sum(dims) / prod(dims); layers that would pass 1 are dense, and again."""
     sizes = [math.prod(shape) for shape in shapes]
     raw = [sum(shape) / math.prod(shape) for shape in shapes]
     dense = [False] * len(shapes)
@@ -110,10 +110,14 @@ def erk_densities(shapes: Sequence[Sequence[int]], sparsity: float) -> List[floa
 
 
 def zeros(values: Array, zero: object = 0) -> int:
-    return sum(1 for value, blank in zip(values.ravel(), np.broadcast_to(np.asarray(zero), values.shape).ravel()) if value == blank)
+    return sum(
+        1
+        for value, blank in zip(values.ravel(), np.broadcast_to(np.asarray(zero), values.shape).ravel())
+        if value == blank
+    )
 
 
-def breaks_n_of_m(blank: Array, rows: Array, n: int, m: int) -> List[Tuple[int, int]]:
+def breaks_n_of_m(blank: Array, rows: Array, n: int, m: int) -> list[tuple[int, int]]:
     """(row, group) of every whole group with more than n elements that are not blank."""
     flat = blank.ravel()
     found = []
@@ -124,6 +128,6 @@ def breaks_n_of_m(blank: Array, rows: Array, n: int, m: int) -> List[Tuple[int, 
     return found
 
 
-def affected_outputs(changes: Sequence[Array]) -> List[Tuple[int, ...]]:
+def affected_outputs(changes: Sequence[Array]) -> list[tuple[int, ...]]:
     """For outputs of one-hot weights: which result elements each weight element reaches."""
     return [tuple(int(i) for i in np.flatnonzero(change)) for change in changes]

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import functools
-from typing import Optional
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from .case import MICROSOFT, Array, Built, Use, add, case, codes, expect, feed, graph, model, node, output_info, simple, tensor
+from .case import (
+    MICROSOFT,
+    Array,
+    Built,
+    Use,
+    add,
+    case,
+    codes,
+    expect,
+    feed,
+    graph,
+    model,
+    node,
+    output_info,
+    simple,
+    tensor,
+)
 
 UINT8, INT8 = TensorProto.UINT8, TensorProto.INT8
 
@@ -59,7 +74,9 @@ def _qlinear_matmul(per_channel: bool, unsigned: bool) -> Built:
     small, middle = np.asarray(np.float32(0.05)), np.asarray(np.uint8(120))
     stored = {"w": w, "ws": scale, "wz": zero, "xs": small, "xz": middle, "ys": small, "yz": middle}
     product = node("QLinearMatMul", "x xs xz w ws wz ys yz", "y")
-    wanted = expect("w", _real(w, scale, zero, 1), Use("QLinearMatMul", (0,), (1,)), dtype=_kind(unsigned), zero=_spread(zero, 2, 1))
+    wanted = expect(
+        "w", _real(w, scale, zero, 1), Use("QLinearMatMul", (0,), (1,)), dtype=_kind(unsigned), zero=_spread(zero, 2, 1)
+    )
     return simple([product], {"x": codes(4, 16, unsigned=True)}, [("y", 2, UINT8)], stored, [wanted])
 
 
@@ -84,7 +101,9 @@ def _matmul_integer(unsigned: bool, per_channel: bool, left: bool = False) -> Bu
     axis = 1 if left else 0
     real = _real(w, np.asarray(np.float32(1)), zero, 1 - axis)
     feeds = {"x": codes(16, 4, unsigned=True) if left else codes(4, 16, unsigned=True)}
-    wanted = expect("w", real, Use("MatMulInteger", (axis,), (1 - axis,)), dtype=_kind(unsigned), zero=_spread(zero, 2, 1 - axis))
+    wanted = expect(
+        "w", real, Use("MatMulInteger", (axis,), (1 - axis,)), dtype=_kind(unsigned), zero=_spread(zero, 2, 1 - axis)
+    )
     return simple([product], feeds, [("y", 2, TensorProto.INT32)], stored, [wanted])
 
 
@@ -118,7 +137,9 @@ for _op in ("Conv", "Gemm"):
     for _unsigned in (False, True):
         for _per_channel in (False, True):
             _tail = f"{_kind(_unsigned)}_{'per_channel' if _per_channel else 'per_tensor'}"
-            add(f"qdq_{_op.lower()}_{_tail}", "quantized", functools.partial(_dequantized, _op, _unsigned, _per_channel))
+            add(
+                f"qdq_{_op.lower()}_{_tail}", "quantized", functools.partial(_dequantized, _op, _unsigned, _per_channel)
+            )
 add("qdq_conv_without_zero_point", "quantized", functools.partial(_dequantized, "Conv", False, True, False))
 
 
@@ -130,7 +151,9 @@ def qdq_weight_in_constant_node() -> Built:
         node("DequantizeLinear", "w s", "d", axis=0),
         node("Gemm", "x d", "y", transB=1),
     ]
-    wanted = expect("w", _real(w, scale, np.asarray(np.int8(0)), 0), Use("Gemm", (1,), (0,)), storage="constant", dtype="int8")
+    wanted = expect(
+        "w", _real(w, scale, np.asarray(np.int8(0)), 0), Use("Gemm", (1,), (0,)), storage="constant", dtype="int8"
+    )
     return simple(nodes, {"x": feed(4, 16)}, [("y", 2)], {"s": scale}, [wanted])
 
 
@@ -156,7 +179,9 @@ def dynamic_quantization() -> Built:
         node("Mul", "f s", "y"),
     ]
     stored = {"w": w, "wz": zero, "ws": np.asarray(np.float32(0.02))}
-    wanted = expect("w", _real(w, np.asarray(np.float32(1)), zero, 0), Use("MatMulInteger", (0,), (1,)), dtype="uint8", zero=zero)
+    wanted = expect(
+        "w", _real(w, np.asarray(np.float32(1)), zero, 0), Use("MatMulInteger", (0,), (1,)), dtype="uint8", zero=zero
+    )
     return simple(nodes, {"x": feed(4, 16)}, [("y", 2)], stored, [wanted])
 
 
@@ -166,7 +191,9 @@ def _short(elem_type: int, size: int, opset: int, bits_dtype: str) -> Built:
     w = helper.make_tensor("w", elem_type, (16, 8), raw, raw=True)
     nodes = [node("DequantizeLinear", "w s", "d"), node("MatMul", "x d", "y")]
     whole = graph(nodes, {"x": feed(4, 16)}, [("y", 2)], [w, tensor("s", np.asarray(np.float32(0.1)))])
-    wanted = expect("w", np.zeros((16, 8), np.float32), Use("MatMul", (0,), (1,)), reason="unsupported type", dtype=bits_dtype)
+    wanted = expect(
+        "w", np.zeros((16, 8), np.float32), Use("MatMul", (0,), (1,)), reason="unsupported type", dtype=bits_dtype
+    )
     return Built(model(whole, opset=opset, ir=10), {"x": feed(4, 16)}, (wanted,), runs=False)
 
 
@@ -194,7 +221,9 @@ def matmul_nbits() -> Built:
 def gather_block_quantized() -> Built:
     w = helper.make_tensor("w", TensorProto.UINT4, (10, 32), bytes(range(160)), raw=True)
     feeds = {"i": np.array([1, 3])}
-    gather = node("GatherBlockQuantized", "w i s", "y", domain="com.microsoft", block_size=32, quantize_axis=1, gather_axis=0)
+    gather = node(
+        "GatherBlockQuantized", "w i s", "y", domain="com.microsoft", block_size=32, quantize_axis=1, gather_axis=0
+    )
     whole = graph([gather], feeds, [("y", 2)], [w, tensor("s", np.full((10, 1), 0.1, np.float32))])
     wanted = expect("w", np.zeros((10, 32)), reason="unsupported type", dtype="uint4")
     return Built(model(whole, opset=21, ir=10, domains=MICROSOFT), feeds, (wanted,), runs=False)
@@ -218,7 +247,7 @@ add("sparse_initializer", "quantized", functools.partial(_sparse, False))
 add("sparse_constant", "quantized", functools.partial(_sparse, True))
 
 
-def _other_type(elem_type: int, dtype: str, opset: Optional[int] = None) -> Built:
+def _other_type(elem_type: int, dtype: str, opset: int | None = None) -> Built:
     """int32 weights of a MatMul: legal, and nothing that a device prunes."""
     w = np.random.default_rng(2).integers(-9, 9, (16, 8)).astype(dtype)
     feeds = {"x": np.ones((4, 16), dtype)}

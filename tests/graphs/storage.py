@@ -1,15 +1,30 @@
-"""Where a weight may be stored: initializers of every field, Constant nodes, external files, graph inputs, and odd names."""
+"""Where a weight may be stored: fields of initializers, Constant nodes, external files, graph inputs, odd names."""
 
 from __future__ import annotations
 
 import functools
-from typing import Dict, Sequence, Tuple
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import TensorProto, helper
 
 from .case import (
-    Array, Built, Use, add, case, expect, feed, graph, model, node, output_info, simple, tensor, untied, value_info, weights,
+    Array,
+    Built,
+    Use,
+    add,
+    case,
+    expect,
+    feed,
+    graph,
+    model,
+    node,
+    output_info,
+    simple,
+    tensor,
+    untied,
+    value_info,
+    weights,
 )
 
 RIGHT = Use("MatMul", (0,), (1,))
@@ -128,7 +143,9 @@ add("float16_throughout", "storage", functools.partial(_straight, TensorProto.FL
 def bfloat16_throughout() -> Built:
     """The runtime has no bfloat16 product on a CPU."""
     w = weights(16, 8)
-    stored = helper.make_tensor("w", TensorProto.BFLOAT16, w.shape, (w.view(np.uint32) >> 16).astype(np.uint16).tobytes(), raw=True)
+    stored = helper.make_tensor(
+        "w", TensorProto.BFLOAT16, w.shape, (w.view(np.uint32) >> 16).astype(np.uint16).tobytes(), raw=True
+    )
     whole = helper.make_graph(
         [node("MatMul", "x w", "y")],
         "g",
@@ -171,12 +188,12 @@ def constant_is_a_graph_output() -> Built:
     return simple(nodes, {"x": feed(4, 16)}, [("y", 2), ("w", 2)], {}, [expect("w", w, RIGHT, storage="constant")])
 
 
-ODD_NAMES: Dict[str, str] = {
+ODD_NAMES: dict[str, str] = {
     "name_is_a_number": "145",
     "name_is_a_path": "StatefulPartitionedCall/model/dense;1/MatMul/ReadVariableOp:0",
     "name_with_spaces": "layer one weight",
     "name_with_glob": "a[0]*?{b}",
-    "name_with_quotes": "it's \"w\" \\ `w`",
+    "name_with_quotes": 'it\'s "w" \\ `w`',
     "name_not_ascii": "权重.ü.w",
     "name_like_a_mask": "w_mask",
     "name_like_an_option": "--pattern",
@@ -199,7 +216,17 @@ for _case_name, _odd in ODD_NAMES.items():
 def names_taken_already() -> Built:
     """Whatever a mask might be called, something is called that."""
     w = weights(16, 8)
-    taken = ["w_mask", "w.mask", "w/mask", "w_masked", "w.masked", "w_mask_0", "w_onnxsparse_mask", "onnxsparse.w.mask", "w__mask"]
+    taken = [
+        "w_mask",
+        "w.mask",
+        "w/mask",
+        "w_masked",
+        "w.masked",
+        "w_mask_0",
+        "w_onnxsparse_mask",
+        "onnxsparse.w.mask",
+        "w__mask",
+    ]
     nodes = [node("MatMul", "x w", "w_masked_y")]
     steps = ["w_masked_y", *taken]
     nodes += [helper.make_node("Relu", [a], [b], name=b) for a, b in zip(steps, steps[1:])]
@@ -231,7 +258,7 @@ def outside(name: str, values: Array, location: str, offset: int, length: int, w
     return stored
 
 
-def _external(parts: Sequence[Tuple[str, str, int, bool]], sizes: Dict[str, int]) -> Built:
+def _external(parts: Sequence[tuple[str, str, int, bool]], sizes: dict[str, int]) -> Built:
     """Each part is (tensor, file, offset, length written); the bytes between are 0xEE and must stay so."""
     files = {name: bytearray(b"\xee" * size) for name, size in sizes.items()}
     tensors, nodes, wanted, at = [], [], [], "x"
@@ -243,7 +270,9 @@ def _external(parts: Sequence[Tuple[str, str, int, bool]], sizes: Dict[str, int]
         wanted.append(expect(name, w, RIGHT, storage="external"))
         at = f"y{number}"
     whole = graph(nodes, {"x": feed(4, 16)}, [(at, 2)], tensors)
-    return Built(model(whole), {"x": feed(4, 16)}, tuple(wanted), {name: bytes(content) for name, content in files.items()})
+    return Built(
+        model(whole), {"x": feed(4, 16)}, tuple(wanted), {name: bytes(content) for name, content in files.items()}
+    )
 
 
 EXTERNALS = {
@@ -266,4 +295,9 @@ def external_bytes_shared_by_two_tensors() -> Built:
     twin.name = "b"
     built.model.graph.node.append(node("MatMul", "y0 b", "y1"))
     built.model.graph.output[0].CopyFrom(output_info("y1", 2))
-    return Built(built.model, built.feeds, (*built.expected, expect("b", built.expected[0].real, RIGHT, storage="external")), built.files)
+    return Built(
+        built.model,
+        built.feeds,
+        (*built.expected, expect("b", built.expected[0].real, RIGHT, storage="external")),
+        built.files,
+    )

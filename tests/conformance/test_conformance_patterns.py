@@ -1,0 +1,128 @@
+"""Blocks, filters and channels fall as wholes; allocations share the zeros out as the slow references do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs.builders import CASES
+from graphs.expectations import EVERYTHING, is_masked_copy, values
+from graphs.files import differences, find
+from graphs.oracles import blocks, channels, filters, indices, keep_global, rounded_half_up, scores_of
+
+osp: Any = pytest.importorskip("onnxsparse")
+
+PLAIN = [
+    "matmul_right",
+    "matmul_left",
+    "matmul_right_rank3",
+    "gemm_right_transposed_alpha_0_5",
+    "conv_2d",
+    "conv_1d",
+    "conv_3d",
+    "conv_grouped_2",
+    "convtranspose_2d",
+    "convtranspose_grouped",
+    "conv_hwio_through_transpose",
+    "lstm_bidirectional",
+    "matmul_ragged_by_2",
+    "conv_ragged_by_1",
+    "reshape_merges_k",
+    "constant_node",
+    "qlinear_conv_int8_per_channel",
+]
+
+
+def units_of(view: np.ndarray, pattern: str) -> list[np.ndarray]:
+    if pattern == "filter":
+        return list(filters(view))
+    if pattern == "channel":
+        return list(channels(view))
+    outs, along = pattern[len("block:") :].split("x")
+    return list(blocks(view, int(outs), int(along)))
+
+
+@pytest.mark.parametrize("pattern", ["block:4x1", "block:1x4", "block:2x2", "block:8x4", "filter", "channel"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_whole_units_are_dropped(name: str, pattern: str) -> None:
+    """As many whole units as the sparsity says, the weakest ones, and nothing outside them."""
+    built = CASES[name].build()
+    result = osp.prune(built.model, pattern=pattern, sparsity=0.5, allow=EVERYTHING)
+    for wanted in built.expected:
+        before, after = values(built.model, wanted), values(result.model, wanted)
+        units = units_of(wanted.uses[0].view(indices(wanted.shape)), pattern)
+        blank = np.broadcast_to(np.asarray(wanted.zero, after.dtype), after.shape)
+        dead = [unit for unit in units if (after.ravel()[unit] == blank.ravel()[unit]).all()]
+        keep = np.ones(after.size, bool)
+        for unit in dead:
+            keep[unit] = False
+        assert len(dead) == rounded_half_up(0.5 * len(units))
+        assert is_masked_copy(before, after, keep.reshape(after.shape), wanted.zero) == ""
+        assert_weakest(scores_of(wanted.real).ravel(), units, dead)
+
+
+def assert_weakest(scores: np.ndarray, units: list[np.ndarray], dead: list[np.ndarray]) -> None:
+    """No dropped unit is above a kept one element by element (true of any sensible norm)."""
+    gone = {tuple(unit) for unit in dead}
+    kept = [np.sort(scores[unit]) for unit in units if tuple(unit) not in gone]
+    for unit in dead:
+        strong = np.sort(scores[unit])
+        assert not any((strong >= weak).all() and (strong > weak).any() for weak in kept)
+
+
+def test_filter_and_channel_never_drop_all() -> None:
+    for pattern in ("filter", "channel"):
+        built = CASES["conv_2d"].build()
+        result = osp.prune(built.model, pattern=pattern, sparsity=1.0, allow=EVERYTHING)
+        assert values(result.model, built.expected[0]).any()
+
+
+@pytest.mark.parametrize("sparsity", [0.3, 0.8, 0.95])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "opset_17",
+        "function_called_with_two_weights",
+        "lstm_forward",
+        "equal_tensors_under_two_names",
+        "if_with_initializers",
+    ],
+)
+def test_global_ranks_over_all_weights(name: str, sparsity: float) -> None:
+    built = CASES[name].build()
+    result = osp.prune(built.model, pattern="unstructured", sparsity=sparsity, allocation="global", allow=EVERYTHING)
+    keeps = keep_global([scores_of(one.real) for one in built.expected], sparsity)
+    for wanted, keep in zip(built.expected, keeps):
+        assert is_masked_copy(values(built.model, wanted), values(result.model, wanted), keep, wanted.zero) == ""
+
+
+def test_global_empties_no_weight() -> None:
+    """One tensor a thousand times weaker than the other keeps its strongest element."""
+    built = CASES["equal_tensors_under_two_names"].build()
+    stored = find(built.model, "v", (16, 8)).tensor
+    stored.raw_data = (values(built.model, built.expected[0]) * np.float32(1e-3)).tobytes()
+    result = osp.prune(built.model, pattern="unstructured", sparsity=0.5, allocation="global", allow=EVERYTHING)
+    left = [np.count_nonzero(values(result.model, wanted)) for wanted in built.expected]
+    assert left[0] == 1
+    total_zeros = sum(values(result.model, wanted).size for wanted in built.expected) - sum(left)
+    assert total_zeros >= 128
+
+
+@pytest.mark.parametrize("allocation", ["global", "erk", "uniform"])
+def test_allocations_reach_the_sparsity_and_repeat(allocation: str) -> None:
+    built = CASES["opset_17"].build()
+    options = {"pattern": "unstructured", "sparsity": 0.8, "allocation": allocation, "allow": EVERYTHING}
+    once = osp.prune(built.model, **options)
+    sizes = [one.real.size for one in built.expected]
+    dropped = sum(int((values(once.model, one) == 0).sum()) for one in built.expected)
+    assert abs(dropped - 0.8 * sum(sizes)) <= len(sizes) * 0.5 + 1e-9
+    assert differences(once.model, osp.prune(once.model, **options).model, []) == []
+
+
+def test_erk_gives_the_larger_layer_more_zeros() -> None:
+    built = CASES["opset_17"].build()
+    result = osp.prune(built.model, pattern="unstructured", sparsity=0.6, allocation="erk", allow=EVERYTHING)
+    k, w = (float((values(result.model, one) == 0).mean()) for one in built.expected)
+    dense = {"k": (6 + 8 + 3 + 3) / 432, "w": (54 + 8) / 432}
+    assert (k > w) == (dense["k"] < dense["w"])

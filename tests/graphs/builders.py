@@ -13,6 +13,7 @@ FAMILIES = (
     "storage",
     "scopes",
     "functions",
+    "combined",
     "quantized",
     "recurrent",
     "microsoft",

@@ -23,9 +23,9 @@ from .case import (
     simple,
     tensor,
     untied,
-    value_info,
     weights,
 )
+from .case import value_info as described
 
 RIGHT = Use("MatMul", (0,), (1,))
 
@@ -177,7 +177,7 @@ def weight_is_a_graph_output() -> Built:
     """The stored tensor is also returned: the fed-back value is the pruned one, under the same name."""
     w = weights(16, 8)
     whole = graph([node("MatMul", "x w", "y")], {"x": feed(4, 16)}, [("y", 2), ("w", 2)], [tensor("w", w)])
-    whole.output[1].CopyFrom(value_info("w", w))
+    whole.output[1].CopyFrom(described("w", w))
     return Built(model(whole), {"x": feed(4, 16)}, (expect("w", w, RIGHT),))
 
 

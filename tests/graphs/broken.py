@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from .case import feed, graph, model, node, output_info, simple, tensor, weights
-from .storage import outside
+from .external import outside
 
 Writer = Callable[[Path], Path]
 FATAL: dict[str, Writer] = {}

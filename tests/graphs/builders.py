@@ -11,6 +11,7 @@ FAMILIES = (
     "conv",
     "chains",
     "storage",
+    "external",
     "scopes",
     "functions",
     "combined",

@@ -1,16 +1,229 @@
-"""Exact choice of the k smallest keys without sorting them; among equal keys the earlier go first."""
+"""Exact choice of the k smallest keys of one or many streams, without sorting them and in bounded memory.
+
+Keys are unsigned integers or floats >= 0, whose bits have the same order. A stream is a function that starts anew on
+each call. Among equal keys the earlier go first: earlier stream, then earlier position.
+
+    1. A strided sample of at most SAMPLE keys gives a bracket (low, high) around the key of rank k.
+    2. One pass counts the keys below, at and above its ends, and collects the few between them, where k is looked up.
+    3. Should the sample mislead, the range that holds rank k is cut by 2**12 with each further pass.
+
+The result never depends on the sample; only the number of passes does.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 
-from onnxsparse.values import Array
+from onnxsparse.values import BLOCK, Array
 
-CHUNK = 1 << 16
+Stream = Callable[[], Iterable[Array]]
+
+SAMPLE = 1 << 16
+MOST_COLLECTED = 1 << 25
+BIN_BITS = 12
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the k smallest end: at a key (its bits). Per stream: how many are smaller, and how many equal ones go."""
+
+    key: int
+    below: tuple[int, ...]
+    ties: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many of each stream are among the k smallest."""
+        return tuple(below + ties for below, ties in zip(self.below, self.ties))
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Keys from low to high, both included, as integers."""
+
+    low: int
+    high: int
+
+
+@dataclass
+class _Tally:
+    """How many keys of a stream lie below a range, at its ends and between them; those between, while they are few."""
+
+    below: int = 0
+    at_low: int = 0
+    between: int = 0
+    at_high: int = 0
+    collected: list[Array] = field(default_factory=list)
+
+
+def threshold(stream: Stream, count: int) -> tuple[int, int, int]:
+    """The key at which the `count` smallest of a stream end, how many keys are smaller, and how many equal ones go."""
+    found = cut([stream], count)
+    return found.key, found.below[0], found.ties[0]
+
+
+def cut(streams: Sequence[Stream], count: int) -> Cut:
+    """Where the `count` smallest keys of all streams together end."""
+    sample, total = _sample(streams)
+    if count <= 0 or total == 0:
+        return Cut(0, (0,) * len(streams), (0,) * len(streams))
+    ordered, count = np.sort(_bits(sample)), min(count, total)
+    bits = [_as_bits(stream, sample.dtype) for stream in streams]
+    return _cut_by_bracket(bits, count, _bracket(ordered, count, total), int(np.iinfo(ordered.dtype).max))
+
+
+def kept(chunks: Iterable[Array], key: int, ties: int) -> Iterator[Array]:
+    """For each chunk of a stream, True where a key stays: larger than the cut, or equal but after `ties` equal ones."""
+    for chunk in chunks:
+        bits = _bits(chunk)
+        at = bits.dtype.type(key)
+        if ties == 0:
+            yield bits >= at
+            continue
+        keep = bits > at
+        equal = bits == at
+        found = int(np.count_nonzero(equal))
+        if found > ties:
+            keep[np.flatnonzero(equal)[ties:]] = True
+        ties -= min(ties, found)
+        yield keep
 
 
 def smallest(keys: Array, count: int) -> Array:
     """True at the `count` smallest of a 1-D array."""
-    chosen = np.zeros(keys.shape, dtype=bool)
-    chosen[np.argsort(keys, kind="stable")[:count]] = True
-    return chosen
+    key, _, ties = threshold(lambda: (keys,), count)
+    return ~next(kept((keys,), key, ties))
+
+
+def _bits(keys: Array) -> Array:
+    return keys if keys.dtype.kind == "u" else keys.view(f"u{keys.itemsize}")
+
+
+def _as_bits(stream: Stream, dtype: np.dtype[Any]) -> Stream:
+    """A stream of bits in pieces that fit the cache; floats of several types are compared in the widest."""
+
+    def pieces() -> Iterator[Array]:
+        for chunk in stream():
+            for start in range(0, chunk.size, BLOCK):
+                yield _bits(chunk[start : start + BLOCK].astype(dtype, copy=False))
+
+    return pieces
+
+
+def _sample(streams: Sequence[Stream]) -> tuple[Array, int]:
+    """Every so-manieth key, and how many keys there are."""
+    picked: list[Array] = []
+    stride, seen, size = 1, 0, 0
+    for chunk in (chunk for stream in streams for chunk in stream()):
+        picked.append(chunk[-seen % stride :: stride].copy())
+        seen, size = seen + chunk.size, size + picked[-1].size
+        while size > SAMPLE:
+            picked, stride = [np.concatenate(picked)[::2]], stride * 2
+            size = picked[0].size
+    return np.concatenate(picked or [np.zeros(0, np.uint32)]), seen
+
+
+def _bracket(ordered: Array, count: int, total: int) -> _Range:
+    """Two keys of the sample, several standard deviations to each side of rank `count`."""
+    size, share = ordered.size, count / total
+    middle = share * size
+    margin = 0 if size == total else 4 * math.sqrt(size * share * (1 - share)) + 4
+    first, last = math.ceil(middle - margin) - 1, math.ceil(middle + margin) - 1
+    low = int(ordered[first]) if first >= 0 else 0
+    high = int(ordered[last]) if last < size else int(np.iinfo(ordered.dtype).max)
+    return _Range(low, high)
+
+
+def _cut_by_bracket(streams: Sequence[Stream], count: int, bracket: _Range, largest: int) -> Cut:
+    tallies = _look(streams, bracket)
+    lower, upper = [tally.below for tally in tallies], [tally.below + tally.at_low for tally in tallies]
+    if count <= sum(lower):
+        return _cut_by_bins(streams, count, _Range(0, bracket.low - 1), [0] * len(streams))
+    if count <= sum(upper):
+        return _finished(bracket.low, lower, [tally.at_low for tally in tallies], count)
+    lower, upper = upper, [below + tally.between for below, tally in zip(upper, tallies)]
+    if count <= sum(upper):
+        if any(tally.between and not tally.collected for tally in tallies):
+            return _cut_by_bins(streams, count, _Range(bracket.low + 1, bracket.high - 1), lower)
+        return _cut_collected([tally.collected for tally in tallies], count, lower)
+    lower, upper = upper, [below + tally.at_high for below, tally in zip(upper, tallies)]
+    if count <= sum(upper):
+        return _finished(bracket.high, lower, [tally.at_high for tally in tallies], count)
+    return _cut_by_bins(streams, count, _Range(bracket.high + 1, largest), upper)
+
+
+def _look(streams: Sequence[Stream], bracket: _Range) -> list[_Tally]:
+    """Count every stream; what is collected is dropped, all of it, when it becomes too much."""
+    tallies, room = [_Tally() for _ in streams], MOST_COLLECTED
+    for tally, bits in ((tally, bits) for tally, stream in zip(tallies, streams) for bits in stream()):
+        between = _count_around(tally, bits, bracket)
+        room -= between.size
+        if room >= 0:
+            tally.collected.append(between)
+    if room < 0:
+        for tally in tallies:
+            tally.collected.clear()
+    return tallies
+
+
+def _count_around(tally: _Tally, bits: Array, bracket: _Range) -> Array:
+    """Add a piece to the tally; return its keys strictly between the ends."""
+    low, high = bits.dtype.type(bracket.low), bits.dtype.type(bracket.high)
+    to_low = bits <= low
+    below, reached = int(np.count_nonzero(bits < low)), int(np.count_nonzero(to_low))
+    tally.below += below
+    tally.at_low += reached - below
+    if low == high:
+        return bits[:0]
+    before_high = bits < high
+    tally.at_high += int(np.count_nonzero(bits <= high)) - int(np.count_nonzero(before_high))
+    between: Array = bits[np.not_equal(before_high, to_low, out=before_high)]
+    tally.between += between.size
+    return between
+
+
+def _cut_collected(collected: list[list[Array]], count: int, below: list[int]) -> Cut:
+    parts = [np.concatenate(pieces) if pieces else None for pieces in collected]
+    everything = np.concatenate([part for part in parts if part is not None])
+    place = count - sum(below) - 1
+    key = np.partition(everything, place)[place]
+    smaller = [0 if part is None else int(np.count_nonzero(part < key)) for part in parts]
+    equal = [0 if part is None else int(np.count_nonzero(part == key)) for part in parts]
+    return _finished(int(key), [a + b for a, b in zip(below, smaller)], equal, count)
+
+
+def _cut_by_bins(streams: Sequence[Stream], count: int, within: _Range, below: list[int]) -> Cut:
+    """Cut the range that holds rank `count`, below which each stream has a known number of keys, until it is a key."""
+    while True:
+        shift = max(0, (within.high - within.low).bit_length() - BIN_BITS)
+        bins = np.stack([_binned(stream, within, shift) for stream in streams])
+        reached = np.cumsum(bins.sum(axis=0))
+        place = int(np.searchsorted(reached, count - sum(below)))
+        below = [known + int(more) for known, more in zip(below, bins[:, :place].sum(axis=1))]
+        low = within.low + (place << shift)
+        if shift == 0:
+            return _finished(low, below, [int(found) for found in bins[:, place]], count)
+        within = _Range(low, min(within.high, low + (1 << shift) - 1))
+
+
+def _binned(stream: Stream, within: _Range, shift: int) -> Array:
+    bins = np.zeros(1 << BIN_BITS, np.int64)
+    for bits in stream():
+        low, high = bits.dtype.type(within.low), bits.dtype.type(within.high)
+        inside = bits[(bits >= low) & (bits <= high)] - low
+        bins += np.bincount((inside >> bits.dtype.type(shift)).astype(np.intp), minlength=bins.size)
+    return bins
+
+
+def _finished(key: int, below: list[int], equal: list[int], count: int) -> Cut:
+    """Share the ties: the earlier stream first."""
+    left, ties = count - sum(below), []
+    for found in equal:
+        ties.append(min(left, found))
+        left -= ties[-1]
+    return Cut(key, tuple(below), tuple(ties))

@@ -127,8 +127,8 @@ class Values:
         if self.reading.is_float:
             keys: Array = self.bits & self.bits.dtype.type(self.reading.magnitude_bits)
             return keys
-        scale = self.reading.scale
-        magnitudes = np.abs(self._steps() if scale is None or scale.size == 1 else self._dequantised())
+        # By what the reading has, never by its numbers: the keys of pieces of a weight must be comparable.
+        magnitudes = np.abs(self._steps() if self.reading.scale is None else self._dequantised())
         return magnitudes.view(f"u{magnitudes.itemsize}")
 
     def is_zero(self) -> Array:
@@ -150,9 +150,9 @@ class Values:
             yield self[index]
 
     def _steps(self) -> Array:
-        """The distance from the zero point in a type that holds it: a single scale does not change its order."""
+        """The distance from the zero point in a type that holds it."""
         point = self.reading.zero_point
-        if point is None or not point.any():
+        if point is None:
             return self.stored
         wide = {1: np.int16, 2: np.int32}.get(self.stored.itemsize, np.float64)
         steps: Array = self.stored.astype(wide) - point.astype(wide)

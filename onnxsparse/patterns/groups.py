@@ -38,16 +38,25 @@ class Groups:
             _compare(keys, distance * stride, partners[distance], wins, larger)
         return np.greater_equal(wins, self.m - self.n, out=larger)
 
-    def crowded(self, used: Array, stride: int) -> tuple[Array, int]:
-        """True for groups that use more than N lanes; the entry of a group is at its first lane over the number."""
-        if stride == 1 and self.m in _WORDS:
-            return self._crowded_words(used), self.m
+    def crowded(self, used: Array, stride: int) -> Array:
+        """True for groups that use more than N lanes; `first_lanes` knows which lane an entry stands for."""
+        if self._in_words(stride):
+            return self._crowded_words(used)
         _, partners = self._layout(used.size, stride)
         hits = window_sums(used.view(np.uint8), self.m, stride) > self.n
         hits &= partners[-1][: hits.size]
-        return hits, 1
+        return hits
+
+    def first_lanes(self, crowded: Array, stride: int, most: int) -> list[int]:
+        """The first lane of each of the first few crowded groups."""
+        step = self.m if self._in_words(stride) else 1
+        return [int(entry) * step for entry in np.flatnonzero(crowded)[:most]]
+
+    def _in_words(self, stride: int) -> bool:
+        return stride == 1 and self.m in _WORDS
 
     def _crowded_words(self, used: Array) -> Array:
+        """The same where a group is a machine word of bytes: one entry for each group, instead of one for each lane."""
         word = _WORDS[self.m]
         ones = word.type(int.from_bytes(b"\x01" * self.m, "big"))
         # The product's highest byte is the sum of all bytes, on machines of either byte order.

@@ -12,14 +12,14 @@ import numpy as np
 
 from onnxsparse.errors import OptionError
 from onnxsparse.patterns.cells import CellPattern
-from onnxsparse.patterns.erasing import erase_block, ranked_blocks
+from onnxsparse.patterns.erasing import erase_block
 from onnxsparse.patterns.groups import LARGEST_GROUP, Groups
 from onnxsparse.patterns.pattern import PLACES, Shape4, Violations
+from onnxsparse.patterns.ranked import Index, RankedBlocks, flat, stored_shape
 from onnxsparse.scores.score import Score
 from onnxsparse.values import BLOCK, Array, Values, blocks_of, storage_axes
 
 REDUCTION = 2
-Index = tuple[slice, ...]
 Look = Callable[[Index], Any]
 
 
@@ -75,48 +75,41 @@ class NM(CellPattern):
         bits = values.bits
         return self._count(bits, lambda index: bits[index] != 0, lambda index: _without_signed_zeros(values[index]))
 
-    def _count(self, view: Array, used: Look, second: Look = lambda index: None) -> Violations:
+    def _count(self, view: Array, used: Look, second: Look | None = None) -> Violations:
+        """Count crowded groups by what `used` says of a piece, or where some are found by what `second` has to say."""
         groups, axes, count = Groups(self.n, self.m), storage_axes(view), 0
         places: list[tuple[int, ...]] = []
         for index in blocks_of(view, BLOCK, self.cell(view.shape)):
-            shape, stride = _layout(index, axes)
-            crowded, step = groups.crowded(_flat(used(index), axes), stride)
-            found = np.count_nonzero(crowded)
-            again = second(index) if found else None
+            stride = _stride(index, axes)
+            crowded = groups.crowded(flat(used(index), axes), stride)
+            again = second(index) if second and np.count_nonzero(crowded) else None
             if again is not None:
-                crowded, step = groups.crowded(_flat(again, axes), stride)
-                found = np.count_nonzero(crowded)
-            if found and len(places) < PLACES:
-                lanes = np.flatnonzero(crowded)[: PLACES - len(places)] * step
-                places += [_place(lane, index, axes, shape) for lane in lanes]
-            count += int(found)
+                crowded = groups.crowded(flat(again, axes), stride)
+            if len(places) < PLACES:
+                lanes = groups.first_lanes(crowded, stride, PLACES - len(places))
+                places += [_place(lane, index, axes) for lane in lanes]
+            count += int(np.count_nonzero(crowded))
         return Violations(count, tuple(places), self.units(view.shape))
 
     def _kept(self, values: Values, score: Score) -> Iterator[tuple[Index, Array]]:
         """Pieces of whole groups, each with its mask."""
         groups, axes = Groups(self.n, self.m), storage_axes(values.stored)
-        for index, ranks in ranked_blocks(values, score, self.cell(values.shape)):
-            shape, stride = _layout(index, axes)
-            yield index, groups.keep(ranks, stride).reshape(shape).transpose(np.argsort(axes))
+        blocks = RankedBlocks(values, score, self.cell(values.shape))
+        for index, ranks in blocks:
+            yield index, blocks.unflatten(groups.keep(ranks, _stride(index, axes)), index)
 
     def _tail(self, array: Array) -> Array:
         return array[:, :, array.shape[REDUCTION] // self.m * self.m :]
 
 
-def _layout(index: Index, axes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    """The shape of a piece in stored order, and how far apart the members of a group lie in it."""
-    shape = tuple(index[axis].stop - index[axis].start for axis in axes)
-    return shape, math.prod(shape[axes.index(REDUCTION) + 1 :])
+def _stride(index: Index, axes: tuple[int, ...]) -> int:
+    """How far apart the members of a group lie in a piece."""
+    return math.prod(stored_shape(index, axes)[axes.index(REDUCTION) + 1 :])
 
 
-def _flat(piece: Array, axes: tuple[int, ...]) -> Array:
-    flat: Array = piece.transpose(axes).reshape(-1)
-    return flat
-
-
-def _place(lane: int, index: Index, axes: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+def _place(lane: int, index: Index, axes: tuple[int, ...]) -> tuple[int, ...]:
     """Where in the weight a lane of a piece lies."""
-    found = dict(zip(axes, np.unravel_index(lane, shape)))
+    found = dict(zip(axes, np.unravel_index(lane, stored_shape(index, axes))))
     return tuple(int(found[axis]) + index[axis].start for axis in range(len(index)))
 
 

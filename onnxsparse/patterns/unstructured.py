@@ -9,7 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from onnxsparse import rank
+from onnxsparse.patterns.erasing import erase_block
 from onnxsparse.patterns.pattern import Pattern, Shape4, Violations
+from onnxsparse.patterns.ranked import Index, RankedBlocks
 from onnxsparse.scores.score import Score
 from onnxsparse.values import Array, Values, stored_order
 
@@ -37,16 +39,29 @@ class Unstructured(Pattern):
         if not score.elementwise:
             yield self.unit_scores(values, score)
             return
-        for block in values.blocks(rank.CHUNK):
+        for block in values.blocks():
             yield self.unit_scores(block, score)
 
     def select(self, values: Values, score: Score, drop: int) -> Array:
-        keep = np.empty_like(values.stored, dtype=bool)
-        in_order = stored_order(keep)
-        keys = np.empty_like(values.stored, dtype=score.rank(values).dtype)
-        keys[...] = score.rank(values)
-        in_order[...] = ~rank.smallest(stored_order(keys).reshape(-1), drop).reshape(in_order.shape)
-        return keep
+        mask = np.empty_like(values.stored, dtype=bool)
+        for index, keep in self._kept(values, score, drop):
+            mask[index] = keep
+        return mask
+
+    def prune(self, values: Values, score: Score, drop: int, out: Array) -> None:
+        for index, keep in self._kept(values, score, drop):
+            erase_block(values[index], keep, out[index])
 
     def violations(self, zero: Array, drop: int) -> Violations:
         return Violations(max(0, drop - int(np.count_nonzero(zero))), (), zero.size)
+
+    def check(self, values: Values, drop: int) -> Violations:
+        zeros = sum(int(np.count_nonzero(block.is_zero())) for block in values.blocks())
+        return Violations(max(0, drop - zeros), (), values.stored.size)
+
+    def _kept(self, values: Values, score: Score, drop: int) -> Iterator[tuple[Index, Array]]:
+        """Pieces, each with its mask."""
+        blocks = RankedBlocks(values, score)
+        key, _, ties = rank.threshold(blocks.ranks, drop)
+        for index, keep in zip(blocks.indices(), rank.kept(blocks.ranks(), key, ties)):
+            yield index, blocks.unflatten(keep, index)

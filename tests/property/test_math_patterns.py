@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsparse import patterns, rank, scores
-from onnxsparse.patterns import cells, erasing, nm
+from onnxsparse.patterns import cells, nm, ranked
 from onnxsparse.scores.random import Random
 from onnxsparse.values import Reading, Values, storage_axes
 
@@ -64,7 +64,7 @@ def _reading(draw, kind, shape):
 
 def small_blocks(elements):
     stack = ExitStack()
-    for module, name in ((nm, "BLOCK"), (erasing, "BLOCK"), (cells, "CHUNK"), (rank, "CHUNK")):
+    for module, name in ((nm, "BLOCK"), (ranked, "BLOCK"), (cells, "CHUNK"), (rank, "BLOCK")):
         stack.enter_context(mock.patch.object(module, name, elements))
     return stack
 

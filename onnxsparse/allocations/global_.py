@@ -1,0 +1,46 @@
+"""The global allocation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from onnxsparse import rank
+from onnxsparse.allocations.allocation import Allocation, Candidate
+from onnxsparse.patterns.pattern import Pattern, checked_sparsity
+from onnxsparse.values import Array
+
+
+@dataclass(frozen=True)
+class Global(Allocation):
+    """The least important units of all weights together, wherever they are; every weight keeps its largest unit."""
+
+    name: ClassVar[str] = "global"
+    patterns_supported: ClassVar[tuple[str, ...]] = ("unstructured", "block")
+
+    def _counts(self, weights: Sequence[Candidate], sparsity: float | None, pattern: Pattern) -> dict[str, int]:
+        units = sum(pattern.units(weight.shape4) for weight in weights)
+        drop = math.floor(checked_sparsity(sparsity, pattern.text) * units + 0.5)
+        found = rank.cut([_but_the_largest(weight.unit_scores) for weight in weights], drop)
+        return {weight.name: count for weight, count in zip(weights, found.counts)}
+
+
+def _but_the_largest(stream: rank.Stream) -> rank.Stream:
+    """A stream without one key: its largest, which is no candidate."""
+    largest = max((chunk.max() for chunk in stream() if chunk.size), default=np.uint32(0))
+
+    def rest() -> Iterator[Array]:
+        found = False
+        for chunk in stream():
+            if found or chunk.size == 0 or chunk.max() != largest:
+                yield chunk
+                continue
+            found, place = True, int(np.argmax(chunk))
+            yield chunk[:place]
+            yield chunk[place + 1 :]
+
+    return rest

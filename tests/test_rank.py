@@ -1,0 +1,99 @@
+"""The k smallest, exactly, whatever the sample says."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onnxsparse import rank
+
+
+def limits(**names):
+    stack = ExitStack()
+    for name, number in names.items():
+        stack.enter_context(mock.patch.object(rank, name, number))
+    return stack
+
+
+def chunked(keys, size):
+    return lambda: (keys[start : start + size] for start in range(0, keys.size, size))
+
+
+def expected(keys, count):
+    drop = np.zeros(keys.size, bool)
+    drop[np.argsort(keys, kind="stable")[:count]] = True
+    return drop
+
+
+@st.composite
+def arrays(draw):
+    dtype = draw(st.sampled_from(["uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]))
+    size, seed = draw(st.integers(0, 3000)), draw(st.integers(0, 99999))
+    generator = np.random.default_rng(seed)
+    few, wave = generator.integers(0, 3, size), 100 * (np.arange(size) % 64 == 0)
+    data = draw(st.sampled_from(["few", "wave", "all", "zero"]))
+    if data == "all" and np.dtype(dtype).kind == "u":
+        return generator.integers(0, np.iinfo(dtype).max, size, dtype=dtype, endpoint=True)
+    return {"few": few, "wave": wave, "all": np.abs(generator.standard_normal(size)), "zero": few * 0}[data].astype(
+        dtype
+    )
+
+
+@given(
+    arrays(),
+    st.floats(0, 1),
+    st.integers(1, 4000),
+    st.sampled_from([1, 4, 64, 1 << 16]),
+    st.sampled_from([0, 5, 1 << 25]),
+)
+@settings(max_examples=500, deadline=None)
+def test_streamed_selection_is_a_stable_sort(keys, share, chunk, sample, collected):
+    count = int(share * keys.size)
+    with limits(SAMPLE=sample, MOST_COLLECTED=collected, BLOCK=100):
+        key, below, ties = rank.threshold(chunked(keys, chunk), count)
+        kept = list(rank.kept(chunked(keys, chunk)(), key, ties))
+        assert np.array_equal(rank.smallest(keys, count), expected(keys, count))
+    assert np.array_equal(~np.concatenate([*kept, np.zeros(0, bool)]), expected(keys, count))
+    assert below + ties == count
+
+
+@given(arrays(), st.floats(0, 1), st.floats(0, 1), st.sampled_from([4, 1 << 16]), st.sampled_from([0, 1 << 25]))
+@settings(max_examples=300, deadline=None)
+def test_many_streams_share_one_cut(keys, share, where, sample, collected):
+    count, middle = int(share * keys.size), int(where * keys.size)
+    drop = expected(keys, count)
+    with limits(SAMPLE=sample, MOST_COLLECTED=collected):
+        found = rank.cut([chunked(keys[:middle], 77), lambda: (), chunked(keys[middle:], 91)], count)
+    assert found.counts == (np.count_nonzero(drop[:middle]), 0, np.count_nonzero(drop[middle:]))
+
+
+def test_a_misleading_sample_costs_passes_but_no_exactness():
+    keys = np.arange(200_000, dtype=np.uint32)[::-1].copy()
+    keys[:: 1 << 6] = 7  # whatever a stride picks is 7
+    drop = expected(keys, 90_000)
+    assert np.array_equal(rank.smallest(keys, 90_000), drop)
+
+
+@pytest.mark.parametrize("count", [0, 5, 9])
+def test_more_than_there_is(count):
+    keys = np.array([3, 1, 2, 1, 0], np.uint32)
+    assert np.count_nonzero(rank.smallest(keys, count)) == min(count, 5)
+
+
+def test_few_passes_over_a_large_stream():
+    keys = np.abs(np.random.default_rng(0).standard_normal(1_000_000)).astype(np.float32)
+    passes = []
+
+    def stream():
+        passes.append(1)
+        return chunked(keys, 1 << 16)()
+
+    key, below, ties = rank.threshold(stream, 700_000)
+    assert len(passes) == 2
+    assert below + ties == 700_000
+    assert key == int(np.sort(keys)[699_999].view(np.uint32))

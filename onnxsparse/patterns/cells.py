@@ -11,7 +11,7 @@ import numpy as np
 from onnxsparse import rank
 from onnxsparse.patterns.pattern import Pattern, Shape4, Violations
 from onnxsparse.scores.score import Score
-from onnxsparse.values import Array, Values, storage_axes
+from onnxsparse.values import Array, Values, blocks_of, storage_axes
 
 CHUNK = 1 << 20
 CELL_AXES = (1, 3, 5, 7)
@@ -39,10 +39,11 @@ class CellPattern(Pattern):
         return np.concatenate(pieces) if pieces else np.zeros(0)
 
     def unit_chunks(self, values: Values, score: Score) -> Iterator[Array]:
-        axes = storage_axes(values.stored)
-        for part in _parts(values, score, axes[0], self.cell(values.shape)[axes[0]]):
-            means = self._means(part, self.cell(values.shape))
-            yield means.transpose(axes).reshape(-1)
+        axes, cell = storage_axes(values.stored), self.cell(values.shape)
+        whole = None if score.elementwise else score.value(values)
+        for index in blocks_of(values.stored, CHUNK, cell):
+            importance = score.value(values[index]) if whole is None else whole[index]
+            yield _means(importance, cell).transpose(axes).reshape(-1)
 
     def select(self, values: Values, score: Score, drop: int) -> Array:
         dropped = rank.smallest(self.unit_scores(values, score), drop)
@@ -55,16 +56,25 @@ class CellPattern(Pattern):
         return keep
 
     def violations(self, zero: Array, drop: int) -> Violations:
-        missing = drop - int(np.count_nonzero(split(zero, self.cell(zero.shape)).all(axis=CELL_AXES)))
+        missing = drop - _whole_cells(zero, self.cell(zero.shape))
         return Violations(max(0, missing), (), self.units(zero.shape))
 
-    @staticmethod
-    def _means(importance: Array, cell: Shape4) -> Array:
-        sums = split(importance.astype(np.float64), cell)
-        for axis in reversed(CELL_AXES):
-            sums = tree_sum(sums, axis)
-        sums /= math.prod(cell)
-        return sums
+    def check(self, values: Values, drop: int) -> Violations:
+        cell = self.cell(values.shape)
+        pieces = blocks_of(values.stored, CHUNK, cell)
+        missing = drop - sum(_whole_cells(values[index].is_zero(), cell) for index in pieces)
+        return Violations(max(0, missing), (), self.units(values.shape))
+
+
+def _whole_cells(flags: Array, cell: Shape4) -> int:
+    """How many cells are True in all elements."""
+    return int(np.count_nonzero(_folded(split(flags, cell), np.logical_and))) if flags.size else 0
+
+
+def _means(importance: Array, cell: Shape4) -> Array:
+    sums = _folded(split(importance.astype(np.float64), cell), np.add)
+    sums /= math.prod(cell)
+    return sums
 
 
 def split(view: Array, cell: Shape4) -> Array:
@@ -74,24 +84,18 @@ def split(view: Array, cell: Shape4) -> Array:
     return whole.reshape([size for pair in zip(grid, cell) for size in pair])
 
 
-def tree_sum(array: Array, axis: int) -> Array:
-    """Add along an axis by halving it: the same order of additions, so the same bits, on every machine."""
+def _folded(cells: Array, operation: np.ufunc) -> Array:
+    for axis in reversed(CELL_AXES):
+        cells = halved(cells, axis, operation)
+    return cells
+
+
+def halved(array: Array, axis: int, operation: np.ufunc = np.add) -> Array:
+    """Add (or the like) along an axis by halving it: the same order, so the same bits, on every machine."""
     parts: Array = np.moveaxis(array, axis, 0)
-    if len(parts) == 0:
-        return np.zeros(parts.shape[1:], array.dtype)
     while len(parts) > 1:
         half = len(parts) // 2
-        summed = parts[:half] + parts[half : 2 * half]
-        parts = np.concatenate([summed, parts[2 * half :]]) if len(parts) % 2 else summed
+        both = operation(parts[:half], parts[half : 2 * half])
+        parts = np.concatenate([both, parts[2 * half :]]) if len(parts) % 2 else both
     total: Array = parts[0]
     return total
-
-
-def _parts(values: Values, score: Score, axis: int, step: int) -> Iterator[Array]:
-    """The importance of the elements in pieces along one axis that hold whole cells."""
-    size = values.shape[axis]
-    whole = score.value(values) if not score.elementwise else None
-    cells = max(1, CHUNK * size // max(1, values.stored.size * step))
-    for start in range(0, size - size % max(1, step), cells * max(1, step)):
-        index = (slice(None),) * axis + (slice(start, start + cells * step),)
-        yield score.value(values[index]) if whole is None else whole[index]

@@ -104,6 +104,8 @@ def test_small_and_empty_weights(text, shape):
     out = np.empty_like(values.stored)
     pattern.prune(values, MAGNITUDE, drop, out)
     assert not pattern.check(Values(out, Reading("float32")), drop)
+    assert not pattern.violations(out == 0, drop)
+    assert len(pattern.unit_scores(values, MAGNITUDE)) == pattern.units(shape)
 
 
 @pytest.mark.parametrize("text", ["2:4", "unstructured", "block:2x2", "filter", "channel"])

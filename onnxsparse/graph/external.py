@@ -13,7 +13,7 @@ from typing import IO
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
-from onnxsparse.graph.storage import Span, StoredTensor, external_span
+from onnxsparse.graph.storage import DataFolder, Span, StoredTensor, external_span
 
 
 def every_tensor(proto: ModelProto) -> Iterator[TensorProto]:
@@ -60,11 +60,11 @@ def _entries(proto: TensorProto) -> dict[str, str]:
 class ExternalFiles:
     """The data files of one model, by the location its tensors name."""
 
-    folder: str | None
+    folder: DataFolder | None
     tensors: dict[str, list[TensorProto]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, proto: ModelProto, folder: str | None) -> ExternalFiles:
+    def of(cls, proto: ModelProto, folder: DataFolder | None) -> ExternalFiles:
         found = cls(folder)
         for tensor in every_tensor(proto):
             if tensor.data_location == TensorProto.EXTERNAL:
@@ -73,30 +73,32 @@ class ExternalFiles:
         return found
 
     @staticmethod
-    def span(tensor: TensorProto, folder: str | None) -> Span:
+    def span(tensor: TensorProto, folder: DataFolder | None) -> Span:
         return external_span(tensor, folder, tensor.name)
 
     @property
     def paths(self) -> list[str]:
-        return [os.path.join(self.folder or "", location) for location in sorted(self.tensors)]
+        return [self._find(location) for location in sorted(self.tensors)]
+
+    def _find(self, location: str) -> str:
+        return self.folder.find(location, location) if self.folder else location
 
     def write(self, target: str, source: str | None, overwrite: bool, staged: Staged, edited: Sequence[StoredTensor]) -> None:
         """Write every data file beside `target`, under another name where the old name is taken by the source."""
         if not self.tensors:
             return
         folder = os.path.dirname(os.path.abspath(target))
-        same = os.path.realpath(folder) == os.path.realpath(self.folder or "") and not _same_file(target, source)
+        same = os.path.realpath(folder) == os.path.realpath(self.folder.path if self.folder else "") and not _same_file(target, source)
         for location in sorted(self.tensors):
             new = _renamed(location, os.path.basename(source or ""), os.path.basename(target)) if same else location
             path = os.path.join(folder, new)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             check_target(path, overwrite)
-            self._write_one(os.path.join(self.folder or "", location), path, staged, edited)
+            self._write_one(self._find(location), path, staged, edited)
             self._point_to(location, new)
 
     def _write_one(self, source: str, path: str, staged: Staged, edited: Sequence[StoredTensor]) -> None:
-        here = os.path.realpath(source)
-        changes = sorted((t.span.offset, t) for t in edited if t.span and t.span.path == here)
+        changes = sorted(((t.span.offset, t) for t in edited if t.span and t.span.path == source), key=lambda c: c[0])
         with open(source, "rb") as file, staged.create(path) as out:
             at = 0
             for offset, tensor in changes:

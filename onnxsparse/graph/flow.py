@@ -89,11 +89,17 @@ class Flow:
 
     def walk(self) -> Flow:
         self._graph(self._proto.graph, "", None, {}, [])
+        for tensor, other in self.stores.overlapping().items():
+            self._weight(tensor).refusal = f"its bytes in the data file overlap those of '{other}'"
         return self
+
+    def consumers(self, tensor: StoredTensor) -> Weight:
+        """All uses of a stored tensor, whether it counts as a weight or not."""
+        return self._weight(tensor)
 
     @property
     def weights(self) -> list[Weight]:
-        return [weight for weight in self._weights.values() if weight.uses or weight.refusal]
+        return [weight for weight in self._weights.values() if weight.uses or weight.refused_by]
 
     # -- scopes
 
@@ -285,8 +291,11 @@ class Flow:
                 self._consume(value, f"{node.op_type} '{label(node)}'")
 
     def _consume(self, value: Value, by: str) -> None:
-        if isinstance(value, Traced) and len(value.tensor.shape) >= 2:
-            self._weight(value.tensor).others.append(by)
+        if isinstance(value, Traced) and value.tensor.size > 1:
+            weight = self._weight(value.tensor)
+            weight.others.append(by)
+            if not value.masks:
+                weight.bare.append(by)
 
 
 def _through(value: Value, op: str) -> Value:

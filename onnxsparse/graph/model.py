@@ -19,7 +19,7 @@ from onnxsparse.errors import ModelError, OutputError
 from onnxsparse.graph.external import ExternalFiles, every_tensor
 from onnxsparse.graph.flow import Flow
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
-from onnxsparse.graph.storage import Span, StoredTensor
+from onnxsparse.graph.storage import DataFolder, Span, StoredTensor
 from onnxsparse.graph.stores import Stores
 from onnxsparse.graph.weights import Weight
 from onnxsparse.graph.wire import Hole, Piece, Tokens, Window, condense, encode, expand
@@ -31,21 +31,26 @@ LARGEST_FILE = 2**31 - 1
 class Model:
     """One opened model. A pass opens its own, so nothing a caller holds is ever changed."""
 
-    def __init__(self, proto: ModelProto, path: str | None, tokens: Tokens) -> None:
+    def __init__(self, proto: ModelProto, path: str | None, tokens: Tokens, folder: DataFolder | None = None) -> None:
         self.proto, self.path, self._tokens = proto, path, tokens
         self._spans = {token: Span(path or "", start, stop - start) for token, (start, stop) in tokens.spans.items()}
-        self._folder = os.path.dirname(os.path.abspath(path)) if path else None
+        self._folder = folder or (DataFolder(os.path.dirname(os.path.abspath(path))) if path else None)
         self._flow: Flow | None = None
 
     @classmethod
-    def open(cls, source: Source) -> Model:
+    def over(cls, proto: ModelProto) -> Model:
+        """A model over a ModelProto of the caller's, to read only."""
+        return cls(proto, None, Tokens())
+
+    @classmethod
+    def open(cls, source: Source, folder: DataFolder | None = None) -> Model:
         if isinstance(source, ModelProto):
             copy = ModelProto()
             copy.CopyFrom(source)
             return cls(_checked(copy, "the model"), None, Tokens())
         path = os.fspath(source)
         tokens = Tokens()
-        return cls(_checked(_parse(path, tokens), path), path, tokens)
+        return cls(_checked(_parse(path, tokens), path), path, tokens, folder)
 
     @property
     def flow(self) -> Flow:
@@ -79,6 +84,12 @@ class Model:
         if len(kept) < len(self.proto.metadata_props):
             del self.proto.metadata_props[:]
             self.proto.metadata_props.extend(kept)
+
+    def drop_metadata_key(self, key: str) -> None:
+        for index, entry in enumerate(self.proto.metadata_props):
+            if entry.key == key:
+                del self.proto.metadata_props[index]
+                return
 
     def sha256(self) -> str:
         """The digest of the file as it was opened (`sha256sum` gives the same), then of its data files if it has any."""

@@ -56,9 +56,10 @@ class Staged:
                 os.chmod(temporary, stat.S_IMODE(os.stat(real).st_mode))
             yield file
 
-    def path_of(self, target: str) -> str:
-        """Where the file for `target` is until `commit`."""
-        return next(temporary for temporary, real in self._pending if real == os.path.realpath(target))
+    @property
+    def waiting(self) -> dict[str, str]:
+        """Where each file is until `commit`, by its real path."""
+        return {real: temporary for temporary, real in self._pending}
 
     def commit(self) -> None:
         for temporary, real in self._pending:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,12 +181,33 @@ def _native(array: Array) -> Array:
     return array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("="))
 
 
-def external_span(proto: TensorProto, folder: str | None, name: str) -> Span:
-    """The span that a tensor's external_data names; it must lie inside the model's folder and inside the file."""
+@dataclass(frozen=True)
+class DataFolder:
+    """The folder that a model's data files must lie in. `moved` has files that wait under another name to be renamed."""
+
+    path: str
+    moved: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, location: str, name: str) -> str:
+        """The real path of a data file; it must lie inside the folder."""
+        if not location or "\0" in location:
+            raise ModelError(f"tensor '{name}' has its data in another file but does not say which")
+        root = os.path.realpath(self.path)
+        path = os.path.realpath(os.path.join(root, location))
+        if os.path.isabs(location) or os.path.commonpath([root, path]) != root:
+            raise ModelError(f"tensor '{name}' points outside the model's folder ({location!r}); move the data beside the model")
+        path = self.moved.get(path, path)
+        if not os.path.isfile(path):
+            raise ModelError(f"tensor '{name}' has its data in {location!r}, which is not there; put it beside the model")
+        return path
+
+
+def external_span(proto: TensorProto, folder: DataFolder | None, name: str) -> Span:
+    """The span that a tensor's external_data names; it must lie inside the file."""
     entries = {entry.key: entry.value for entry in proto.external_data}
     if folder is None:
-        raise ModelError(f"tensor '{name}' has its data in a file beside the model: pass the model's path, not a ModelProto without its data")
-    path = _inside(folder, entries.get("location", ""), name)
+        raise ModelError(f"tensor '{name}' has its data in a file beside the model; pass the model's path instead of a ModelProto")
+    path = folder.find(entries.get("location", ""), name)
     offset, size = _number(entries, "offset", name, 0), os.path.getsize(path)
     length = _number(entries, "length", name, max(size - offset, 0))
     if offset + length > size:
@@ -199,15 +220,3 @@ def _number(entries: dict[str, str], key: str, name: str, default: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise ModelError(f"tensor '{name}' has an external-data {key} that is no number: {text[:40]!r}")
     return int(text)
-
-
-def _inside(folder: str, location: str, name: str) -> str:
-    if not location or "\0" in location:
-        raise ModelError(f"tensor '{name}' has its data in another file but does not say which")
-    root = os.path.realpath(folder)
-    path = os.path.realpath(os.path.join(root, location))
-    if os.path.isabs(location) or os.path.commonpath([root, path]) != root:
-        raise ModelError(f"tensor '{name}' points outside the model's folder ({location!r}); refused, move the data beside the model")
-    if not os.path.isfile(path):
-        raise ModelError(f"tensor '{name}' has its data in {location!r}, which is not there; put the data file beside the model")
-    return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Union
 
@@ -10,7 +10,8 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTen
 
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, label
-from onnxsparse.graph.storage import Array, Span, StoredTensor, external_span
+from onnxsparse.graph.layout import Shape
+from onnxsparse.graph.storage import Array, DataFolder, Span, StoredTensor, external_span
 
 Container = Union[GraphProto, FunctionProto]
 
@@ -37,17 +38,40 @@ class Home:
 
 
 class Stores:
-    def __init__(self, spans: Mapping[bytes, Span], folder: str | None) -> None:
+    def __init__(self, spans: Mapping[bytes, Span], folder: DataFolder | None) -> None:
         self._spans, self._folder = spans, folder
         self._made: dict[int, StoredTensor] = {}
         self._keep_alive: list[object] = []
+        self._regions: dict[tuple[Span, str, Shape], StoredTensor] = {}
         self.homes: dict[StoredTensor, Home] = {}
 
     def of(self, proto: TensorProto, name: str, scope: str, storage: str, container: Container, node: NodeProto | None = None) -> StoredTensor:
         found = self._made.get(id(proto))
         if found is None:
-            found = self._open(proto, name)
-            self._remember(proto, found, Home(scope, storage, container, node))
+            opened = self._open(proto, name)
+            found = self._same_bytes(opened)
+            self._made[id(proto)] = found
+            self._keep_alive.append(proto)
+            self.homes.setdefault(found, Home(scope, storage, container, node))
+        return found
+
+    def _same_bytes(self, stored: StoredTensor) -> StoredTensor:
+        """Two names for the same bytes of a data file are one tensor: changing one changes the other."""
+        if not stored.external or stored.span is None or not stored.span.length:
+            return stored
+        return self._regions.setdefault((stored.span, stored.kind, stored.shape), stored)
+
+    def overlapping(self) -> dict[StoredTensor, str]:
+        """Tensors that share some bytes of a data file with another one, and the other's name."""
+        placed = sorted(_places(self.homes), key=lambda place: place[:3])
+        found: dict[StoredTensor, str] = {}
+        reach, owner = ("", 0), None
+        for path, offset, length, tensor in placed:
+            if owner is not None and path == reach[0] and offset < reach[1]:
+                found.setdefault(tensor, owner.name)
+                found.setdefault(owner, tensor.name)
+            if path != reach[0] or offset + length > reach[1]:
+                reach, owner = (path, offset + length), tensor
         return found
 
     def _remember(self, owner: object, stored: StoredTensor, home: Home) -> None:
@@ -122,3 +146,7 @@ class Stores:
         return stored
 
 
+def _places(tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, int, int, StoredTensor]]:
+    for tensor in tensors:
+        if tensor.external and tensor.span is not None and tensor.span.length:
+            yield tensor.span.path, tensor.span.offset, tensor.span.length, tensor

@@ -197,6 +197,7 @@ class Weight:
     storage: str
     uses: list[Use] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)  # those of `others` that no mask stands before
     refusal: str = ""
     refused_by: str = ""
 

@@ -1,0 +1,404 @@
+"""The commands as functions: a path or a ModelProto in, a `Result` out. The command line is a thin layer over these.
+
+The argument is never changed. With `output` the model is written there, all or nothing; without, `Result.model` holds
+it in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Union
+
+import onnx
+from onnx import ModelProto
+
+from onnxsparse.errors import LeftOutError, OnnxSparseError, OptionError, PlanError
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.graph.output import Staged, check_target, write_text
+from onnxsparse.graph.storage import DataFolder
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes import outputs
+from onnxsparse.passes.describe import checked_row, plain_row, planned_row, totals_of, with_macs
+from onnxsparse.passes.fold_masks import Folded, FoldMasks
+from onnxsparse.passes.insert_masks import InsertMasks, maskable
+from onnxsparse.passes.inspect import count_zeros
+from onnxsparse.passes.plan import Plan, make_plan, names_of
+from onnxsparse.passes.planfile import plan_from_file, read_plan, with_masks, write_plan
+from onnxsparse.passes.prune import Prune
+from onnxsparse.passes.record import MASKED, Recorded, record, recorded, settle
+from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.verify import Expected, Verify, expect_recorded
+from onnxsparse.passes.words import words_of
+from onnxsparse.passes.matrices import Matrix
+from onnxsparse.report.rows import DENSE, Report, Row, Totals
+
+Path = Union[str, "os.PathLike[str]"]
+Names = Union[str, Sequence[str]]
+Masks = Union[Path, Mapping[str, Any]]
+
+
+@dataclass
+class Result:
+    """The report of a command, and the model it made."""
+
+    report: Report
+    path: str | None = None
+    proto: ModelProto | None = field(default=None, repr=False)
+
+    @property
+    def model(self) -> ModelProto | None:
+        """The model as a ModelProto; read from the output file the first time when there is one."""
+        if self.proto is None and self.path is not None:
+            self.proto = onnx.load(self.path)
+        return self.proto
+
+
+def load(source: Source) -> Model:
+    """Open a model and find its weights, without reading them."""
+    model = Model.open(source)
+    _ = model.weights
+    return model
+
+
+def inspect(source: Source) -> Result:
+    """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back."""
+    model = load(source)
+    names = names_of(model.weights)
+    rows = [_inspected(weight, names[id(weight)]) for weight in model.weights]
+    rows, exact = with_macs(rows, model.weights, model)
+    notes = () if exact else ("some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1",)
+    report = Report("inspect", _called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes)
+    return Result(report, proto=None)
+
+
+def _inspected(weight: Weight, name: str) -> Row:
+    row = plain_row(name, weight, DENSE if weight.refusal else "prunable")
+    words = words_of(Matrix(name, weight, weight.uses[0]), None) if weight.uses and not weight.refusal else {}
+    text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
+    masked = "a mask is applied to it in the graph" if any(use.masks for use in weight.uses) else ""
+    advice = f"stays dense by default; --allow {','.join(words)}" if words else ""
+    return replace(row, zeros=count_zeros(weight), reason=text or masked, advice=advice, words=tuple(words))
+
+
+def plan(
+    source: Source,
+    *,
+    output: Path | None = None,
+    overwrite: bool = False,
+    plan: Path | None = None,
+    masks: Masks | None = None,
+    **options: Any,
+) -> Result:
+    """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
+    model = load(source)
+    made, notes = _planned(model, plan, masks, options)
+    rows, exact = _rows(made, model, "planned")
+    report = Report("plan", _called(source), _ruled(made), tuple(rows), totals_of(rows, model, {"planned"}), notes=(*notes, *_guessed(exact)))
+    if output is None:
+        return Result(report)
+    target = os.fspath(output)
+    write_text(target, write_plan(made, model), overwrite)
+    return Result(replace(report, output=target), target)
+
+
+def prune(
+    source: Source,
+    *,
+    output: Path | None = None,
+    plan: Path | None = None,
+    masks: Masks | None = None,
+    strict: bool = False,
+    overwrite: bool = False,
+    **options: Any,
+) -> Result:
+    """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
+    target = _target(output, source, overwrite)
+    model = load(source)
+    made, notes = _planned(model, plan, masks, options)
+    _demand_whole(made, strict)
+    rows, exact = _rows(made, model, "pruned")
+    Prune(made)()
+    record(model, made)
+    report = _pruned_report("prune", source, made, rows, model, (*notes, *_guessed(exact)), target)
+    return _finish(model, report, target, overwrite, made)
+
+
+def insert_masks(
+    source: Source,
+    *,
+    output: Path | None = None,
+    plan: Path | None = None,
+    masks: Masks | None = None,
+    strict: bool = False,
+    overwrite: bool = False,
+    form: str = "mul",
+    **options: Any,
+) -> Result:
+    """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
+    target = _target(output, source, overwrite)
+    model = load(source)
+    made, notes = _planned(model, plan, masks, options)
+    made = maskable(model, made)
+    _demand_whole(made, strict)
+    rows, exact = _rows(made, model, "masked")
+    record(model, made, MASKED)
+    InsertMasks(model, made, form)()
+    report = _pruned_report("mask", source, made, rows, model, (*notes, *_guessed(exact)), target)
+    return _finish(model, report, target, overwrite, None)
+
+
+def fold_masks(source: Source, *, output: Path | None = None, discard: bool = False, overwrite: bool = False) -> Result:
+    """Fold every mask in the graph into its weight and remove the nodes; with `discard` the masks are dropped."""
+    target = _target(output, source, overwrite)
+    model = load(source)
+    names = names_of(model.weights)
+    folded = FoldMasks(model, discard)()
+    rows = [_folded(entry, names.get(id(entry.weight), entry.weight.name), discard) for entry in folded]
+    if discard:
+        model.drop_metadata(MASKED)
+    elif all(not entry.reason for entry in folded):
+        settle(model)
+    notes = () if folded else ("the graph holds no masks; the file is a copy",)
+    title = "discard" if discard else "fold"
+    report = Report("fold", _called(source), title, tuple(rows), totals_of(rows, model, {"folded"}), notes=notes, output=target or "")
+    return _finish(model, report, target, overwrite, None)
+
+
+def _folded(entry: Folded, name: str, discard: bool) -> Row:
+    row = plain_row(name, entry.weight, "left" if entry.reason else "folded")
+    advice = "fold the other readers' copies apart first" if entry.reason else ""
+    return replace(row, zeros=None if entry.reason or discard else entry.zeros, reason=entry.reason, advice=advice)
+
+
+def verify(
+    source: Source,
+    *,
+    pattern: str | None = None,
+    target: str | None = None,
+    sparsity: float | str | None = None,
+    plan: Path | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    strict: bool = False,
+) -> Result:
+    """Check the zeros against a plan file, a pattern, a device, or what the model's metadata records."""
+    model = load(source)
+    rule = Rule.make(pattern, target, sparsity, include=_listed(include), exclude=_listed(exclude), allow=_listed(allow))
+    known = recorded(model)
+    expected, title, rule = _expected(model, rule, plan, known)
+    checked = Verify(expected, rule.target)()
+    rows = [checked_row(entry) for entry in checked]
+    rows, exact = with_macs(rows, [entry.expected.weight for entry in checked], model)
+    holding = sum(row.status == "holds" for row in rows)
+    open_rows = [row for entry, row in zip(checked, rows) if (row.status == "unchecked" and not entry.expected.chosen) or row.ragged]
+    ok = holding > 0 and all(row.status != "violated" for row in rows) and not (strict and open_rows)
+    notes = [*_guessed(exact), *_device_notes(rule, rows), *([] if holding else ["no weight was checked"])]
+    if strict and open_rows:
+        notes.append(f"--strict: {len(open_rows)} weights were not checked, or not whole (the first: '{open_rows[0].name}')")
+    totals = totals_of(rows, model, {"holds"})
+    report = Report("verify", _called(source), title, tuple(rows), totals, ok, notes=tuple(notes), next_step=_next(rule, _called(source)) if ok else "")
+    return Result(report, os.fspath(source) if not isinstance(source, ModelProto) else None)
+
+
+def _expected(model: Model, rule: Rule, plan: Path | None, known: Recorded | None) -> tuple[list[Expected], str, Rule]:
+    if plan is not None:
+        file = read_plan(os.fspath(plan))
+        by = replace(Rule.make(target=file.target or None), names=rule.names) if rule.pattern is None else rule
+        made, _ = plan_from_file(file, model, by)
+        return [_promised(row.name, made, index) for index, row in enumerate(made.rows)], f"the plan {os.fspath(plan)}", by
+    names = names_of(model.weights)
+    weights = {names[id(weight)]: weight for weight in model.weights}
+    if rule.pattern is None:
+        if known is None:
+            raise OptionError("the model records no plan; say what to check: --pattern, --target or --plan")
+        return expect_recorded(weights, known.pruned, known.dense), "its own metadata", Rule.make(target=known.target or None)
+    return _by_rule(model, _leveled(rule, known), known), _spelled(rule), rule
+
+
+def _promised(name: str, made: Plan, index: int) -> Expected:
+    row = made.rows[index]
+    return Expected(name, row.weight, row.pattern, row.drop, row.reason, row.advice, row.words, row.chosen)
+
+
+def _leveled(rule: Rule, known: Recorded | None) -> Rule:
+    """A pattern with a level takes it from the option, else every weight from what is recorded for it."""
+    rule.demand(level=False)
+    if rule.pattern is not None and rule.pattern.takes_sparsity and rule.sparsity is None and known is None:
+        raise OptionError(f"pattern {rule.pattern.text} says nothing without a level; pass --sparsity or --plan")
+    return rule
+
+
+def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[Expected]:
+    """Every weight that the rule would prune has to hold; those recorded as left dense on purpose are named so."""
+    found = make_plan(model, replace(rule, sparsity=rule.sparsity or 0.0) if rule.pattern and rule.pattern.takes_sparsity else rule)
+    expected = [_promised(row.name, found, index) for index, row in enumerate(found.rows)]
+    return [_reconciled(entry, rule, known) for entry in expected]
+
+
+def _reconciled(entry: Expected, rule: Rule, known: Recorded | None) -> Expected:
+    if entry.pattern is None or known is None:
+        return entry
+    reason, chosen = known.dense.get(entry.name, ("", False))
+    if chosen:
+        return replace(entry, pattern=None, drop=0, reason=f"left dense on purpose: {reason}", chosen=True)
+    if rule.sparsity is None and entry.pattern.takes_sparsity:
+        text, drop = known.pruned.get(entry.name, ("", 0))
+        return replace(entry, drop=drop) if text == entry.pattern.text else replace(entry, pattern=None, reason="no level is recorded for it")
+    return entry
+
+
+def compare(
+    dense: Source, sparse: Source, *, data: Path | None = None, samples: int | None = None, seed: int = 0, dims: Mapping[str, int] | None = None
+) -> Result:
+    """Run both models on the same inputs (random ones when there is no data) and measure how far all outputs are."""
+    first, second = outputs.Session(_runnable(dense)), outputs.Session(_runnable(sparse))
+    if data is not None:
+        feeds = outputs.file_feeds(first, os.fspath(data), samples)
+    else:
+        feeds = outputs.random_feeds(first, samples or 8, seed, dict(dims or {}))
+    distances = outputs.compare_outputs(first, second, feeds)
+    title = f"data {os.fspath(data)}" if data is not None else f"{samples or 8} random samples, seed {seed}"
+    details = {"outputs": [vars(distance) for distance in distances]}
+    report = Report("compare", _called(dense), title, (), Totals(), output=_called(sparse), details=details)
+    return Result(report)
+
+
+def _runnable(source: Source) -> str | ModelProto:
+    """The path, or the model; a file that is not a model is said in our own words first."""
+    Model.open(source)
+    return source if isinstance(source, ModelProto) else os.fspath(source)
+
+
+# -- what the commands share
+
+
+def _called(source: Source) -> str:
+    return "(in memory)" if isinstance(source, ModelProto) else os.fspath(source)
+
+
+def _listed(names: Names) -> Sequence[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _target(output: Path | None, source: Source, overwrite: bool) -> str | None:
+    if output is None:
+        return None
+    target = os.fspath(output)
+    same = not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source))
+    if same and not overwrite:
+        raise OptionError(f"{target} is the model itself; pass --overwrite to replace it")
+    check_target(target, overwrite)
+    return target
+
+
+def _planned(model: Model, plan: Path | None, masks: Masks | None, options: dict[str, Any]) -> tuple[Plan, list[str]]:
+    for name in ("include", "exclude", "allow"):
+        options[name] = _listed(options.get(name) or ())
+    try:
+        rule = Rule.make(**options)
+    except TypeError as error:
+        raise OptionError(f"unknown option: {error}") from None
+    if plan is not None:
+        return _from_file(model, os.fspath(plan), rule, masks)
+    if masks is not None:
+        return _from_masks(model, masks, rule), []
+    return make_plan(model, rule.demand()), []
+
+
+def _from_file(model: Model, path: str, rule: Rule, masks: Masks | None) -> tuple[Plan, list[str]]:
+    if rule.pattern is not None or rule.sparsity is not None or masks is not None or rule.names.include or rule.names.exclude:
+        raise OptionError("--plan says everything; leave --pattern, --target, --sparsity, --include, --exclude and --masks out")
+    file = read_plan(path)
+    by = Rule.make(target=file.target or None, score=file.score)
+    return plan_from_file(file, model, replace(by, sparsity=None))
+
+
+def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
+    if isinstance(masks, Mapping):
+        return with_masks(make_plan(model, replace(rule, pattern=None)), masks, "masks")
+    path = os.fspath(masks)
+    arrays = outputs.load_arrays(path)
+    if not isinstance(arrays, dict):
+        raise PlanError(f"{path} is a single array; masks come as an .npz with one array for each tensor name")
+    plan = make_plan(model, replace(rule, pattern=None, sparsity=None))
+    return with_masks(Plan(plan.rows, rule), arrays, path)
+
+
+def _demand_whole(made: Plan, strict: bool) -> None:
+    if strict and made.left_out:
+        first = made.left_out[0]
+        reason = first.reason or f"{first.ragged} numbers outside whole groups"
+        raise LeftOutError(f"--strict: {len(made.left_out)} weights stay dense, the first '{first.name}' ({reason}); nothing was written")
+
+
+def _rows(made: Plan, model: Model, status: str) -> tuple[list[Row], bool]:
+    return with_macs([planned_row(row, status) for row in made.rows], [row.weight for row in made.rows], model)
+
+
+def _guessed(exact: bool) -> tuple[str, ...]:
+    return () if exact else ("some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1",)
+
+
+def _ruled(made: Plan) -> str:
+    return _spelled(made.rule) if made.rule.pattern else "the plan"
+
+
+def _spelled(rule: Rule) -> str:
+    parts = [rule.target.text if rule.target else "", rule.pattern.text if rule.pattern else ""]
+    level = f"at {rule.sparsity:.4g}" if rule.sparsity is not None else ""
+    by = f"({rule.allocation.name}, {rule.score.name})" if rule.pattern and rule.pattern.takes_sparsity else ""
+    return " ".join(part for part in (*parts, level, by) if part)
+
+
+def _pruned_report(command: str, source: Source, made: Plan, rows: list[Row], model: Model, notes: Sequence[str], target: str | None) -> Report:
+    done = {"prune": "pruned", "mask": "masked"}[command]
+    extra = [*_device_notes(made.rule, [row for row in rows if row.status == done])]
+    if not made.planned:
+        extra.append("nothing was pruned: every weight stays dense, see the reasons")
+    step = _next(made.rule, target or "OUT") if command == "prune" and made.planned else ""
+    return Report(command, _called(source), _ruled(made), tuple(rows), totals_of(rows, model, {done}), notes=(*notes, *extra), output=target or "", next_step=step)
+
+
+def _device_notes(rule: Rule, rows: Sequence[Row]) -> list[str]:
+    note = rule.target.note({row.dtype for row in rows if row.pattern != DENSE}) if rule.target else ""
+    return [note] if note else []
+
+
+def _next(rule: Rule, path: str) -> str:
+    return rule.target.next_step(path) if rule.target else ""
+
+
+def _finish(model: Model, report: Report, target: str | None, overwrite: bool, proof: Plan | None) -> Result:
+    """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name."""
+    if target is None:
+        proto = model.take_proto()
+        return Result(_proved(report, Model.over(proto), proof), proto=proto)
+    with Staged() as staged:
+        model.save(target, overwrite, staged)
+        waiting = staged.waiting
+        folder = DataFolder(os.path.dirname(os.path.abspath(target)), waiting)
+        if proof is not None:
+            report = _proved(report, Model.open(waiting[os.path.realpath(target)], folder), proof)
+        staged.commit()
+    return Result(report, target)
+
+
+def _proved(report: Report, written: Model, made: Plan | None) -> Report:
+    """The report with the zeros that really are in the file; a pattern that does not hold there is a defect of ours."""
+    if made is None or not made.planned:
+        return report
+    names = names_of(written.weights)
+    weights = {names[id(weight)]: weight for weight in written.weights}
+    expected = [Expected(row.name, weights[row.name], row.pattern, row.drop) for row in made.planned]
+    checked = {entry.expected.name: entry for entry in Verify(expected, None)()}
+    broken = [name for name, entry in checked.items() if entry.status != "holds"]
+    if broken:
+        raise OnnxSparseError(f"internal check failed: the pattern does not hold in '{broken[0]}'; nothing was written, please report this")
+    rows = tuple(replace(row, zeros=checked[row.name].zeros) if row.name in checked else row for row in report.rows)
+    return replace(report, rows=rows, totals=totals_of(rows, written, {"pruned"}))
+
+
+__all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

@@ -1,0 +1,137 @@
+"""From what the passes found to the rows of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes import macs
+from onnxsparse.passes.inspect import use_row, use_rows
+from onnxsparse.passes.plan import PlanRow
+from onnxsparse.passes.sizes import sparse_bytes
+from onnxsparse.passes.verify import Checked, UseChecked
+from onnxsparse.patterns import Pattern
+from onnxsparse.report.rows import DENSE, Row, Totals, UseRow
+
+
+def plain_row(name: str, weight: Weight, status: str) -> Row:
+    """What is known of a weight before anything is done to it."""
+    width = weight.tensor.dtype.itemsize if weight.tensor.readable else 0
+    return Row(
+        name=name,
+        scope=weight.scope,
+        shape=weight.shape,
+        dtype=weight.tensor.kind,
+        storage="external data" if weight.tensor.external else weight.storage,
+        status=status,
+        size=weight.tensor.size,
+        uses=use_rows(weight),
+        bytes_dense=weight.tensor.size * width,
+        bytes_sparse=weight.tensor.size * width,
+    )
+
+
+def planned_row(row: PlanRow, status: str) -> Row:
+    """One row of a plan, as `plan`, `prune` and `mask` show it."""
+    plain = plain_row(row.name, row.weight, status if row.pattern else DENSE)
+    if row.pattern is None:
+        return replace(plain, reason=row.reason, advice=row.advice, words=row.words)
+    dropped = dropped_elements(row.pattern, row.use.shape4, row.drop)
+    reason = f"the last {row.ragged} of its {plain.size} numbers lie outside whole units of {row.pattern.text} and stay dense"
+    return compressed(
+        replace(plain, pattern=row.pattern.text, dropped=dropped, ragged=row.ragged, reason=reason if row.ragged else ""),
+        row.pattern,
+        dropped,
+    )
+
+
+def dropped_elements(pattern: Pattern, shape4: tuple[int, ...], drop: int) -> int:
+    """Elements that go; N:M counts them already."""
+    return drop if not pattern.takes_sparsity else drop * pattern.unit_size(shape4)
+
+
+def compressed(row: Row, pattern: Pattern | None, zeros: int) -> Row:
+    width = row.bytes_dense // row.size if row.size else 0
+    shape4 = row.uses[0].matrix if row.uses else row.shape
+    return replace(row, bytes_sparse=sparse_bytes(pattern, shape4, row.size, zeros, width))
+
+
+def checked_row(checked: Checked) -> Row:
+    """One row of `verify`."""
+    expected = checked.expected
+    plain = plain_row(expected.name, expected.weight, checked.status)
+    if expected.pattern is None:
+        return replace(plain, reason=expected.reason, advice=expected.advice, words=expected.words)
+    row = replace(
+        plain,
+        pattern=expected.pattern.text,
+        zeros=checked.zeros,
+        dropped=dropped_elements(expected.pattern, expected.weight.uses[0].shape4, expected.drop),
+        ragged=expected.pattern.ragged(expected.weight.uses[0].shape4),
+        uses=tuple(_checked_use(use) for use in checked.uses),
+        violations=sum(use.violations for use in checked.uses),
+        places=next((use.places for use in checked.uses if use.places), ()),
+        reason=_why_violated(checked),
+        advice=_mend(checked),
+    )
+    return compressed(row, expected.pattern, checked.zeros or 0)
+
+
+def _checked_use(checked: UseChecked) -> UseRow:
+    verdict = checked.verdict
+    return replace(
+        use_row(checked.use),
+        verdict="violated" if checked.violations else "holds",
+        may_use=not verdict.refusal,
+        pays=verdict.pays and not verdict.refusal,
+        remark=verdict.refusal or verdict.remark,
+    )
+
+
+def _why_violated(checked: Checked) -> str:
+    pattern = checked.expected.pattern
+    bad = next((use for use in checked.uses if use.violations), None)
+    if bad is None:
+        return checked.missing
+    if pattern is not None and not pattern.takes_sparsity:
+        places = ", ".join(str(list(place)) for place in bad.places[:3])
+        return f"{bad.violations} groups hold more than {pattern.text.partition(':')[0]} non-zeros, first at {places}"
+    return f"{bad.violations} more zero unit{'s' if bad.violations > 1 else ''} of {pattern.text if pattern else ''} needed"
+
+
+def _mend(checked: Checked) -> str:
+    if checked.missing:
+        return "leave it dense, or choose another profile"
+    return "prune it, or --exclude it" if checked.status == "violated" else ""
+
+
+def totals_of(rows: Sequence[Row], model: Model, done: Iterable[str]) -> Totals:
+    """Sums over the rows, with multiply-accumulates where shapes are known."""
+    wanted = set(done)
+    return Totals(
+        weights=len(rows),
+        done=sum(row.status in wanted for row in rows),
+        elements=sum(row.size for row in rows),
+        zeros=sum(_zeros(row) for row in rows),
+        bytes_dense=sum(row.bytes_dense for row in rows),
+        bytes_sparse=sum(row.bytes_sparse for row in rows),
+        file_bytes=model.file_size,
+        macs=sum(row.macs or 0 for row in rows) or None,
+        macs_left=sum(_macs_left(row) for row in rows) or None,
+    )
+
+
+def _zeros(row: Row) -> int:
+    return row.zeros if row.zeros is not None else row.dropped or 0
+
+
+def _macs_left(row: Row) -> int:
+    return round((row.macs or 0) * (1 - _zeros(row) / row.size)) if row.size else 0
+
+
+def with_macs(rows: Sequence[Row], weights: Sequence[Weight], model: Model) -> tuple[list[Row], bool]:
+    """Rows with their multiply-accumulates, and whether no dimension had to be guessed."""
+    counts, exact = macs.of_weights(model, list(weights))
+    return [replace(row, macs=counts.get(id(weight))) for row, weight in zip(rows, weights)], exact

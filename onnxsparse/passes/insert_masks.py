@@ -1,0 +1,142 @@
+"""Putting `Mul(weight, mask)` before everything else that reads a stored float tensor.
+
+1. One Mul per stored tensor, whatever its uses; the weight's own numbers stay as they are.
+2. The mask is stored where the weight is: an initializer beside an initializer, a Constant beside a Constant.
+3. Everything that read the weight reads the product, in bodies and QuantizeLinear too; names are new and unique.
+4. Integer tensors have no Mul: they are left, with the reason.
+5. Insert, then `fold --discard`, gives the same bytes.
+What it does not do: change a weight, an existing name, or anything that does not read the weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx.helper import make_node
+
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.rewire import all_names, fresh, insert_nodes, is_output, rename_reads
+from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.stores import Home
+from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.prune import kept_by
+from onnxsparse.values import Array
+
+FORMS = ("mul", "bool", "uint8", "where")
+_DATA_TYPES = {"bool": TensorProto.BOOL, "where": TensorProto.BOOL, "uint8": TensorProto.UINT8}
+
+
+@dataclass(frozen=True)
+class Inserted:
+    """The names that came with one mask."""
+
+    weight: str
+    mask: str
+    product: str
+
+
+class InsertMasks:
+    """Inserts the masks of a plan into a model's graph."""
+
+    def __init__(self, model: Model, plan: Plan, form: str = "mul") -> None:
+        if form not in FORMS:
+            raise OptionError(f"--form is one of {', '.join(FORMS)}, not {form[:40]!r}")
+        self._model, self._plan, self._form = model, plan, form
+        self._taken = all_names(model.proto)
+
+    def __call__(self) -> list[Inserted]:
+        made = [(row, _mask_proto(row, self._plan, self._form)) for row in self._plan.planned]
+        inserted = [self._insert(row, mask) for row, mask in made]
+        self._model.forget()
+        return inserted
+
+    def _insert(self, row: PlanRow, mask: TensorProto) -> Inserted:
+        tensor = row.weight.tensor
+        home = self._model.flow.stores.homes[tensor]
+        mask.name = fresh(f"{tensor.name}_mask", self._taken)
+        product = fresh(f"{tensor.name}_masked", self._taken)
+        nodes = self._nodes(tensor, mask, product)
+        rename_reads(home.container.node, tensor.name, product)
+        if self._as_initializer(home):
+            assert isinstance(home.container, GraphProto)
+            home.container.initializer.append(mask)
+            insert_nodes(home.container, 0, nodes)
+        else:
+            constant = make_node("Constant", [], [mask.name], name=fresh(f"{tensor.name}_mask_constant", self._taken))
+            constant.attribute.add(name="value", type=4).t.CopyFrom(mask)
+            insert_nodes(home.container, _after(home, tensor), [constant, *nodes])
+        return Inserted(row.name, mask.name, product)
+
+    def _as_initializer(self, home: Home) -> bool:
+        """Before IR 4 an initializer has to be an input as well, so a Constant is the quieter way."""
+        return home.node is None and self._model.proto.ir_version >= 4 and not isinstance(home.container, FunctionProto)
+
+    def _nodes(self, tensor: StoredTensor, mask: TensorProto, product: str) -> list[NodeProto]:
+        name = fresh(f"{tensor.name}_apply_mask", self._taken)
+        if self._form == "mul":
+            return [make_node("Mul", [tensor.name, mask.name], [product], name=name)]
+        if self._form == "where":
+            return self._where(tensor, mask.name, product, name)
+        cast = fresh(f"{tensor.name}_mask_cast", self._taken)
+        return [
+            make_node("Cast", [mask.name], [cast], name=fresh(f"{cast}_node", self._taken), to=tensor.proto.data_type),
+            make_node("Mul", [tensor.name, cast], [product], name=name),
+        ]
+
+    def _where(self, tensor: StoredTensor, mask: str, product: str, name: str) -> list[NodeProto]:
+        zero = fresh(f"{tensor.name}_mask_zero", self._taken)
+        constant = make_node("Constant", [], [zero], name=fresh(f"{zero}_node", self._taken))
+        value = TensorProto(data_type=tensor.proto.data_type, raw_data=bytes(tensor.dtype.itemsize))
+        constant.attribute.add(name="value", type=4).t.CopyFrom(value)
+        return [constant, make_node("Where", [mask, tensor.name, zero], [product], name=name)]
+
+
+def _after(home: Home, tensor: StoredTensor) -> int:
+    """Right after the node that makes the weight; at the start where none does."""
+    for index, node in enumerate(home.container.node):
+        if tensor.name in node.output:
+            return index + 1
+    return 0
+
+
+def _mask_proto(row: PlanRow, plan: Plan, form: str) -> TensorProto:
+    keep = kept_by(row, plan.rule.score)
+    kind = row.weight.tensor
+    data_type = _DATA_TYPES.get(form, kind.proto.data_type)
+    return TensorProto(dims=kind.shape, data_type=data_type, raw_data=_mask_numbers(keep, kind, form).tobytes())
+
+
+def _mask_numbers(keep: Array, tensor: StoredTensor, form: str) -> Array:
+    if form != "mul":
+        return keep.astype(np.uint8)
+    one = np.uint16(0x3F80) if tensor.kind == "bfloat16" else tensor.dtype.type(1)
+    return keep.astype(tensor.dtype) * one
+
+
+def maskable(model: Model, plan: Plan) -> Plan:
+    """The plan with the weights left out that no Mul can mask."""
+    return Plan(tuple(_or_left(model, row) for row in plan.rows), plan.rule)
+
+
+def _or_left(model: Model, row: PlanRow) -> PlanRow:
+    reason = why_not_maskable(model, row)
+    return replace(row, pattern=None, drop=0, reason=reason, advice="prune writes its zeros directly") if reason else row
+
+
+def why_not_maskable(model: Model, row: PlanRow) -> str:
+    tensor = row.weight.tensor
+    home = model.flow.stores.homes[tensor]
+    if row.pattern is None:
+        return ""
+    if tensor.kind not in FLOAT_KINDS:
+        return f"it is stored as {tensor.kind}, and a mask is multiplied with floats only"
+    if is_output(home.container, tensor.name):
+        return "it is itself an output of the graph, which a mask would not reach"
+    if home.node is not None and any(attribute.ref_attr_name for attribute in home.node.attribute):
+        return "it is handed to a function as an attribute, so no node of its own can mask it"
+    if not tensor.name or home.node is not None and tensor.name not in home.node.output:
+        return "it has no name of its own in the graph"
+    return ""

@@ -1,0 +1,85 @@
+"""Multiply-accumulates of every weight for one run of the model.
+
+A weight element is used once for every output position of its node: the elements of the node's output divided by its
+output channels. Shapes come from ONNX shape inference on the model without its weights; a dimension that is not known
+counts as 1, and then the figures are shares, not totals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx.shape_inference
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from onnxsparse.graph.attributes import label
+from onnxsparse.graph.layout import size_of
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.rewire import containers
+from onnxsparse.graph.weights import Use, Weight
+
+LARGEST_GRAPH = 20_000
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Known output shapes by name, unknown dimensions as 1; `exact` when none was unknown."""
+
+    dims: dict[str, Dims]
+    exact: bool
+
+
+def infer(model: Model) -> Shapes:
+    """The shapes of all activations, as far as they can be known without running anything."""
+    if len(model.proto.graph.node) > LARGEST_GRAPH:
+        return Shapes({}, False)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model.proto)
+    except Exception:  # whatever the inference makes of an odd graph, the report can do without
+        return Shapes({}, False)
+    return _collected(inferred)
+
+
+def _collected(proto: ModelProto) -> Shapes:
+    dims: dict[str, Dims] = {}
+    exact = True
+    for container in containers(proto):
+        if isinstance(container, GraphProto):
+            for info in (*container.value_info, *container.output, *container.input):
+                dims[info.name], known = _dims(info)
+                exact = exact and known
+    return Shapes(dims, exact)
+
+
+def _dims(info: ValueInfoProto) -> tuple[Dims, bool]:
+    shape = info.type.tensor_type.shape.dim
+    known = all(dim.HasField("dim_value") for dim in shape[1:])
+    return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else 1 for dim in shape), known
+
+
+def of_weights(model: Model, weights: list[Weight]) -> tuple[dict[int, int], bool]:
+    """Multiply-accumulates by id of the weight, where its nodes' shapes are known, and whether no dimension was a guess."""
+    shapes = infer(model)
+    nodes = {label(node): node for container in containers(model.proto) for node in container.node}
+    counts = {id(weight): _of_weight(weight, nodes, shapes) for weight in weights}
+    return {key: count for key, count in counts.items() if count}, shapes.exact
+
+
+def _of_weight(weight: Weight, nodes: dict[str, NodeProto], shapes: Shapes) -> int:
+    return sum(_of_use(weight, use, nodes.get(use.node), shapes) for use in weight.uses if use.family != "Embedding")
+
+
+def _of_use(weight: Weight, use: Use, node: NodeProto | None, shapes: Shapes) -> int:
+    group, out, reduce, taps = use.shape4
+    made = shapes.dims.get(node.output[0]) if node is not None and node.output else None
+    if node is None or not made:
+        return 0
+    if use.family == "ConvTranspose":
+        taken = shapes.dims.get(node.input[0])
+        return size_of(taken) * out * taps if taken else 0
+    if use.family == "Recurrent":
+        return weight.tensor.size * size_of([made[0], *made[2:-1]])
+    if use.family == "Attention":
+        return weight.tensor.size * size_of(made[:-1])
+    return size_of(made) * reduce * taps

@@ -1,0 +1,78 @@
+"""A weight's numbers as the mathematics sees them: (group, out, in, tap) values, whole or slab by slab."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnxsparse.errors import ModelError
+from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.patterns import Pattern
+from onnxsparse.scores import Score
+from onnxsparse.values import Array, Reading, Values
+
+SLAB = 1 << 20
+"""Elements read at a time: large enough for few calls, small enough to stay in the cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """One weight along one of its uses, under the name it has in reports."""
+
+    name: str
+    weight: Weight
+    use: Use
+
+    @property
+    def shape4(self) -> tuple[int, int, int, int]:
+        return self.use.shape4
+
+    def reading(self, start: int, stop: int) -> Reading:
+        kind, found = self.weight.tensor.kind, self.use.quantization
+        if found is None:
+            return Reading(kind)
+        scale = self.use.broadcast(found.scale, found.atoms, start, stop)
+        return Reading(kind, scale, self.use.broadcast(found.zero_point, found.atoms, start, stop))
+
+    def over(self, flat: Array, start: int, stop: int) -> Values:
+        """Elements start to stop of the stored tensor as values."""
+        return Values(self.use.matrix(flat), self.reading(start, stop))
+
+    def whole(self) -> Values:
+        size = self.weight.tensor.size
+        return self.over(self.weight.tensor.read(), 0, size)
+
+    def slabs(self, multiple: int = 1) -> Iterator[tuple[int, int, Array]]:
+        """Pieces of the stored tensor that cut no group of `multiple`: where they are, and their numbers."""
+        for start, stop in self.use.slabs(SLAB, multiple):
+            yield start, stop, self.weight.tensor.read(start, stop)
+
+    def check_finite(self) -> None:
+        for start, stop, flat in self.slabs():
+            if not self.over(flat, start, stop).all_finite():
+                raise ModelError(f"weight '{self.name}' holds NaN or infinity; repair the model (it cannot be ranked or trusted)")
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A weight as an allocation sees it."""
+
+    matrix: Matrix
+    pattern: Pattern
+    score: Score
+
+    @property
+    def name(self) -> str:
+        return self.matrix.name
+
+    @property
+    def shape4(self) -> tuple[int, int, int, int]:
+        return self.matrix.shape4
+
+    def unit_scores(self) -> Iterator[Array]:
+        score = self.score.bind(self.name)
+        if not (score.elementwise and self.pattern.name == "unstructured"):
+            yield from self.pattern.unit_chunks(self.matrix.whole(), score)
+            return
+        for start, stop, flat in self.matrix.slabs():
+            yield from self.pattern.unit_chunks(self.matrix.over(flat, start, stop), score)

@@ -1,0 +1,179 @@
+"""The distance between two models: both are run on the same inputs, and all their outputs are compared."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError, nearest
+from onnxsparse.values import Array
+
+Feed = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Distance:
+    """One output: how far the sparse model's is from the dense one's over all samples."""
+
+    output: str
+    relative: float
+    largest: float
+    cosine: float
+    agreement: float | None
+
+
+class Session:
+    """A model loaded in onnxruntime on one CPU thread, with its inputs' names, types and shapes."""
+
+    def __init__(self, source: str | ModelProto) -> None:
+        runtime = _runtime()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        blob = source if isinstance(source, str) else source.SerializeToString()
+        try:
+            self._session = runtime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the runtime raises types of its own for each kind of refusal
+            raise ModelError(f"onnxruntime does not load {_called(source)}: {_one_line(error)}") from error
+        self.inputs = [(entry.name, entry.type, list(entry.shape)) for entry in self._session.get_inputs()]
+        self.outputs = [entry.name for entry in self._session.get_outputs()]
+
+    def run(self, feed: Feed) -> dict[str, Any]:
+        try:
+            return dict(zip(self.outputs, self._session.run(None, feed)))
+        except Exception as error:  # as above
+            raise ModelError(f"onnxruntime cannot run the model on these inputs: {_one_line(error)}") from error
+
+
+def _runtime() -> Any:
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError:
+        raise MissingExtraError("comparing outputs needs onnxruntime: pip install 'onnxsparse[runtime]'") from None
+
+
+def _called(source: str | ModelProto) -> str:
+    return source if isinstance(source, str) else "the model"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def compare_outputs(dense: Session, sparse: Session, feeds: Iterator[Feed]) -> list[Distance]:
+    """The distance of every output that both models have."""
+    shared = [name for name in dense.outputs if name in sparse.outputs]
+    if not shared:
+        raise OptionError("the two models have no output of the same name; compare a model with its own sparse form")
+    sums = {name: _Sums() for name in shared}
+    for feed in feeds:
+        left, right = dense.run(feed), sparse.run(feed)
+        for name in shared:
+            sums[name].add(left[name], right[name], name)
+    return [sums[name].distance(name) for name in shared]
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.far = self.left = self.right = self.dot = 0.0
+        self.largest, self.same, self.rows = 0.0, 0, 0
+
+    def add(self, left: Any, right: Any, name: str) -> None:
+        first, second = np.asarray(left), np.asarray(right)
+        if first.shape != second.shape:
+            raise OptionError(f"output '{name}' has shape {list(first.shape)} in one model and {list(second.shape)} in the other")
+        if first.dtype.kind not in "fiub" or not first.size:
+            return
+        a, b = first.astype(np.float64).reshape(-1), second.astype(np.float64).reshape(-1)
+        self.far += float(((a - b) ** 2).sum())
+        self.left, self.right = self.left + float((a * a).sum()), self.right + float((b * b).sum())
+        self.dot += float((a * b).sum())
+        self.largest = max(self.largest, float(np.abs(a - b).max()))
+        if first.ndim >= 2 and first.shape[-1] > 1 and first.dtype.kind == "f":
+            self.same += int((first.argmax(-1) == second.argmax(-1)).sum())
+            self.rows += first.size // first.shape[-1]
+
+    def distance(self, name: str) -> Distance:
+        relative = (self.far / self.left) ** 0.5 if self.left else float(self.far > 0)
+        norms = (self.left * self.right) ** 0.5
+        cosine = self.dot / norms if norms else float(self.left == self.right)
+        return Distance(name, relative, self.largest, cosine, self.same / self.rows if self.rows else None)
+
+
+_NUMPY = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(int16)": "int16",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(bool)": "bool",
+}
+
+
+def random_feeds(session: Session, samples: int, seed: int, dims: dict[str, int]) -> Iterator[Feed]:
+    """Inputs drawn from a counter-based generator: normal numbers, small counts for integers."""
+    for sample in range(samples):
+        generator = np.random.Generator(np.random.Philox(key=seed, counter=sample))
+        yield {name: _drawn(generator, name, kind, shape, dims) for name, kind, shape in session.inputs}
+
+
+def _drawn(generator: np.random.Generator, name: str, kind: str, shape: list[Any], dims: dict[str, int]) -> Array:
+    dtype = _NUMPY.get(kind)
+    if dtype is None:
+        raise OptionError(f"input '{name}' is of type {kind}, which cannot be made up; pass --data")
+    sizes = [size if isinstance(size, int) and size > 0 else dims.get(str(size), 1) for size in shape]
+    if dtype.startswith("float"):
+        return generator.standard_normal(sizes).astype(dtype)
+    return generator.integers(0, 2, sizes).astype(dtype)
+
+
+def file_feeds(session: Session, path: str, samples: int | None, batch: int = 1) -> Iterator[Feed]:
+    """Inputs from an .npz with arrays named as the inputs, or an .npy for the only one; first axis = samples."""
+    arrays = _arrays(session, path)
+    count = min([len(array) for array in arrays.values()] + ([samples] if samples else []))
+    for start in range(0, count, batch):
+        yield {name: array[start : start + batch] for name, array in arrays.items()}
+
+
+def _arrays(session: Session, path: str) -> Feed:
+    names = [name for name, _, _ in session.inputs]
+    loaded = load_arrays(path)
+    if isinstance(loaded, np.ndarray):
+        if len(names) != 1:
+            raise OptionError(f"{path} is one array, but the model has inputs {', '.join(names)}; pass an .npz with their names")
+        loaded = {names[0]: loaded}
+    for name in names:
+        if name not in loaded:
+            raise OptionError(f"{path} has no array '{name}'{nearest(name, loaded) or ' (it has ' + ', '.join(loaded) + ')'}")
+    return {name: _fitted(loaded[name], name, kind, path) for name, kind, _ in session.inputs}
+
+
+def _fitted(array: Array, name: str, kind: str, path: str) -> Array:
+    if array.ndim == 0 or not len(array):
+        raise OptionError(f"array '{name}' of {path} has no samples along its first axis")
+    wanted = _NUMPY.get(kind)
+    if wanted and array.dtype != np.dtype(wanted):
+        raise OptionError(f"array '{name}' of {path} is {array.dtype}, the model takes {wanted}; convert it first")
+    return array
+
+
+def load_arrays(path: str) -> Any:
+    """An .npy as one array, an .npz as a dictionary; nothing in either is ever executed."""
+    if not os.path.isfile(path):
+        raise OptionError(f"{path} is not a file; pass an .npz or .npy")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    except (ValueError, OSError, EOFError, KeyError, NotImplementedError) as error:
+        raise OptionError(f"{path} is not a NumPy file of plain arrays: {_one_line(error)}") from error
+    except Exception as error:  # zipfile and zlib raise their own types for a damaged archive
+        raise OptionError(f"{path} is damaged: {_one_line(error)}") from error

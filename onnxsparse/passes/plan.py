@@ -1,0 +1,198 @@
+"""What will happen to every weight, decided before anything is changed.
+
+1. Every weight of the model gets a row: a pattern and how many units go, or the reason why it stays dense.
+2. A reason is looked for in this order: it cannot be pruned at all, the user's --exclude and --include, the words
+   that stay dense by default, the target's refusal, a pattern that does not fit all of its uses.
+3. What is left is shared out by the allocation.
+What it does not do: change anything, or look at more of the numbers than the allocation and the words need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.passes.matrices import Candidate, Matrix
+from onnxsparse.passes.names import Named
+from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.words import words_of
+from onnxsparse.patterns import Pattern
+from onnxsparse.patterns.nm import NM
+from onnxsparse.values import Array
+
+
+@dataclass(frozen=True, eq=False)
+class PlanRow:
+    """One weight: what goes, or why it stays dense."""
+
+    name: str
+    weight: Weight
+    pattern: Pattern | None = None
+    drop: int = 0
+    reason: str = ""
+    advice: str = ""
+    words: tuple[str, ...] = ()
+    chosen: bool = False  # dense because the user said so
+    keep: Array | None = None  # a mask given by the user, in stored order
+
+    @property
+    def use(self) -> Use:
+        return self.weight.uses[0]
+
+    @property
+    def matrix(self) -> Matrix:
+        return Matrix(self.name, self.weight, self.use)
+
+    @property
+    def ragged(self) -> int:
+        return self.pattern.ragged(self.use.shape4) if self.pattern else 0
+
+    @property
+    def sparsity(self) -> float | None:
+        """The share of units that go; None where the pattern fixes it."""
+        if self.pattern is None or not self.pattern.takes_sparsity:
+            return None
+        return self.drop / max(1, self.pattern.units(self.use.shape4))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A row for every weight of a model, and the rule they came from."""
+
+    rows: tuple[PlanRow, ...]
+    rule: Rule
+
+    @property
+    def planned(self) -> list[PlanRow]:
+        return [row for row in self.rows if row.pattern is not None]
+
+    @property
+    def left_out(self) -> list[PlanRow]:
+        """Weights that stay dense, whole or in part, though nobody asked for it."""
+        return [row for row in self.rows if (row.pattern is None and not row.chosen) or row.ragged]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a weight stays dense, and what to do about it."""
+
+    text: str
+    advice: str = ""
+    words: tuple[str, ...] = ()
+    chosen: bool = False
+
+
+def names_of(weights: Sequence[Weight]) -> dict[int, str]:
+    """A unique name for every weight: its tensor's, with the scope where two scopes use the same."""
+    counts: dict[str, int] = {}
+    for weight in weights:
+        counts[weight.name] = counts.get(weight.name, 0) + 1
+    seen: dict[str, int] = {}
+    return {id(weight): _unique(_spelled(weight, counts), seen) for weight in weights}
+
+
+def _spelled(weight: Weight, counts: dict[str, int]) -> str:
+    name = weight.name or f"unnamed tensor of {weight.layers[0] if weight.layers else weight.refused_by}"
+    return f"{weight.scope}/{name}" if weight.scope and counts[weight.name] > 1 else name
+
+
+def _unique(name: str, seen: dict[str, int]) -> str:
+    seen[name] = seen.get(name, 0) + 1
+    return name if seen[name] == 1 else f"{name}#{seen[name]}"
+
+
+def named(weight: Weight, name: str) -> Named:
+    layers = weight.layers or ((weight.refused_by,) if weight.refused_by else ())
+    return Named(name, layers, tuple(dict.fromkeys(use.op for use in weight.uses)))
+
+
+def make_plan(model: Model, rule: Rule) -> Plan:
+    """The plan that a rule makes for a model."""
+    names = names_of(model.weights)
+    chosen = rule.names.choose([named(weight, names[id(weight)]) for weight in model.weights])
+    rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule) for weight in model.weights]
+    return Plan(tuple(_allocated(rows, rule)), rule)
+
+
+def _row(weight: Weight, name: str, deselected: str, rule: Rule) -> PlanRow:
+    reason = why_dense(weight, name, deselected, rule)
+    if reason is None:
+        return PlanRow(name, weight, rule.pattern)
+    return PlanRow(name, weight, None, 0, reason.text, reason.advice, reason.words, reason.chosen)
+
+
+def why_dense(weight: Weight, name: str, deselected: str, rule: Rule) -> Reason | None:
+    """The first reason to leave a weight dense, or None."""
+    return (
+        _impossible(weight)
+        or (Reason(deselected, chosen=True) if deselected else None)
+        or _held_back(Matrix(name, weight, weight.uses[0]), rule)
+        or _refused_by_target(weight, rule)
+        or (does_not_fit(weight, rule.pattern) if rule.pattern else None)
+    )
+
+
+def _impossible(weight: Weight) -> Reason | None:
+    if weight.refusal:
+        return Reason(weight.refusal, _UNFOLDED if "rearranges" in weight.refusal else "")
+    if any(use.masks for use in weight.uses):
+        return Reason("a mask is applied to it in the graph already", "run `onnxsparse fold` first")
+    return None
+
+
+_UNFOLDED = "fold the model's constants first (onnxsim or onnxruntime's basic optimisation)"
+
+
+def _held_back(matrix: Matrix, rule: Rule) -> Reason | None:
+    found = words_of(matrix, rule.pattern)
+    blocking = {word: seen for word, seen in found.items() if word not in rule.allow}
+    if not blocking:
+        return None
+    text = ", ".join(f"{word} ({seen})" for word, seen in blocking.items())
+    return Reason(text, f"--allow {','.join(blocking)} to prune it", tuple(blocking))
+
+
+def _refused_by_target(weight: Weight, rule: Rule) -> Reason | None:
+    if rule.target is None:
+        return None
+    verdicts = [rule.target.judge(weight, use) for use in weight.uses]
+    refused = next((verdict for verdict in verdicts if verdict.refusal), None)
+    return Reason(refused.refusal, refused.advice) if refused else None
+
+
+def does_not_fit(weight: Weight, pattern: Pattern) -> Reason | None:
+    """A mask belongs to the stored tensor: the pattern must be the same along all uses, and have at least one unit."""
+    keys = {_fit_key(use, pattern) for use in weight.uses}
+    if len(keys) > 1:
+        users = " and ".join(dict.fromkeys(f"{use.op} '{use.node}'" for use in weight.uses))
+        return Reason(f"one tensor along two axes: {users} reduce over different axes of it", "--pattern unstructured fits every use")
+    units = pattern.units(weight.uses[0].shape4)
+    if units == 0:
+        return Reason(_no_unit(weight.uses[0], pattern), "choose a smaller pattern, or pad the channels in the model")
+    return None
+
+
+def _fit_key(use: Use, pattern: Pattern) -> object:
+    if pattern.name == "unstructured":
+        return ""
+    return use.groups_key(pattern.m) if isinstance(pattern, NM) else use.matrix_key()
+
+
+def _no_unit(use: Use, pattern: Pattern) -> str:
+    group, out, inputs, taps = use.shape4
+    where = "inputs per group" if group > 1 else "inputs"
+    return f"{inputs} {where} and {out} outputs hold no whole unit of {pattern.text}"
+
+
+def _allocated(rows: list[PlanRow], rule: Rule) -> list[PlanRow]:
+    """Give every planned row its count."""
+    if rule.pattern is None:
+        return rows
+    candidates = [Candidate(row.matrix, rule.pattern, rule.score) for row in rows if row.pattern]
+    if rule.allocation.name != "uniform":
+        for candidate in candidates:
+            candidate.matrix.check_finite()
+    counts = rule.allocation.allocate(candidates, rule.sparsity, rule.pattern) if candidates else {}
+    return [PlanRow(row.name, row.weight, row.pattern, counts[row.name]) if row.pattern else row for row in rows]

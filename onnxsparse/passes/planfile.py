@@ -1,0 +1,225 @@
+"""A plan as a YAML file: written, read by a person, edited, and taken back.
+
+Every weight is an entry; what a person may change is `pattern` (a pattern, or `dense`) and `sparsity`. Counts follow
+from these two. The digest of each tensor tells whether the plan was made for the same numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from onnxsparse import patterns
+from onnxsparse.errors import OnnxSparseError, PlanError, nearest
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.matrices import SLAB
+from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit, names_of
+from onnxsparse.passes.rule import Rule, read_sparsity
+from onnxsparse.patterns import Pattern
+from onnxsparse.report.rows import DENSE
+from onnxsparse.version import __version__
+
+VERSION = 1
+_KEYS = ("name", "layers", "shape", "dtype", "pattern", "sparsity", "reason", "crc32")
+_HEAD = """# What onnxsparse would do to each weight. Edit `pattern` (such as "2:4", unstructured, dense) and `sparsity`,
+# then: onnxsparse prune MODEL -o OUT --plan THIS_FILE
+"""
+
+
+class PlainLoader(yaml.SafeLoader):
+    """Safe YAML in which 2:4 is a text (old YAML reads it as a base-60 number) and 1e-5 is a number."""
+
+
+_NUMBERS = (
+    ("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+$"), "-+0123456789"),
+    ("tag:yaml.org,2002:float", re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$"), "-+.0123456789"),
+)
+PlainLoader.yaml_implicit_resolvers = {
+    first: [entry for entry in entries if entry[0].rpartition(":")[2] in ("bool", "null", "merge")]
+    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _regexp, _first in _NUMBERS:
+    PlainLoader.add_implicit_resolver(_tag, _regexp, list(_first))
+
+
+def write_plan(plan: Plan, model: Model) -> str:
+    """The plan as the text of a YAML file."""
+    entries = [_entry(row) for row in plan.rows]
+    document = {
+        "onnxsparse_plan": VERSION,
+        "version": __version__,
+        "target": plan.rule.target.text if plan.rule.target else None,
+        "score": plan.rule.score.name,
+        "input_sha256": model.sha256(),
+        "weights": entries,
+    }
+    return _HEAD + yaml.dump(document, sort_keys=False, allow_unicode=True, width=100_000, default_flow_style=None)
+
+
+def _entry(row: PlanRow) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": row.name,
+        "layers": ", ".join(row.weight.layers),
+        "shape": list(row.weight.shape),
+        "dtype": row.weight.tensor.kind,
+        "pattern": row.pattern.text if row.pattern else DENSE,
+        "sparsity": row.sparsity,
+        "reason": row.reason,
+        "crc32": digest(row.weight) if row.weight.tensor.readable else None,
+    }
+    return {key: value for key, value in entry.items() if value not in (None, "")}
+
+
+def digest(weight: Weight) -> str:
+    """A checksum of a weight's stored numbers."""
+    crc, tensor = 0, weight.tensor
+    for start in range(0, tensor.size, SLAB):
+        crc = zlib.crc32(tensor.read(start, min(start + SLAB, tensor.size)), crc)
+    return f"{crc:08x}"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One entry of a plan file, read and checked on its own."""
+
+    name: str
+    pattern: Pattern | None
+    sparsity: float | None
+    shape: tuple[int, ...] | None
+    reason: str
+    crc32: str
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    path: str
+    target: str
+    score: str
+    entries: tuple[Promise, ...]
+
+
+def read_plan(path: str) -> PlanFile:
+    """Read a plan file; an error says where it is wrong."""
+    document = _load(path)
+    if not isinstance(document, Mapping) or not isinstance(document.get("weights"), list):
+        raise PlanError(f"{path} is not an onnxsparse plan: it has no list of `weights` (write one with `onnxsparse plan`)")
+    if document.get("onnxsparse_plan") != VERSION:
+        raise PlanError(f"{path}: `onnxsparse_plan: {VERSION}` expected, found {document.get('onnxsparse_plan')!r}")
+    entries = tuple(_promise(entry, index, path) for index, entry in enumerate(document["weights"], 1))
+    names = [entry.name for entry in entries]
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None:
+        raise PlanError(f"{path}: weight '{twice}' stands there twice")
+    return PlanFile(path, str(document.get("target") or ""), str(document.get("score") or "magnitude"), entries)
+
+
+def _load(path: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return yaml.load(file, Loader=PlainLoader)  # noqa: S506 - PlainLoader is a SafeLoader
+    except OSError as error:
+        raise PlanError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise PlanError(f"{path} is not valid YAML: {' '.join(str(error).split())[:200]}") from error
+
+
+def _promise(entry: Any, index: int, path: str) -> Promise:
+    where = f"{path}, weight {index}"
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), (str, int)):
+        raise PlanError(f"{where} has no name")
+    unknown = next((key for key in entry if key not in _KEYS), None)
+    if unknown is not None:
+        raise PlanError(f"{where} ('{entry['name']}') has an unknown key {str(unknown)[:40]!r}{nearest(str(unknown), _KEYS)}")
+    try:
+        pattern = _pattern(entry.get("pattern"))
+        sparsity = read_sparsity(entry.get("sparsity")) if pattern and pattern.takes_sparsity else None
+    except OnnxSparseError as error:
+        raise PlanError(f"{where} ('{entry['name']}'): {error}") from error
+    if pattern and pattern.takes_sparsity and sparsity is None:
+        raise PlanError(f"{where} ('{entry['name']}'): pattern {pattern.text} needs a sparsity")
+    return Promise(str(entry["name"]), pattern, sparsity, _shape(entry, where), str(entry.get("reason") or ""), str(entry.get("crc32") or ""))
+
+
+def _pattern(text: Any) -> Pattern | None:
+    if text is None:
+        raise PlanError("has no pattern (write `dense` to leave it alone)")
+    return None if str(text).strip() == DENSE else patterns.parse(str(text))
+
+
+def _shape(entry: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
+    shape = entry.get("shape")
+    if shape is None:
+        return None
+    if not isinstance(shape, list) or not all(isinstance(dim, int) for dim in shape):
+        raise PlanError(f"{where} ('{entry['name']}'): a shape is a list of whole numbers")
+    return tuple(shape)
+
+
+def plan_from_file(file: PlanFile, model: Model, rule: Rule) -> tuple[Plan, list[str]]:
+    """The plan that a file describes for a model, and remarks where the model is not the one it was made for."""
+    names = names_of(model.weights)
+    weights = {names[id(weight)]: weight for weight in model.weights}
+    promised = {entry.name: entry for entry in file.entries}
+    for name in promised:
+        if name not in weights:
+            raise PlanError(f"{file.path}: the model has no weight '{name}'{nearest(name, weights)}")
+    rows = tuple(_planned(promised.get(name), name, weight, file.path) for name, weight in weights.items())
+    return Plan(rows, rule), _remarks(rows, promised)
+
+
+def _planned(entry: Promise | None, name: str, weight: Weight, path: str) -> PlanRow:
+    if entry is None:
+        return PlanRow(name, weight, reason=f"not in {path}", advice="add it to the plan to prune it")
+    if entry.shape is not None and entry.shape != weight.shape:
+        raise PlanError(f"{path}: weight '{name}' has shape {list(entry.shape)} in the plan and {list(weight.shape)} in the model")
+    if entry.pattern is None:
+        return PlanRow(name, weight, reason=entry.reason or "dense in the plan", chosen=True)
+    if weight.refusal:
+        raise PlanError(f"{path}: weight '{name}' cannot be pruned: {weight.refusal}")
+    misfit = does_not_fit(weight, entry.pattern)
+    if misfit:
+        raise PlanError(f"{path}: weight '{name}' cannot have {entry.pattern.text}: {misfit.text}")
+    return PlanRow(name, weight, entry.pattern, entry.pattern.drop_count(weight.uses[0].shape4, entry.sparsity))
+
+
+def _remarks(rows: tuple[PlanRow, ...], promised: Mapping[str, Promise]) -> list[str]:
+    other = [row.name for row in rows if row.pattern and _changed(row, promised.get(row.name))]
+    if not other:
+        return []
+    return [f"{len(other)} planned weights hold other numbers than when the plan was written (the first: '{other[0]}')"]
+
+
+def _changed(row: PlanRow, entry: Promise | None) -> bool:
+    return entry is not None and bool(entry.crc32) and entry.crc32 != digest(row.weight)
+
+
+def with_masks(plan: Plan, masks: Mapping[str, Any], path: str) -> Plan:
+    """A plan whose rows are the given masks (arrays by tensor name, non-zero = keep)."""
+    known = {row.name for row in plan.rows}
+    for name in masks:
+        if name not in known:
+            raise PlanError(f"{path}: the model has no weight '{name}'{nearest(name, known)}")
+    return Plan(tuple(_masked(row, masks, path, plan.rule) for row in plan.rows), plan.rule)
+
+
+def _masked(row: PlanRow, masks: Mapping[str, Any], path: str, rule: Rule) -> PlanRow:
+    if row.name not in masks:
+        return PlanRow(row.name, row.weight, reason=f"{path} has no mask for it", chosen=True)
+    mask = masks[row.name]
+    if row.weight.refusal:
+        raise PlanError(f"{path}: weight '{row.name}' cannot be pruned: {row.weight.refusal}")
+    if mask.shape != row.weight.shape or mask.dtype.kind not in "biuf":
+        raise PlanError(f"{path}: the mask of '{row.name}' has shape {list(mask.shape)}, the weight {list(row.weight.shape)}")
+    keep = mask.reshape(-1) != 0
+    pattern = rule.pattern or patterns.parse("unstructured")
+    drop = int(keep.size - keep.sum()) if pattern.name == "unstructured" else pattern.drop_count(row.use.shape4, rule.sparsity or 0.0)
+    broken = pattern.violations(row.use.matrix(~keep), drop)
+    if broken:
+        raise PlanError(f"{path}: the mask of '{row.name}' breaks {pattern.text} in {broken.count} places")
+    return replace(row, pattern=pattern, drop=drop, reason="", advice="", words=(), keep=keep)

@@ -1,0 +1,91 @@
+"""What was done, written into the model's metadata, and read back by `verify`.
+
+    onnxsparse.version        the version that wrote it
+    onnxsparse.pattern        the pattern asked for; `mixed` where a plan had several
+    onnxsparse.sparsity       the level asked for, where the pattern takes one
+    onnxsparse.target         the device, where one was named
+    onnxsparse.input_sha256   the digest of the dense file; it survives later runs
+    onnxsparse.plan           JSON: for every pruned weight its pattern and count, for every dense one the reason
+
+While masks are in the graph the same keys stand under `onnxsparse.mask.`, so that dropping the masks drops them too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from onnxsparse.errors import ModelError
+from onnxsparse.graph.model import Model
+from onnxsparse.passes.plan import Plan
+from onnxsparse.version import __version__
+
+PREFIX = "onnxsparse."
+MASKED = "onnxsparse.mask."
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The plan that a file carries: pattern text and count by weight, and the reasons of the dense ones."""
+
+    pruned: dict[str, tuple[str, int]]
+    dense: dict[str, tuple[str, bool]]
+    target: str = ""
+
+
+def record(model: Model, plan: Plan, prefix: str = PREFIX) -> None:
+    """Write the plan into the metadata. The digest of the first input is kept through later runs."""
+    origin = model.metadata.get(prefix + "input_sha256") or model.metadata.get(PREFIX + "input_sha256")
+    values = {
+        "version": __version__,
+        "pattern": _pattern(plan),
+        "sparsity": "" if plan.rule.sparsity is None else repr(plan.rule.sparsity),
+        "target": plan.rule.target.text if plan.rule.target else "",
+        "input_sha256": origin or model.sha256(),
+        "plan": _rows(plan),
+    }
+    kept = {prefix + key: value for key, value in values.items() if value}
+    for key in values:
+        if prefix + key not in kept:
+            model.drop_metadata_key(prefix + key)
+    model.set_metadata(kept)
+
+
+def _pattern(plan: Plan) -> str:
+    texts = {row.pattern.text for row in plan.rows if row.pattern}
+    if plan.rule.pattern is not None:
+        texts |= {plan.rule.pattern.text}
+    return texts.pop() if len(texts) == 1 else "mixed" if texts else "none"
+
+
+def _rows(plan: Plan) -> str:
+    pruned = {row.name: [row.pattern.text, row.drop] for row in plan.rows if row.pattern}
+    dense = {row.name: [row.reason, row.chosen] for row in plan.rows if row.pattern is None}
+    return json.dumps({"pruned": pruned, "dense": dense}, separators=(",", ":"), ensure_ascii=False)
+
+
+def recorded(model: Model) -> Recorded | None:
+    """The plan in the metadata, of masks in the graph first; None when there is none."""
+    metadata = model.metadata
+    for prefix in (MASKED, PREFIX):
+        if prefix + "plan" in metadata:
+            return _read(metadata[prefix + "plan"], metadata.get(prefix + "target", ""))
+    return None
+
+
+def _read(text: str, target: str) -> Recorded:
+    try:
+        data: Any = json.loads(text)
+        pruned = {str(name): (str(row[0]), int(row[1])) for name, row in data["pruned"].items()}
+        dense = {str(name): (str(row[0]), bool(row[1])) for name, row in data["dense"].items()}
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise ModelError("the onnxsparse.plan in the model's metadata is damaged; name a --pattern or --target") from error
+    return Recorded(pruned, dense, target)
+
+
+def settle(model: Model) -> None:
+    """Masks were folded: what stood under `onnxsparse.mask.` is now simply what was done."""
+    moved = {PREFIX + key[len(MASKED) :]: value for key, value in model.metadata.items() if key.startswith(MASKED)}
+    model.drop_metadata(MASKED)
+    model.set_metadata(moved)

@@ -1,0 +1,97 @@
+"""What the user asked for, checked once: the pattern or target, how much, by which score, and which weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from onnxsparse import allocations, patterns, scores, targets
+from onnxsparse.allocations import Allocation
+from onnxsparse.errors import OptionError, nearest
+from onnxsparse.passes.names import NameFilter
+from onnxsparse.patterns import Pattern
+from onnxsparse.scores import Score
+from onnxsparse.targets import Target
+
+WORDS = {
+    "embedding": "lookup tables",
+    "tied-embedding": "lookup tables that are an output layer too",
+    "stem": "convolutions with fewer than 4 input channels",
+    "depthwise": "depthwise convolutions under N:M",
+    "small": "weights of fewer than 256 elements",
+    "basis": "recognisably fixed filterbanks and interpolation matrices",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One checked request. `pattern` is None only where masks or a plan say everything."""
+
+    pattern: Pattern | None
+    target: Target | None = None
+    sparsity: float | None = None
+    allocation: Allocation = field(default_factory=lambda: allocations.parse("uniform"))
+    score: Score = field(default_factory=lambda: scores.parse("magnitude"))
+    names: NameFilter = field(default_factory=NameFilter)
+    allow: frozenset[str] = frozenset()
+
+    @classmethod
+    def make(
+        cls,
+        pattern: str | None = None,
+        target: str | None = None,
+        sparsity: float | str | None = None,
+        allocation: str = "uniform",
+        score: str = "magnitude",
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        allow: Sequence[str] = (),
+        seed: int = 0,
+    ) -> Rule:
+        device = targets.parse(target) if target else None
+        shape = patterns.parse(pattern) if pattern else None
+        if device and shape and patterns.parse(device.pattern).text != shape.text:
+            raise OptionError(f"target {device.text} demands {device.pattern}, not {shape.text}; give one of the two")
+        shape = patterns.parse(device.pattern) if device else shape
+        by = scores.parse(f"random:seed={seed}" if score == "random" else score)
+        names = NameFilter(tuple(include), tuple(exclude))
+        return cls(shape, device, read_sparsity(sparsity), allocations.parse(allocation), by, names, read_words(allow))
+
+    def demand(self, level: bool = True) -> Rule:
+        """Refuse a request that does not say enough, or says too much."""
+        if self.pattern is None:
+            raise OptionError("say which zeros you want: --pattern (such as 2:4 or unstructured) or --target (such as ampere)")
+        if self.sparsity is not None and not self.pattern.takes_sparsity:
+            raise OptionError(f"pattern {self.pattern.text} fixes its own sparsity; leave --sparsity out")
+        if level and self.sparsity is None and self.pattern.takes_sparsity:
+            raise OptionError(f"pattern {self.pattern.text} needs --sparsity, such as --sparsity 0.8")
+        if not self.allocation.supports(self.pattern):
+            raise OptionError(f"allocation {self.allocation.name} does not work with pattern {self.pattern.text}; use uniform")
+        return self
+
+    def without_names(self) -> Rule:
+        return replace(self, names=NameFilter())
+
+
+def read_sparsity(value: float | str | None) -> float | None:
+    """A share from 0 to below 1; `80%` is 0.8."""
+    if value is None:
+        return None
+    text = str(value).strip()
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise OptionError(f"--sparsity takes a share such as 0.8 or 80%, not {text[:40]!r}") from None
+    if not 0 <= share < 1 or math.isnan(share):
+        hint = f"; did you mean {share:g}%?" if 1 < share < 100 else ""
+        raise OptionError(f"--sparsity lies from 0 to below 1, not at {text[:40]}{hint}")
+    return share
+
+
+def read_words(given: Sequence[str]) -> frozenset[str]:
+    words = [word.strip() for entry in given for word in entry.split(",") if word.strip()]
+    for word in words:
+        if word not in WORDS:
+            raise OptionError(f"--allow does not know {word[:40]!r}{nearest(word, WORDS) or ' (known: ' + ', '.join(WORDS) + ')'}")
+    return frozenset(words)

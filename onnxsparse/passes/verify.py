@@ -1,0 +1,176 @@
+"""Proving that the zeros of a model are where a pattern, a device or a plan wants them.
+
+1. For each (tensor, use): does the pattern hold, how often not, and where first; may the device use it; does it pay.
+2. What is expected comes from a plan file, from the rule the user named, or from what the model's metadata records.
+3. Every weight that is not checked is a row with its reason.
+4. Nothing is run, and nothing of what prunes is used but the table of facts and the patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from onnxsparse import patterns
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.passes.matrices import Matrix
+from onnxsparse.patterns import Pattern
+from onnxsparse.patterns.nm import NM
+from onnxsparse.targets import Target, Verdict
+from onnxsparse.values import Array, Values
+
+PLACES = 5
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one weight has to have: `drop` units of a pattern, or a reason why it is not looked at."""
+
+    name: str
+    weight: Weight
+    pattern: Pattern | None = None
+    drop: int = 0
+    reason: str = ""
+    advice: str = ""
+    words: tuple[str, ...] = ()
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class UseChecked:
+    """The three answers for one use."""
+
+    use: Use
+    violations: int
+    places: tuple[tuple[int, ...], ...]
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One weight after the check."""
+
+    expected: Expected
+    zeros: int | None = None
+    uses: tuple[UseChecked, ...] = ()
+    missing: str = ""
+
+    @property
+    def status(self) -> str:
+        if self.expected.pattern is None:
+            return "unchecked"
+        return "violated" if self.missing or any(use.violations for use in self.uses) else "holds"
+
+
+@dataclass
+class _Tally:
+    zeros: int = 0
+    violations: dict[int, int] = field(default_factory=dict)
+    places: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+
+
+class Verify:
+    """Checks what is expected of every weight."""
+
+    def __init__(self, expected: list[Expected], target: Target | None) -> None:
+        self._expected, self._target = expected, target
+
+    def __call__(self) -> list[Checked]:
+        return [self._check(expected) for expected in self._expected]
+
+    def _check(self, expected: Expected) -> Checked:
+        weight, pattern = expected.weight, expected.pattern
+        if pattern is None:
+            return Checked(expected)
+        zeros = _Zeros(expected)
+        tally = zeros.by_groups(pattern) if isinstance(pattern, NM) else zeros.by_units(pattern, expected.drop)
+        uses = tuple(
+            UseChecked(use, tally.violations[index], tuple(tally.places[index]), self._judge(weight, use))
+            for index, use in enumerate(weight.uses)
+        )
+        return Checked(expected, tally.zeros, uses, _refused(uses))
+
+    def _judge(self, weight: Weight, use: Use) -> Verdict:
+        return self._target.judge(weight, use) if self._target else Verdict()
+
+
+def _refused(uses: tuple[UseChecked, ...]) -> str:
+    return next((checked.verdict.refusal for checked in uses if checked.verdict.refusal), "")
+
+
+class _Zeros:
+    """Reads one weight once, and holds its zeros against a pattern along every use."""
+
+    def __init__(self, expected: Expected) -> None:
+        self._expected, self._weight = expected, expected.weight
+        self._masks = [~mask.stored() for use in self._weight.uses[:1] for mask in use.masks]
+
+    def by_groups(self, pattern: NM) -> _Tally:
+        tally = _Tally()
+        for index, use in enumerate(self._weight.uses):
+            tally.violations[index], tally.places[index] = 0, []
+            for matrix, start, stop, flat in self._slabs(use, pattern.m):
+                self._count(tally, index, matrix, pattern, start, stop, flat)
+        return tally
+
+    def _slabs(self, use: Use, multiple: int) -> Iterator[tuple[Matrix, int, int, Array]]:
+        matrix = Matrix(self._expected.name, self._weight, use)
+        for start, stop, flat in matrix.slabs(multiple):
+            yield matrix, start, stop, flat
+
+    def _count(self, tally: _Tally, index: int, matrix: Matrix, pattern: NM, start: int, stop: int, flat: Array) -> None:
+        values = matrix.over(flat, start, stop)
+        masked = matrix.use.matrix(self._masked(start, stop)) if self._masks else None
+        found = pattern.check(values, 0) if masked is None else pattern.violations(values.is_zero() | masked, 0)
+        tally.violations[index] += found.count
+        if found.count and len(tally.places[index]) < PLACES:
+            numbers = matrix.use.matrix(np.arange(start, stop))
+            tally.places[index] += [self._stored(int(numbers[place])) for place in found.places]
+            del tally.places[index][PLACES:]
+        if index == 0:
+            self._demand_finite(values)
+            tally.zeros += int(np.count_nonzero(values.is_zero() if masked is None else values.is_zero() | masked))
+
+    def _demand_finite(self, values: Values) -> None:
+        if not values.all_finite():
+            raise ModelError(f"weight '{self._expected.name}' holds NaN or infinity; no verdict on a broken model")
+
+    def _masked(self, start: int, stop: int) -> Array:
+        return np.logical_or.reduce([mask[start:stop] for mask in self._masks])
+
+    def by_units(self, pattern: Pattern, drop: int) -> _Tally:
+        tally = _Tally()
+        flat = self._weight.tensor.read()
+        for index, use in enumerate(self._weight.uses):
+            matrix = Matrix(self._expected.name, self._weight, use)
+            values = matrix.over(flat, 0, flat.size)
+            self._demand_finite(values)
+            zero = values.is_zero()
+            if self._masks:
+                zero = zero | use.matrix(self._masked(0, flat.size))
+            found = pattern.violations(zero, drop)
+            tally.violations[index], tally.places[index] = found.count, list(found.places)
+            tally.zeros = int(np.count_nonzero(zero))
+        return tally
+
+    def _stored(self, number: int) -> tuple[int, ...]:
+        return tuple(int(axis) for axis in np.unravel_index(number, self._weight.shape))
+
+
+def expect_recorded(names: dict[str, Weight], pruned: dict[str, tuple[str, int]], dense: dict[str, tuple[str, bool]]) -> list[Expected]:
+    """What a recorded plan promises; a weight it does not know is a row without a promise."""
+    gone = [name for name in pruned if name not in names]
+    if gone:
+        raise OptionError(f"the recorded plan names weights that the model does not have: {', '.join(gone[:3])}")
+    return [_expected(name, weight, pruned, dense) for name, weight in names.items()]
+
+
+def _expected(name: str, weight: Weight, pruned: dict[str, tuple[str, int]], dense: dict[str, tuple[str, bool]]) -> Expected:
+    if name in pruned:
+        text, drop = pruned[name]
+        return Expected(name, weight, patterns.parse(text), drop)
+    reason, chosen = dense.get(name, ("the recorded plan does not mention it", False))
+    return Expected(name, weight, reason=reason or "left dense", chosen=chosen)

@@ -1,0 +1,1 @@
+"""What came out: frozen rows, and one renderer each for the terminal and for JSON."""

@@ -1,0 +1,89 @@
+"""The rows of every report. Each weight of the model is one row: what was done, or why not and what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+DENSE = "dense"
+
+
+@dataclass(frozen=True)
+class UseRow:
+    """One node that uses the weight, and the axes of the stored tensor by role."""
+
+    op: str
+    node: str
+    slot: int
+    reduction: tuple[int, ...]
+    out: tuple[int, ...]
+    groups: int = 1
+    matrix: tuple[int, ...] = ()
+    verdict: str = ""
+    may_use: bool | None = None
+    pays: bool | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One weight. `name` is unique in the report; `zeros` counts zeros after the command."""
+
+    name: str
+    scope: str
+    shape: tuple[int, ...]
+    dtype: str
+    storage: str
+    status: str
+    pattern: str = DENSE
+    size: int = 0
+    zeros: int | None = None
+    dropped: int | None = None
+    ragged: int = 0
+    reason: str = ""
+    advice: str = ""
+    words: tuple[str, ...] = ()
+    uses: tuple[UseRow, ...] = ()
+    violations: int = 0
+    places: tuple[tuple[int, ...], ...] = ()
+    macs: int | None = None
+    bytes_dense: int = 0
+    bytes_sparse: int = 0
+
+    @property
+    def sparsity(self) -> float | None:
+        return None if self.zeros is None or not self.size else self.zeros / self.size
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all rows, and the model's own size."""
+
+    weights: int = 0
+    done: int = 0
+    elements: int = 0
+    zeros: int = 0
+    bytes_dense: int = 0
+    bytes_sparse: int = 0
+    file_bytes: int = 0
+    macs: int | None = None
+    macs_left: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command found or did. `ok` is False when a verification does not hold."""
+
+    command: str
+    model: str
+    rule: str
+    rows: tuple[Row, ...]
+    totals: Totals
+    ok: bool = True
+    output: str = ""
+    notes: tuple[str, ...] = ()
+    next_step: str = ""
+    details: dict[str, object] = field(default_factory=dict)
+
+    def row(self, name: str) -> Row:
+        """The row of one tensor."""
+        return next(row for row in self.rows if row.name == name)

@@ -1,0 +1,48 @@
+"""What a target is: which zeros a device can use, for which weights, and whether they are likely to pay."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.plugins import Plugin
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a device makes of one use of a weight. `refusal` is empty when the device may use the zeros."""
+
+    refusal: str = ""
+    advice: str = ""
+    pays: bool = True
+    remark: str = ""
+
+
+class Target(Plugin, ABC):
+    """A device's rules."""
+
+    kind: ClassVar[str] = "targets"
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The canonical text: `parse(target.text).text == target.text`."""
+
+    @property
+    @abstractmethod
+    def pattern(self) -> str:
+        """The pattern that the device demands."""
+
+    @abstractmethod
+    def judge(self, weight: Weight, use: Use) -> Verdict:
+        """May the device use zeros of the pattern here, and are they likely to pay?"""
+
+    @abstractmethod
+    def next_step(self, path: str) -> str:
+        """The command that takes the sparse file to the device."""
+
+    def note(self, kinds: set[str]) -> str:  # noqa: ARG002 - most targets have nothing to say
+        """A remark on the element types of the checked weights."""
+        return ""

@@ -1,11 +1,19 @@
-"""onnxsparse: makes ONNX models sparse, from any framework, and proves that the zeros fit the hardware."""
+"""onnxsparse: makes ONNX models sparse, from any framework, and proves that the zeros fit the hardware.
+
+The names are imported when they are first used, so that `onnxsparse --help` does not wait for onnx.
+"""
 
 from __future__ import annotations
 
-from onnxsparse.api import Result, compare, fold_masks, insert_masks, inspect, load, plan, prune, verify
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.report.rows import Report, Row
 from onnxsparse.version import __version__
+
+if TYPE_CHECKING:
+    from onnxsparse.api import Result, compare, fold_masks, insert_masks, inspect, load, plan, prune, verify
+    from onnxsparse.report.rows import Report, Row
 
 __all__ = [
     "OnnxSparseError",
@@ -22,3 +30,14 @@ __all__ = [
     "prune",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        home = "onnxsparse.report.rows" if name in ("Report", "Row") else "onnxsparse.api"
+        return getattr(importlib.import_module(home), name)
+    raise AttributeError(f"module 'onnxsparse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

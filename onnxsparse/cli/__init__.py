@@ -1,0 +1,121 @@
+"""The command line: one file a command. `main(argv)` returns the exit code and never lets a traceback out.
+
+    0   done, or the verification holds
+    1   a verification failed, or something was left out under --strict (then nothing is written)
+    2   the user's mistake: one line on stderr says what, where, and what to do
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from onnxsparse.errors import OnnxSparseError, OptionError, nearest
+from onnxsparse.version import __version__
+
+COMMANDS = {
+    "inspect": "list every weight, how it is used and what holds it back",
+    "plan": "write down what prune would do, to read, edit and pass to --plan",
+    "prune": "write zeros into the weights, by a pattern or for a device",
+    "mask": "insert mask-multiply nodes; the weights stay as they are",
+    "fold": "fold every mask into its weight and remove the nodes",
+    "verify": "prove that the zeros fit a pattern, a device or a plan",
+    "compare": "run a dense and a sparse model and measure how far the outputs are",
+    "list": "show every pattern, score, allocation and target with its options",
+}
+
+
+class _Parser(ArgumentParser):
+    """One line for a mistake, without the usage block."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; see `{self.prog} --help`")
+
+
+def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> ArgumentParser:
+    """The parser of all commands, or of some: a command's options are only built when it is called."""
+    parser = _Parser("onnxsparse", description="Makes ONNX models sparse and proves that the zeros fit the hardware.")
+    parser.add_argument("--version", action="version", version=f"onnxsparse {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name in COMMANDS:
+        command = commands.add_parser(name, help=COMMANDS[name], description=COMMANDS[name][:1].upper() + COMMANDS[name][1:] + ".")
+        if name in names:
+            module = importlib.import_module(f"onnxsparse.cli.{name}_command")
+            module.add_arguments(command)
+            _add_shared(command)
+            command.set_defaults(run=module.run)
+    return parser
+
+
+def _add_shared(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong")
+    group.add_argument("-v", "--verbose", action="store_true", help="name every layer and every weight")
+    group.add_argument("--debug", action="store_true", help=SUPPRESS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    _stop_cleanly()
+    try:
+        return _run(words)
+    except OnnxSparseError as error:
+        return _fail(error.exit_code, str(error), words)
+    except KeyboardInterrupt:
+        return _fail(130, "interrupted; nothing was written", words)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except MemoryError:
+        return _fail(2, "not enough memory for this model", words)
+    except RecursionError:
+        return _fail(2, "the model is nested too deep", words)
+    except OSError as error:
+        return _fail(2, f"{error.filename or 'file'}: {error.strerror or error}", words)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    except Exception as error:  # a defect of ours still gives one line; --debug shows the rest
+        return _fail(2, f"internal error ({type(error).__name__}: {error}); please report it with the model", words)
+
+
+def _run(words: list[str]) -> int:
+    name = next((word for word in words if not word.startswith("-")), "")
+    if name and name not in COMMANDS:
+        raise OptionError(f"unknown command {name[:40]!r}{nearest(name, COMMANDS) or ' (see `onnxsparse --help`)'}")
+    parser = build_parser((name,) if name else ())
+    arguments = parser.parse_args(words)
+    if not arguments.command:
+        parser.print_help()
+        return 0
+    code: int = arguments.run(arguments)
+    return code
+
+
+def _fail(code: int, message: str, words: list[str]) -> int:
+    if "--debug" in words:
+        import traceback
+
+        traceback.print_exc()
+    print("onnxsparse: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201 - the one line for a mistake
+    return code
+
+
+def _stop_cleanly() -> None:
+    """SIGTERM ends the process through the cleanup of half-written files."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    try:
+        signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread: the caller handles signals
+        return
+
+
+__all__ = ["COMMANDS", "Namespace", "build_parser", "main"]

@@ -1,0 +1,60 @@
+"""Options that several commands share, said once."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+RULE = ("pattern", "target", "sparsity", "score", "allocation", "include", "exclude", "allow", "seed")
+
+
+def add_model(parser: ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="the .onnx file")
+
+
+def add_output(parser: ArgumentParser, what: str, required: bool = True) -> None:
+    parser.add_argument("-o", "--output", metavar="OUT", required=required, help=what)
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+
+
+def add_rule(parser: ArgumentParser) -> None:
+    """What to prune, how much, and which weights."""
+    group = parser.add_argument_group("which zeros")
+    group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
+    group.add_argument("--target", help="a device instead of a pattern: ampere or ampere:PROFILE")
+    group.add_argument("--sparsity", metavar="SHARE", help="how much goes, such as 0.8 or 80%% (N:M fixes its own)")
+    group.add_argument("--score", default="magnitude", help="what goes first: magnitude (default) or random")
+    group.add_argument("--allocation", default="uniform", help="how it is shared out: uniform (default), global or erk")
+    group.add_argument("--seed", type=int, default=0, help="for scores that draw numbers (default 0)")
+    add_names(parser)
+
+
+def add_names(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("which weights")
+    names = {"nargs": "+", "action": "extend", "default": [], "metavar": "X"}
+    group.add_argument("--include", help="only these: tensor or layer names, globs, re:PATTERN, operator kinds", **_plain(names))
+    group.add_argument("--exclude", help="all but these", **_plain(names))
+    allow = "prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis"
+    group.add_argument("--allow", metavar="WORD,...", nargs="+", action="extend", default=[], help=allow)
+
+
+def _plain(options: dict[str, Any]) -> Any:
+    return {**options, "default": []}
+
+
+def add_plan(parser: ArgumentParser, masks: bool = True) -> None:
+    parser.add_argument("--plan", metavar="PLAN.yaml", help="a plan written by `onnxsparse plan`, perhaps edited")
+    if masks:
+        parser.add_argument("--masks", metavar="MASKS.npz", help="masks of your own by tensor name, non-zero = keep")
+
+
+def add_strict(parser: ArgumentParser) -> None:
+    parser.add_argument("--strict", action="store_true", help="exit 1 when anything is left out that you did not exclude")
+
+
+def add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
+
+
+def rule_of(arguments: Namespace, names: tuple[str, ...] = RULE) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in names}

@@ -1,0 +1,39 @@
+"""`onnxsparse compare DENSE SPARSE`"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from onnxsparse.cli import arguments as shared
+from onnxsparse.errors import OptionError
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("dense", metavar="DENSE", help="the dense .onnx file")
+    parser.add_argument("sparse", metavar="SPARSE", help="its sparse form")
+    data = "an .npz with arrays named as the inputs, or an .npy for the only one; first axis = samples"
+    parser.add_argument("--data", metavar="DATA", help=data)
+    parser.add_argument("--samples", type=int, help="how many samples (default: all of the data, or 8 random ones)")
+    parser.add_argument("--seed", type=int, default=0, help="for random inputs (default 0)")
+    parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="the size of a dynamic dimension (default 1)")
+    shared.add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from onnxsparse import api
+    from onnxsparse.cli.finish import finish, watched
+
+    if arguments.samples is not None and arguments.samples < 1:
+        raise OptionError(f"--samples takes a number from 1, not {arguments.samples}")
+    dims = dict(_dim(text) for text in arguments.dim)
+    options = {"data": arguments.data, "samples": arguments.samples, "seed": arguments.seed, "dims": dims}
+    with watched(arguments):
+        report = api.compare(arguments.dense, arguments.sparse, **options).report
+    return finish(report, arguments)
+
+
+def _dim(text: str) -> tuple[str, int]:
+    name, _, size = text.rpartition("=")
+    if not name or not size.isdigit() or not int(size):
+        raise OptionError(f"--dim takes NAME=SIZE such as --dim height=224, not {text[:40]!r}")
+    return name, int(size)

@@ -1,0 +1,49 @@
+"""What every command does with its report: show it, write the JSON, and turn the verdict into an exit code."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from onnxsparse import progress
+from onnxsparse.graph.output import write_text
+from onnxsparse.report.json import to_json
+from onnxsparse.report.rows import Report
+
+
+def finish(report: Report, arguments: Namespace) -> int:
+    """Show and save the report; return 0 when it holds, else 1."""
+    target = getattr(arguments, "json", None)
+    if target == "-":
+        sys.stdout.write(to_json(report))
+    else:
+        from onnxsparse.report.terminal import show
+
+        show(report, arguments.verbose - arguments.quiet)
+    if target and target != "-":
+        write_text(target, to_json(report), overwrite=True)
+    return 0 if report.ok else 1
+
+
+@contextmanager
+def watched(arguments: Namespace) -> Iterator[None]:
+    """Show a progress bar on a terminal while the block runs."""
+    if arguments.quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    with ExitStack() as stack:
+        bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+        tasks: dict[str, TaskID] = {}
+
+        def listen(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        stack.enter_context(progress.listening(listen))
+        yield

@@ -1,0 +1,25 @@
+"""`onnxsparse fold MODEL -o OUT`"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from onnxsparse.cli import arguments as shared
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    shared.add_model(parser)
+    shared.add_output(parser, "the model without masks to write")
+    parser.add_argument("--discard", action="store_true", help="drop the masks instead; the weights stay as they are")
+    shared.add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from onnxsparse import api
+    from onnxsparse.cli.finish import finish, watched
+
+    with watched(arguments):
+        result = api.fold_masks(
+            arguments.model, output=arguments.output, discard=arguments.discard, overwrite=arguments.overwrite
+        )
+    return finish(result.report, arguments)

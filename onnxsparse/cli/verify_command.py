@@ -1,0 +1,29 @@
+"""`onnxsparse verify MODEL`"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from onnxsparse.cli import arguments as shared
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    shared.add_model(parser)
+    group = parser.add_argument_group("against what (without any: what the model's metadata records)")
+    group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
+    group.add_argument("--target", help="a device: ampere or ampere:PROFILE")
+    group.add_argument("--sparsity", metavar="SHARE", help="the level, where the pattern takes one")
+    group.add_argument("--plan", metavar="PLAN.yaml", help="a plan written by `onnxsparse plan`")
+    shared.add_names(parser)
+    shared.add_strict(parser)
+    shared.add_json(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from onnxsparse import api
+    from onnxsparse.cli.finish import finish, watched
+
+    options = shared.rule_of(arguments, ("pattern", "target", "sparsity", "include", "exclude", "allow"))
+    with watched(arguments):
+        result = api.verify(arguments.model, plan=arguments.plan, strict=arguments.strict, **options)
+    return finish(result.report, arguments)

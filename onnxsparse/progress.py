@@ -1,0 +1,28 @@
+"""Where long work says how far it is. Silent unless somebody listens; the command line does, on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Listener = Callable[[str, int, int], None]
+
+_listener: ContextVar[Listener | None] = ContextVar("onnxsparse_progress", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Call `listener(stage, done, total)` while the block runs."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def advance(stage: str, done: int, total: int) -> None:
+    """Say that `done` of `total` are done."""
+    listener = _listener.get()
+    if listener is not None:
+        listener(stage, done, total)

@@ -1,0 +1,163 @@
+"""Reports for people: one table with totals, the reason for whatever stayed dense, and what to do next."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from onnxsparse.report.rows import DENSE, Report, Row
+
+WIDE = 160
+_STYLES = {"pruned": "green", "masked": "green", "folded": "green", "holds": "green", "planned": "green", "violated": "red", "left": "yellow"}
+_CPU = "A CPU runtime will not run this file faster: the zeros pay on the device, or in the size of a compressed file."
+
+
+def show(report: Report, verbosity: int) -> None:
+    """Print a report; with verbosity below 0 only when something does not hold."""
+    console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else _width(), highlight=False)
+    if verbosity < 0:
+        if not report.ok:
+            _print(console, [_summary(report)])
+        return
+    if report.command == "compare":
+        console.print(_distances(report))
+        return
+    if report.rows:
+        console.print(_table(report, verbosity))
+    _print(console, [*_lines(report), *_reasons(report.rows, verbosity)])
+
+
+def _width() -> int:
+    return int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdigit() else WIDE
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+
+
+def _table(report: Report, verbosity: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, justify in (("weight", "left"), ("used by", "left"), ("shape", "left"), ("type", "left"), ("matrix", "left")):
+        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for title in ("pattern", "zeros"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for row in report.rows:
+        table.add_row(*_cells(row, report.command, verbosity))
+    return table
+
+
+def _cells(row: Row, command: str, verbosity: int) -> list[Any]:
+    status = _status(row, command)
+    return [
+        Text(row.name),
+        Text(_users(row, verbosity)),
+        "x".join(map(str, row.shape)) or "scalar",
+        row.dtype,
+        _matrix(row),
+        "" if row.pattern == DENSE else row.pattern,
+        _percent(row),
+        Text(status, style=_STYLES.get(row.status, "dim")),
+    ]
+
+
+def _status(row: Row, command: str) -> str:
+    if command == "inspect":
+        return ", ".join(row.words) if row.words else ("" if row.status == "prunable" else "cannot")
+    return row.status + (" *" if row.ragged and row.pattern != DENSE else "")
+
+
+def _users(row: Row, verbosity: int) -> str:
+    if verbosity > 0:
+        return ", ".join(f"{use.op} {use.node}" for use in row.uses)
+    operators = dict.fromkeys(use.op for use in row.uses)
+    count = f" x{len(row.uses)}" if len(row.uses) > 1 else ""
+    return ", ".join(operators) + count
+
+
+def _matrix(row: Row) -> str:
+    """What the hardware sees: groups x outputs x inputs x taps, without ones."""
+    if not row.uses:
+        return ""
+    group, out, inputs, taps = row.uses[0].matrix
+    return (f"{group} x " if group > 1 else "") + f"{out} <- {inputs}" + (f" x {taps}" if taps > 1 else "")
+
+
+def _percent(row: Row) -> str:
+    zeros = row.zeros if row.zeros is not None else row.dropped
+    return "" if zeros is None or not row.size else f"{100 * zeros / row.size:.1f} %"
+
+
+def _summary(report: Report) -> str:
+    totals = report.totals
+    bad = sum(row.status == "violated" for row in report.rows)
+    if report.command == "verify":
+        verdict = "holds" if report.ok else "DOES NOT HOLD"
+        return f"{verdict}: {report.model} against {report.rule}: {totals.done} of {totals.weights} weights hold, {bad} do not"
+    share = f", {100 * totals.zeros / totals.elements:.1f} % of all weight elements are zero" if totals.elements else ""
+    verb = {"inspect": "prunable", "plan": "planned", "prune": "pruned", "mask": "masked", "fold": "folded"}[report.command]
+    return f"{totals.done} of {totals.weights} weights {verb}{share}"
+
+
+def _lines(report: Report) -> list[str]:
+    totals = report.totals
+    lines = ["", _summary(report)]
+    if report.command in ("plan", "prune", "mask", "verify") and totals.bytes_dense:
+        lines.append(f"weights: {_bytes(totals.bytes_dense)} dense, {_bytes(totals.bytes_sparse)} once stored sparse")
+    if totals.macs and totals.macs_left is not None:
+        left = f", {_count(totals.macs_left)} left ({100 * totals.macs_left / totals.macs:.0f} %)" if totals.zeros else ""
+        lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
+    lines += report.notes
+    if report.output:
+        lines.append(f"written: {report.output}")
+    if report.next_step:
+        lines += [f"next, on the device: {report.next_step}", _CPU]
+    elif report.command == "prune" and totals.done:
+        lines.append(_CPU)
+    return lines
+
+
+def _reasons(rows: Sequence[Row], verbosity: int) -> list[str]:
+    """The weights that stayed dense by reason, so that a hundred alike take one line."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.reason:
+            groups.setdefault((row.reason, row.advice), []).append(row.name)
+    lines = ["", "not pruned or not checked, or not whole:"] if groups else []
+    for (reason, advice), names in groups.items():
+        shown = names if verbosity > 0 else names[:3]
+        more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+        lines.append(f"  {', '.join(shown)}{more}: {reason}" + (f" -> {advice}" if advice else ""))
+    return lines
+
+
+def _distances(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title=None)
+    for title in ("output", "relative distance", "largest difference", "cosine", "same winner"):
+        table.add_column(title, justify="left" if title == "output" else "right")
+    found: Any = report.details["outputs"]
+    for entry in found:
+        agreement = "" if entry["agreement"] is None else f"{100 * entry['agreement']:.1f} %"
+        table.add_row(Text(entry["output"]), f"{entry['relative']:.4g}", f"{entry['largest']:.4g}", f"{entry['cosine']:.5f}", agreement)
+    return table
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _count(count: int) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return str(count)

@@ -44,6 +44,25 @@ FEEDS: dict[str, dict[str, object]] = {
     "exported/minilm_torchscript": TOKENS,
     "exported/minilm_dynamo": TOKENS,
 }
+# file -> the least share of its weights that is pruned by default, for 2:4 and unstructured; 0.99 for those not named.
+# What stays dense: depthwise convolutions, stems, embeddings (minilm), fixed filterbanks (basic-pitch, silero), and
+# LSTM weights whose gates are cut and put together again in the graph (silero).
+LEAST: dict[str, tuple[float, float]] = {
+    "rapidocr-onnxruntime-1.4.4/ch_PP-OCRv4_det_infer": (0.95, 0.99),
+    "rapidocr-onnxruntime-1.4.4/ch_PP-OCRv4_rec_infer": (0.97, 0.99),
+    "rapidocr-onnxruntime-1.4.4/ch_ppocr_mobile_v2.0_cls_infer": (0.82, 0.99),
+    "basic-pitch-0.4.0/nmp": (0.42, 0.42),
+    "silero-vad-6.2.3/silero_vad": (0.36, 0.36),
+    "silero-vad-6.2.3/silero_vad_16k_op15": (0.35, 0.35),
+    "silero-vad-6.2.3/silero_vad_16k_sequence": (0.78, 0.78),
+    "silero-vad-6.2.3/silero_vad_half": (0.35, 0.35),
+    "silero-vad-6.2.3/silero_vad_op18_ifless": (0.84, 0.84),
+    "silero-vad-6.2.3/silero_vad_openvino_16k": (0.35, 0.35),
+    "exported/efficientnet_lite0_torchscript": (0.96, 0.99),
+    "exported/efficientnet_lite0_dynamo": (0.96, 0.99),
+    "exported/minilm_torchscript": (0.47, 0.47),
+    "exported/minilm_dynamo": (0.47, 0.47),
+}
 
 
 @pytest.fixture(scope="session")
@@ -73,22 +92,20 @@ def test_what_is_pruned_runs_and_holds_its_pattern(model_file: Path, pattern: st
     out = tmp_path / "sparse.onnx"
     sparsity = {} if pattern == "2:4" else {"sparsity": 0.7}
     report = osp.prune(model_file, pattern=pattern, output=out, **sparsity).report
-    assert run(out, feeds(model_file))
+    assert run(out, FEEDS[key(model_file)])
+    done = {row.name for row in report.rows if row.status == "pruned"}
     dense, sparse = walk.load(model_file), walk.load(out)
-    kept_dense = {row.name for row in report.rows if row.status == "dense"}
-    pruned = 0
     for before, after in zip(walk.operands(dense), walk.operands(sparse)):
         was, now = walk.rows(before, walk.real(before, dense)), walk.rows(after, walk.real(after, sparse))
-        if any(name in kept_dense for name, _ in before.leaves):
+        if not all(name in done for name, _ in before.leaves):
             assert np.array_equal(was, now), before.leaves[0][0]
             continue
-        pruned += 1
         assert_only_zeroed(was, now)
         if pattern == "2:4":
             assert_two_largest_of_four(was, now)
         else:
             assert_share_dropped(was, now, 0.7, scaled=before.leaves[0][1].data_type in INTEGERS)
-    assert pruned, "nothing was pruned"
+    assert share_of(dense, done) >= LEAST.get(key(model_file), (0.99, 0.99))[pattern == "unstructured"]
 
 
 INTEGERS = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
@@ -118,8 +135,14 @@ def assert_share_dropped(was: np.ndarray, now: np.ndarray, share: float, scaled:
         assert np.abs(was[lost]).max() <= np.abs(now[now != 0]).min()
 
 
-def feeds(model_file: Path) -> dict[str, object]:
-    return FEEDS[f"{model_file.parent.name}/{model_file.stem}"]
+def share_of(model: onnx.ModelProto, names: set[str]) -> float:
+    """The share of all weight elements that lies in the named tensors."""
+    found = {id(t): (name, np.prod(t.dims)) for o in walk.operands(model) for name, t in o.leaves}.values()
+    return float(sum(size for name, size in found if name in names) / sum(size for _, size in found))
+
+
+def key(model_file: Path) -> str:
+    return f"{model_file.parent.name}/{model_file.stem}"
 
 
 def run(path: Path, wanted: dict[str, object]) -> list[np.ndarray]:

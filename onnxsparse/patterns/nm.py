@@ -82,13 +82,15 @@ class NM(CellPattern):
         for index in blocks_of(view, BLOCK, self.cell(view.shape)):
             stride = _stride(index, axes)
             crowded = groups.crowded(flat(used(index), axes), stride)
-            again = second(index) if second and np.count_nonzero(crowded) else None
+            found = int(np.count_nonzero(crowded))
+            again = second(index) if second and found else None
             if again is not None:
                 crowded = groups.crowded(flat(again, axes), stride)
-            if len(places) < PLACES:
+                found = int(np.count_nonzero(crowded))
+            if found and len(places) < PLACES:
                 lanes = groups.first_lanes(crowded, stride, PLACES - len(places))
                 places += [_place(lane, index, axes) for lane in lanes]
-            count += int(np.count_nonzero(crowded))
+            count += found
         return Violations(count, tuple(places), self.units(view.shape))
 
     def _kept(self, values: Values, score: Score) -> Iterator[tuple[Index, Array]]:
@@ -115,5 +117,5 @@ def _place(lane: int, index: Index, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _without_signed_zeros(values: Values) -> Array | None:
     """The elements used, when some -0.0 was taken for one of them; None when there is none."""
-    sign = values.bits.dtype.type(values.reading.magnitude_bits + 1)
-    return ~values.is_zero() if np.count_nonzero(values.bits == sign) else None
+    signed = values.stored.view(f"i{values.stored.itemsize}")  # in which -0.0 is the smallest number of all
+    return ~values.is_zero() if signed.min() == np.iinfo(signed.dtype).min else None

@@ -24,6 +24,8 @@ def run(model: onnx.ModelProto, built: Built) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
+    # A constant operand is packed beforehand and then summed in another order than a computed one.
+    options.add_session_config_entry("session.disable_prepacking", "1")
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, dict(built.feeds))  # type: ignore[no-any-return]
@@ -64,7 +66,11 @@ def test_masked_model_is_valid(name: str) -> None:
     onnx.checker.check_model(osp.insert_masks(built.model, pattern="2:4", allow=EVERYTHING).model)
 
 
-@pytest.mark.parametrize("name", [name for name in RUNNING if name in BARE])
+# The runtime multiplies no bfloat16 on a CPU.
+MULTIPLIES = [name for name in RUNNING if name in BARE and not name.startswith("bfloat16")]
+
+
+@pytest.mark.parametrize("name", MULTIPLIES)
 def test_masked_outputs_are_folded_outputs(name: str) -> None:
     built = CASES[name].build()
     masked = osp.insert_masks(built.model, pattern="2:4", allow=EVERYTHING).model
@@ -100,11 +106,9 @@ def test_floats_that_prune_can_mask_can(name: str) -> None:
     masked = osp.insert_masks(built.model, pattern="2:4", allow=EVERYTHING).report
     pruned = osp.prune(built.model, pattern="2:4", allow=EVERYTHING).report
     for one in built.expected:
-        if (
-            one.dtype.startswith(("float", "bfloat"))
-            and row_of(pruned, one).status == "pruned"
-            and one.storage != "call attribute"
-        ):
+        floats = one.dtype.startswith(("float", "bfloat"))
+        reachable = one.storage != "call attribute" and one.name not in [out.name for out in built.model.graph.output]
+        if floats and reachable and row_of(pruned, one).status == "pruned":
             assert row_of(masked, one).status == "masked", row_of(masked, one).reason
 
 

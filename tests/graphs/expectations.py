@@ -29,8 +29,9 @@ REASONS = {
 
 
 def rows_of(report: Any, wanted: Expected) -> list[Any]:
-    """The rows of that tensor; one with no name of its own is known by its shape."""
-    named = [row for row in report.rows if row.name == wanted.name or not wanted.name]
+    """The rows of that tensor. Names met twice have the scope before them; no name at all is known by its shape."""
+    named = [row for row in report.rows if row.name == wanted.name or row.name.endswith("/" + wanted.name)]
+    named = named if wanted.name else list(report.rows)
     return [row for row in named if tuple(row.shape) == wanted.shape]
 
 

@@ -83,10 +83,10 @@ def basis_dfl() -> Built:
 
 @case
 def basis_dft_matrix() -> Built:
-    w = np.ascontiguousarray(cosines(32, 32)[:, 0, :].T)
+    w = np.ascontiguousarray(cosines(130, 128)[:, 0, :].T)
     use = Use("MatMul", (0,), (1,))
     return simple(
-        [node("MatMul", "x w", "y")], {"x": feed(4, 32)}, [("y", 2)], {"w": w}, [expect("w", w, use, word="basis")]
+        [node("MatMul", "x w", "y")], {"x": feed(4, 128)}, [("y", 2)], {"w": w}, [expect("w", w, use, word="basis")]
     )
 
 

@@ -19,7 +19,7 @@ KEEP: Array = np.random.default_rng(11).integers(0, 2, (16, 8)).astype(bool)
 MASKS: dict[str, Array] = {}
 
 
-LENIENT = ("mask_where_inverted",)
+LENIENT = ("mask_where_inverted", "mask_twice")
 
 
 def _masked(name: str, nodes: Sequence[NodeProto], stored: dict[str, Array], opset: int = 17) -> Callable[[], Built]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import IO, Union
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -92,16 +93,18 @@ class Model:
                 return
 
     def sha256(self) -> str:
-        """The digest of the file as it was opened (`sha256sum` gives the same), then of its data files if it has any."""
-        digest = hashlib.sha256()
+        """The digest of the file as it was opened (`sha256sum` gives the same); with data files beside it, of the file
+        and the size and CRC-32 of each of them, which is several times faster to compute."""
         if self.path is None:
-            digest.update(_serialized(self.proto))
-            return digest.hexdigest()
-        for path in [self.path, *ExternalFiles.of(self.proto, self._folder).paths]:
-            with open(path, "rb", buffering=0) as file:
-                buffer = memoryview(bytearray(1 << 20))
-                while count := file.readinto(buffer):
-                    digest.update(buffer[:count])
+            return hashlib.sha256(_serialized(self.proto)).hexdigest()
+        digest = hashlib.sha256()
+        for block in _blocks(self.path):
+            digest.update(block)
+        for path in ExternalFiles.of(self.proto, self._folder).paths:
+            crc = 0
+            for block in _blocks(path):
+                crc = zlib.crc32(block, crc)
+            digest.update(f"{os.path.getsize(path)} {crc:08x}\n".encode())
         return digest.hexdigest()
 
     @property
@@ -182,8 +185,15 @@ class Model:
             span = Stores(self._spans, self._folder).token_span(proto)
         if span is None:
             return
-        data = b"".join(piece.tobytes() for piece in edited[span].edited()) if span in edited else bytes(span.read(0, span.length))
+        data = b"".join(piece.tobytes() for piece in edited[span].edited()) if span in edited else span.read(0, span.length).tobytes()
         _set_payload(proto, data)
+
+
+def _blocks(path: str) -> Iterator[memoryview]:
+    with open(path, "rb", buffering=0) as file:
+        buffer = memoryview(bytearray(1 << 20))
+        while count := file.readinto(buffer):
+            yield buffer[:count]
 
 
 def _set_payload(proto: TensorProto, data: bytes) -> None:

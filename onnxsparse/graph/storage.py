@@ -64,12 +64,13 @@ class Span:
     offset: int
     length: int
 
-    def read(self, start: int, stop: int) -> bytearray:
-        data = bytearray(stop - start)
+    def read(self, start: int, stop: int) -> Array:
+        """Bytes start to stop of the span, as a new array."""
+        data = np.empty(stop - start, np.uint8)  # not zeroed first, as a bytearray would be
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.offset + start)
             if _fill(file, memoryview(data)) < len(data):
-                raise ModelError(f"{self.path}: the file ends inside a tensor's data; it is cut short or was changed meanwhile")
+                raise ModelError(f"{self.path} ends inside a tensor's data; it is cut short or was changed meanwhile")
         return data
 
 
@@ -136,7 +137,7 @@ class StoredTensor:
         stop = self.size if stop is None else stop
         width = self.dtype.itemsize
         if self.span:
-            return _native(np.frombuffer(self.span.read(start * width, stop * width), self.dtype))
+            return _native(self.span.read(start * width, stop * width).view(self.dtype))
         if self.proto.HasField("raw_data"):
             return _native(np.frombuffer(bytearray(self.proto.raw_data[start * width : stop * width]), self.dtype))
         return self._typed(start, stop)

@@ -47,10 +47,11 @@ class Matrix:
         for start, stop in self.use.slabs(SLAB, multiple):
             yield start, stop, self.weight.tensor.read(start, stop)
 
-    def check_finite(self) -> None:
-        for start, stop, flat in self.slabs():
-            if not self.over(flat, start, stop).all_finite():
-                raise ModelError(f"weight '{self.name}' holds NaN or infinity; repair the model (it cannot be ranked or trusted)")
+
+def demand_finite(values: Values, name: str) -> None:
+    """Numbers that are none can neither be ranked nor trusted."""
+    if not values.all_finite():
+        raise ModelError(f"weight '{name}' holds NaN or infinity; repair the model, such a weight can be neither ranked nor trusted")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,11 @@ class Candidate:
     def unit_scores(self) -> Iterator[Array]:
         score = self.score.bind(self.name)
         if not (score.elementwise and self.pattern.name == "unstructured"):
-            yield from self.pattern.unit_chunks(self.matrix.whole(), score)
+            values = self.matrix.whole()
+            demand_finite(values, self.name)
+            yield from self.pattern.unit_chunks(values, score)
             return
         for start, stop, flat in self.matrix.slabs():
-            yield from self.pattern.unit_chunks(self.matrix.over(flat, start, stop), score)
+            values = self.matrix.over(flat, start, stop)
+            demand_finite(values, self.name)
+            yield from self.pattern.unit_chunks(values, score)

@@ -191,8 +191,5 @@ def _allocated(rows: list[PlanRow], rule: Rule) -> list[PlanRow]:
     if rule.pattern is None:
         return rows
     candidates = [Candidate(row.matrix, rule.pattern, rule.score) for row in rows if row.pattern]
-    if rule.allocation.name != "uniform":
-        for candidate in candidates:
-            candidate.matrix.check_finite()
     counts = rule.allocation.allocate(candidates, rule.sparsity, rule.pattern) if candidates else {}
     return [PlanRow(row.name, row.weight, row.pattern, counts[row.name]) if row.pattern else row for row in rows]

@@ -13,14 +13,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxsparse import rank
-from onnxsparse.errors import ModelError, PlanError
-from onnxsparse.passes.matrices import Matrix
+from onnxsparse.errors import PlanError
+from onnxsparse.passes.matrices import SLAB, demand_finite
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.patterns.erasing import erase_block
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Score
 from onnxsparse.values import Array, Reading, Values
+
+
+HELD = 1 << 25
+"""Elements of a tensor that may be in memory at once."""
 
 
 class Prune:
@@ -53,7 +57,7 @@ class Pruned:
 
     def _values(self, flat: Array, start: int, stop: int) -> Values:
         values = self._row.matrix.over(flat, start, stop)
-        _demand_finite(values, self._row.matrix)
+        demand_finite(values, self._row.name)
         return values
 
     def _by_mask(self, keep: Array) -> Iterator[Array]:
@@ -69,20 +73,28 @@ class Pruned:
             yield flat if np.shares_memory(values.stored, flat) else self._row.use.restore(values.stored)
 
     def _by_threshold(self) -> Iterator[Array]:
-        """Two readings: one finds the key that parts the dropped from the kept, one writes."""
-        key, _, ties = rank.threshold(self._keys, self._row.drop)
-        for start, stop, flat in self._row.matrix.slabs():
+        """One look finds the key that parts the dropped from the kept, one writes; a small tensor is read once."""
+        tensor = self._row.weight.tensor
+        held = tensor.read() if tensor.size <= HELD else None
+        key, _, ties = rank.threshold(lambda: self._keys(held), self._row.drop)
+        for start, stop, flat in self._pieces(held):
             values = self._stored_order(flat, start, stop)
             keep, used = _above(self._score.rank(values), key, ties)
             ties -= used
             erase_block(values, keep, values.stored)
             yield flat
 
-    def _keys(self) -> Iterator[Array]:
-        for start, stop, flat in self._row.matrix.slabs():
+    def _keys(self, held: Array | None) -> Iterator[Array]:
+        for start, stop, flat in self._pieces(held):
             values = self._stored_order(flat, start, stop)
-            _demand_finite(values, self._row.matrix)
+            demand_finite(values, self._row.name)
             yield self._score.rank(values)
+
+    def _pieces(self, held: Array | None) -> Iterator[tuple[int, int, Array]]:
+        size = self._row.weight.tensor.size
+        for start in range(0, size, SLAB):
+            stop = min(start + SLAB, size)
+            yield start, stop, self._row.weight.tensor.read(start, stop) if held is None else held[start:stop]
 
     def _stored_order(self, flat: Array, start: int, stop: int) -> Values:
         """Unstructured pruning needs no axes: the numbers in the order they are stored."""
@@ -114,11 +126,6 @@ def _above(keys: Array, key: object, ties: int) -> tuple[Array, int]:
     return keep, len(equal)
 
 
-def _demand_finite(values: Values, matrix: Matrix) -> None:
-    if not values.all_finite():
-        raise ModelError(f"weight '{matrix.name}' holds NaN or infinity; repair the model, such a weight cannot be ranked")
-
-
 def kept_by(row: PlanRow, score: Score) -> Array:
     """The mask that pruning a row would leave, in stored order, True = keep."""
     if row.keep is not None:
@@ -126,7 +133,7 @@ def kept_by(row: PlanRow, score: Score) -> Array:
     if row.pattern is None:
         raise PlanError(f"weight '{row.name}' is not planned")
     values = row.matrix.whole()
-    _demand_finite(values, row.matrix)
+    demand_finite(values, row.name)
     if isinstance(row.pattern, Unstructured) and values.reading.scale is None:
         flat = Values(row.weight.tensor.read().reshape(1, 1, 1, -1), values.reading)
         return row.pattern.select(flat, score.bind(row.name), row.drop).reshape(-1)

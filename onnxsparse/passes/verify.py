@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onnxsparse import patterns
-from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.errors import OptionError
 from onnxsparse.graph.weights import Use, Weight
-from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.matrices import Matrix, demand_finite
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.targets import Target, Verdict
@@ -131,12 +131,8 @@ class _Zeros:
             tally.places[index] += [self._stored(int(numbers[place])) for place in found.places]
             del tally.places[index][PLACES:]
         if index == 0:
-            self._demand_finite(values)
+            demand_finite(values, self._expected.name)
             tally.zeros += int(np.count_nonzero(values.is_zero() if masked is None else values.is_zero() | masked))
-
-    def _demand_finite(self, values: Values) -> None:
-        if not values.all_finite():
-            raise ModelError(f"weight '{self._expected.name}' holds NaN or infinity; no verdict on a broken model")
 
     def _masked(self, start: int, stop: int) -> Array:
         return np.logical_or.reduce([mask[start:stop] for mask in self._masks])
@@ -147,7 +143,7 @@ class _Zeros:
         for index, use in enumerate(self._weight.uses):
             matrix = Matrix(self._expected.name, self._weight, use)
             values = matrix.over(flat, 0, flat.size)
-            self._demand_finite(values)
+            demand_finite(values, self._expected.name)
             zero = values.is_zero()
             if self._masks:
                 zero = zero | use.matrix(self._masked(0, flat.size))

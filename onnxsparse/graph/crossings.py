@@ -186,7 +186,7 @@ def _where(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
     if not (isinstance(mask, Traced) and isinstance(weight, Traced)):
         return None
     rest = small_array(other)
-    if rest is None or rest.size != 1 or rest.reshape(-1)[0] != 0 or not _broadcasts(mask.shape, weight.shape):
+    if rest is None or rest.any() or not (_broadcasts(mask.shape, weight.shape) and _broadcasts(rest.shape, weight.shape)):
         return None
     return Crossing(weight, 1, mask)
 

@@ -30,7 +30,7 @@ from onnxsparse.graph.stores import Container, Stores
 from onnxsparse.graph.traced import Computed, Traced, Value, computed, small_array
 from onnxsparse.graph.weights import Quantization, Use, Weight
 
-MOST_NODES = 2_000_000
+MOST_NODES = 500_000
 DEEPEST_CALL = 60
 
 
@@ -91,6 +91,10 @@ class Flow:
         self._graph(self._proto.graph, "", None, {}, [])
         for tensor, other in self.stores.overlapping().items():
             self._weight(tensor).refusal = f"its bytes in the data file overlap those of '{other}'"
+        for twins in self.stores.twins():
+            weights = [self._weight(tensor) for tensor in twins]
+            for weight in weights:
+                weight.twins = [other for other in weights if other is not weight]
         return self
 
     def consumers(self, tensor: StoredTensor) -> Weight:
@@ -234,7 +238,7 @@ class Flow:
             return
         layout, arrangement, quantization = found
         use = Use(
-            node.domain, node.op_type, label(node), scope.title, slot.index, slot.family, value.tensor.shape,
+            node, node.op_type, label(node), scope.title, slot.index, slot.family, value.tensor.shape,
             layout, arrangement, value.crossed, quantization, value.masks,
         )  # fmt: skip
         self._add(value.tensor, use)
@@ -263,8 +267,7 @@ class Flow:
 
     def _add(self, tensor: StoredTensor, use: Use) -> None:
         weight = self._weight(tensor)
-        same = (use.op, use.node, use.slot, use.scope)
-        if all((other.op, other.node, other.slot, other.scope) != same for other in weight.uses):
+        if not any(use.repeats(other) for other in weight.uses):
             weight.uses.append(use)
 
     def _weight(self, tensor: StoredTensor) -> Weight:

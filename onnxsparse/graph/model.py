@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Union
@@ -214,10 +215,12 @@ def _parse(path: str, tokens: Tokens) -> ModelProto:
     if os.path.isdir(path):
         raise ModelError(f"{path} is a folder; name the .onnx file in it")
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ModelError("it is not an ordinary file")
         size = os.fstat(descriptor).st_size
         small = condense(Window(descriptor), size, tokens)
         return ModelProto.FromString(small)

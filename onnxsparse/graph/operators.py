@@ -148,13 +148,20 @@ def einsum(index: int) -> Arrange:
 
     def arrange(shape: Shape, attributes: Attributes) -> Arrangement | str:
         equation = attributes.text("equation").replace(" ", "")
-        terms, _, result = equation.partition("->")
+        terms, arrow, result = equation.partition("->")
         operands = terms.split(",")
-        if "->" not in equation or len(operands) != 2 or index >= len(operands):
-            return f"Einsum '{equation}' is not the product of two matrices with a named result"
+        if len(operands) != 2:
+            return f"Einsum '{equation}' is not the product of two matrices"
+        result = result if arrow else _implicit_result(terms)
         return _einsum_roles(equation, operands[index], operands[1 - index], result, shape)
 
     return arrange
+
+
+def _implicit_result(terms: str) -> str:
+    """Without an arrow the labels that stand once, in alphabetical order, are the result."""
+    labels = terms.replace(",", "").replace("...", "")
+    return ("..." if "..." in terms else "") + "".join(sorted(label for label in set(labels) if labels.count(label) == 1))
 
 
 def _einsum_roles(equation: str, own: str, other: str, result: str, shape: Shape) -> Arrangement | str:

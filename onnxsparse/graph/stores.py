@@ -42,24 +42,21 @@ class Stores:
         self._spans, self._folder = spans, folder
         self._made: dict[int, StoredTensor] = {}
         self._keep_alive: list[object] = []
-        self._regions: dict[tuple[Span, str, Shape], StoredTensor] = {}
         self.homes: dict[StoredTensor, Home] = {}
 
     def of(self, proto: TensorProto, name: str, scope: str, storage: str, container: Container, node: NodeProto | None = None) -> StoredTensor:
         found = self._made.get(id(proto))
         if found is None:
-            opened = self._open(proto, name)
-            found = self._same_bytes(opened)
-            self._made[id(proto)] = found
-            self._keep_alive.append(proto)
-            self.homes.setdefault(found, Home(scope, storage, container, node))
+            found = self._open(proto, name)
+            self._remember(proto, found, Home(scope, storage, container, node))
         return found
 
-    def _same_bytes(self, stored: StoredTensor) -> StoredTensor:
-        """Two names for the same bytes of a data file are one tensor: changing one changes the other."""
-        if not stored.external or stored.span is None or not stored.span.length:
-            return stored
-        return self._regions.setdefault((stored.span, stored.kind, stored.shape), stored)
+    def twins(self) -> list[list[StoredTensor]]:
+        """Tensors with several names for the same bytes of a data file: changing one changes the others."""
+        regions: dict[tuple[Span | None, str, Shape], list[StoredTensor]] = {}
+        for _, _, _, tensor in _places(self.homes):
+            regions.setdefault((tensor.span, tensor.kind, tensor.shape), []).append(tensor)
+        return [twins for twins in regions.values() if len(twins) > 1]
 
     def overlapping(self) -> dict[StoredTensor, str]:
         """Tensors that share some bytes of a data file with another one, and the other's name."""
@@ -67,7 +64,7 @@ class Stores:
         found: dict[StoredTensor, str] = {}
         reach, owner = ("", 0), None
         for path, offset, length, tensor in placed:
-            if owner is not None and path == reach[0] and offset < reach[1]:
+            if owner is not None and path == reach[0] and offset < reach[1] and not _same(owner, tensor):
                 found.setdefault(tensor, owner.name)
                 found.setdefault(owner, tensor.name)
             if path != reach[0] or offset + length > reach[1]:
@@ -144,6 +141,10 @@ class Stores:
         stored = FloatsAttribute(proto, name, attribute=attribute)
         self._remember(attribute, stored, home)
         return stored
+
+
+def _same(one: StoredTensor, other: StoredTensor) -> bool:
+    return (one.span, one.kind, one.shape) == (other.span, other.kind, other.shape)
 
 
 def _places(tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, int, int, StoredTensor]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxsparse.graph.layout import Layout, Run, Shape, size_of
 from onnxsparse.graph.operators import Arrangement
@@ -61,7 +62,7 @@ def _complete(layout: Layout, order: list[int]) -> tuple[list[int], list[int]]:
 class Use:
     """One weight input of one node: the node, and the atoms of the stored tensor by role."""
 
-    domain: str
+    source: NodeProto
     op: str
     node: str
     scope: str
@@ -73,6 +74,11 @@ class Use:
     crossed: tuple[str, ...] = ()
     quantization: Quantization | None = None
     masks: tuple[Mask, ...] = ()
+
+    def repeats(self, other: Use) -> bool:
+        """The same input of the same node read the same way: a function that is called again."""
+        same_place = self.source is other.source and self.slot == other.slot and self.scope == other.scope
+        return same_place and (self.layout, self.arrangement) == (other.layout, other.arrangement)
 
     @property
     def runs(self) -> tuple[Run, Run, Run, Run]:
@@ -200,10 +206,16 @@ class Weight:
     bare: list[str] = field(default_factory=list)  # those of `others` that no mask stands before
     refusal: str = ""
     refused_by: str = ""
+    twins: list[Weight] = field(default_factory=list)  # other names for the same bytes of a data file
 
     @property
     def shape(self) -> Shape:
         return self.tensor.shape
+
+    @property
+    def all_uses(self) -> list[Use]:
+        """The uses of these numbers, under whatever name."""
+        return [*self.uses, *(use for twin in self.twins for use in twin.uses)]
 
     @property
     def layers(self) -> tuple[str, ...]:

@@ -41,7 +41,12 @@ def may_be_fixed(rows: Array) -> bool:
     """A cheap look at the first rows in memory: fixed matrices have one sign, or their rows oscillate."""
     if rows.min() >= 0 or rows.max() <= 0:
         return True
-    return rows.shape[1] >= 2 * LONG and _narrow(rows[:8].astype(np.float64), 0.9)
+    return _some_oscillate(rows) or _some_oscillate(rows.T)
+
+
+def _some_oscillate(rows: Array) -> bool:
+    some = rows[:: max(1, len(rows) // 8)][:8]
+    return rows.shape[1] >= 2 * LONG and _narrow(some.astype(np.float64), 0.8)
 
 
 def _signals(data: Array) -> Array:

@@ -133,6 +133,8 @@ def why_not_maskable(model: Model, row: PlanRow) -> str:
         return ""
     if tensor.kind not in FLOAT_KINDS:
         return f"it is stored as {tensor.kind}, and a mask is multiplied with floats only"
+    if row.weight.twins:
+        return f"its bytes in the data file are also those of '{row.weight.twins[0].name}'"
     if is_output(home.container, tensor.name):
         return "it is itself an output of the graph, which a mask would not reach"
     if home.node is not None and any(attribute.ref_attr_name for attribute in home.node.attribute):

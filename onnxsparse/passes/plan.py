@@ -10,7 +10,7 @@ What it does not do: change anything, or look at more of the numbers than the al
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
@@ -113,7 +113,28 @@ def make_plan(model: Model, rule: Rule) -> Plan:
     names = names_of(model.weights)
     chosen = rule.names.choose([named(weight, names[id(weight)]) for weight in model.weights])
     rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule) for weight in model.weights]
-    return Plan(tuple(_allocated(rows, rule)), rule)
+    return Plan(tuple(_alike(_allocated(_agreed(rows), rule))), rule)
+
+
+def _agreed(rows: list[PlanRow]) -> list[PlanRow]:
+    """A weight stays dense with any other name of the same bytes."""
+    dense = {id(row.weight): row for row in rows if row.pattern is None}
+    return [_with_twins(row, [dense[id(twin)] for twin in row.weight.twins if id(twin) in dense]) for row in rows]
+
+
+def _with_twins(row: PlanRow, dense: list[PlanRow]) -> PlanRow:
+    if row.pattern is None or not dense:
+        return row
+    return PlanRow(row.name, row.weight, reason=f"its bytes are also those of '{dense[0].name}', which stays dense", chosen=dense[0].chosen)
+
+
+def _alike(rows: list[PlanRow]) -> list[PlanRow]:
+    """All names of the same bytes lose the same number."""
+    drops: dict[int, int] = {}
+    for row in rows:
+        for twin in row.weight.twins:
+            drops.setdefault(id(twin), drops.get(id(row.weight), row.drop))
+    return [replace(row, drop=drops.get(id(row.weight), row.drop)) if row.weight.twins else row for row in rows]
 
 
 def _row(weight: Weight, name: str, deselected: str, rule: Rule) -> PlanRow:
@@ -164,9 +185,9 @@ def _refused_by_target(weight: Weight, rule: Rule) -> Reason | None:
 
 def does_not_fit(weight: Weight, pattern: Pattern) -> Reason | None:
     """A mask belongs to the stored tensor: the pattern must be the same along all uses, and have at least one unit."""
-    keys = {_fit_key(use, pattern) for use in weight.uses}
+    keys = {_fit_key(use, pattern) for use in weight.all_uses}
     if len(keys) > 1:
-        users = " and ".join(dict.fromkeys(f"{use.op} '{use.node}'" for use in weight.uses))
+        users = " and ".join(dict.fromkeys(f"{use.op} '{use.node}'" for use in weight.all_uses))
         return Reason(f"one tensor along two axes: {users} reduce over different axes of it", "--pattern unstructured fits every use")
     units = pattern.units(weight.uses[0].shape4)
     if units == 0:

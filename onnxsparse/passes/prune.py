@@ -35,6 +35,8 @@ class Prune:
 
     def __call__(self) -> list[PlanRow]:
         for row in self._plan.planned:
+            if any(twin.tensor.edit for twin in row.weight.twins):
+                continue  # the same bytes under another name
             row.weight.tensor.edit = Pruned(row, self._plan.rule.score)
         return self._plan.planned
 

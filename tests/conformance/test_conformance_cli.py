@@ -28,6 +28,7 @@ def mistake(arguments: list[str], capfd: Any) -> str:
     err: str = capfd.readouterr().err
     assert len([line for line in err.splitlines() if line.strip()]) == 1, err
     assert "Traceback" not in err
+    assert "internal error" not in err
     return err
 
 

@@ -33,7 +33,11 @@ def start(arguments: list[str], repository: Path, **environment: str) -> subproc
 
 
 def one_line(err: bytes) -> bool:
-    return b"Traceback" not in err and len([line for line in err.splitlines() if line.strip()]) == 1
+    return (
+        b"Traceback" not in err
+        and b"internal error" not in err
+        and len([line for line in err.splitlines() if line.strip()]) == 1
+    )
 
 
 @pytest.mark.parametrize("pattern", [["2:4"], ["unstructured", "--sparsity", "0.7", "--allocation", "global"]])
@@ -207,3 +211,53 @@ def test_reports_agree_about_zeros(tmp_path: Path) -> None:
     pruned = osp.prune(built.model, pattern="2:4")
     counts = {row_of(one.report, built.expected[0]).zeros for one in (pruned, osp.inspect(pruned.model))}
     assert counts == {int((values(pruned.model, built.expected[0]) == 0).sum())}
+
+
+def test_a_model_in_memory_whose_data_is_elsewhere() -> None:
+    """A ModelProto has no folder: its external data cannot be found, and that is said."""
+    built = CASES["external_one_file"].build()
+    for call in (osp.prune, osp.insert_masks, osp.verify):
+        with pytest.raises(osp.OnnxSparseError) as caught:
+            call(built.model, pattern="2:4")
+        assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("nonsense", [None, 17, b"bytes", ["list"], object(), ""])
+def test_what_is_neither_path_nor_model(nonsense: object) -> None:
+    with pytest.raises((osp.OnnxSparseError, TypeError)):
+        osp.inspect(nonsense)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pattern": "2:4", "sparsity": 0.5},
+        {"pattern": "unstructured"},
+        {"pattern": "unstructured", "sparsity": float("nan")},
+        {"pattern": "unstructured", "sparsity": -1},
+        {"pattern": "2:4", "score": "nonsense"},
+        {"pattern": "2:4", "allocation": "nonsense"},
+        {"pattern": "2:4", "allow": ["nonsense"]},
+        {"pattern": "2:4", "include": ["nonsense"]},
+        {"pattern": "2:4", "exclude": ["nonsense"]},
+        {"target": "nonsense"},
+        {"pattern": "2:4", "seed": -1},
+    ],
+)
+def test_options_that_mean_nothing_raise_our_errors(options: dict[str, Any]) -> None:
+    built = CASES["conv_of_256"].build()
+    before = built.model.SerializeToString()
+    with pytest.raises(osp.OnnxSparseError) as caught:
+        osp.prune(built.model, **options)
+    assert caught.value.exit_code == 2
+    assert len(str(caught.value).splitlines()) == 1
+    assert built.model.SerializeToString() == before
+
+
+def test_strict_raises_and_writes_nothing(tmp_path: Path) -> None:
+    built = CASES["many_kinds_in_one"].build()
+    with pytest.raises(osp.OnnxSparseError) as caught:
+        osp.prune(built.model, output=tmp_path / "o.onnx", pattern="2:4", strict=True)
+    assert caught.value.exit_code == 1
+    assert not list(tmp_path.iterdir())

@@ -92,6 +92,27 @@ def test_json_that_cannot_be_written(spoilt: str, tmp_path: Path, capfd: Any) ->
     assert not out.exists()
 
 
+@pytest.mark.parametrize("command", [["inspect"], ["verify", "--pattern", "2:4"]])
+def test_a_report_never_replaces_the_model(command: list[str], tmp_path: Path, capfd: Any) -> None:
+    source = CASES["conv_of_256"].build().write(tmp_path)
+    before = source.read_bytes()
+    for name in (source, tmp_path / "." / source.name):
+        assert cli.main([command[0], str(source), *command[1:], "--json", str(name)]) == 2
+        assert one_line(capfd.readouterr().err.encode())
+        assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize("which", ["a", "b.data"])
+def test_a_report_or_model_never_replaces_external_data(which: str, tmp_path: Path) -> None:
+    """Neither the report nor the output may take the name of a file that the model reads."""
+    source = CASES["external_many_files"].build().write(tmp_path)
+    before = (tmp_path / which).read_bytes()
+    cli.main(["inspect", str(source), "--json", str(tmp_path / which)])
+    assert (tmp_path / which).read_bytes() == before
+    cli.main(["prune", str(source), "-o", str(tmp_path / which), "--pattern", "2:4", "--overwrite"])
+    assert (tmp_path / which).read_bytes() == before
+
+
 def test_output_is_a_folder(tmp_path: Path, capfd: Any) -> None:
     source = CASES["conv_of_256"].build().write(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -242,7 +263,7 @@ def test_what_is_neither_path_nor_model(nonsense: object) -> None:
         {"pattern": "2:4", "include": ["nonsense"]},
         {"pattern": "2:4", "exclude": ["nonsense"]},
         {"target": "nonsense"},
-        {"pattern": "2:4", "seed": -1},
+        {"pattern": "2:4", "score": "random", "seed": -1},
     ],
 )
 def test_options_that_mean_nothing_raise_our_errors(options: dict[str, Any]) -> None:

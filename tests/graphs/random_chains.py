@@ -14,7 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import NodeProto
 
-from .case import Array, Built, Use, expect, feed, node, simple, untied
+from .case import Array, Built, Use, codes, expect, feed, node, simple, untied
 
 Step = Callable[[Array], Array]
 
@@ -126,3 +126,62 @@ def chains(draw: Callable[..., Any], longest: int = 6) -> Built:
     stored = {"w": w, **chain.constants}
     rank = max(chain.now.ndim, 2)
     return simple([*chain.nodes, product], {"x": feed(*x_shape)}, [("y", rank)], stored, [wanted])
+
+
+def _dequantize(draw: Callable[..., Any], chain: Chain) -> tuple[Array, Array]:
+    """DequantizeLinear with a scale and zero point for each index of one axis; both in the stored order."""
+    axis = draw(st.integers(0, chain.now.ndim - 1))
+    count = chain.now.shape[axis]
+    scale = np.geomspace(0.001, 1.7, count).astype(np.float32)
+    zero = (np.arange(count) * 7 % 11 - 5).astype(np.int8)
+    made = f"d{len(chain.nodes)}"
+    chain.constants["scale"], chain.constants["zero"] = scale, zero
+    written = axis - chain.now.ndim if draw(st.booleans()) else axis
+    chain.nodes.append(node("DequantizeLinear", f"{chain.name} scale zero", made, axis=written))
+    chain.name = made
+    shape = [-1 if at == axis else 1 for at in range(chain.now.ndim)]
+    spread = [np.zeros(chain.now.size, part.dtype) for part in (scale, zero)]
+    for flat, part in zip(spread, (scale, zero)):
+        flat[chain.now.ravel()] = np.broadcast_to(part.reshape(shape), chain.now.shape).ravel()
+    return spread[0], spread[1]
+
+
+@st.composite
+def quantized_chains(draw: Callable[..., Any]) -> Built:
+    """An int8 weight, steps, DequantizeLinear along some axis, more steps, MatMul."""
+    shape = draw(st.lists(st.sampled_from([2, 3, 4, 8]), min_size=2, max_size=3).filter(lambda s: math.prod(s) >= 32))
+    chain = Chain(shape)
+    for _ in range(draw(st.integers(0, 3))):
+        draw(st.sampled_from(STEPS))(draw, chain)
+    scale, zero = _dequantize(draw, chain)
+    for _ in range(draw(st.integers(0, 3))):
+        draw(st.sampled_from(STEPS))(draw, chain)
+    rows = np.swapaxes(chain.now, -1, -2).reshape(-1, chain.now.shape[-2])
+    w = codes(*shape, seed=draw(st.integers(0, 3)))
+    real = ((w.ravel().astype(np.int32) - zero).astype(np.float32) * scale).reshape(shape)
+    use = Use("MatMul", (0,), (), layout=lambda stored: stored.ravel()[rows][None, :, :, None])
+    wanted = expect("w", real, use, dtype="int8", zero=zero.reshape(shape))
+    x = feed(3, chain.now.shape[-2])
+    nodes = [*chain.nodes, node("MatMul", f"x {chain.name}", "y")]
+    return simple(nodes, {"x": x}, [("y", max(chain.now.ndim, 2))], {"w": w, **chain.constants}, [wanted])
+
+
+@st.composite
+def convolutions(draw: Callable[..., Any]) -> Built:
+    """Conv or ConvTranspose of one to three dimensions with any groups, dilations and strides, HWIO or not."""
+    taps = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    groups, inside, outside = (draw(st.integers(1, high)) for high in (4, 9, 5))
+    transposed, last = draw(st.booleans()), draw(st.booleans())
+    shape = [groups * inside, outside, *taps] if transposed else [groups * outside, inside, *taps]
+    axes = list(range(len(shape)))
+    perm = [*axes[2:], 1, 0] if last else axes
+    w = untied(*[shape[axis] for axis in perm])
+    back = [perm.index(axis) for axis in axes]
+    op = "ConvTranspose" if transposed else "Conv"
+    role = {"splits": groups} if transposed else {"out_splits": groups}
+    use = Use(op, (back[0] if transposed else back[1],), (back[1] if transposed else back[0],), tuple(back[2:]), **role)
+    stride = draw(st.integers(1, 2))
+    layer = node(op, "x t", "y", group=groups, strides=[stride] * len(taps), dilations=[stride] * len(taps))
+    nodes = [node("Transpose", "w", "t", perm=back), layer]
+    x = feed(1, groups * inside, *([7] * len(taps)))
+    return simple(nodes, {"x": x}, [("y", len(shape))], {"w": w}, [expect("w", w, use)])

@@ -1,0 +1,52 @@
+"""The public names: pinned here, so that adding or losing one is a decision."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import onnxsparse as osp
+from onnxsparse.version import __version__
+
+FUNCTIONS = ["compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]
+CLASSES = ["OnnxSparseError", "Report", "Result", "Row"]
+
+
+def test_the_public_names() -> None:
+    assert sorted(osp.__all__) == sorted([*CLASSES, "__version__", *FUNCTIONS])
+    assert set(dir(osp)) == set(osp.__all__)
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *FUNCTIONS])
+def test_every_public_name_explains_itself(name: str) -> None:
+    thing = getattr(osp, name)
+    assert inspect.getdoc(thing)
+    assert inspect.isfunction(thing) == (name in FUNCTIONS)
+    assert inspect.isclass(thing) == (name in CLASSES)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_only_the_models_go_by_position(name: str) -> None:
+    parameters = inspect.signature(getattr(osp, name)).parameters.values()
+    by_position = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert by_position == (["dense", "sparse"] if name == "compare" else ["source"])
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="prun"):
+        _ = osp.prun  # type: ignore[attr-defined]
+
+
+def test_the_version_is_that_of_the_project(repository: Path) -> None:
+    project = (repository / "pyproject.toml").read_text(encoding="utf-8")
+    written = re.search(r'^version = "(.+)"$', project, re.MULTILINE)
+    assert written is not None
+    assert written[1] == __version__ == osp.__version__
+    assert f"## {__version__}" in (repository / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_package_says_that_it_is_typed(repository: Path) -> None:
+    assert (repository / "onnxsparse" / "py.typed").is_file()

@@ -1,0 +1,118 @@
+"""The scripts of tools/: they work, they return the exit codes of the command line, and they stand alone."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxsparse import cli
+
+SCRIPTS = ("fold_masks", "insert_masks", "sparsify", "verify")
+
+
+def script(name: str) -> ModuleType:
+    return importlib.import_module(f"tools.{name}")
+
+
+def bytes_of(command: list[str], out: Path) -> bytes:
+    assert cli.main([*command, "-o", str(out), "-q"]) == 0
+    return out.read_bytes()
+
+
+def test_sparsify_does_what_prune_does(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = ["--pattern", "unstructured", "--sparsity", "80%", "--allocation", "erk", "--exclude", "head"]
+    assert script("sparsify").main([str(digits_cnn), str(tmp_path / "script.onnx"), *rule]) == 0
+    assert "head.weight: dense, excluded by --exclude head" in capsys.readouterr().out
+    assert (tmp_path / "script.onnx").read_bytes() == bytes_of(["prune", str(digits_cnn), *rule], tmp_path / "cli.onnx")
+
+
+def test_masks_go_in_and_out(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    masked, folded, dense = (str(tmp_path / name) for name in ("masked.onnx", "folded.onnx", "dense.onnx"))
+    assert script("insert_masks").main([str(digits_cnn), masked, "--target", "ampere", "--form", "bool"]) == 0
+    assert sum(node.op_type == "Mul" for node in onnx.load(masked).graph.node) == 4
+    assert script("fold_masks").main([masked, folded]) == 0
+    assert "4 of 4 masks folded" in capsys.readouterr().out
+    assert script("verify").main([folded, "--target", "ampere"]) == 0
+    assert script("fold_masks").main([masked, dense, "--discard"]) == 0
+    assert Path(dense).read_bytes() == digits_cnn.read_bytes()
+
+
+def test_masks_of_ones_own(digits_cnn: Path, tmp_path: Path) -> None:
+    mask = np.zeros((10, 64), bool)
+    mask[:, ::2] = True
+    np.savez(tmp_path / "masks.npz", **{"head.weight": mask})
+    masked = str(tmp_path / "masked.onnx")
+    assert script("insert_masks").main([str(digits_cnn), masked, "--masks", str(tmp_path / "masks.npz")]) == 0
+    assert script("fold_masks").main([masked, str(tmp_path / "folded.onnx")]) == 0
+    arrays = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(str(tmp_path / "folded.onnx")).graph.initializer}
+    assert np.array_equal(arrays["head.weight"] != 0, mask)
+
+
+def test_a_mask_that_cannot_be_folded_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert script("fold_masks").main([_half_masked(tmp_path), str(tmp_path / "out.onnx")]) == 0
+    assert "w: left" in capsys.readouterr().out
+
+
+def _half_masked(folder: Path) -> str:
+    """Two nodes read one weight, and only one of them through a mask."""
+    weight = onnx.numpy_helper.from_array(np.arange(1, 17, dtype=np.float32).reshape(4, 4), "w")
+    mask = onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "m")
+    nodes = [
+        onnx.helper.make_node("Mul", ["w", "m"], ["wm"]),
+        onnx.helper.make_node("MatMul", ["x", "wm"], ["y"]),
+        onnx.helper.make_node("MatMul", ["x", "w"], ["z"]),
+    ]
+    entry = onnx.helper.make_tensor_value_info
+    x, y, z = (entry(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xyz")
+    graph = onnx.helper.make_graph(nodes, "half", [x], [y, z], [weight, mask])
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), str(folder / "half.onnx")
+    )
+    return str(folder / "half.onnx")
+
+
+def test_verify_is_a_gate(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verify, sparse = script("verify"), str(tmp_path / "sparse.onnx")
+    bytes_of(["prune", str(digits_cnn), "--target", "ampere"], Path(sparse))
+    assert verify.main([sparse]) == 0
+    assert verify.main([sparse, "--target", "ampere", "--strict"]) == 1
+    assert verify.main([sparse, "--target", "ampere", "--strict", "--exclude", "stem"]) == 0
+    assert verify.main([str(digits_cnn), "--pattern", "2:4"]) == 1
+    assert "DOES NOT HOLD" in capsys.readouterr().out
+    assert verify.main([str(digits_cnn)]) == 2
+
+
+def test_strict_and_mistakes(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.onnx"
+    for name in ("sparsify", "insert_masks"):
+        assert script(name).main([str(digits_cnn), str(out), "--target", "ampere", "--strict"]) == 1
+        assert script(name).main([str(digits_cnn), str(out), "--target", "amper"]) == 2
+        assert script(name).main([str(tmp_path / "none.onnx"), str(out), "--target", "ampere"]) == 2
+    assert not out.exists()
+    assert len(capsys.readouterr().err.splitlines()) == 6
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_runs_from_anywhere_and_explains_itself(name: str, repository: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(repository / "tools" / f"{name}.py"), "--help"]
+    environment = {"PYTHONPATH": str(repository)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=60)
+    assert done.returncode == 0
+    assert "usage:" in done.stdout
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_shares_nothing_but_the_public_names(name: str, repository: Path) -> None:
+    tree = ast.parse((repository / "tools" / f"{name}.py").read_text(encoding="utf-8"))
+    plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    parts = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert plain <= {"argparse", "sys", "onnxsparse"}
+    assert parts <= {"__future__", "collections.abc"}

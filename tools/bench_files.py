@@ -85,8 +85,9 @@ class Result:
     error: str = ""
 
     def add(self, seconds: float, memory: float, error: str) -> None:
-        self.seconds, self.memory = min(self.seconds, seconds), max(self.memory, memory)
         self.error = self.error or error
+        if not error:
+            self.seconds, self.memory = min(self.seconds, seconds), max(self.memory, memory)
 
     def missed(self, copy: float) -> list[str]:
         """The bars that do not hold. A row without bars may fail, which is then what it shows."""
@@ -218,7 +219,7 @@ def _line(result: Result, copy: float) -> str:
 def as_json(bench: Bench, repeat: int) -> str:
     rows = []
     for result in bench.results.values():
-        entry = {"model": result.row.model, "title": result.row.title, "cpu_seconds": result.seconds}
+        entry = {"model": result.row.model, "title": result.row.title, "cpu_seconds": None if result.error else result.seconds}
         copy = bench.copy_seconds(result.row.model)
         entry.update(peak_rss_bytes=result.memory, error=result.error)
         entry.update(bar=asdict(result.row.bar), missed=result.missed(copy), copy_seconds=copy)

@@ -216,14 +216,21 @@ def _line(result: Result, copy: float) -> str:
     return f"| {row.title} | {times} | {row.bar} | {verdict} |"
 
 
+def _entry(result: Result, copy: float) -> dict[str, object]:
+    return {
+        "model": result.row.model,
+        "title": result.row.title,
+        "cpu_seconds": None if result.error else result.seconds,
+        "copy_seconds": copy,
+        "peak_rss_bytes": result.memory,
+        "error": result.error,
+        "bar": asdict(result.row.bar),
+        "missed": result.missed(copy),
+    }
+
+
 def as_json(bench: Bench, repeat: int) -> str:
-    rows = []
-    for result in bench.results.values():
-        entry = {"model": result.row.model, "title": result.row.title, "cpu_seconds": None if result.error else result.seconds}
-        copy = bench.copy_seconds(result.row.model)
-        entry.update(peak_rss_bytes=result.memory, error=result.error)
-        entry.update(bar=asdict(result.row.bar), missed=result.missed(copy), copy_seconds=copy)
-        rows.append(entry)
+    rows = [_entry(result, bench.copy_seconds(result.row.model)) for result in bench.results.values()]
     machine = {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine()}
     return json.dumps({"machine": machine, "repeat": repeat, "rows": rows}, indent=2) + "\n"
 

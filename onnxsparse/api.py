@@ -14,24 +14,26 @@ from typing import Any, Union
 import onnx
 from onnx import ModelProto
 
-from onnxsparse.errors import LeftOutError, OnnxSparseError, OptionError, PlanError
+from onnxsparse.errors import LeftOutError, OptionError, PlanError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import outputs
 from onnxsparse.passes.describe import checked_row, plain_row, planned_row, totals_of, with_macs
+from onnxsparse.passes.expect import expect
 from onnxsparse.passes.fold_masks import Folded, FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import count_zeros
+from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.plan import Plan, make_plan, names_of
 from onnxsparse.passes.planfile import plan_from_file, read_plan, with_masks, write_plan
+from onnxsparse.passes.prove import proved
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.record import MASKED, Recorded, record, recorded, settle
+from onnxsparse.passes.record import MASKED, record, settle
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.verify import Expected, Verify, expect_recorded
+from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
-from onnxsparse.passes.matrices import Matrix
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
 
 Path = Union[str, "os.PathLike[str]"]
@@ -57,18 +59,28 @@ class Result:
 
 def load(source: Source) -> Model:
     """Open a model and find its weights, without reading them."""
-    model = Model.open(source)
+    return _found(Model.open(source))
+
+
+def _look(source: Source) -> Model:
+    """The same to read only: a ModelProto of the caller's is not copied."""
+    return _found(Model.over(source) if isinstance(source, ModelProto) else Model.open(source))
+
+
+def _found(model: Model) -> Model:
     _ = model.weights
     return model
 
 
 def inspect(source: Source) -> Result:
     """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back."""
-    model = load(source)
+    model = _look(source)
     names = names_of(model.weights)
     rows = [_inspected(weight, names[id(weight)]) for weight in model.weights]
     rows, exact = with_macs(rows, model.weights, model)
-    notes = () if exact else ("some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1",)
+    notes = (
+        () if exact else ("some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1",)
+    )
     report = Report("inspect", _called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes)
     return Result(report, proto=None)
 
@@ -92,10 +104,17 @@ def plan(
     **options: Any,
 ) -> Result:
     """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
-    model = load(source)
+    model = _look(source)
     made, notes = _planned(model, plan, masks, options)
     rows, exact = _rows(made, model, "planned")
-    report = Report("plan", _called(source), _ruled(made), tuple(rows), totals_of(rows, model, {"planned"}), notes=(*notes, *_guessed(exact)))
+    report = Report(
+        "plan",
+        _called(source),
+        _ruled(made),
+        tuple(rows),
+        totals_of(rows, model, {"planned"}),
+        notes=(*notes, *_guessed(exact)),
+    )
     if output is None:
         return Result(report)
     target = os.fspath(output)
@@ -146,7 +165,7 @@ def insert_masks(
     record(model, made, MASKED)
     InsertMasks(model, made, form)()
     report = _pruned_report("mask", source, made, rows, model, (*notes, *_guessed(exact)), target)
-    return _finish(model, report, target, overwrite, None)
+    return _finish(model, report, target, overwrite)
 
 
 def fold_masks(source: Source, *, output: Path | None = None, discard: bool = False, overwrite: bool = False) -> Result:
@@ -162,8 +181,16 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
         settle(model)
     notes = () if folded else ("the graph holds no masks; the file is a copy",)
     title = "discard" if discard else "fold"
-    report = Report("fold", _called(source), title, tuple(rows), totals_of(rows, model, {"folded"}), notes=notes, output=target or "")
-    return _finish(model, report, target, overwrite, None)
+    report = Report(
+        "fold",
+        _called(source),
+        title,
+        tuple(rows),
+        totals_of(rows, model, {"folded"}),
+        notes=notes,
+        output=target or "",
+    )
+    return _finish(model, report, target, overwrite)
 
 
 def _folded(entry: Folded, name: str, discard: bool) -> Row:
@@ -185,73 +212,40 @@ def verify(
     strict: bool = False,
 ) -> Result:
     """Check the zeros against a plan file, a pattern, a device, or what the model's metadata records."""
-    model = load(source)
-    rule = Rule.make(pattern, target, sparsity, include=_listed(include), exclude=_listed(exclude), allow=_listed(allow))
-    known = recorded(model)
-    expected, title, rule = _expected(model, rule, plan, known)
-    checked = Verify(expected, rule.target)()
-    rows = [checked_row(entry) for entry in checked]
-    rows, exact = with_macs(rows, [entry.expected.weight for entry in checked], model)
-    holding = sum(row.status == "holds" for row in rows)
-    open_rows = [row for entry, row in zip(checked, rows) if (row.status == "unchecked" and not entry.expected.chosen) or row.ragged]
-    ok = holding > 0 and all(row.status != "violated" for row in rows) and not (strict and open_rows)
-    notes = [*_guessed(exact), *_device_notes(rule, rows), *([] if holding else ["no weight was checked"])]
+    model = _look(source)
+    rule = Rule.make(
+        pattern, target, sparsity, include=_listed(include), exclude=_listed(exclude), allow=_listed(allow)
+    )
+    expected = expect(model, rule, None if plan is None else os.fspath(plan))
+    checked = Verify(list(expected.weights), expected.rule.target)()
+    rows, exact = with_macs([checked_row(entry) for entry in checked], [one.weight for one in expected.weights], model)
+    holds = sum(row.status == "holds" for row in rows) > 0 and all(row.status != "violated" for row in rows)
+    open_rows = [
+        row
+        for entry, row in zip(checked, rows)
+        if row.ragged or (row.status == "unchecked" and not entry.expected.chosen)
+    ]
+    notes = [*_guessed(exact), *_device_notes(expected.rule, rows)]
+    if all(row.status == "unchecked" for row in rows):
+        notes.append("no weight was checked, so nothing is proven")
     if strict and open_rows:
-        notes.append(f"--strict: {len(open_rows)} weights were not checked, or not whole (the first: '{open_rows[0].name}')")
+        notes.append(
+            f"--strict: {len(open_rows)} weights are not checked, or not whole (the first: '{open_rows[0].name}')"
+        )
+    ok = holds and not (strict and open_rows)
+    step = _next(expected.rule, _called(source)) if ok else ""
     totals = totals_of(rows, model, {"holds"})
-    report = Report("verify", _called(source), title, tuple(rows), totals, ok, notes=tuple(notes), next_step=_next(rule, _called(source)) if ok else "")
-    return Result(report, os.fspath(source) if not isinstance(source, ModelProto) else None)
-
-
-def _expected(model: Model, rule: Rule, plan: Path | None, known: Recorded | None) -> tuple[list[Expected], str, Rule]:
-    if plan is not None:
-        file = read_plan(os.fspath(plan))
-        by = replace(Rule.make(target=file.target or None), names=rule.names) if rule.pattern is None else rule
-        made, _ = plan_from_file(file, model, by)
-        return [_promised(row.name, made, index) for index, row in enumerate(made.rows)], f"the plan {os.fspath(plan)}", by
-    names = names_of(model.weights)
-    weights = {names[id(weight)]: weight for weight in model.weights}
-    if rule.pattern is None:
-        if known is None:
-            raise OptionError("the model records no plan; say what to check: --pattern, --target or --plan")
-        return expect_recorded(weights, known.pruned, known.dense), "its own metadata", Rule.make(target=known.target or None)
-    return _by_rule(model, _leveled(rule, known), known), _spelled(rule), rule
-
-
-def _promised(name: str, made: Plan, index: int) -> Expected:
-    row = made.rows[index]
-    return Expected(name, row.weight, row.pattern, row.drop, row.reason, row.advice, row.words, row.chosen)
-
-
-def _leveled(rule: Rule, known: Recorded | None) -> Rule:
-    """A pattern with a level takes it from the option, else every weight from what is recorded for it."""
-    rule.demand(level=False)
-    if rule.pattern is not None and rule.pattern.takes_sparsity and rule.sparsity is None and known is None:
-        raise OptionError(f"pattern {rule.pattern.text} says nothing without a level; pass --sparsity or --plan")
-    return rule
-
-
-def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[Expected]:
-    """Every weight that the rule would prune has to hold; those recorded as left dense on purpose are named so."""
-    found = make_plan(model, replace(rule, sparsity=rule.sparsity or 0.0) if rule.pattern and rule.pattern.takes_sparsity else rule)
-    expected = [_promised(row.name, found, index) for index, row in enumerate(found.rows)]
-    return [_reconciled(entry, rule, known) for entry in expected]
-
-
-def _reconciled(entry: Expected, rule: Rule, known: Recorded | None) -> Expected:
-    if entry.pattern is None or known is None:
-        return entry
-    reason, chosen = known.dense.get(entry.name, ("", False))
-    if chosen:
-        return replace(entry, pattern=None, drop=0, reason=f"left dense on purpose: {reason}", chosen=True)
-    if rule.sparsity is None and entry.pattern.takes_sparsity:
-        text, drop = known.pruned.get(entry.name, ("", 0))
-        return replace(entry, drop=drop) if text == entry.pattern.text else replace(entry, pattern=None, reason="no level is recorded for it")
-    return entry
+    return Result(Report("verify", _called(source), expected.title, tuple(rows), totals, ok, "", tuple(notes), step))
 
 
 def compare(
-    dense: Source, sparse: Source, *, data: Path | None = None, samples: int | None = None, seed: int = 0, dims: Mapping[str, int] | None = None
+    dense: Source,
+    sparse: Source,
+    *,
+    data: Path | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
 ) -> Result:
     """Run both models on the same inputs (random ones when there is no data) and measure how far all outputs are."""
     first, second = outputs.Session(_runnable(dense)), outputs.Session(_runnable(sparse))
@@ -261,7 +255,7 @@ def compare(
         feeds = outputs.random_feeds(first, samples or 8, seed, dict(dims or {}))
     distances = outputs.compare_outputs(first, second, feeds)
     title = f"data {os.fspath(data)}" if data is not None else f"{samples or 8} random samples, seed {seed}"
-    details = {"outputs": [vars(distance) for distance in distances]}
+    details: dict[str, object] = {"outputs": [vars(distance) for distance in distances]}
     report = Report("compare", _called(dense), title, (), Totals(), output=_called(sparse), details=details)
     return Result(report)
 
@@ -309,8 +303,16 @@ def _planned(model: Model, plan: Path | None, masks: Masks | None, options: dict
 
 
 def _from_file(model: Model, path: str, rule: Rule, masks: Masks | None) -> tuple[Plan, list[str]]:
-    if rule.pattern is not None or rule.sparsity is not None or masks is not None or rule.names.include or rule.names.exclude:
-        raise OptionError("--plan says everything; leave --pattern, --target, --sparsity, --include, --exclude and --masks out")
+    if (
+        rule.pattern is not None
+        or rule.sparsity is not None
+        or masks is not None
+        or rule.names.include
+        or rule.names.exclude
+    ):
+        raise OptionError(
+            "--plan says everything; leave --pattern, --target, --sparsity, --include, --exclude and --masks out"
+        )
     file = read_plan(path)
     by = Rule.make(target=file.target or None, score=file.score)
     return plan_from_file(file, model, replace(by, sparsity=None))
@@ -331,7 +333,9 @@ def _demand_whole(made: Plan, strict: bool) -> None:
     if strict and made.left_out:
         first = made.left_out[0]
         reason = first.reason or f"{first.ragged} numbers outside whole groups"
-        raise LeftOutError(f"--strict: {len(made.left_out)} weights stay dense, the first '{first.name}' ({reason}); nothing was written")
+        raise LeftOutError(
+            f"--strict: {len(made.left_out)} weights stay dense, first '{first.name}' ({reason}); nothing was written"
+        )
 
 
 def _rows(made: Plan, model: Model, status: str) -> tuple[list[Row], bool]:
@@ -339,27 +343,33 @@ def _rows(made: Plan, model: Model, status: str) -> tuple[list[Row], bool]:
 
 
 def _guessed(exact: bool) -> tuple[str, ...]:
-    return () if exact else ("some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1",)
+    return (
+        () if exact else ("some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1",)
+    )
 
 
 def _ruled(made: Plan) -> str:
-    return _spelled(made.rule) if made.rule.pattern else "the plan"
+    return made.rule.text if made.rule.pattern else "the plan"
 
 
-def _spelled(rule: Rule) -> str:
-    parts = [rule.target.text if rule.target else "", rule.pattern.text if rule.pattern else ""]
-    level = f"at {rule.sparsity:.4g}" if rule.sparsity is not None else ""
-    by = f"({rule.allocation.name}, {rule.score.name})" if rule.pattern and rule.pattern.takes_sparsity else ""
-    return " ".join(part for part in (*parts, level, by) if part)
-
-
-def _pruned_report(command: str, source: Source, made: Plan, rows: list[Row], model: Model, notes: Sequence[str], target: str | None) -> Report:
+def _pruned_report(
+    command: str, source: Source, made: Plan, rows: list[Row], model: Model, notes: Sequence[str], target: str | None
+) -> Report:
     done = {"prune": "pruned", "mask": "masked"}[command]
     extra = [*_device_notes(made.rule, [row for row in rows if row.status == done])]
     if not made.planned:
         extra.append("nothing was pruned: every weight stays dense, see the reasons")
     step = _next(made.rule, target or "OUT") if command == "prune" and made.planned else ""
-    return Report(command, _called(source), _ruled(made), tuple(rows), totals_of(rows, model, {done}), notes=(*notes, *extra), output=target or "", next_step=step)
+    return Report(
+        command,
+        _called(source),
+        _ruled(made),
+        tuple(rows),
+        totals_of(rows, model, {done}),
+        notes=(*notes, *extra),
+        output=target or "",
+        next_step=step,
+    )
 
 
 def _device_notes(rule: Rule, rows: Sequence[Row]) -> list[str]:
@@ -371,34 +381,25 @@ def _next(rule: Rule, path: str) -> str:
     return rule.target.next_step(path) if rule.target else ""
 
 
-def _finish(model: Model, report: Report, target: str | None, overwrite: bool, proof: Plan | None) -> Result:
+def _finish(model: Model, report: Report, target: str | None, overwrite: bool, made: Plan | None = None) -> Result:
     """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name."""
     if target is None:
         proto = model.take_proto()
-        return Result(_proved(report, Model.over(proto), proof), proto=proto)
+        return Result(_with_proof(report, Model.over(proto), made), proto=proto)
     with Staged() as staged:
         model.save(target, overwrite, staged)
-        waiting = staged.waiting
-        folder = DataFolder(os.path.dirname(os.path.abspath(target)), waiting)
-        if proof is not None:
-            report = _proved(report, Model.open(waiting[os.path.realpath(target)], folder), proof)
+        folder = DataFolder(os.path.dirname(os.path.abspath(target)), staged.waiting)
+        written = Model.open(staged.waiting[os.path.realpath(target)], folder)
+        report = _with_proof(report, written, made)
         staged.commit()
     return Result(report, target)
 
 
-def _proved(report: Report, written: Model, made: Plan | None) -> Report:
-    """The report with the zeros that really are in the file; a pattern that does not hold there is a defect of ours."""
+def _with_proof(report: Report, written: Model, made: Plan | None) -> Report:
     if made is None or not made.planned:
         return report
-    names = names_of(written.weights)
-    weights = {names[id(weight)]: weight for weight in written.weights}
-    expected = [Expected(row.name, weights[row.name], row.pattern, row.drop) for row in made.planned]
-    checked = {entry.expected.name: entry for entry in Verify(expected, None)()}
-    broken = [name for name, entry in checked.items() if entry.status != "holds"]
-    if broken:
-        raise OnnxSparseError(f"internal check failed: the pattern does not hold in '{broken[0]}'; nothing was written, please report this")
-    rows = tuple(replace(row, zeros=checked[row.name].zeros) if row.name in checked else row for row in report.rows)
-    return replace(report, rows=rows, totals=totals_of(rows, written, {"pruned"}))
+    rows = proved(report.rows, written, made)
+    return replace(report, rows=tuple(rows), totals=totals_of(rows, written, {"pruned"}))
 
 
 __all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

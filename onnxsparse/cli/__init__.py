@@ -1,13 +1,14 @@
 """The command line: one file a command. `main(argv)` returns the exit code and never lets a traceback out.
 
-    0   done, or the verification holds
-    1   a verification failed, or something was left out under --strict (then nothing is written)
-    2   the user's mistake: one line on stderr says what, where, and what to do
+0   done, or the verification holds
+1   a verification failed, or something was left out under --strict (then nothing is written)
+2   the user's mistake: one line on stderr says what, where, and what to do
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
+from onnxsparse.cli.arguments import check_report_target
 from onnxsparse.errors import OnnxSparseError, OptionError, nearest
 from onnxsparse.version import __version__
 
@@ -30,6 +32,9 @@ COMMANDS = {
 }
 
 
+LONGEST_LINE = 1000
+
+
 class _Parser(ArgumentParser):
     """One line for a mistake, without the usage block."""
 
@@ -43,7 +48,9 @@ def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"onnxsparse {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name in COMMANDS:
-        command = commands.add_parser(name, help=COMMANDS[name], description=COMMANDS[name][:1].upper() + COMMANDS[name][1:] + ".")
+        command = commands.add_parser(
+            name, help=COMMANDS[name], description=COMMANDS[name][:1].upper() + COMMANDS[name][1:] + "."
+        )
         if name in names:
             module = importlib.import_module(f"onnxsparse.cli.{name}_command")
             module.add_arguments(command)
@@ -63,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     _stop_cleanly()
+    _print_anything()
     try:
         return _run(words)
     except OnnxSparseError as error:
@@ -90,6 +98,7 @@ def _run(words: list[str]) -> int:
         raise OptionError(f"unknown command {name[:40]!r}{nearest(name, COMMANDS) or ' (see `onnxsparse --help`)'}")
     parser = build_parser((name,) if name else ())
     arguments = parser.parse_args(words)
+    check_report_target(arguments)
     if not arguments.command:
         parser.print_help()
         return 0
@@ -102,14 +111,28 @@ def _fail(code: int, message: str, words: list[str]) -> int:
         import traceback
 
         traceback.print_exc()
-    print("onnxsparse: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201 - the one line for a mistake
+    print(f"onnxsparse: {_one_line(message)}", file=sys.stderr)  # noqa: T201 - the one line for a mistake
     return code
+
+
+def _one_line(message: str) -> str:
+    """Names from a file may hold anything; what cannot be printed is spelled out."""
+    text = " ".join(message.split())
+    shown = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    return shown if len(shown) <= LONGEST_LINE else shown[:LONGEST_LINE] + " ..."
+
+
+def _print_anything() -> None:
+    """A name that the terminal cannot show is spelled out instead of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _stop_cleanly() -> None:
     """SIGTERM ends the process through the cleanup of half-written files."""
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
+    def stop(number: int, _: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
     try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from typing import Any
+
+from onnxsparse.errors import OutputError
 
 RULE = ("pattern", "target", "sparsity", "score", "allocation", "include", "exclude", "allow", "seed")
 
@@ -32,7 +35,9 @@ def add_rule(parser: ArgumentParser) -> None:
 def add_names(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("which weights")
     names = {"nargs": "+", "action": "extend", "default": [], "metavar": "X"}
-    group.add_argument("--include", help="only these: tensor or layer names, globs, re:PATTERN, operator kinds", **_plain(names))
+    group.add_argument(
+        "--include", help="only these: tensor or layer names, globs, re:PATTERN, operator kinds", **_plain(names)
+    )
     group.add_argument("--exclude", help="all but these", **_plain(names))
     allow = "prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis"
     group.add_argument("--allow", metavar="WORD,...", nargs="+", action="extend", default=[], help=allow)
@@ -49,11 +54,31 @@ def add_plan(parser: ArgumentParser, masks: bool = True) -> None:
 
 
 def add_strict(parser: ArgumentParser) -> None:
-    parser.add_argument("--strict", action="store_true", help="exit 1 when anything is left out that you did not exclude")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit 1 when anything is left out that you did not exclude"
+    )
 
 
 def add_json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
+
+
+def check_report_target(arguments: Namespace) -> None:
+    """Say before the work starts when the JSON report could not be written, or would replace something else."""
+    target = getattr(arguments, "json", None)
+    if not target or target == "-":
+        return
+    folder = os.path.dirname(os.path.abspath(target))
+    if os.path.isdir(target) or not os.path.isdir(folder):
+        raise OutputError(
+            f"--json {target}: "
+            + ("is a folder; name a file" if os.path.isdir(target) else "its folder does not exist")
+        )
+    taken = [getattr(arguments, name, None) for name in ("model", "output", "plan", "masks", "dense", "sparse", "data")]
+    if os.path.realpath(target) in {os.path.realpath(path) for path in taken if path}:
+        raise OutputError(f"--json {target} is another file of this command; choose another name")
+    if os.path.exists(target) and not target.endswith(".json"):
+        raise OutputError(f"--json {target} exists and is no .json file; choose another name")
 
 
 def rule_of(arguments: Namespace, names: tuple[str, ...] = RULE) -> dict[str, Any]:

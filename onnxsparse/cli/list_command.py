@@ -17,7 +17,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     if arguments.kind and arguments.kind not in KINDS:
-        raise OptionError(f"there is no kind {arguments.kind[:40]!r}{nearest(arguments.kind, KINDS)}; known: {', '.join(KINDS)}")
+        raise OptionError(
+            f"there is no kind {arguments.kind[:40]!r}{nearest(arguments.kind, KINDS)}; known: {', '.join(KINDS)}"
+        )
     for kind in [arguments.kind] if arguments.kind else KINDS:
         sys.stdout.write(_described(kind))
     return 0

@@ -14,7 +14,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_plan(parser)
     shared.add_strict(parser)
     shared.add_json(parser)
-    form = "mul: a mask of the weight's type (default); bool or uint8: a small mask and a Cast; where: Where(mask, w, 0)"
+    form = (
+        "mul: a mask of the weight's type (default); bool or uint8: a small mask and a Cast; where: Where(mask, w, 0)"
+    )
     parser.add_argument("--form", default="mul", help=form)
 
 

@@ -11,7 +11,7 @@ from onnxsparse.errors import ModelError
 
 Caller = Mapping[str, Optional[AttributeProto]]
 
-_FIELDS = {
+_FIELDS: dict[int, str] = {
     AttributeProto.INT: "i",
     AttributeProto.FLOAT: "f",
     AttributeProto.STRING: "s",
@@ -56,4 +56,13 @@ class Attributes:
 
 def label(node: NodeProto) -> str:
     """What a person would call the node: its name, else its first output."""
-    return node.name or next((name for name in node.output if name), "") or node.op_type
+    return text(node.name or next((name for name in node.output if name), "") or node.op_type)
+
+
+def text(value: str | bytes) -> str:
+    """A string field of the file; one that is not UTF-8 arrives as bytes."""
+    if isinstance(value, bytes):
+        raise ModelError(
+            f"the model holds a name or text that is not UTF-8 ({value[:40]!r}); it is damaged, export it again"
+        )
+    return value

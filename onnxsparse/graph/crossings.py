@@ -16,11 +16,13 @@ from onnx import NodeProto, TensorProto
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.layout import Layout, Shape, size_of
 from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array
-from onnxsparse.graph.traced import Traced, Value, over_atoms, small_array
-from onnxsparse.graph.weights import Mask, Quantization
+from onnxsparse.graph.traced import Part, Traced, Value, over_atoms, small_array
+from onnxsparse.graph.weights import Mask, Quantization, owners_of
 
 _CASTS = frozenset(
-    getattr(TensorProto, name) for name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "INT32") if hasattr(TensorProto, name)
+    getattr(TensorProto, name)
+    for name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "INT32")
+    if hasattr(TensorProto, name)
 )
 
 
@@ -28,7 +30,7 @@ _CASTS = frozenset(
 class Crossing:
     """The value behind a node; `mask` is set when the node applies one, `source` is the input the weight came in by."""
 
-    value: Traced
+    value: Traced | Part
     source: int = 0
     mask: Traced | None = None
 
@@ -41,7 +43,7 @@ def _reach(values: Sequence[Value], layout: Layout | None) -> Crossing | None:
     return Crossing(replace(first, layout=layout)) if isinstance(first, Traced) and layout is not None else None
 
 
-def _identity(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+def _identity(values: Sequence[Value], _: Attributes) -> Crossing | None:
     return Crossing(values[0]) if isinstance(values[0], Traced) else None
 
 
@@ -59,10 +61,7 @@ def _transpose(values: Sequence[Value], attributes: Attributes) -> Crossing | No
 
 def _listed(values: Sequence[Value], attributes: Attributes, name: str) -> list[int] | None:
     """A list of integers that is an input in newer opsets and was an attribute before."""
-    if len(values) > 1 and values[1] is not None:
-        array = small_array(values[1])
-        return None if array is None or array.dtype.kind not in "iu" else [int(item) for item in array.reshape(-1)]
-    return attributes.integers(name)
+    return _numbers(values, attributes, 1, name)
 
 
 def _reshape(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
@@ -114,12 +113,15 @@ def _dequantize(values: Sequence[Value], attributes: Attributes) -> Crossing | N
     first = values[0]
     if not isinstance(first, Traced) or first.tensor.kind in FLOAT_KINDS or first.tensor.kind not in WEIGHT_KINDS:
         return _identity(values, attributes)
-    scale, zero = small_array(values[1]), small_array(values[2]) if len(values) > 2 else None
+    scale = small_array(values[1]) if len(values) > 1 else None
+    zero = small_array(values[2]) if len(values) > 2 else None
     if scale is None or (len(values) > 2 and values[2] is not None and zero is None) or first.quantization:
         return None
     zero = np.zeros(scale.shape, first.tensor.dtype) if zero is None else zero
     axis, block = attributes.integer("axis", 1), attributes.integer("block_size")
-    found = quantized(first, _unblocked(scale, first.shape, axis, block), _unblocked(zero, first.shape, axis, block), axis)
+    found = quantized(
+        first, _unblocked(scale, first.shape, axis, block), _unblocked(zero, first.shape, axis, block), axis
+    )
     return Crossing(replace(first, quantization=found)) if found else None
 
 
@@ -137,7 +139,9 @@ def quantized(value: Traced, scale: Array, zero: Array, axis: int) -> Quantizati
     return Quantization(value.layout.atoms, scales.astype(np.float32), zeros)
 
 
-def _multiply(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+def _multiply(values: Sequence[Value], _: Attributes) -> Crossing | None:
+    if len(values) != 2:
+        return None
     left, right = values
     if not isinstance(left, Traced) or not isinstance(right, Traced):
         return None
@@ -148,7 +152,9 @@ def _multiply(values: Sequence[Value], attributes: Attributes) -> Crossing | Non
     return _scaled(left, right, 0) or _scaled(right, left, 1)
 
 
-def _divide(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+def _divide(values: Sequence[Value], _: Attributes) -> Crossing | None:
+    if len(values) != 2:
+        return None
     left, right = values
     return _scaled(left, right, 0) if isinstance(left, Traced) and isinstance(right, Traced) else None
 
@@ -170,7 +176,10 @@ def _is_mask_for(mask: Traced, weight: Traced) -> bool:
         return False
     if not mask.tensor.readable or mask.tensor.kind in ("int64", "uint64") or mask.masks:
         return False
-    return all(_is_binary(mask.tensor.read(at, min(at + (1 << 20), mask.tensor.size))) for at in range(0, mask.tensor.size, 1 << 20))
+    return all(
+        _is_binary(mask.tensor.read(at, min(at + (1 << 20), mask.tensor.size)))
+        for at in range(0, mask.tensor.size, 1 << 20)
+    )
 
 
 def _is_binary(piece: Array) -> bool:
@@ -181,14 +190,62 @@ def _one(piece: Array) -> object:
     return 0x3F80 if piece.dtype == np.uint16 else 1  # a stored bfloat16 is its bits
 
 
-def _where(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+def _where(values: Sequence[Value], _: Attributes) -> Crossing | None:
+    if len(values) != 3:
+        return None
     mask, weight, other = values
     if not (isinstance(mask, Traced) and isinstance(weight, Traced)):
         return None
     rest = small_array(other)
-    if rest is None or rest.any() or not (_broadcasts(mask.shape, weight.shape) and _broadcasts(rest.shape, weight.shape)):
+    if (
+        rest is None
+        or rest.any()
+        or not (_broadcasts(mask.shape, weight.shape) and _broadcasts(rest.shape, weight.shape))
+    ):
         return None
     return Crossing(weight, 1, mask)
+
+
+def _slice(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    """One axis cut in steps of 1."""
+    first = values[0]
+    starts, ends = _numbers(values, attributes, 1, "starts"), _numbers(values, attributes, 2, "ends")
+    axes, steps = _numbers(values, attributes, 3, "axes"), _numbers(values, attributes, 4, "steps")
+    if not isinstance(first, Traced) or first.masks or not starts or not ends or len(starts) != 1 or len(ends) != 1:
+        return None
+    axis = axes[0] if axes else 0
+    if (steps or [1]) != [1] or not -len(first.shape) <= axis < len(first.shape):
+        return None
+    start, stop, _ = slice(starts[0], ends[0]).indices(first.shape[axis])
+    why, axis = "Slice", axis % len(first.shape)
+    return Crossing(Part(frozenset({first.tensor}), why, first, axis, start, stop))
+
+
+def _numbers(values: Sequence[Value], attributes: Attributes, index: int, name: str) -> list[int] | None:
+    if index >= len(values) or values[index] is None:
+        return attributes.integers(name)
+    array = small_array(values[index])
+    return None if array is None or array.dtype.kind not in "iu" else [int(item) for item in array.reshape(-1)]
+
+
+def _concat(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    """All parts of one constant, each once: its rows in another order."""
+    parts = [value for value in values if isinstance(value, Part)]
+    if not parts or len(parts) < len(values) or any(part.source is not parts[0].source for part in parts):
+        return None
+    source, axis = parts[0].source, parts[0].axis
+    spans = [(part.start, part.stop) for part in parts]
+    ordered = sorted(spans)
+    tiled = [0, *(stop for _, stop in ordered)] == [*(start for start, _ in ordered), source.shape[axis]]
+    same_axis = all(part.axis == axis for part in parts) and attributes.integer("axis") in (
+        axis,
+        axis - len(source.shape),
+    )
+    if not tiled or not same_axis:
+        return None
+    owners = owners_of(source.layout.atoms, source.tensor.shape)
+    moved = frozenset(owners[atom] for atom in source.layout.axes[axis]) if spans != ordered else frozenset()
+    return Crossing(replace(source, shuffled=source.shuffled | moved))
 
 
 def mask_of(mask: Traced, weight: Traced) -> Mask:
@@ -209,13 +266,15 @@ _RULES: dict[str, Rule] = {
     "Flatten": _flatten,
     "QuantizeLinear": _identity,
     "DequantizeLinear": _dequantize,
+    "Slice": _slice,
+    "Concat": _concat,
     "Mul": _multiply,
     "Div": _divide,
     "Where": _where,
 }
 
 
-PASSING = frozenset(_RULES) - {"Mul", "Div", "Where"}
+PASSING = frozenset(_RULES) - {"Mul", "Div", "Where", "Slice", "Concat"}
 
 
 def cross(node: NodeProto, values: Sequence[Value], attributes: Attributes) -> Crossing | None:

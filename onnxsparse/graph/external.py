@@ -12,6 +12,7 @@ from typing import IO
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxsparse.errors import OutputError
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
 from onnxsparse.graph.storage import DataFolder, Span, StoredTensor, external_span
 
@@ -83,12 +84,18 @@ class ExternalFiles:
     def _find(self, location: str) -> str:
         return self.folder.find(location, location) if self.folder else location
 
-    def write(self, target: str, source: str | None, overwrite: bool, staged: Staged, edited: Sequence[StoredTensor]) -> None:
+    def write(
+        self, target: str, source: str | None, overwrite: bool, staged: Staged, edited: Sequence[StoredTensor]
+    ) -> None:
         """Write every data file beside `target`, under another name where the old name is taken by the source."""
         if not self.tensors:
             return
+        if os.path.realpath(target) in {os.path.realpath(path) for path in self.paths}:
+            raise OutputError(f"{target} is a data file of the model itself; choose another name")
         folder = os.path.dirname(os.path.abspath(target))
-        same = os.path.realpath(folder) == os.path.realpath(self.folder.path if self.folder else "") and not _same_file(target, source)
+        same = os.path.realpath(folder) == os.path.realpath(self.folder.path if self.folder else "") and not _same_file(
+            target, source
+        )
         for location in sorted(self.tensors):
             new = _renamed(location, os.path.basename(source or ""), os.path.basename(target)) if same else location
             path = os.path.join(folder, new)

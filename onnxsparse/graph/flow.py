@@ -15,22 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Union
 
-import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.attributes import Attributes, Caller, label
-from onnxsparse.graph.crossings import PASSING, cross, mask_of, quantized
+from onnxsparse.graph.attributes import Attributes, Caller, label, text
+from onnxsparse.graph.crossings import PASSING, cross, mask_of
 from onnxsparse.graph.layout import Layout
-from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, is_known, slots_of
-from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, StoredTensor
+from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import Container, Stores
-from onnxsparse.graph.traced import Computed, Traced, Value, computed, small_array
-from onnxsparse.graph.weights import Quantization, Use, Weight
+from onnxsparse.graph.traced import Computed, Part, Traced, Value, computed
+from onnxsparse.graph.uses import Place, Uses
+from onnxsparse.graph.weights import Weight
 
-MOST_NODES = 500_000
+MOST_NODES = 200_000
 DEEPEST_CALL = 60
 
 
@@ -70,7 +68,7 @@ class Scope:
         return f"tensor '{name}'{where} is used, but no node, input or initializer makes it"
 
     def define(self, name: str, value: Value) -> None:
-        if name in self.names:
+        if text(name) in self.names:
             where = f" in {self.title}" if self.title else ""
             raise ModelError(f"tensor '{name}'{where} is made twice; names must be unique")
         self.names[name] = value
@@ -82,7 +80,7 @@ class Flow:
     def __init__(self, proto: ModelProto, stores: Stores) -> None:
         self._proto, self.stores = proto, stores
         self._functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in proto.functions}
-        self._weights: dict[int, Weight] = {}
+        self._found = Uses(stores)
         self.mask_sites: list[MaskSite] = []
         self._nodes_seen = 0
         self._calls: list[str] = []
@@ -90,24 +88,26 @@ class Flow:
     def walk(self) -> Flow:
         self._graph(self._proto.graph, "", None, {}, [])
         for tensor, other in self.stores.overlapping().items():
-            self._weight(tensor).refusal = f"its bytes in the data file overlap those of '{other}'"
+            self._found.weight(tensor).refusal = f"its bytes in the data file overlap those of '{other}'"
         for twins in self.stores.twins():
-            weights = [self._weight(tensor) for tensor in twins]
+            weights = [self._found.weight(tensor) for tensor in twins]
             for weight in weights:
                 weight.twins = [other for other in weights if other is not weight]
         return self
 
     def consumers(self, tensor: StoredTensor) -> Weight:
         """All uses of a stored tensor, whether it counts as a weight or not."""
-        return self._weight(tensor)
+        return self._found.weight(tensor)
 
     @property
     def weights(self) -> list[Weight]:
-        return [weight for weight in self._weights.values() if weight.uses or weight.refused_by]
+        return self._found.weights
 
     # -- scopes
 
-    def _graph(self, graph: GraphProto, title: str, outer: Scope | None, caller: Caller, given: Sequence[Value]) -> None:
+    def _graph(
+        self, graph: GraphProto, title: str, outer: Scope | None, caller: Caller, given: Sequence[Value]
+    ) -> None:
         scope = Scope(title, graph, outer, caller)
         for tensor in graph.initializer:
             stored = self.stores.of(tensor, tensor.name, title, "initializer", graph)
@@ -121,12 +121,16 @@ class Flow:
         self._body(graph.node, scope)
         for entry in graph.output:
             if entry.name:
-                self._consume(scope.find(entry.name), "a graph output")
+                self._found.consume(scope.find(entry.name), "a graph output")
 
     def _call(self, function: FunctionProto, node: NodeProto, scope: Scope) -> None:
         title = f"function {function.domain}:{function.name}"
         if len(self._calls) >= DEEPEST_CALL or title in self._calls:
-            raise ModelError(f"{title} calls itself" if title in self._calls else f"local functions are nested deeper than {DEEPEST_CALL}")
+            raise ModelError(
+                f"{title} calls itself"
+                if title in self._calls
+                else f"local functions are nested deeper than {DEEPEST_CALL}"
+            )
         self._calls.append(title)
         given = [scope.find(name) if name else None for name in node.input]
         given += [None] * (len(function.input) - len(given))
@@ -161,14 +165,14 @@ class Flow:
             return
         values = [scope.find(name) if name else None for name in node.input]
         attributes = Attributes(node, scope.caller)
-        taken = self._uses(node, values, attributes, scope)
+        taken = self._found.record(Place(node, values, attributes, scope.title))
         self._bodies(node, values, attributes, scope)
         result = self._result(node, values, attributes, scope)
         if result is None:
-            self._note_others(node, values, taken)
+            self._found.note_others(node, values, taken)
         for index, name in enumerate(node.output):
             if name:
-                scope.define(name, result if index == 0 else None)
+                scope.define(name, result if index == 0 or isinstance(result, Computed) else None)
 
     def _bodies(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> None:
         for name, attribute in attributes.table.items():
@@ -197,133 +201,18 @@ class Flow:
             return computed(given[:1], f"{node.op_type} with inputs known only at run time") if moved else None
         return self._crossed(node, values, attributes, scope) or computed(given, node.op_type)
 
-    def _crossed(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> Traced | None:
+    def _crossed(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> Value:
         crossing = cross(node, values, attributes)
         if crossing is None:
             return None
         value = crossing.value
+        if isinstance(value, Part):
+            return value
         if crossing.mask is not None:
             self.mask_sites.append(MaskSite(scope.container, node, crossing.source, value, crossing.mask))
             value = replace(value, masks=(*value.masks, mask_of(crossing.mask, value)))
         return replace(value, crossed=(*value.crossed, node.op_type))
 
-    # -- uses
-
-    def _uses(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> set[int]:
-        """Record every weight input of the node; return the inputs that are one."""
-        taken: set[int] = set()
-        for slot in slots_of(node.domain, node.op_type):
-            value = values[slot.index] if slot.index < len(values) else None
-            if value is not None and not _selects(slot, values):
-                taken.add(slot.index)
-                self._use(node, slot, value, values, attributes, scope)
-        indices, reason = REFUSED.get((node.domain, node.op_type), ((), ""))
-        for index in indices:
-            if index < len(values) and values[index] is not None:
-                taken.add(index)
-                self._refuse(values[index], reason, node)
-        if not is_known(node.domain, node.op_type):
-            self._unknown(node, values)
-        return taken
-
-    def _use(self, node: NodeProto, slot: Slot, value: Traced | Computed, values: Sequence[Value], attributes: Attributes, scope: Scope) -> None:
-        if isinstance(value, Computed):
-            if slot.family != "Embedding":
-                self._refuse(value, f"it reaches {node.op_type} '{label(node)}' through {value.why}, which rearranges or mixes its numbers", node)
-            return
-        found = self._arranged(node, slot, value, values, attributes)
-        if isinstance(found, str):
-            if slot.family != "Embedding" or not _is_table_of_indices(value.tensor):
-                self._refuse(value, found, node)
-            return
-        layout, arrangement, quantization = found
-        use = Use(
-            node, node.op_type, label(node), scope.title, slot.index, slot.family, value.tensor.shape,
-            layout, arrangement, value.crossed, quantization, value.masks,
-        )  # fmt: skip
-        self._add(value.tensor, use)
-
-    def _arranged(
-        self, node: NodeProto, slot: Slot, value: Traced, values: Sequence[Value], attributes: Attributes
-    ) -> tuple[Layout, Arrangement, Quantization | None] | str:
-        tensor = value.tensor
-        if tensor.problem:
-            return tensor.problem
-        if tensor.kind not in WEIGHT_KINDS:
-            return f"its element type {tensor.kind} is not supported"
-        arrangement = slot.arrange(value.shape, attributes)
-        if isinstance(arrangement, str):
-            return arrangement
-        layout = value.layout.reshape(arrangement.shape)
-        if layout is None:
-            return "it has a dimension of size 0" if 0 in value.shape else f"its axes cannot be told apart after {value.crossed}"
-        quantization = value.quantization
-        if quantization is None and tensor.kind not in FLOAT_KINDS:
-            return_value = _from_inputs(slot, value, values)
-            if isinstance(return_value, str):
-                return return_value
-            quantization = return_value
-        return layout, arrangement, quantization
-
-    def _add(self, tensor: StoredTensor, use: Use) -> None:
-        weight = self._weight(tensor)
-        if not any(use.repeats(other) for other in weight.uses):
-            weight.uses.append(use)
-
-    def _weight(self, tensor: StoredTensor) -> Weight:
-        home = self.stores.homes[tensor]
-        return self._weights.setdefault(id(tensor), Weight(tensor.name, home.scope, tensor, home.storage))
-
-    def _refuse(self, value: Value, reason: str, node: NodeProto) -> None:
-        tensors = [value.tensor] if isinstance(value, Traced) else sorted(value.tensors, key=lambda t: t.name) if value else []
-        for tensor in tensors:
-            if isinstance(value, Traced) or (tensor.kind in WEIGHT_KINDS and len(tensor.shape) >= 2):
-                weight = self._weight(tensor)
-                weight.refusal = weight.refusal or reason
-                weight.refused_by = weight.refused_by or label(node)
-
-    def _unknown(self, node: NodeProto, values: Sequence[Value]) -> None:
-        for value in values:
-            if isinstance(value, Traced) and value.tensor.kind in WEIGHT_KINDS and len(value.tensor.shape) >= 2:
-                name = f"{node.domain}::{node.op_type}"
-                self._refuse(value, f"it is used by {name}, an operator whose axes are not known here", node)
-
-    def _note_others(self, node: NodeProto, values: Sequence[Value], taken: set[int]) -> None:
-        for index, value in enumerate(values):
-            if index not in taken:
-                self._consume(value, f"{node.op_type} '{label(node)}'")
-
-    def _consume(self, value: Value, by: str) -> None:
-        if isinstance(value, Traced) and value.tensor.size > 1:
-            weight = self._weight(value.tensor)
-            weight.others.append(by)
-            if not value.masks:
-                weight.bare.append(by)
-
 
 def _through(value: Value, op: str) -> Value:
     return computed([value], f"the state of {op}") if value is not None else None
-
-
-def _selects(slot: Slot, values: Sequence[Value]) -> bool:
-    """A Gather with constant indices cuts a piece out of a constant; it is no lookup table."""
-    return slot.family == "Embedding" and slot.index == 0 and len(values) > 1 and values[1] is not None
-
-
-def _is_table_of_indices(tensor: StoredTensor) -> bool:
-    return len(tensor.shape) < 2 or tensor.kind in ("int64", "int32", "int16", "uint64", "uint32", "uint16", "bool", "string")
-
-
-def _from_inputs(slot: Slot, value: Traced, values: Sequence[Value]) -> Quantization | str:
-    """Scale and zero point that an operator on integers takes as inputs of their own."""
-    zero, scale = _input(values, slot.zero_point), _input(values, slot.scale)
-    zeros = np.zeros(1, value.tensor.dtype) if zero is None else small_array(zero)
-    scales = np.ones(1, np.float32) if scale is None else small_array(scale)
-    if zeros is None or scales is None:
-        return "its scale or zero point is known only at run time"
-    found = quantized(value, scales, zeros, slot.scale_axis)
-    return found or "its scale or zero point does not follow one of its axes"
-
-
-def _input(values: Sequence[Value], index: int | None) -> Value:
-    return values[index] if index is not None and index < len(values) else None

@@ -90,7 +90,8 @@ class _Splitter:
         return run
 
     def finish(self, runs: list[list[tuple[int, int]]]) -> Layout:
-        first, sizes = {}, []
+        first: dict[int, int] = {}
+        sizes: list[int] = []
         for atom in sorted(self._pieces):
             first[atom] = len(sizes)
             sizes.extend(self._pieces[atom])

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
 from onnxsparse.errors import ModelError, OutputError
+from onnxsparse.graph.attributes import text
 from onnxsparse.graph.external import ExternalFiles, every_tensor
 from onnxsparse.graph.flow import Flow
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
@@ -70,7 +71,7 @@ class Model:
 
     @property
     def metadata(self) -> dict[str, str]:
-        return {entry.key: entry.value for entry in self.proto.metadata_props}
+        return {text(entry.key): text(entry.value) for entry in self.proto.metadata_props}
 
     def set_metadata(self, values: dict[str, str]) -> None:
         """Change the values of entries that are there, in place, and append the others."""
@@ -82,7 +83,7 @@ class Model:
             self.proto.metadata_props.add(key=key, value=value)
 
     def drop_metadata(self, prefix: str) -> None:
-        kept = [entry for entry in self.proto.metadata_props if not entry.key.startswith(prefix)]
+        kept = [entry for entry in self.proto.metadata_props if not text(entry.key).startswith(prefix)]
         if len(kept) < len(self.proto.metadata_props):
             del self.proto.metadata_props[:]
             self.proto.metadata_props.extend(kept)
@@ -133,7 +134,9 @@ class Model:
         lengths = {token: span.length for token, span in self._spans.items()}
         pieces = expand(_serialized(self.proto), self._tokens, lengths)
         if sum(piece.length if isinstance(piece, Hole) else len(piece) for piece in pieces) > LARGEST_FILE:
-            raise OutputError("the result is over 2 GB, which one ONNX file cannot hold; store the weights as external data first")
+            raise OutputError(
+                "the result is over 2 GB, which one ONNX file cannot hold; store the weights as external data first"
+            )
         with staged.create(target) as file:
             self._write_pieces(pieces, file)
 
@@ -162,7 +165,9 @@ class Model:
     def _edited(self, external: bool) -> list[StoredTensor]:
         if self._flow is None:
             return []
-        return [tensor for tensor in self._flow.stores.homes if tensor.edit and tensor.span and tensor.external == external]
+        return [
+            tensor for tensor in self._flow.stores.homes if tensor.edit and tensor.span and tensor.external == external
+        ]
 
     def _store_edits_in_proto(self) -> None:
         for tensor in self._flow.stores.homes if self._flow else ():
@@ -186,7 +191,11 @@ class Model:
             span = Stores(self._spans, self._folder).token_span(proto)
         if span is None:
             return
-        data = b"".join(piece.tobytes() for piece in edited[span].edited()) if span in edited else span.read(0, span.length).tobytes()
+        data = (
+            b"".join(piece.tobytes() for piece in edited[span].edited())
+            if span in edited
+            else span.read(0, span.length).tobytes()
+        )
         _set_payload(proto, data)
 
 
@@ -258,4 +267,6 @@ def _serialized(proto: ModelProto) -> bytes:
     try:
         return bytes(proto.SerializeToString())
     except (EncodeError, ValueError) as error:
-        raise OutputError("the model is over 2 GB in memory, which one ONNX file cannot hold; pass the path of a model with external data") from error
+        raise OutputError(
+            "the model is over 2 GB in memory, more than one ONNX file holds; pass the path of one with external data"
+        ) from error

@@ -161,7 +161,9 @@ def einsum(index: int) -> Arrange:
 def _implicit_result(terms: str) -> str:
     """Without an arrow the labels that stand once, in alphabetical order, are the result."""
     labels = terms.replace(",", "").replace("...", "")
-    return ("..." if "..." in terms else "") + "".join(sorted(label for label in set(labels) if labels.count(label) == 1))
+    return ("..." if "..." in terms else "") + "".join(
+        sorted(label for label in set(labels) if labels.count(label) == 1)
+    )
 
 
 def _einsum_roles(equation: str, own: str, other: str, result: str, shape: Shape) -> Arrangement | str:
@@ -175,7 +177,8 @@ def _einsum_roles(equation: str, own: str, other: str, result: str, shape: Shape
             return f"Einsum '{equation}' sums this weight alone over '{axis_label}', which is not a matrix product"
         roles[role].append(axis)
     if not roles["reduce"] or not roles["out"]:
-        return f"Einsum '{equation}' is not a matrix product: this weight has no {'reduction' if roles['out'] else 'output'} axis"
+        missing = "reduction" if roles["out"] else "output"
+        return f"Einsum '{equation}' is not a matrix product: this weight has no {missing} axis"
     return Arrangement(shape, tuple(roles["out"]), tuple(roles["reduce"]), (), tuple(roles["group"]))
 
 
@@ -229,7 +232,10 @@ FACTS: dict[tuple[str, str], tuple[Slot, ...]] = {
     (MICROSOFT, "TransposeMatMul"): _FUSED,
     (MICROSOFT, "FusedMatMulActivation"): _FUSED,
     (MICROSOFT, "MatMulInteger16"): _pair("MatMul", matmul_left, matmul_right),
-    (MICROSOFT, "MatMulIntegerToFloat"): (Slot(0, "MatMul", matmul_left, 2, 4, -2), Slot(1, "MatMul", matmul_right, 3, 5, -1)),
+    (MICROSOFT, "MatMulIntegerToFloat"): (
+        Slot(0, "MatMul", matmul_left, 2, 4, -2),
+        Slot(1, "MatMul", matmul_right, 3, 5, -1),
+    ),
     (MICROSOFT, "DynamicQuantizeMatMul"): (Slot(1, "MatMul", matmul_right, 2, 3, -1),),
     (MICROSOFT, "QLinearMatMul"): _QLINEAR_MATMUL,
     (MICROSOFT, "QGemm"): (Slot(0, "Gemm", gemm_left, 1, 2, -2), Slot(3, "Gemm", gemm_right, 4, 5, -1)),

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO
 
+import numpy as np
+
 from onnxsparse.errors import OutputError
 from onnxsparse.graph.storage import Array
 
@@ -38,7 +40,9 @@ class Staged:
     def __enter__(self) -> Staged:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for temporary, _ in self._pending:
             if os.path.exists(temporary):
                 os.unlink(temporary)
@@ -78,7 +82,8 @@ def write_text(path: str, text: str, overwrite: bool) -> None:
 
 def put(file: IO[bytes], data: bytes | memoryview | Array) -> None:
     """Write all of it; a raw file may take less than it is given."""
-    view = memoryview(data).cast("B") if len(data) else memoryview(b"")
+    whole = data.data if isinstance(data, np.ndarray) else memoryview(data)
+    view = whole.cast("B") if len(data) else memoryview(b"")
     while len(view):
         view = view[file.write(view) :]
 

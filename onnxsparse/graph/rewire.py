@@ -88,7 +88,8 @@ def all_names(proto: ModelProto) -> set[str]:
         for node in container.node:
             names.update(node.input, node.output, [node.name])
         if isinstance(container, GraphProto):
-            names.update(entry.name for entry in (*container.input, *container.output, *container.initializer))
+            names.update(entry.name for entry in (*container.input, *container.output))
+            names.update(tensor.name for tensor in container.initializer)
             names.update(sparse.values.name for sparse in container.sparse_initializer)
         else:
             names.update(container.input, container.output)
@@ -96,9 +97,9 @@ def all_names(proto: ModelProto) -> set[str]:
 
 
 def containers(proto: ModelProto) -> Iterator[Container]:
-    yield from _below(proto.graph)
-    for function in proto.functions:
-        yield from _below(function)
+    roots: list[Container] = [proto.graph, *proto.functions]
+    for root in roots:
+        yield from _below(root)
 
 
 def _below(container: Container) -> Iterator[Container]:

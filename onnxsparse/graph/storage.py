@@ -45,6 +45,7 @@ _TYPES: dict[int, tuple[str, str, str]] = {
     TensorProto.BOOL: ("bool", "?", "int32_data"),
 }
 WEIGHT_KINDS = ("float64", "float32", "float16", "bfloat16", "int8", "uint8")
+MOST_DIMS = 16
 FLOAT_KINDS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -69,7 +70,7 @@ class Span:
         data = np.empty(stop - start, np.uint8)  # not zeroed first, as a bytearray would be
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.offset + start)
-            if _fill(file, memoryview(data)) < len(data):
+            if _fill(file, data.data) < len(data):
                 raise ModelError(f"{self.path} ends inside a tensor's data; it is cut short or was changed meanwhile")
         return data
 
@@ -112,6 +113,11 @@ class StoredTensor:
         return np.dtype(_TYPES[self.proto.data_type][1])
 
     @property
+    def rank_problem(self) -> str:
+        many = len(self.proto.dims)
+        return f"it has {many} dimensions, more than the {MOST_DIMS} that are supported" if many > MOST_DIMS else ""
+
+    @property
     def readable(self) -> bool:
         return self.proto.data_type in _TYPES and not self.problem
 
@@ -119,11 +125,13 @@ class StoredTensor:
         """The data must have as many elements as the dims say."""
         if any(dim < 0 for dim in self.shape):
             raise ModelError(f"tensor '{self.name}' has a negative dimension {list(self.shape)}")
-        if not self.readable:
+        if self.proto.data_type not in _TYPES:
             return
         have = self._element_count()
         if have is not None and have != self.size:
-            raise ModelError(f"tensor '{self.name}' of shape {list(self.shape)} needs {self.size} elements, its data has {have:g}")
+            raise ModelError(
+                f"tensor '{self.name}' of shape {list(self.shape)} needs {self.size} elements, its data has {have:g}"
+            )
 
     def _element_count(self) -> float | None:
         if self.span:
@@ -184,7 +192,7 @@ def _native(array: Array) -> Array:
 
 @dataclass(frozen=True)
 class DataFolder:
-    """The folder that a model's data files must lie in. `moved` has files that wait under another name to be renamed."""
+    """The folder that a model's data files must lie in; `moved` names files that wait under another name."""
 
     path: str
     moved: Mapping[str, str] = field(default_factory=dict)
@@ -196,10 +204,14 @@ class DataFolder:
         root = os.path.realpath(self.path)
         path = os.path.realpath(os.path.join(root, location))
         if os.path.isabs(location) or os.path.commonpath([root, path]) != root:
-            raise ModelError(f"tensor '{name}' points outside the model's folder ({location!r}); move the data beside the model")
+            raise ModelError(
+                f"tensor '{name}' points outside the model's folder ({location!r}); move the data beside the model"
+            )
         path = self.moved.get(path, path)
         if not os.path.isfile(path):
-            raise ModelError(f"tensor '{name}' has its data in {location!r}, which is not there; put it beside the model")
+            raise ModelError(
+                f"tensor '{name}' has its data in {location!r}, which is not there; put it beside the model"
+            )
         return path
 
 
@@ -207,7 +219,9 @@ def external_span(proto: TensorProto, folder: DataFolder | None, name: str) -> S
     """The span that a tensor's external_data names; it must lie inside the file."""
     entries = {entry.key: entry.value for entry in proto.external_data}
     if folder is None:
-        raise ModelError(f"tensor '{name}' has its data in a file beside the model; pass the model's path instead of a ModelProto")
+        raise ModelError(
+            f"tensor '{name}' has its data in a file beside the model; pass the model's path instead of a ModelProto"
+        )
     path = folder.find(entries.get("location", ""), name)
     offset, size = _number(entries, "offset", name, 0), os.path.getsize(path)
     length = _number(entries, "length", name, max(size - offset, 0))

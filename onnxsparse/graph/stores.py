@@ -8,7 +8,6 @@ from typing import Union
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
 
-from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.layout import Shape
 from onnxsparse.graph.storage import Array, DataFolder, Span, StoredTensor, external_span
@@ -44,7 +43,15 @@ class Stores:
         self._keep_alive: list[object] = []
         self.homes: dict[StoredTensor, Home] = {}
 
-    def of(self, proto: TensorProto, name: str, scope: str, storage: str, container: Container, node: NodeProto | None = None) -> StoredTensor:
+    def of(
+        self,
+        proto: TensorProto,
+        name: str,
+        scope: str,
+        storage: str,
+        container: Container,
+        node: NodeProto | None = None,
+    ) -> StoredTensor:
         found = self._made.get(id(proto))
         if found is None:
             found = self._open(proto, name)
@@ -78,6 +85,7 @@ class Stores:
 
     def _open(self, proto: TensorProto, name: str) -> StoredTensor:
         stored = StoredTensor(proto, name)
+        stored.problem = stored.rank_problem
         if proto.data_location == TensorProto.EXTERNAL:
             stored.span, stored.external = external_span(proto, self._folder, name), True
         else:
@@ -100,18 +108,24 @@ class Stores:
         stored = self._made.get(id(proto))
         if stored is None:
             dense = TensorProto(name=name, data_type=proto.values.data_type, dims=proto.dims)
-            stored = StoredTensor(dense, name, problem="it is stored as a sparse tensor already; store it dense to prune it")
+            stored = StoredTensor(
+                dense, name, problem="it is stored as a sparse tensor already; store it dense to prune it"
+            )
             self._remember(proto, stored, Home(scope, "sparse_initializer", container))
         return stored
 
-    def of_constant(self, node: NodeProto, attributes: Attributes, scope: str, container: Container) -> StoredTensor | None:
+    def of_constant(
+        self, node: NodeProto, attributes: Attributes, scope: str, container: Container
+    ) -> StoredTensor | None:
         """The tensor of a Constant node; lists of floats are tensors too."""
         name = node.output[0] if node.output else ""
         for key, attribute in attributes.table.items():
             if attribute is None:
                 continue
             if attribute.type == AttributeProto.TENSOR:
-                return self.of(attribute.t, self._constant_name(node, key, name), scope, "Constant node", container, node)
+                return self.of(
+                    attribute.t, self._constant_name(node, key, name), scope, "Constant node", container, node
+                )
             if attribute.type == AttributeProto.SPARSE_TENSOR:
                 return self.of_sparse(attribute.sparse_tensor, scope, container)
             listed = self._of_list(attribute, name, Home(scope, "Constant node", container, node))

@@ -23,6 +23,7 @@ class Traced:
     crossed: tuple[str, ...] = ()
     quantization: Quantization | None = None
     masks: tuple[Mask, ...] = ()
+    shuffled: frozenset[int] = frozenset()  # stored axes whose rows Slice and Concat have put into another order
 
     @property
     def shape(self) -> Shape:
@@ -39,6 +40,16 @@ class Computed:
 
     tensors: frozenset[StoredTensor]
     why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Part(Computed):
+    """The rows start to stop of one axis of a traced constant; Concat may put the parts together again."""
+
+    source: Traced
+    axis: int
+    start: int
+    stop: int
 
 
 Value = Optional[Union[Traced, Computed]]

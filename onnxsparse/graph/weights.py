@@ -128,7 +128,7 @@ class Use:
         return grid.transpose(order).reshape(shape)
 
     def slabs(self, limit: int, multiple: int) -> Iterator[tuple[int, int]]:
-        """Cut the stored tensor into flat ranges of about `limit` elements, none of which cuts a group of `multiple`."""
+        """Cut the stored tensor into flat ranges of about `limit` elements that cut no group of `multiple`."""
         size = size_of(self.layout.atoms)
         rows = self._slab_rows(limit, multiple)
         step = rows * size_of(self.layout.atoms[1:])
@@ -179,11 +179,13 @@ class Use:
     def stored_axes(self, run: Run) -> tuple[int, ...]:
         """The axes of the stored tensor that the atoms of a run lie in."""
         owners = owners_of(self.layout.atoms, self.stored_shape)
-        return tuple(sorted({owners[atom] for atom in run if self.layout.atoms[atom] > 1} or {owners[atom] for atom in run}))
+        return tuple(
+            sorted({owners[atom] for atom in run if self.layout.atoms[atom] > 1} or {owners[atom] for atom in run})
+        )
 
 
 def owners_of(fine: Shape, coarse: Shape) -> list[int]:
-    """For each fine atom the coarse one it was split from. Splitting keeps the order, so both lists are walked together."""
+    """For each fine atom the coarse one it was split from; splitting keeps the order, so one walk pairs them."""
     owners, owner, reached = [], 0, 1
     for size in fine:
         while reached * size > coarse[owner] and owner + 1 < len(coarse):

@@ -68,7 +68,9 @@ class Tokens:
 def _finite(data: bytes) -> bytes:
     """Spread 6 bytes over 8 so that they are ordinary numbers as two floats and as one double."""
     low, high = int.from_bytes(data[:3], "little"), int.from_bytes(data[3:6], "little")
-    return ((low & 0x7FFFFF) | 0x46000000).to_bytes(4, "little") + ((high & 0x7FFFFF) | 0x46000000).to_bytes(4, "little")
+    return ((low & 0x7FFFFF) | 0x46000000).to_bytes(4, "little") + ((high & 0x7FFFFF) | 0x46000000).to_bytes(
+        4, "little"
+    )
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,11 @@ def planned_row(row: PlanRow, status: str) -> Row:
     if row.pattern is None:
         return replace(plain, reason=row.reason, advice=row.advice, words=row.words)
     dropped = dropped_elements(row.pattern, row.use.shape4, row.drop)
-    reason = f"the last {row.ragged} of its {plain.size} numbers lie outside whole units of {row.pattern.text} and stay dense"
+    reason = f"{row.ragged} of its {plain.size} numbers lie outside whole units of {row.pattern.text} and stay dense"
     return compressed(
-        replace(plain, pattern=row.pattern.text, dropped=dropped, ragged=row.ragged, reason=reason if row.ragged else ""),
+        replace(
+            plain, pattern=row.pattern.text, dropped=dropped, ragged=row.ragged, reason=reason if row.ragged else ""
+        ),
         row.pattern,
         dropped,
     )
@@ -98,7 +100,7 @@ def _why_violated(checked: Checked) -> str:
     if pattern is not None and not pattern.takes_sparsity:
         places = ", ".join(str(list(place)) for place in bad.places[:3])
         return f"{bad.violations} groups hold more than {pattern.text.partition(':')[0]} non-zeros, first at {places}"
-    return f"{bad.violations} more zero unit{'s' if bad.violations > 1 else ''} of {pattern.text if pattern else ''} needed"
+    return f"{bad.violations} more zeros of {pattern.text if pattern else ''} needed"
 
 
 def _mend(checked: Checked) -> str:

@@ -78,7 +78,10 @@ class FoldMasks:
 
     def _shared(self, sites: list[MaskSite]) -> bool:
         nodes = {id(site.node) for site in sites}
-        return any(id(other.node) in nodes and other.weight.tensor is not sites[0].weight.tensor for other in self._model.flow.mask_sites)
+        return any(
+            id(other.node) in nodes and other.weight.tensor is not sites[0].weight.tensor
+            for other in self._model.flow.mask_sites
+        )
 
     def _remove(self, site: MaskSite) -> None:
         source = site.node.input[site.weight_input]
@@ -90,7 +93,8 @@ class FoldMasks:
 
     def _chain(self, container: Container) -> list[Container]:
         """The container and those around it, inside out."""
-        for root in (self._model.proto.graph, *self._model.proto.functions):
+        roots: list[Container] = [self._model.proto.graph, *self._model.proto.functions]
+        for root in roots:
             path = _path(root, container)
             if path:
                 return path[::-1]

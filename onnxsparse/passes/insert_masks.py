@@ -123,7 +123,9 @@ def maskable(model: Model, plan: Plan) -> Plan:
 
 def _or_left(model: Model, row: PlanRow) -> PlanRow:
     reason = why_not_maskable(model, row)
-    return replace(row, pattern=None, drop=0, reason=reason, advice="prune writes its zeros directly") if reason else row
+    return (
+        replace(row, pattern=None, drop=0, reason=reason, advice="prune writes its zeros directly") if reason else row
+    )
 
 
 def why_not_maskable(model: Model, row: PlanRow) -> str:
@@ -139,6 +141,6 @@ def why_not_maskable(model: Model, row: PlanRow) -> str:
         return "it is itself an output of the graph, which a mask would not reach"
     if home.node is not None and any(attribute.ref_attr_name for attribute in home.node.attribute):
         return "it is handed to a function as an attribute, so no node of its own can mask it"
-    if not tensor.name or home.node is not None and tensor.name not in home.node.output:
+    if not tensor.name or (home.node is not None and tensor.name not in home.node.output):
         return "it has no name of its own in the graph"
     return ""

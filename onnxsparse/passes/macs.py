@@ -59,7 +59,7 @@ def _dims(info: ValueInfoProto) -> tuple[Dims, bool]:
 
 
 def of_weights(model: Model, weights: list[Weight]) -> tuple[dict[int, int], bool]:
-    """Multiply-accumulates by id of the weight, where its nodes' shapes are known, and whether no dimension was a guess."""
+    """Multiply-accumulates by id of the weight, where shapes are known, and whether no dimension was a guess."""
     shapes = infer(model)
     nodes = {label(node): node for container in containers(model.proto) for node in container.node}
     counts = {id(weight): _of_weight(weight, nodes, shapes) for weight in weights}
@@ -71,7 +71,7 @@ def _of_weight(weight: Weight, nodes: dict[str, NodeProto], shapes: Shapes) -> i
 
 
 def _of_use(weight: Weight, use: Use, node: NodeProto | None, shapes: Shapes) -> int:
-    group, out, reduce, taps = use.shape4
+    _, out, reduce, taps = use.shape4
     made = shapes.dims.get(node.output[0]) if node is not None and node.output else None
     if node is None or not made:
         return 0

@@ -51,7 +51,9 @@ class Matrix:
 def demand_finite(values: Values, name: str) -> None:
     """Numbers that are none can neither be ranked nor trusted."""
     if not values.all_finite():
-        raise ModelError(f"weight '{name}' holds NaN or infinity; repair the model, such a weight can be neither ranked nor trusted")
+        raise ModelError(
+            f"weight '{name}' holds NaN or infinity; repair the model, such a weight can be neither ranked nor trusted"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,9 @@ class NameFilter:
             hits = [named.tensor for named in known if any(matches(name) for name in named.all)]
             if not hits:
                 names = {name for named in known for name in named.all}
-                raise OptionError(f"{option} {entry[:80]} matches no weight{nearest(entry, names)}; see `onnxsparse inspect`")
+                raise OptionError(
+                    f"{option} {entry[:80]} matches no weight{nearest(entry, names)}; see `onnxsparse inspect`"
+                )
             matched.update(dict.fromkeys(hits, entry))
         return matched
 

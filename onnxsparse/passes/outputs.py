@@ -87,7 +87,9 @@ class _Sums:
     def add(self, left: Any, right: Any, name: str) -> None:
         first, second = np.asarray(left), np.asarray(right)
         if first.shape != second.shape:
-            raise OptionError(f"output '{name}' has shape {list(first.shape)} in one model and {list(second.shape)} in the other")
+            raise OptionError(
+                f"output '{name}' has shape {list(first.shape)} in one model and {list(second.shape)} in the other"
+            )
         if first.dtype.kind not in "fiub" or not first.size:
             return
         a, b = first.astype(np.float64).reshape(-1), second.astype(np.float64).reshape(-1)
@@ -149,11 +151,15 @@ def _arrays(session: Session, path: str) -> Feed:
     loaded = load_arrays(path)
     if isinstance(loaded, np.ndarray):
         if len(names) != 1:
-            raise OptionError(f"{path} is one array, but the model has inputs {', '.join(names)}; pass an .npz with their names")
+            raise OptionError(
+                f"{path} is one array, but the model has inputs {', '.join(names)}; pass an .npz with their names"
+            )
         loaded = {names[0]: loaded}
     for name in names:
         if name not in loaded:
-            raise OptionError(f"{path} has no array '{name}'{nearest(name, loaded) or ' (it has ' + ', '.join(loaded) + ')'}")
+            raise OptionError(
+                f"{path} has no array '{name}'{nearest(name, loaded) or ' (it has ' + ', '.join(loaded) + ')'}"
+            )
     return {name: _fitted(loaded[name], name, kind, path) for name, kind, _ in session.inputs}
 
 

@@ -108,11 +108,11 @@ def named(weight: Weight, name: str) -> Named:
     return Named(name, layers, tuple(dict.fromkeys(use.op for use in weight.uses)))
 
 
-def make_plan(model: Model, rule: Rule) -> Plan:
-    """The plan that a rule makes for a model."""
+def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
+    """The plan that a rule makes for a model; with `masked`, weights that have a mask already are not left out."""
     names = names_of(model.weights)
     chosen = rule.names.choose([named(weight, names[id(weight)]) for weight in model.weights])
-    rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule) for weight in model.weights]
+    rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule, masked) for weight in model.weights]
     return Plan(tuple(_alike(_allocated(_agreed(rows), rule))), rule)
 
 
@@ -125,7 +125,12 @@ def _agreed(rows: list[PlanRow]) -> list[PlanRow]:
 def _with_twins(row: PlanRow, dense: list[PlanRow]) -> PlanRow:
     if row.pattern is None or not dense:
         return row
-    return PlanRow(row.name, row.weight, reason=f"its bytes are also those of '{dense[0].name}', which stays dense", chosen=dense[0].chosen)
+    return PlanRow(
+        row.name,
+        row.weight,
+        reason=f"its bytes are also those of '{dense[0].name}', which stays dense",
+        chosen=dense[0].chosen,
+    )
 
 
 def _alike(rows: list[PlanRow]) -> list[PlanRow]:
@@ -137,17 +142,17 @@ def _alike(rows: list[PlanRow]) -> list[PlanRow]:
     return [replace(row, drop=drops.get(id(row.weight), row.drop)) if row.weight.twins else row for row in rows]
 
 
-def _row(weight: Weight, name: str, deselected: str, rule: Rule) -> PlanRow:
-    reason = why_dense(weight, name, deselected, rule)
+def _row(weight: Weight, name: str, deselected: str, rule: Rule, masked: bool) -> PlanRow:
+    reason = why_dense(weight, name, deselected, rule, masked)
     if reason is None:
         return PlanRow(name, weight, rule.pattern)
     return PlanRow(name, weight, None, 0, reason.text, reason.advice, reason.words, reason.chosen)
 
 
-def why_dense(weight: Weight, name: str, deselected: str, rule: Rule) -> Reason | None:
+def why_dense(weight: Weight, name: str, deselected: str, rule: Rule, masked: bool) -> Reason | None:
     """The first reason to leave a weight dense, or None."""
     return (
-        _impossible(weight)
+        _impossible(weight, masked)
         or (Reason(deselected, chosen=True) if deselected else None)
         or _held_back(Matrix(name, weight, weight.uses[0]), rule)
         or _refused_by_target(weight, rule)
@@ -155,10 +160,10 @@ def why_dense(weight: Weight, name: str, deselected: str, rule: Rule) -> Reason 
     )
 
 
-def _impossible(weight: Weight) -> Reason | None:
+def _impossible(weight: Weight, masked: bool) -> Reason | None:
     if weight.refusal:
         return Reason(weight.refusal, _UNFOLDED if "rearranges" in weight.refusal else "")
-    if any(use.masks for use in weight.uses):
+    if not masked and any(use.masks for use in weight.uses):
         return Reason("a mask is applied to it in the graph already", "run `onnxsparse fold` first")
     return None
 
@@ -188,7 +193,10 @@ def does_not_fit(weight: Weight, pattern: Pattern) -> Reason | None:
     keys = {_fit_key(use, pattern) for use in weight.all_uses}
     if len(keys) > 1:
         users = " and ".join(dict.fromkeys(f"{use.op} '{use.node}'" for use in weight.all_uses))
-        return Reason(f"one tensor along two axes: {users} reduce over different axes of it", "--pattern unstructured fits every use")
+        return Reason(
+            f"one tensor along two axes: {users} reduce over different axes of it",
+            "--pattern unstructured fits every use",
+        )
     units = pattern.units(weight.uses[0].shape4)
     if units == 0:
         return Reason(_no_unit(weight.uses[0], pattern), "choose a smaller pattern, or pad the channels in the model")
@@ -202,7 +210,7 @@ def _fit_key(use: Use, pattern: Pattern) -> object:
 
 
 def _no_unit(use: Use, pattern: Pattern) -> str:
-    group, out, inputs, taps = use.shape4
+    group, out, inputs, _ = use.shape4
     where = "inputs per group" if group > 1 else "inputs"
     return f"{inputs} {where} and {out} outputs hold no whole unit of {pattern.text}"
 

@@ -27,8 +27,8 @@ from onnxsparse.version import __version__
 
 VERSION = 1
 _KEYS = ("name", "layers", "shape", "dtype", "pattern", "sparsity", "reason", "crc32")
-_HEAD = """# What onnxsparse would do to each weight. Edit `pattern` (such as "2:4", unstructured, dense) and `sparsity`,
-# then: onnxsparse prune MODEL -o OUT --plan THIS_FILE
+_HEAD = """# What onnxsparse would do to each weight. Edit `pattern` ("2:4", unstructured, dense) and `sparsity`, then
+# onnxsparse prune MODEL -o OUT --plan THIS_FILE
 """
 
 
@@ -38,7 +38,11 @@ class PlainLoader(yaml.SafeLoader):
 
 _NUMBERS = (
     ("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+$"), "-+0123456789"),
-    ("tag:yaml.org,2002:float", re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$"), "-+.0123456789"),
+    (
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$"),
+        "-+.0123456789",
+    ),
 )
 PlainLoader.yaml_implicit_resolvers = {
     first: [entry for entry in entries if entry[0].rpartition(":")[2] in ("bool", "null", "merge")]
@@ -80,7 +84,7 @@ def digest(weight: Weight) -> str:
     """A checksum of a weight's stored numbers."""
     crc, tensor = 0, weight.tensor
     for start in range(0, tensor.size, SLAB):
-        crc = zlib.crc32(tensor.read(start, min(start + SLAB, tensor.size)), crc)
+        crc = zlib.crc32(tensor.read(start, min(start + SLAB, tensor.size)).data, crc)
     return f"{crc:08x}"
 
 
@@ -108,7 +112,9 @@ def read_plan(path: str) -> PlanFile:
     """Read a plan file; an error says where it is wrong."""
     document = _load(path)
     if not isinstance(document, Mapping) or not isinstance(document.get("weights"), list):
-        raise PlanError(f"{path} is not an onnxsparse plan: it has no list of `weights` (write one with `onnxsparse plan`)")
+        raise PlanError(
+            f"{path} is not an onnxsparse plan: it has no list of `weights` (write one with `onnxsparse plan`)"
+        )
     if document.get("onnxsparse_plan") != VERSION:
         raise PlanError(f"{path}: `onnxsparse_plan: {VERSION}` expected, found {document.get('onnxsparse_plan')!r}")
     entries = tuple(_promise(entry, index, path) for index, entry in enumerate(document["weights"], 1))
@@ -135,7 +141,9 @@ def _promise(entry: Any, index: int, path: str) -> Promise:
         raise PlanError(f"{where} has no name")
     unknown = next((key for key in entry if key not in _KEYS), None)
     if unknown is not None:
-        raise PlanError(f"{where} ('{entry['name']}') has an unknown key {str(unknown)[:40]!r}{nearest(str(unknown), _KEYS)}")
+        raise PlanError(
+            f"{where} ('{entry['name']}') has an unknown key {str(unknown)[:40]!r}{nearest(str(unknown), _KEYS)}"
+        )
     try:
         pattern = _pattern(entry.get("pattern"))
         sparsity = read_sparsity(entry.get("sparsity")) if pattern and pattern.takes_sparsity else None
@@ -143,7 +151,14 @@ def _promise(entry: Any, index: int, path: str) -> Promise:
         raise PlanError(f"{where} ('{entry['name']}'): {error}") from error
     if pattern and pattern.takes_sparsity and sparsity is None:
         raise PlanError(f"{where} ('{entry['name']}'): pattern {pattern.text} needs a sparsity")
-    return Promise(str(entry["name"]), pattern, sparsity, _shape(entry, where), str(entry.get("reason") or ""), str(entry.get("crc32") or ""))
+    return Promise(
+        str(entry["name"]),
+        pattern,
+        sparsity,
+        _shape(entry, where),
+        str(entry.get("reason") or ""),
+        str(entry.get("crc32") or ""),
+    )
 
 
 def _pattern(text: Any) -> Pattern | None:
@@ -177,7 +192,9 @@ def _planned(entry: Promise | None, name: str, weight: Weight, path: str) -> Pla
     if entry is None:
         return PlanRow(name, weight, reason=f"not in {path}", advice="add it to the plan to prune it")
     if entry.shape is not None and entry.shape != weight.shape:
-        raise PlanError(f"{path}: weight '{name}' has shape {list(entry.shape)} in the plan and {list(weight.shape)} in the model")
+        raise PlanError(
+            f"{path}: weight '{name}' has shape {list(entry.shape)} in the plan and {list(weight.shape)} in the model"
+        )
     if entry.pattern is None:
         return PlanRow(name, weight, reason=entry.reason or "dense in the plan", chosen=True)
     if weight.refusal:
@@ -215,10 +232,16 @@ def _masked(row: PlanRow, masks: Mapping[str, Any], path: str, rule: Rule) -> Pl
     if row.weight.refusal:
         raise PlanError(f"{path}: weight '{row.name}' cannot be pruned: {row.weight.refusal}")
     if mask.shape != row.weight.shape or mask.dtype.kind not in "biuf":
-        raise PlanError(f"{path}: the mask of '{row.name}' has shape {list(mask.shape)}, the weight {list(row.weight.shape)}")
+        raise PlanError(
+            f"{path}: the mask of '{row.name}' has shape {list(mask.shape)}, the weight {list(row.weight.shape)}"
+        )
     keep = mask.reshape(-1) != 0
     pattern = rule.pattern or patterns.parse("unstructured")
-    drop = int(keep.size - keep.sum()) if pattern.name == "unstructured" else pattern.drop_count(row.use.shape4, rule.sparsity or 0.0)
+    drop = (
+        int(keep.size - keep.sum())
+        if pattern.name == "unstructured"
+        else pattern.drop_count(row.use.shape4, rule.sparsity or 0.0)
+    )
     broken = pattern.violations(row.use.matrix(~keep), drop)
     if broken:
         raise PlanError(f"{path}: the mask of '{row.name}' breaks {pattern.text} in {broken.count} places")

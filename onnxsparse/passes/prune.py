@@ -22,7 +22,6 @@ from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Score
 from onnxsparse.values import Array, Reading, Values
 
-
 HELD = 1 << 25
 """Elements of a tensor that may be in memory at once."""
 
@@ -103,7 +102,9 @@ class Pruned:
         reading = self._row.matrix.reading(start, stop)
         if reading.scale is None or reading.zero_point is None:
             return Values(flat, reading)
-        return Values(flat, Reading(reading.kind, self._flat(reading.scale, flat), self._flat(reading.zero_point, flat)))
+        return Values(
+            flat, Reading(reading.kind, self._flat(reading.scale, flat), self._flat(reading.zero_point, flat))
+        )
 
     def _flat(self, numbers: Array, flat: Array) -> Array:
         if numbers.size == 1:

@@ -80,7 +80,9 @@ def _read(text: str, target: str) -> Recorded:
         pruned = {str(name): (str(row[0]), int(row[1])) for name, row in data["pruned"].items()}
         dense = {str(name): (str(row[0]), bool(row[1])) for name, row in data["dense"].items()}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise ModelError("the onnxsparse.plan in the model's metadata is damaged; name a --pattern or --target") from error
+        raise ModelError(
+            "the onnxsparse.plan in the model's metadata is damaged; name a --pattern or --target"
+        ) from error
     return Recorded(pruned, dense, target)
 
 

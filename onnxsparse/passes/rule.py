@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from onnxsparse import allocations, patterns, scores, targets
 from onnxsparse.allocations import Allocation
@@ -61,17 +61,27 @@ class Rule:
     def demand(self, level: bool = True) -> Rule:
         """Refuse a request that does not say enough, or says too much."""
         if self.pattern is None:
-            raise OptionError("say which zeros you want: --pattern (such as 2:4 or unstructured) or --target (such as ampere)")
+            raise OptionError(
+                "say which zeros you want: --pattern (such as 2:4 or unstructured) or --target (such as ampere)"
+            )
         if self.sparsity is not None and not self.pattern.takes_sparsity:
             raise OptionError(f"pattern {self.pattern.text} fixes its own sparsity; leave --sparsity out")
         if level and self.sparsity is None and self.pattern.takes_sparsity:
             raise OptionError(f"pattern {self.pattern.text} needs --sparsity, such as --sparsity 0.8")
         if not self.allocation.supports(self.pattern):
-            raise OptionError(f"allocation {self.allocation.name} does not work with pattern {self.pattern.text}; use uniform")
+            raise OptionError(
+                f"allocation {self.allocation.name} does not work with pattern {self.pattern.text}; use uniform"
+            )
         return self
 
-    def without_names(self) -> Rule:
-        return replace(self, names=NameFilter())
+    @property
+    def text(self) -> str:
+        """The request in a few words, for reports."""
+        parts = [self.target.text if self.target else "", self.pattern.text if self.pattern else ""]
+        level = f"at {self.sparsity:.4g}" if self.sparsity is not None else ""
+        leveled = self.pattern is not None and self.pattern.takes_sparsity
+        by = f"({self.allocation.name}, {self.score.name})" if leveled else ""
+        return " ".join(part for part in (*parts, level, by) if part)
 
 
 def read_sparsity(value: float | str | None) -> float | None:
@@ -93,5 +103,7 @@ def read_words(given: Sequence[str]) -> frozenset[str]:
     words = [word.strip() for entry in given for word in entry.split(",") if word.strip()]
     for word in words:
         if word not in WORDS:
-            raise OptionError(f"--allow does not know {word[:40]!r}{nearest(word, WORDS) or ' (known: ' + ', '.join(WORDS) + ')'}")
+            raise OptionError(
+                f"--allow does not know {word[:40]!r}{nearest(word, WORDS) or ' (known: ' + ', '.join(WORDS) + ')'}"
+            )
     return frozenset(words)

@@ -1,9 +1,9 @@
 """Bytes of a sparse weight in the form a device or an archive would keep it: the kept numbers and where they are.
 
-    N:M           kept numbers, and for each its place in the group (2 bits for 2:4)
-    block         kept blocks, and one bit for each block
-    filter        kept filters, and one bit for each
-    anything else kept numbers, and one bit for each element
+N:M           kept numbers, and for each its place in the group (2 bits for 2:4)
+block         kept blocks, and one bit for each block
+filter        kept filters, and one bit for each
+anything else kept numbers, and one bit for each element
 """
 
 from __future__ import annotations

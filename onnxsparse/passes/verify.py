@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onnxsparse import patterns
-from onnxsparse.errors import OptionError
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.passes.matrices import Matrix, demand_finite
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.targets import Target, Verdict
-from onnxsparse.values import Array, Values
+from onnxsparse.values import Array
 
 PLACES = 5
 
@@ -121,7 +119,9 @@ class _Zeros:
         for start, stop, flat in matrix.slabs(multiple):
             yield matrix, start, stop, flat
 
-    def _count(self, tally: _Tally, index: int, matrix: Matrix, pattern: NM, start: int, stop: int, flat: Array) -> None:
+    def _count(
+        self, tally: _Tally, index: int, matrix: Matrix, pattern: NM, start: int, stop: int, flat: Array
+    ) -> None:
         values = matrix.over(flat, start, stop)
         masked = matrix.use.matrix(self._masked(start, stop)) if self._masks else None
         found = pattern.check(values, 0) if masked is None else pattern.violations(values.is_zero() | masked, 0)
@@ -135,7 +135,8 @@ class _Zeros:
             tally.zeros += int(np.count_nonzero(values.is_zero() if masked is None else values.is_zero() | masked))
 
     def _masked(self, start: int, stop: int) -> Array:
-        return np.logical_or.reduce([mask[start:stop] for mask in self._masks])
+        merged: Array = np.logical_or.reduce([mask[start:stop] for mask in self._masks])
+        return merged
 
     def by_units(self, pattern: Pattern, drop: int) -> _Tally:
         tally = _Tally()
@@ -154,19 +155,3 @@ class _Zeros:
 
     def _stored(self, number: int) -> tuple[int, ...]:
         return tuple(int(axis) for axis in np.unravel_index(number, self._weight.shape))
-
-
-def expect_recorded(names: dict[str, Weight], pruned: dict[str, tuple[str, int]], dense: dict[str, tuple[str, bool]]) -> list[Expected]:
-    """What a recorded plan promises; a weight it does not know is a row without a promise."""
-    gone = [name for name in pruned if name not in names]
-    if gone:
-        raise OptionError(f"the recorded plan names weights that the model does not have: {', '.join(gone[:3])}")
-    return [_expected(name, weight, pruned, dense) for name, weight in names.items()]
-
-
-def _expected(name: str, weight: Weight, pruned: dict[str, tuple[str, int]], dense: dict[str, tuple[str, bool]]) -> Expected:
-    if name in pruned:
-        text, drop = pruned[name]
-        return Expected(name, weight, patterns.parse(text), drop)
-    reason, chosen = dense.get(name, ("the recorded plan does not mention it", False))
-    return Expected(name, weight, reason=reason or "left dense", chosen=chosen)

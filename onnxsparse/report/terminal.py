@@ -14,7 +14,15 @@ from rich.text import Text
 from onnxsparse.report.rows import DENSE, Report, Row
 
 WIDE = 160
-_STYLES = {"pruned": "green", "masked": "green", "folded": "green", "holds": "green", "planned": "green", "violated": "red", "left": "yellow"}
+_STYLES = {
+    "pruned": "green",
+    "masked": "green",
+    "folded": "green",
+    "holds": "green",
+    "planned": "green",
+    "violated": "red",
+    "left": "yellow",
+}
 _CPU = "A CPU runtime will not run this file faster: the zeros pay on the device, or in the size of a compressed file."
 
 
@@ -44,7 +52,13 @@ def _print(console: Console, lines: Iterable[str]) -> None:
 
 def _table(report: Report, verbosity: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, justify in (("weight", "left"), ("used by", "left"), ("shape", "left"), ("type", "left"), ("matrix", "left")):
+    for title, justify in (
+        ("weight", "left"),
+        ("used by", "left"),
+        ("shape", "left"),
+        ("type", "left"),
+        ("matrix", "left"),
+    ):
         table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for title in ("pattern", "zeros"):
         table.add_column(title, justify="right", no_wrap=True)
@@ -100,9 +114,12 @@ def _summary(report: Report) -> str:
     bad = sum(row.status == "violated" for row in report.rows)
     if report.command == "verify":
         verdict = "holds" if report.ok else "DOES NOT HOLD"
-        return f"{verdict}: {report.model} against {report.rule}: {totals.done} of {totals.weights} weights hold, {bad} do not"
+        counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not"
+        return f"{verdict}: {report.model} against {report.rule}: {counts}"
     share = f", {100 * totals.zeros / totals.elements:.1f} % of all weight elements are zero" if totals.elements else ""
-    verb = {"inspect": "prunable", "plan": "planned", "prune": "pruned", "mask": "masked", "fold": "folded"}[report.command]
+    verb = {"inspect": "prunable", "plan": "planned", "prune": "pruned", "mask": "masked", "fold": "folded"}[
+        report.command
+    ]
     return f"{totals.done} of {totals.weights} weights {verb}{share}"
 
 
@@ -112,7 +129,9 @@ def _lines(report: Report) -> list[str]:
     if report.command in ("plan", "prune", "mask", "verify") and totals.bytes_dense:
         lines.append(f"weights: {_bytes(totals.bytes_dense)} dense, {_bytes(totals.bytes_sparse)} once stored sparse")
     if totals.macs and totals.macs_left is not None:
-        left = f", {_count(totals.macs_left)} left ({100 * totals.macs_left / totals.macs:.0f} %)" if totals.zeros else ""
+        left = (
+            f", {_count(totals.macs_left)} left ({100 * totals.macs_left / totals.macs:.0f} %)" if totals.zeros else ""
+        )
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
     lines += report.notes
     if report.output:
@@ -145,7 +164,13 @@ def _distances(report: Report) -> Table:
     found: Any = report.details["outputs"]
     for entry in found:
         agreement = "" if entry["agreement"] is None else f"{100 * entry['agreement']:.1f} %"
-        table.add_row(Text(entry["output"]), f"{entry['relative']:.4g}", f"{entry['largest']:.4g}", f"{entry['cosine']:.5f}", agreement)
+        table.add_row(
+            Text(entry["output"]),
+            f"{entry['relative']:.4g}",
+            f"{entry['largest']:.4g}",
+            f"{entry['cosine']:.5f}",
+            agreement,
+        )
     return table
 
 

@@ -72,9 +72,13 @@ class Ampere(Target):
         rules = PROFILES[self.profile]
         _, out, inputs, _ = use.shape4
         if use.family not in rules.families:
-            return Verdict(f"{self.profile} has no 2:4 kernel for {use.op}", "use --pattern 2:4 to prune it all the same")
+            return Verdict(
+                f"{self.profile} has no 2:4 kernel for {use.op}", "use --pattern 2:4 to prune it all the same"
+            )
         if weight.tensor.kind not in rules.kinds:
-            return Verdict(f"{self.profile} has no 2:4 kernel for {weight.tensor.kind}", "convert the model to float16 or int8")
+            return Verdict(
+                f"{self.profile} has no 2:4 kernel for {weight.tensor.kind}", "convert the model to float16 or int8"
+            )
         if inputs % rules.inputs:
             return Verdict(f"{inputs} input channels are not a multiple of {rules.inputs} ({self.profile})", _PAD)
         if out % rules.out:
@@ -86,7 +90,7 @@ class Ampere(Target):
 
     def note(self, kinds: set[str]) -> str:
         if "float32" in kinds:
-            return "float32 weights: 2:4 is used once the engine is built in fp16 or int8; TF32 and FP32 kernels are dense."
+            return "float32 weights: 2:4 is used once the engine is built in fp16 or int8; TF32 and FP32 run dense."
         return ""
 
 

@@ -43,6 +43,6 @@ class Target(Plugin, ABC):
     def next_step(self, path: str) -> str:
         """The command that takes the sparse file to the device."""
 
-    def note(self, kinds: set[str]) -> str:  # noqa: ARG002 - most targets have nothing to say
+    def note(self, kinds: set[str]) -> str:
         """A remark on the element types of the checked weights."""
         return ""

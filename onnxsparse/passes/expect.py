@@ -1,0 +1,103 @@
+"""What a verification expects of every weight: from a plan file, from a rule, or from the model's own record.
+
+1. A plan file or the record says it for each weight by name.
+2. A rule expects it of every weight that it would prune; weights recorded as left dense on purpose are named so.
+3. A pattern with a level takes the level from the rule, else from the record, weight by weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from onnxsparse import patterns
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
+from onnxsparse.passes.planfile import plan_from_file, read_plan
+from onnxsparse.passes.record import Recorded, recorded
+from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.verify import Expected
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of each weight, by which rule, and how to call that in a report."""
+
+    weights: tuple[Expected, ...]
+    rule: Rule
+    title: str
+
+
+def expect(model: Model, rule: Rule, plan: str | None) -> Expectation:
+    """Everything a model is held to."""
+    if plan is not None:
+        return _by_file(model, rule, plan)
+    known = recorded(model)
+    if rule.pattern is not None:
+        return Expectation(tuple(_by_rule(model, rule, known)), rule, rule.text)
+    if known is None:
+        raise OptionError("the model records no plan; say what to check: --pattern, --target or --plan")
+    return Expectation(tuple(_by_record(model, known)), Rule.make(target=known.target or None), "its own record")
+
+
+def _by_file(model: Model, rule: Rule, path: str) -> Expectation:
+    if rule.pattern is not None or rule.sparsity is not None:
+        raise OptionError("--plan says what to check; leave --pattern, --target and --sparsity out")
+    file = read_plan(path)
+    made, _ = plan_from_file(file, model, Rule.make(target=file.target or None))
+    return Expectation(tuple(map(expected_of, made.rows)), made.rule, f"the plan {path}")
+
+
+def expected_of(row: PlanRow) -> Expected:
+    return Expected(row.name, row.weight, row.pattern, row.drop, row.reason, row.advice, row.words, row.chosen)
+
+
+def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[Expected]:
+    rule.demand(level=False)
+    leveled = rule.pattern is not None and rule.pattern.takes_sparsity
+    if leveled and rule.sparsity is None and known is None:
+        raise OptionError(f"pattern {rule.text} says nothing without a level; pass --sparsity or --plan")
+    made: Plan = make_plan(model, replace(rule, sparsity=rule.sparsity or 0.0) if leveled else rule, masked=True)
+    found = [expected_of(row) for row in made.rows]
+    return [_reconciled(entry, rule, known) for entry in found] if known else found
+
+
+def _reconciled(entry: Expected, rule: Rule, known: Recorded) -> Expected:
+    if entry.pattern is None:
+        return entry
+    reason, chosen = known.dense.get(entry.name, ("", False))
+    if chosen:
+        return _without(entry, f"left dense on purpose: {reason}", chosen=True)
+    if rule.sparsity is None and entry.pattern.takes_sparsity:
+        text, drop = known.pruned.get(entry.name, ("", 0))
+        return (
+            replace(entry, drop=drop) if text == entry.pattern.text else _without(entry, "no level is recorded for it")
+        )
+    return entry
+
+
+def _without(entry: Expected, reason: str, chosen: bool = False) -> Expected:
+    return replace(entry, pattern=None, drop=0, reason=reason, chosen=chosen)
+
+
+def _by_record(model: Model, known: Recorded) -> list[Expected]:
+    names = names_of(model.weights)
+    weights = {names[id(weight)]: weight for weight in model.weights}
+    gone = [name for name in known.pruned if name not in weights or not weights[name].uses]
+    if gone:
+        raise ModelError(
+            f"the record in the model names '{gone[0]}', which is no weight of it; name a --pattern or --target"
+        )
+    return [_recorded(name, weight, known.pruned, known.dense) for name, weight in weights.items()]
+
+
+def _recorded(
+    name: str, weight: Weight, pruned: Mapping[str, tuple[str, int]], dense: Mapping[str, tuple[str, bool]]
+) -> Expected:
+    if name in pruned:
+        text, drop = pruned[name]
+        return Expected(name, weight, patterns.parse(text), drop)
+    reason, chosen = dense.get(name, ("the record does not mention it", False))
+    return Expected(name, weight, reason=reason or "left dense", chosen=chosen)

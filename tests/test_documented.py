@@ -97,6 +97,15 @@ def test_every_target_has_a_page() -> None:
         assert all(f"`{profile}`" in page for profile in profiles.strip(":[]").split("|"))
 
 
+def test_the_profiles_of_ampere_are_those_of_the_code() -> None:
+    page = text_of(ROOT / "docs" / "targets" / "ampere.md")
+    for name, rules in importlib.import_module("onnxsparse.targets.ampere").PROFILES.items():
+        (row,) = re.findall(rf"^\| `{name}`.*\|$", page, re.MULTILINE)
+        recurrent = "yes" if "Recurrent" in rules.families else "no"
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert cells[1:] == [str(rules.inputs), str(rules.out), ", ".join(rules.kinds), recurrent]
+
+
 def test_every_word_of_allow_and_every_mask_form_is_documented() -> None:
     for word in ("embedding", "tied-embedding", "stem", "depthwise", "small", "basis"):
         assert f"`{word}`" in text_of(README)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import onnxsparse as osp
 from onnxsparse.cli import COMMANDS, build_parser, main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,6 +98,12 @@ def test_every_target_has_a_page() -> None:
         assert all(f"`{profile}`" in page for profile in profiles.strip(":[]").split("|"))
 
 
+def test_every_public_name_is_documented() -> None:
+    page = text_of(README) + section("From Python")
+    missing = [name for name in osp.__all__ if name != "__version__" and not re.search(rf"`(osp\.)?{name}\b", page)]
+    assert not missing
+
+
 def test_the_profiles_of_ampere_are_those_of_the_code() -> None:
     page = text_of(ROOT / "docs" / "targets" / "ampere.md")
     for name, rules in importlib.import_module("onnxsparse.targets.ampere").PROFILES.items():
@@ -177,20 +184,19 @@ def run(command: str) -> int:
 
 
 def assert_shown(shown: list[str], printed: list[str], command: str) -> None:
+    same = alike if command.startswith("onnxsparse compare") else str.__eq__
     lines = iter([line.rstrip() for line in printed if line.strip()])
     for wanted in shown:
         if wanted != "...":
-            assert any(alike(wanted, line) for line in lines), f"$ {command}\nnot in the output: {wanted}"
+            assert any(same(wanted, line) for line in lines), f"$ {command}\nnot in the output: {wanted}"
     if shown and "..." not in shown:
         assert not list(lines), f"$ {command} prints more than the page shows"
 
 
 def alike(wanted: str, line: str) -> bool:
     """The same words; measured numbers may differ in their last digit between versions of the runtime."""
-    if wanted.split() == line.split():
-        return True
-    pairs = list(zip(wanted.split(), line.split()))
-    return len(wanted.split()) == len(line.split()) == len(pairs) and all(near(a, b) for a, b in pairs)
+    left, right = wanted.split(), line.split()
+    return len(left) == len(right) and all(near(a, b) for a, b in zip(left, right))
 
 
 def near(wanted: str, found: str) -> bool:

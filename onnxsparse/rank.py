@@ -26,6 +26,7 @@ Stream = Callable[[], Iterable[Array]]
 SAMPLE = 1 << 16
 MOST_COLLECTED = 1 << 25
 BIN_BITS = 12
+RARE = 16
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,18 @@ class Cut:
     def counts(self) -> tuple[int, ...]:
         """How many of each stream are among the k smallest."""
         return tuple(below + ties for below, ties in zip(self.below, self.ties))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Keys from all over the streams, for streams where even a look at all of them costs; and how many keys there are.
+
+    `spread` is how many standard deviations the bracket reaches: more for a sample of runs than of single keys.
+    """
+
+    keys: Array
+    total: int
+    spread: int = 4
 
 
 @dataclass(frozen=True)
@@ -61,20 +74,21 @@ class _Tally:
     collected: list[Array] = field(default_factory=list)
 
 
-def threshold(stream: Stream, count: int) -> tuple[int, int, int]:
+def threshold(stream: Stream, count: int, sampled: Sample | None = None) -> tuple[int, int, int]:
     """The key at which the `count` smallest of a stream end, how many keys are smaller, and how many equal ones go."""
-    found = cut([stream], count)
+    found = cut([stream], count, sampled)
     return found.key, found.below[0], found.ties[0]
 
 
-def cut(streams: Sequence[Stream], count: int) -> Cut:
+def cut(streams: Sequence[Stream], count: int, sampled: Sample | None = None) -> Cut:
     """Where the `count` smallest keys of all streams together end."""
-    sample, total = _sample(streams)
+    given = sampled or _sample(streams)
+    sample, total = given.keys, given.total
     if count <= 0 or total == 0:
         return Cut(0, (0,) * len(streams), (0,) * len(streams))
     ordered, count = np.sort(_bits(sample)), min(count, total)
     bits = [_as_bits(stream, sample.dtype) for stream in streams]
-    return _cut_by_bracket(bits, count, _bracket(ordered, count, total), int(np.iinfo(ordered.dtype).max))
+    return _cut_by_bracket(bits, count, _bracket(ordered, count, total, given.spread), int(np.iinfo(ordered.dtype).max))
 
 
 def kept(chunks: Iterable[Array], key: int, ties: int) -> Iterator[Array]:
@@ -115,7 +129,7 @@ def _as_bits(stream: Stream, dtype: np.dtype[Any]) -> Stream:
     return pieces
 
 
-def _sample(streams: Sequence[Stream]) -> tuple[Array, int]:
+def _sample(streams: Sequence[Stream]) -> Sample:
     """Every so-manieth key, and how many keys there are."""
     picked: list[Array] = []
     stride, seen, size = 1, 0, 0
@@ -125,14 +139,14 @@ def _sample(streams: Sequence[Stream]) -> tuple[Array, int]:
         while size > SAMPLE:
             picked, stride = [np.concatenate(picked)[::2]], stride * 2
             size = picked[0].size
-    return np.concatenate(picked or [np.zeros(0, np.uint32)]), seen
+    return Sample(np.concatenate(picked or [np.zeros(0, np.uint32)]), seen)
 
 
-def _bracket(ordered: Array, count: int, total: int) -> _Range:
+def _bracket(ordered: Array, count: int, total: int, spread: int) -> _Range:
     """Two keys of the sample, several standard deviations to each side of rank `count`."""
     size, share = ordered.size, count / total
     middle = share * size
-    margin = 0 if size == total else 4 * math.sqrt(size * share * (1 - share)) + 4
+    margin = 0 if size == total else spread * (math.sqrt(size * share * (1 - share)) + 1)
     first, last = math.ceil(middle - margin) - 1, math.ceil(middle + margin) - 1
     low = int(ordered[first]) if first >= 0 else 0
     high = int(ordered[last]) if last < size else int(np.iinfo(ordered.dtype).max)
@@ -174,6 +188,23 @@ def _look(streams: Sequence[Stream], bracket: _Range) -> list[_Tally]:
 def _count_around(tally: _Tally, bits: Array, bracket: _Range) -> Array:
     """Add a piece to the tally; return its keys strictly between the ends."""
     low, high = bits.dtype.type(bracket.low), bits.dtype.type(bracket.high)
+    inside, below = bits <= high, bits < low
+    found, missed = int(np.count_nonzero(inside)), int(np.count_nonzero(below))
+    if (found - missed) * RARE > bits.size:
+        return _count_ties(tally, bits, low, high)
+    closed = bits[np.not_equal(inside, below, out=inside)]
+    at_low = closed == low
+    at_high = (closed == high) & ~at_low
+    between: Array = closed[~(at_low | at_high)]
+    tally.below += missed
+    tally.at_low += int(np.count_nonzero(at_low))
+    tally.at_high += int(np.count_nonzero(at_high))
+    tally.between += between.size
+    return between
+
+
+def _count_ties(tally: _Tally, bits: Array, low: Any, high: Any) -> Array:
+    """The same where many keys may equal one of the ends: those are counted, never collected."""
     to_low = bits <= low
     below, reached = int(np.count_nonzero(bits < low)), int(np.count_nonzero(to_low))
     tally.below += below

@@ -133,7 +133,8 @@ class Values:
 
     def is_zero(self) -> Array:
         """True where the real value is zero (-0.0 is zero)."""
-        zero: Array = self.magnitude_keys() == 0 if self.reading.is_float else self.stored == self.zero
+        narrow = self.reading.kind in ("float16", "bfloat16")  # compared as bits: much faster
+        zero: Array = self.magnitude_keys() == 0 if narrow else self.stored == self.zero
         return zero
 
     def all_finite(self) -> bool:
@@ -141,6 +142,8 @@ class Values:
         if not self.reading.is_float:
             scale = self.reading.scale
             return scale is None or bool(np.isfinite(scale).all())
+        if self.reading.kind in ("float32", "float64") and self.stored.size:
+            return bool(np.isfinite(self.stored.min()) and np.isfinite(self.stored.max()))  # NaN goes through both
         limit = _INFINITY[self.reading.kind]
         return all(int(part.magnitude_keys().max()) < limit for part in self.blocks())
 

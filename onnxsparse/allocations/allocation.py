@@ -23,6 +23,10 @@ class Candidate(Protocol):
 
     def unit_scores(self) -> Iterator[Array]: ...
 
+    def sample_scores(self) -> Array | None:
+        """Scores of some units from all over the weight, in proportion to its size; None when that saves nothing."""
+        ...
+
 
 class Allocation(Plugin, ABC):
     """How many units of each weight go."""

@@ -23,10 +23,21 @@ class Global(Allocation):
     patterns_supported: ClassVar[tuple[str, ...]] = ("unstructured", "block")
 
     def _counts(self, weights: Sequence[Candidate], sparsity: float | None, pattern: Pattern) -> dict[str, int]:
-        units = sum(pattern.units(weight.shape4) for weight in weights)
-        drop = math.floor(checked_sparsity(sparsity, pattern.text) * units + 0.5)
-        found = rank.cut([_but_the_largest(weight.unit_scores) for weight in weights], drop)
-        return {weight.name: count for weight, count in zip(weights, found.counts)}
+        units = [pattern.units(weight.shape4) for weight in weights]
+        drop = math.floor(checked_sparsity(sparsity, pattern.text) * sum(units) + 0.5)
+        streams = [weight.unit_scores for weight in weights]
+        counts = rank.cut(streams, drop, _sampled(weights, sum(units))).counts
+        if any(count == size for count, size in zip(counts, units)):
+            # Only then it matters that a weight's largest unit is no candidate.
+            counts = rank.cut([_but_the_largest(stream) for stream in streams], drop).counts
+        return {weight.name: count for weight, count in zip(weights, counts)}
+
+
+def _sampled(weights: Sequence[Candidate], units: int) -> rank.Sample | None:
+    """A sample of all scores, where the weights can be sampled without being read."""
+    parts = [weight.sample_scores() for weight in weights]
+    given = [part for part in parts if part is not None]
+    return rank.Sample(np.concatenate(given), units, 16) if given and len(given) == len(parts) else None
 
 
 def _but_the_largest(stream: rank.Stream) -> rank.Stream:

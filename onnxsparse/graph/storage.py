@@ -65,9 +65,10 @@ class Span:
     offset: int
     length: int
 
-    def read(self, start: int, stop: int) -> Array:
-        """Bytes start to stop of the span, as a new array."""
-        data = np.empty(stop - start, np.uint8)  # not zeroed first, as a bytearray would be
+    def read(self, start: int, stop: int, into: Array | None = None) -> Array:
+        """Bytes start to stop of the span, as a new array or at the start of `into`."""
+        # A new array is not zeroed first, as a bytearray would be.
+        data: Array = np.empty(stop - start, np.uint8) if into is None else into[: stop - start]
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.offset + start)
             if _fill(file, data.data) < len(data):
@@ -140,12 +141,12 @@ class StoredTensor:
             return _whole(len(self.proto.raw_data) / self.dtype.itemsize)
         return len(self._typed_field())
 
-    def read(self, start: int = 0, stop: int | None = None) -> Array:
-        """Elements start to stop in memory order, as a new writable array."""
+    def read(self, start: int = 0, stop: int | None = None, into: Array | None = None) -> Array:
+        """Elements start to stop in memory order, as a new writable array; `into` is memory (bytes) to reuse for it."""
         stop = self.size if stop is None else stop
         width = self.dtype.itemsize
         if self.span:
-            return _native(self.span.read(start * width, stop * width).view(self.dtype))
+            return _native(self.span.read(start * width, stop * width, into).view(self.dtype))
         if self.proto.HasField("raw_data"):
             return _native(np.frombuffer(bytearray(self.proto.raw_data[start * width : stop * width]), self.dtype))
         return self._typed(start, stop)
@@ -171,7 +172,7 @@ class StoredTensor:
         self._typed_field()[:] = stored.reshape(-1).tolist()
 
     def store_edit(self) -> None:
-        self.store(np.concatenate(list(self.edited())))
+        self.store(np.concatenate([piece.copy() for piece in self.edited()]))
         self.edit = None
 
     def edited(self) -> Iterator[Array]:

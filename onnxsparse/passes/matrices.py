@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.patterns import Pattern
 from onnxsparse.scores import Score
 from onnxsparse.values import Array, Reading, Values
 
+SAMPLE_EVERY = 1 << 10
+SAMPLE_RUN = 256
 SLAB = 1 << 20
 """Elements read at a time: large enough for few calls, small enough to stay in the cache."""
 
@@ -83,3 +88,14 @@ class Candidate:
             values = self.matrix.over(flat, start, stop)
             demand_finite(values, self.name)
             yield from self.pattern.unit_chunks(values, score)
+
+    def sample_scores(self) -> Array | None:
+        """Short runs from all over the stored tensor: one in SAMPLE_EVERY of its elements."""
+        tensor, streamed = self.matrix.weight.tensor, self.score.elementwise and self.pattern.name == "unstructured"
+        if not streamed or tensor.span is None or tensor.kind not in FLOAT_KINDS:
+            return None
+        length = min(SAMPLE_RUN, max(1, tensor.size // SAMPLE_EVERY))
+        starts = range(0, tensor.size - length + 1, length * SAMPLE_EVERY)
+        runs = [tensor.read(at, at + length) for at in starts]
+        some = Values(np.concatenate(runs), Reading(tensor.kind))
+        return self.score.bind(self.name).value(some)

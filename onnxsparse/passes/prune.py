@@ -14,16 +14,30 @@ import numpy as np
 
 from onnxsparse import rank
 from onnxsparse.errors import PlanError
-from onnxsparse.passes.matrices import SLAB, demand_finite
+from onnxsparse.passes.matrices import demand_finite
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.patterns.erasing import erase_block
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Score
-from onnxsparse.values import Array, Reading, Values
+from onnxsparse.values import BLOCK, Array, Reading, Values
 
-HELD = 1 << 25
+HELD = 1 << 26
 """Elements of a tensor that may be in memory at once."""
+RUN, RUNS = 128, 512
+"""The sample that brackets a threshold: how long its runs are, and how many."""
+
+
+class Scratch:
+    """Memory that is used for one tensor after the other: new memory costs more than reading into it."""
+
+    def __init__(self) -> None:
+        self._memory: Array = np.empty(0, np.uint8)
+
+    def of(self, size: int) -> Array:
+        if self._memory.size < size:
+            self._memory = np.empty(size, np.uint8)
+        return self._memory
 
 
 class Prune:
@@ -33,18 +47,19 @@ class Prune:
         self._plan = plan
 
     def __call__(self) -> list[PlanRow]:
+        scratch = Scratch()
         for row in self._plan.planned:
             if any(twin.tensor.edit for twin in row.weight.twins):
                 continue  # the same bytes under another name
-            row.weight.tensor.edit = Pruned(row, self._plan.rule.score)
+            row.weight.tensor.edit = Pruned(row, self._plan.rule.score, scratch)
         return self._plan.planned
 
 
 class Pruned:
     """The new numbers of one weight, in consecutive pieces, made when they are written."""
 
-    def __init__(self, row: PlanRow, score: Score) -> None:
-        self._row, self._score = row, score.bind(row.name)
+    def __init__(self, row: PlanRow, score: Score, scratch: Scratch) -> None:
+        self._row, self._score, self._scratch = row, score.bind(row.name), scratch
 
     def __call__(self) -> Iterator[Array]:
         row = self._row
@@ -52,9 +67,21 @@ class Pruned:
             return self._by_mask(row.keep)
         if isinstance(row.pattern, NM) and self._score.elementwise:
             return self._by_groups(row.pattern)
-        if isinstance(row.pattern, Unstructured) and self._score.elementwise and row.drop:
+        if isinstance(row.pattern, Unstructured) and self._score.elementwise and row.drop and self._one_scale:
             return self._by_threshold()
         return self._whole()
+
+    @property
+    def _one_scale(self) -> bool:
+        """Whether every number of the tensor reads alike, so that pieces need no axes."""
+        found = self._row.use.quantization
+        return found is None or found.scale.size == found.zero_point.size == 1
+
+    @property
+    def _reading(self) -> Reading:
+        """How a flat piece reads, where all read alike."""
+        kind, found = self._row.weight.tensor.kind, self._row.use.quantization
+        return Reading(kind) if found is None else Reading(kind, found.scale.reshape(1), found.zero_point.reshape(1))
 
     def _values(self, flat: Array, start: int, stop: int) -> Values:
         values = self._row.matrix.over(flat, start, stop)
@@ -74,42 +101,41 @@ class Pruned:
             yield flat if np.shares_memory(values.stored, flat) else self._row.use.restore(values.stored)
 
     def _by_threshold(self) -> Iterator[Array]:
-        """One look finds the key that parts the dropped from the kept, one writes; a small tensor is read once."""
+        """One look finds the key that parts the dropped from the kept, one writes; a tensor that fits is held."""
         tensor = self._row.weight.tensor
-        held = tensor.read() if tensor.size <= HELD else None
-        key, _, ties = rank.threshold(lambda: self._keys(held), self._row.drop)
-        for start, stop, flat in self._pieces(held):
-            values = self._stored_order(flat, start, stop)
-            keep, used = _above(self._score.rank(values), key, ties)
-            ties -= used
+        held = tensor.read(into=self._scratch.of(tensor.size * tensor.dtype.itemsize)) if tensor.size <= HELD else None
+        key, _, ties = rank.threshold(lambda: self._keys(held), self._row.drop, self._sample(held))
+        for values in self._pieces(held):
+            keys = self._score.rank(values)
+            keep = next(rank.kept([keys], key, ties))
+            ties -= _gone(keep, keys, key) if ties else 0
             erase_block(values, keep, values.stored)
-            yield flat
+            if held is None:
+                yield values.stored
+        if held is not None:
+            yield held
 
     def _keys(self, held: Array | None) -> Iterator[Array]:
-        for start, stop, flat in self._pieces(held):
-            values = self._stored_order(flat, start, stop)
+        for values in self._pieces(held):
             demand_finite(values, self._row.name)
             yield self._score.rank(values)
 
-    def _pieces(self, held: Array | None) -> Iterator[tuple[int, int, Array]]:
-        size = self._row.weight.tensor.size
-        for start in range(0, size, SLAB):
-            stop = min(start + SLAB, size)
-            yield start, stop, self._row.weight.tensor.read(start, stop) if held is None else held[start:stop]
+    def _pieces(self, held: Array | None) -> Iterator[Values]:
+        """Pieces that fit the cache, in stored order: unstructured pruning needs no axes."""
+        size, tensor = self._row.weight.tensor.size, self._row.weight.tensor
+        for start in range(0, size, BLOCK):
+            stop = min(start + BLOCK, size)
+            yield Values(tensor.read(start, stop) if held is None else held[start:stop], self._reading)
 
-    def _stored_order(self, flat: Array, start: int, stop: int) -> Values:
-        """Unstructured pruning needs no axes: the numbers in the order they are stored."""
-        reading = self._row.matrix.reading(start, stop)
-        if reading.scale is None or reading.zero_point is None:
-            return Values(flat, reading)
-        return Values(
-            flat, Reading(reading.kind, self._flat(reading.scale, flat), self._flat(reading.zero_point, flat))
-        )
-
-    def _flat(self, numbers: Array, flat: Array) -> Array:
-        if numbers.size == 1:
-            return numbers.reshape(1)
-        return self._row.use.restore(np.broadcast_to(numbers, self._row.use.matrix(flat).shape))
+    def _sample(self, held: Array | None) -> rank.Sample:
+        """Keys from all over the tensor: single ones where it is held, runs where they have to be read."""
+        tensor = self._row.weight.tensor
+        if held is not None:
+            strided = np.ascontiguousarray(held[:: max(1, held.size >> 16)])
+            return rank.Sample(self._score.rank(Values(strided, self._reading)), tensor.size)
+        runs = [(at, min(at + RUN, tensor.size)) for at in range(0, tensor.size, max(RUN, tensor.size // RUNS))]
+        values = [Values(tensor.read(*run), self._reading) for run in runs]
+        return rank.Sample(np.concatenate([self._score.rank(piece) for piece in values]), tensor.size, 16)
 
     def _whole(self) -> Iterator[Array]:
         row, size = self._row, self._row.weight.tensor.size
@@ -121,12 +147,10 @@ class Pruned:
         yield flat if np.shares_memory(values.stored, flat) else row.use.restore(values.stored)
 
 
-def _above(keys: Array, key: object, ties: int) -> tuple[Array, int]:
-    """Keep what is above the key, and of those equal to it all but the first `ties`; also how many of these went."""
-    keep = keys >= key
-    equal = np.flatnonzero(keys == key)[:ties] if ties else np.empty(0, np.int64)
-    keep[equal] = False
-    return keep, len(equal)
+def _gone(keep: Array, keys: Array, key: int) -> int:
+    """How many of those equal to the key went."""
+    bits = keys if keys.dtype.kind == "u" else keys.view(f"u{keys.itemsize}")
+    return int(np.count_nonzero((bits == bits.dtype.type(key)) & ~keep))
 
 
 def kept_by(row: PlanRow, score: Score) -> Array:

@@ -18,7 +18,7 @@ from onnxsparse.passes.matrices import Matrix, demand_finite
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.targets import Target, Verdict
-from onnxsparse.values import Array
+from onnxsparse.values import Array, Values
 
 PLACES = 5
 
@@ -73,8 +73,9 @@ class _Tally:
 class Verify:
     """Checks what is expected of every weight."""
 
-    def __init__(self, expected: list[Expected], target: Target | None) -> None:
-        self._expected, self._target = expected, target
+    def __init__(self, expected: list[Expected], target: Target | None, finite: bool = False) -> None:
+        """`finite`: the numbers are known to be finite."""
+        self._expected, self._target, self._finite = expected, target, finite
 
     def __call__(self) -> list[Checked]:
         return [self._check(expected) for expected in self._expected]
@@ -83,7 +84,7 @@ class Verify:
         weight, pattern = expected.weight, expected.pattern
         if pattern is None:
             return Checked(expected)
-        zeros = _Zeros(expected)
+        zeros = _Zeros(expected, self._finite)
         tally = zeros.by_groups(pattern) if isinstance(pattern, NM) else zeros.by_units(pattern, expected.drop)
         uses = tuple(
             UseChecked(use, tally.violations[index], tuple(tally.places[index]), self._judge(weight, use))
@@ -102,7 +103,8 @@ def _refused(uses: tuple[UseChecked, ...]) -> str:
 class _Zeros:
     """Reads one weight once, and holds its zeros against a pattern along every use."""
 
-    def __init__(self, expected: Expected) -> None:
+    def __init__(self, expected: Expected, finite: bool) -> None:
+        self._finite = finite
         self._expected, self._weight = expected, expected.weight
         self._masks = [~mask.stored() for use in self._weight.uses[:1] for mask in use.masks]
 
@@ -131,8 +133,12 @@ class _Zeros:
             tally.places[index] += [self._stored(int(numbers[place])) for place in found.places]
             del tally.places[index][PLACES:]
         if index == 0:
-            demand_finite(values, self._expected.name)
+            self._demand_finite(values)
             tally.zeros += int(np.count_nonzero(values.is_zero() if masked is None else values.is_zero() | masked))
+
+    def _demand_finite(self, values: Values) -> None:
+        if not self._finite:
+            demand_finite(values, self._expected.name)
 
     def _masked(self, start: int, stop: int) -> Array:
         merged: Array = np.logical_or.reduce([mask[start:stop] for mask in self._masks])
@@ -144,7 +150,7 @@ class _Zeros:
         for index, use in enumerate(self._weight.uses):
             matrix = Matrix(self._expected.name, self._weight, use)
             values = matrix.over(flat, 0, flat.size)
-            demand_finite(values, self._expected.name)
+            self._demand_finite(values)
             zero = values.is_zero()
             if self._masks:
                 zero = zero | use.matrix(self._masked(0, flat.size))

@@ -19,6 +19,9 @@ class Weight:
         self.name, self.scores = name, np.asarray(scores, dtype)
         self.shape4 = (1, 1, self.scores.size, 1)
 
+    def sample_scores(self):
+        return None
+
     def unit_scores(self):
         return (self.scores[start : start + 2] for start in range(0, self.scores.size, 2))
 

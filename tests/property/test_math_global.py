@@ -21,6 +21,9 @@ class Weight:
         self.name, self.values, self.pattern = name, values, pattern
         self.shape4 = values.shape
 
+    def sample_scores(self):
+        return None
+
     def unit_scores(self):
         return self.pattern.unit_chunks(self.values, MAGNITUDE)
 

@@ -14,7 +14,7 @@ from typing import Any, Union
 import onnx
 from onnx import ModelProto
 
-from onnxsparse.errors import LeftOutError, OptionError, PlanError
+from onnxsparse.errors import LeftOutError, OptionError, PlanError, nearest
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, write_text
 from onnxsparse.graph.storage import DataFolder
@@ -172,9 +172,12 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     """Fold every mask in the graph into its weight and remove the nodes; with `discard` the masks are dropped."""
     target = _target(output, source, overwrite)
     model = load(source)
-    names = names_of(model.weights)
+    names, before = names_of(model.weights), model.weights
     folded = FoldMasks(model, discard)()
-    rows = [_folded(entry, names.get(id(entry.weight), entry.weight.name), discard) for entry in folded]
+    rows = [_folded(weight, names[id(weight)], folded, discard) for weight in before]
+    rows += [
+        _folded(entry.weight, entry.weight.name, folded, discard) for entry in folded if id(entry.weight) not in names
+    ]
     if discard:
         model.drop_metadata(MASKED)
     elif all(not entry.reason for entry in folded):
@@ -186,17 +189,21 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
         _called(source),
         title,
         tuple(rows),
-        totals_of(rows, model, {"folded"}),
+        totals_of(rows, model, {"folded", "discarded"}),
         notes=notes,
         output=target or "",
     )
     return _finish(model, report, target, overwrite)
 
 
-def _folded(entry: Folded, name: str, discard: bool) -> Row:
-    row = plain_row(name, entry.weight, "left" if entry.reason else "folded")
-    advice = "fold the other readers' copies apart first" if entry.reason else ""
-    return replace(row, zeros=None if entry.reason or discard else entry.zeros, reason=entry.reason, advice=advice)
+def _folded(weight: Weight, name: str, folded: Sequence[Folded], discard: bool) -> Row:
+    entry = next((entry for entry in folded if entry.weight is weight), None)
+    if entry is None:
+        return replace(plain_row(name, weight, "left"), reason="no mask is applied to it")
+    if entry.reason:
+        return replace(plain_row(name, weight, "left"), reason=entry.reason, advice="make every reader see one mask")
+    row = plain_row(name, weight, "discarded" if discard else "folded")
+    return row if discard else replace(row, zeros=entry.zeros)
 
 
 def verify(
@@ -248,6 +255,8 @@ def compare(
     dims: Mapping[str, int] | None = None,
 ) -> Result:
     """Run both models on the same inputs (random ones when there is no data) and measure how far all outputs are."""
+    if samples is not None and samples < 1:
+        raise OptionError(f"samples is a number from 1, not {samples}")
     first, second = outputs.Session(_runnable(dense)), outputs.Session(_runnable(sparse))
     if data is not None:
         feeds = outputs.file_feeds(first, os.fspath(data), samples)
@@ -288,45 +297,43 @@ def _target(output: Path | None, source: Source, overwrite: bool) -> str | None:
     return target
 
 
+OPTIONS = ("pattern", "target", "sparsity", "allocation", "score", "include", "exclude", "allow", "seed")
+
+
 def _planned(model: Model, plan: Path | None, masks: Masks | None, options: dict[str, Any]) -> tuple[Plan, list[str]]:
+    for name in options:
+        if name not in OPTIONS:
+            raise OptionError(f"there is no option {name!r}{nearest(name, OPTIONS)}")
     for name in ("include", "exclude", "allow"):
         options[name] = _listed(options.get(name) or ())
-    try:
-        rule = Rule.make(**options)
-    except TypeError as error:
-        raise OptionError(f"unknown option: {error}") from None
     if plan is not None:
-        return _from_file(model, os.fspath(plan), rule, masks)
+        _refuse_beside("--plan", {**options, "masks": masks}, ("allow",))
+        return _from_file(model, os.fspath(plan))
     if masks is not None:
-        return _from_masks(model, masks, rule), []
-    return make_plan(model, rule.demand()), []
+        _refuse_beside("--masks", options, ("pattern", "target", "sparsity", "include", "exclude", "allow"))
+        return _from_masks(model, masks, Rule.make(**options)), []
+    return make_plan(model, Rule.make(**options).demand()), []
 
 
-def _from_file(model: Model, path: str, rule: Rule, masks: Masks | None) -> tuple[Plan, list[str]]:
-    if (
-        rule.pattern is not None
-        or rule.sparsity is not None
-        or masks is not None
-        or rule.names.include
-        or rule.names.exclude
-    ):
-        raise OptionError(
-            "--plan says everything; leave --pattern, --target, --sparsity, --include, --exclude and --masks out"
-        )
+def _refuse_beside(source: str, options: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """What a plan or masks decide cannot be decided again beside them."""
+    given = [f"--{name}" for name, value in options.items() if value not in (None, [], ()) and name not in allowed]
+    if given:
+        raise OptionError(f"{source} decides that already; leave {', '.join(given)} out")
+
+
+def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
     file = read_plan(path)
-    by = Rule.make(target=file.target or None, score=file.score)
-    return plan_from_file(file, model, replace(by, sparsity=None))
+    return plan_from_file(file, model, Rule.make(target=file.target or None, score=file.score))
 
 
 def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
-    if isinstance(masks, Mapping):
-        return with_masks(make_plan(model, replace(rule, pattern=None)), masks, "masks")
-    path = os.fspath(masks)
-    arrays = outputs.load_arrays(path)
+    arrays: Any = dict(masks) if isinstance(masks, Mapping) else outputs.load_arrays(os.fspath(masks))
+    called = "masks" if isinstance(masks, Mapping) else os.fspath(masks)
     if not isinstance(arrays, dict):
-        raise PlanError(f"{path} is a single array; masks come as an .npz with one array for each tensor name")
+        raise PlanError(f"{called} is a single array; masks come as an .npz with one array for each tensor name")
     plan = make_plan(model, replace(rule, pattern=None, sparsity=None))
-    return with_masks(Plan(plan.rows, rule), arrays, path)
+    return with_masks(Plan(plan.rows, rule), arrays, called)
 
 
 def _demand_whole(made: Plan, strict: bool) -> None:

@@ -60,11 +60,16 @@ class Entry:
 
 def parse(kind: str, text: str) -> Plugin:
     """Return the plug-in that a text stands for; an unknown word is an OptionError with the nearest known ones."""
+    if not isinstance(text, str):
+        raise OptionError(f"a {kind[:-1]} is named by a text, not by {text!r:.60}")
     for classes in (ours, installed):
         for cls in classes(kind).values():
             made = cls.read(text.strip())
             if made is not None:
                 return made
+    failed = broken(kind).get(text.strip().partition(":")[0])
+    if failed is not None:
+        raise OptionError(failed)
     known = [cls.syntax or cls.name for cls in every(kind).values()]
     word = text.strip()
     hint = nearest(word, known) or f" (known: {', '.join(known)})"
@@ -73,7 +78,8 @@ def parse(kind: str, text: str) -> Plugin:
 
 def available(kind: str) -> list[Entry]:
     """Describe every plug-in of a kind."""
-    return [Entry(cls.syntax or cls.name, _first_line(cls), tuple(options(cls))) for cls in every(kind).values()]
+    found = [Entry(cls.syntax or cls.name, _first_line(cls), tuple(options(cls))) for cls in every(kind).values()]
+    return found + [Entry(name, problem, ()) for name, problem in broken(kind).items()]
 
 
 def every(kind: str) -> dict[str, type[Plugin]]:
@@ -93,8 +99,17 @@ def ours(kind: str) -> dict[str, type[Plugin]]:
 @functools.cache
 def installed(kind: str) -> dict[str, type[Plugin]]:
     """The plug-ins that other installed packages announce, by name."""
-    found = (_load(entry, kind) for entry in _entry_points(f"onnxsparse.{kind}"))
+    found = (cls for _, cls in _announced(kind) if not isinstance(cls, str))
     return {cls.name: cls for cls in found}
+
+
+def broken(kind: str) -> dict[str, str]:
+    """What is wrong with the announced plug-ins that do not load, by their announced name."""
+    return {name: problem for name, problem in _announced(kind) if isinstance(problem, str)}
+
+
+def _announced(kind: str) -> tuple[tuple[str, type[Plugin] | str], ...]:
+    return tuple((entry.name, _load(entry, kind)) for entry in _entry_points(f"onnxsparse.{kind}"))
 
 
 def options(cls: type[Plugin]) -> Iterator[Option]:
@@ -104,7 +119,7 @@ def options(cls: type[Plugin]) -> Iterator[Option]:
     for field in dataclasses.fields(cls):
         if field.metadata.get("option", True):
             default = "" if field.default is dataclasses.MISSING else str(field.default)
-            yield Option(field.name, str(field.type), default)
+            yield Option(field.name, getattr(field.type, "__name__", str(field.type)), default)
 
 
 def _classes(module: ModuleType, kind: str) -> list[type[Plugin]]:
@@ -127,13 +142,14 @@ def _entry_points(group: str) -> Iterable[importlib.metadata.EntryPoint]:
     return importlib.metadata.entry_points().get(group, ())
 
 
-def _load(entry: importlib.metadata.EntryPoint, kind: str) -> type[Plugin]:
+def _load(entry: importlib.metadata.EntryPoint, kind: str) -> type[Plugin] | str:
+    """The plug-in, or what is wrong with it: one that is broken must not stop the others."""
     try:
         cls = entry.load()
     except Exception as error:  # whatever a foreign package does when it is imported
-        raise OptionError(f"the installed plug-in {entry.name} ({entry.value}) does not load: {error}") from error
+        return f"the installed plug-in {entry.name} ({entry.value}) does not load: {error}"
     if not _is_plugin(cls, kind):
-        raise OptionError(f"the installed plug-in {entry.name} ({entry.value}) is not one of onnxsparse.{kind}")
+        return f"the installed plug-in {entry.name} ({entry.value}) is not one of onnxsparse.{kind}"
     return cls
 
 

@@ -39,7 +39,7 @@ def test_masks_go_in_and_out(digits_cnn: Path, tmp_path: Path, capsys: pytest.Ca
     assert script("insert_masks").main([str(digits_cnn), masked, "--target", "ampere", "--form", "bool"]) == 0
     assert sum(node.op_type == "Mul" for node in onnx.load(masked).graph.node) == 4
     assert script("fold_masks").main([masked, folded]) == 0
-    assert "4 of 4 masks folded" in capsys.readouterr().out
+    assert "4 of 5 weights: masks folded" in capsys.readouterr().out
     assert script("verify").main([folded, "--target", "ampere"]) == 0
     assert script("fold_masks").main([masked, dense, "--discard"]) == 0
     assert Path(dense).read_bytes() == digits_cnn.read_bytes()

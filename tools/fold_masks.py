@@ -32,11 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except osp.OnnxSparseError as error:
         print(f"fold_masks: {error}", file=sys.stderr)
         return error.exit_code
-    left = [row for row in report.rows if row.status == "left"]
-    for row in left:
-        print(f"{row.name}: left, {row.reason}")
+    for row in report.rows:
+        if row.status == "left":
+            print(f"{row.name}: left, {row.reason}")
     verb = "dropped" if options["discard"] else "folded"
-    print(f"{report.totals.done} of {len(report.rows)} masks {verb}, written to {report.output}")
+    print(f"{report.totals.done} of {len(report.rows)} weights: masks {verb}, written to {report.output}")
     return 0
 
 

@@ -60,10 +60,10 @@ def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> ArgumentParser:
 
 
 def _add_shared(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
+    group = parser.add_argument_group("output").add_mutually_exclusive_group()
     group.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong")
     group.add_argument("-v", "--verbose", action="store_true", help="name every layer and every weight")
-    group.add_argument("--debug", action="store_true", help=SUPPRESS)
+    parser.add_argument("--debug", action="store_true", help=SUPPRESS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

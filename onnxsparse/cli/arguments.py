@@ -26,9 +26,9 @@ def add_rule(parser: ArgumentParser) -> None:
     group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
     group.add_argument("--target", help="a device instead of a pattern: ampere or ampere:PROFILE")
     group.add_argument("--sparsity", metavar="SHARE", help="how much goes, such as 0.8 or 80%% (N:M fixes its own)")
-    group.add_argument("--score", default="magnitude", help="what goes first: magnitude (default) or random")
-    group.add_argument("--allocation", default="uniform", help="how it is shared out: uniform (default), global or erk")
-    group.add_argument("--seed", type=int, default=0, help="for scores that draw numbers (default 0)")
+    group.add_argument("--score", help="what goes first: magnitude (default) or random")
+    group.add_argument("--allocation", help="how it is shared out: uniform (default), global or erk")
+    group.add_argument("--seed", type=int, help="for scores that draw numbers (default 0)")
     add_names(parser)
 
 

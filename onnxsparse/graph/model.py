@@ -16,7 +16,7 @@ from typing import IO, Protocol, Union
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
-from onnxsparse.errors import ModelError, OutputError
+from onnxsparse.errors import ModelError, OptionError, OutputError
 from onnxsparse.graph.attributes import text
 from onnxsparse.graph.external import ExternalFiles, every_tensor
 from onnxsparse.graph.flow import Flow
@@ -56,6 +56,8 @@ class Model:
             copy = ModelProto()
             copy.CopyFrom(source)
             return cls(_checked(copy, "the model"), None, Tokens())
+        if not isinstance(source, (str, os.PathLike)):
+            raise OptionError(f"a model is a path or a ModelProto, not {source!r:.60}")
         path = os.fspath(source)
         tokens = Tokens()
         return cls(_checked(_parse(path, tokens), path), path, tokens, folder)

@@ -60,7 +60,7 @@ class Uses:
         taken: set[int] = set()
         for slot in slots_of(place.node.domain, place.node.op_type):
             value = place.value(slot.index)
-            if value is not None and not _selects(slot, place):
+            if value is not None:
                 taken.add(slot.index)
                 self._use(place, slot, value)
         taken |= self._refused(place)
@@ -152,11 +152,6 @@ def _arranged(place: Place, slot: Slot, value: Traced) -> Read | str:
 
 def _quantization(place: Place, slot: Slot, value: Traced) -> Quantization | str | None:
     return None if value.tensor.kind in FLOAT_KINDS else _from_inputs(place, slot, value)
-
-
-def _selects(slot: Slot, place: Place) -> bool:
-    """A Gather with constant indices cuts a piece out of a constant; it is no lookup table."""
-    return slot.family == "Embedding" and slot.index == 0 and place.value(1) is not None
 
 
 def _is_table_of_indices(tensor: StoredTensor) -> bool:

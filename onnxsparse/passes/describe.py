@@ -8,7 +8,7 @@ from dataclasses import replace
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import macs
-from onnxsparse.passes.inspect import use_row, use_rows
+from onnxsparse.passes.inspect import count_zeros, use_row, use_rows
 from onnxsparse.passes.plan import PlanRow
 from onnxsparse.passes.sizes import sparse_bytes
 from onnxsparse.passes.verify import Checked, UseChecked
@@ -65,7 +65,8 @@ def checked_row(checked: Checked) -> Row:
     expected = checked.expected
     plain = plain_row(expected.name, expected.weight, checked.status)
     if expected.pattern is None:
-        return replace(plain, reason=expected.reason, advice=expected.advice, words=expected.words)
+        zeros = count_zeros(expected.weight)
+        return replace(plain, zeros=zeros, reason=expected.reason, advice=expected.advice, words=expected.words)
     row = replace(
         plain,
         pattern=expected.pattern.text,

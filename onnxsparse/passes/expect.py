@@ -14,6 +14,7 @@ from onnxsparse import patterns
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.names import NameFilter
 from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
 from onnxsparse.passes.planfile import plan_from_file, read_plan
 from onnxsparse.passes.record import Recorded, recorded
@@ -43,8 +44,8 @@ def expect(model: Model, rule: Rule, plan: str | None) -> Expectation:
 
 
 def _by_file(model: Model, rule: Rule, path: str) -> Expectation:
-    if rule.pattern is not None or rule.sparsity is not None:
-        raise OptionError("--plan says what to check; leave --pattern, --target and --sparsity out")
+    if rule.pattern is not None or rule.sparsity is not None or rule.names != NameFilter() or rule.allow:
+        raise OptionError("--plan decides what is checked; leave every other rule and name out")
     file = read_plan(path)
     made, _ = plan_from_file(file, model, Rule.make(target=file.target or None))
     return Expectation(tuple(map(expected_of, made.rows)), made.rule, f"the plan {path}")

@@ -52,7 +52,7 @@ class FoldMasks:
         reason = self._obstacle(tensor, sites, weight)
         if reason:
             return Folded(weight, reason)
-        keep = _stored_mask(sites[0])
+        keep = self._keep(weight, sites)
         if not self._discard:
             tensor.edit = _Masked(tensor, keep)
         for site in {id(site.node): site for site in sites}.values():
@@ -71,10 +71,15 @@ class FoldMasks:
         if weight.bare or any(not use.masks for use in weight.uses):
             reader = (weight.bare or [f"{use.op} '{use.node}'" for use in weight.uses if not use.masks])[0]
             return f"{reader} reads the weight without the mask, and would change"
-        first = _stored_mask(sites[0])
-        if any(not np.array_equal(first, _stored_mask(site)) for site in sites[1:]):
+        if any(not np.array_equal(self._keep(weight, sites), keep) for keep in _seen(weight)):
             return "different readers see different masks of it"
         return ""
+
+    def _keep(self, weight: Weight, sites: list[MaskSite]) -> Array:
+        """The masks that the first reader sees, together; of a weight that no layer reads, all of them."""
+        seen = _seen(weight)
+        masks = [mask_of(site.mask, site.weight).stored() for site in sites]
+        return seen[0] if seen else np.logical_and.reduce(masks)
 
     def _shared(self, sites: list[MaskSite]) -> bool:
         nodes = {id(site.node) for site in sites}
@@ -142,8 +147,9 @@ def _remove_initializer(container: Container, name: str) -> None:
     del container.initializer[next(i for i, entry in enumerate(container.initializer) if entry.name == name)]
 
 
-def _stored_mask(site: MaskSite) -> Array:
-    return mask_of(site.mask, site.weight).stored()
+def _seen(weight: Weight) -> list[Array]:
+    """For each use the masks on its way, as one."""
+    return [np.logical_and.reduce([mask.stored() for mask in use.masks]) for use in weight.uses]
 
 
 class _Masked:

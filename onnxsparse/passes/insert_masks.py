@@ -43,7 +43,7 @@ class InsertMasks:
 
     def __init__(self, model: Model, plan: Plan, form: str = "mul") -> None:
         if form not in FORMS:
-            raise OptionError(f"--form is one of {', '.join(FORMS)}, not {form[:40]!r}")
+            raise OptionError(f"--form is one of {', '.join(FORMS)}, not {form!r:.40}")
         self._model, self._plan, self._form = model, plan, form
         self._taken = all_names(model.proto)
 

@@ -93,13 +93,17 @@ class _Sums:
         if first.dtype.kind not in "fiub" or not first.size:
             return
         a, b = first.astype(np.float64).reshape(-1), second.astype(np.float64).reshape(-1)
+        with np.errstate(all="ignore"):  # a model that overflows is far away, not an error
+            self._measure(a, b)
+        if first.ndim >= 2 and first.shape[-1] > 1 and first.dtype.kind == "f":
+            self.same += int((first.argmax(-1) == second.argmax(-1)).sum())
+            self.rows += first.size // first.shape[-1]
+
+    def _measure(self, a: Array, b: Array) -> None:
         self.far += float(((a - b) ** 2).sum())
         self.left, self.right = self.left + float((a * a).sum()), self.right + float((b * b).sum())
         self.dot += float((a * b).sum())
         self.largest = max(self.largest, float(np.abs(a - b).max()))
-        if first.ndim >= 2 and first.shape[-1] > 1 and first.dtype.kind == "f":
-            self.same += int((first.argmax(-1) == second.argmax(-1)).sum())
-            self.rows += first.size // first.shape[-1]
 
     def distance(self, name: str) -> Distance:
         relative = (self.far / self.left) ** 0.5 if self.left else float(self.far > 0)
@@ -180,6 +184,6 @@ def load_arrays(path: str) -> Any:
         loaded = np.load(path, allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except (ValueError, OSError, EOFError, KeyError, NotImplementedError) as error:
-        raise OptionError(f"{path} is not a NumPy file of plain arrays: {_one_line(error)}") from error
+        raise OptionError(f"{path} is not a NumPy file of plain arrays") from error
     except Exception as error:  # zipfile and zlib raise their own types for a damaged archive
         raise OptionError(f"{path} is damaged: {_one_line(error)}") from error

@@ -177,7 +177,16 @@ def _held_back(matrix: Matrix, rule: Rule) -> Reason | None:
     if not blocking:
         return None
     text = ", ".join(f"{word} ({seen})" for word, seen in blocking.items())
-    return Reason(text, f"--allow {','.join(blocking)} to prune it", tuple(blocking))
+    return Reason(text, _way_out(matrix.weight, tuple(blocking), rule), tuple(blocking))
+
+
+def _way_out(weight: Weight, words: tuple[str, ...], rule: Rule) -> str:
+    """Allowing a word helps only where the pattern and the target would take the weight then."""
+    misfit = does_not_fit(weight, rule.pattern) if rule.pattern else None
+    further = misfit or _refused_by_target(weight, rule)
+    if further is None:
+        return f"--allow {','.join(words)} to prune it"
+    return f"allowing it would not help: {further.text}"
 
 
 def _refused_by_target(weight: Weight, rule: Rule) -> Reason | None:
@@ -211,8 +220,8 @@ def _fit_key(use: Use, pattern: Pattern) -> object:
 
 def _no_unit(use: Use, pattern: Pattern) -> str:
     group, out, inputs, _ = use.shape4
-    where = "inputs per group" if group > 1 else "inputs"
-    return f"{inputs} {where} and {out} outputs hold no whole unit of {pattern.text}"
+    where = " per group" if group > 1 else ""
+    return f"{inputs} in{where} by {out} out holds no whole unit of {pattern.text}"
 
 
 def _allocated(rows: list[PlanRow], rule: Rule) -> list[PlanRow]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import yaml
 
 from onnxsparse import patterns
@@ -59,7 +60,7 @@ def write_plan(plan: Plan, model: Model) -> str:
         "onnxsparse_plan": VERSION,
         "version": __version__,
         "target": plan.rule.target.text if plan.rule.target else None,
-        "score": plan.rule.score.name,
+        "score": plan.rule.score.text,
         "input_sha256": model.sha256(),
         "weights": entries,
     }
@@ -226,11 +227,15 @@ def with_masks(plan: Plan, masks: Mapping[str, Any], path: str) -> Plan:
 
 
 def _masked(row: PlanRow, masks: Mapping[str, Any], path: str, rule: Rule) -> PlanRow:
+    if row.chosen:
+        return row
     if row.name not in masks:
         return PlanRow(row.name, row.weight, reason=f"{path} has no mask for it", chosen=True)
     mask = masks[row.name]
     if row.weight.refusal:
         raise PlanError(f"{path}: weight '{row.name}' cannot be pruned: {row.weight.refusal}")
+    if not isinstance(mask, np.ndarray):
+        raise PlanError(f"{path}: the mask of '{row.name}' is no NumPy array")
     if mask.shape != row.weight.shape or mask.dtype.kind not in "biuf":
         raise PlanError(
             f"{path}: the mask of '{row.name}' has shape {list(mask.shape)}, the weight {list(row.weight.shape)}"

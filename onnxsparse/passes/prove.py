@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.expect import expected_of
+from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.plan import Plan, names_of
-from onnxsparse.passes.verify import Verify
+from onnxsparse.passes.verify import Checked, Verify
 from onnxsparse.report.rows import Row
 
 
@@ -24,4 +26,8 @@ def proved(rows: Sequence[Row], written: Model, made: Plan) -> list[Row]:
         raise OnnxSparseError(
             f"the pattern does not hold in '{broken}' after pruning; nothing was written, please report this"
         )
-    return [replace(row, zeros=checked[row.name].zeros) if row.name in checked else row for row in rows]
+    return [replace(row, zeros=_zeros(row.name, checked, weights)) for row in rows]
+
+
+def _zeros(name: str, checked: Mapping[str, Checked], weights: Mapping[str, Weight]) -> int | None:
+    return checked[name].zeros if name in checked else count_zeros(weights[name])

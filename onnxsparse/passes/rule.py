@@ -42,21 +42,29 @@ class Rule:
         pattern: str | None = None,
         target: str | None = None,
         sparsity: float | str | None = None,
-        allocation: str = "uniform",
-        score: str = "magnitude",
+        allocation: str | None = None,
+        score: str | None = None,
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
         allow: Sequence[str] = (),
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Rule:
         device = targets.parse(target) if target else None
         shape = patterns.parse(pattern) if pattern else None
         if device and shape and patterns.parse(device.pattern).text != shape.text:
             raise OptionError(f"target {device.text} demands {device.pattern}, not {shape.text}; give one of the two")
         shape = patterns.parse(device.pattern) if device else shape
-        by = scores.parse(f"random:seed={seed}" if score == "random" else score)
+        by = scores.parse(_seeded(score or "magnitude", seed))
         names = NameFilter(tuple(include), tuple(exclude))
-        return cls(shape, device, read_sparsity(sparsity), allocations.parse(allocation), by, names, read_words(allow))
+        return cls(
+            shape,
+            device,
+            read_sparsity(sparsity),
+            allocations.parse(allocation or "uniform"),
+            by,
+            names,
+            read_words(allow),
+        )
 
     def demand(self, level: bool = True) -> Rule:
         """Refuse a request that does not say enough, or says too much."""
@@ -82,6 +90,17 @@ class Rule:
         leveled = self.pattern is not None and self.pattern.takes_sparsity
         by = f"({self.allocation.name}, {self.score.name})" if leveled else ""
         return " ".join(part for part in (*parts, level, by) if part)
+
+
+def _seeded(score: str, seed: int | None) -> str:
+    """The seed belongs to the scores that draw numbers; the others do not look at it."""
+    if seed is None:
+        return score
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise OptionError(f"a seed is a whole number, not {seed!r:.40}")
+    if isinstance(score, str) and score.startswith("random:"):
+        raise OptionError(f"--seed and --score {score[:40]} both give a seed; leave one out")
+    return f"random:seed={seed}" if score == "random" else score
 
 
 def read_sparsity(value: float | str | None) -> float | None:

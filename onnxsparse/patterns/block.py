@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from onnxsparse.errors import OptionError
@@ -17,8 +17,8 @@ class Block(CellPattern):
 
     name: ClassVar[str] = "block"
     syntax: ClassVar[str] = "block:RxC"
-    outputs: int
-    inputs: int
+    outputs: int = field(metadata={"option": False})
+    inputs: int = field(metadata={"option": False})
 
     def __post_init__(self) -> None:
         if self.outputs < 1 or self.inputs < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,8 +29,8 @@ class NM(CellPattern):
 
     name: ClassVar[str] = "N:M"
     takes_sparsity: ClassVar[bool] = False
-    n: int
-    m: int
+    n: int = field(metadata={"option": False})
+    m: int = field(metadata={"option": False})
 
     def __post_init__(self) -> None:
         if not 1 <= self.n < self.m <= LARGEST_GROUP:

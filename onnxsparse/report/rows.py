@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from onnxsparse.errors import OptionError, nearest
+
 DENSE = "dense"
 
 
@@ -86,4 +88,7 @@ class Report:
 
     def row(self, name: str) -> Row:
         """The row of one tensor."""
-        return next(row for row in self.rows if row.name == name)
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise OptionError(f"the report has no weight {name!r}{nearest(name, [row.name for row in self.rows])}")

@@ -133,7 +133,7 @@ def _lines(report: Report) -> list[str]:
             f", {_count(totals.macs_left)} left ({100 * totals.macs_left / totals.macs:.0f} %)" if totals.zeros else ""
         )
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
-    lines += report.notes
+    lines += [*_slow(report), *report.notes]
     if report.output:
         lines.append(f"written: {report.output}")
     if report.next_step:
@@ -143,13 +143,22 @@ def _lines(report: Report) -> list[str]:
     return lines
 
 
+def _slow(report: Report) -> list[str]:
+    """Weights whose zeros the device may use but which are too small to win by it."""
+    found = [row for row in report.rows if row.status == "holds" and any(use.pays is False for use in row.uses)]
+    if not found:
+        return []
+    remark = next(use.remark for use in found[0].uses if use.pays is False)
+    return [f"unlikely to pay: {len(found)} of the weights that hold (first {found[0].name}: {remark})"]
+
+
 def _reasons(rows: Sequence[Row], verbosity: int) -> list[str]:
     """The weights that stayed dense by reason, so that a hundred alike take one line."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.reason:
             groups.setdefault((row.reason, row.advice), []).append(row.name)
-    lines = ["", "not pruned or not checked, or not whole:"] if groups else []
+    lines = ["", "left dense, not checked, or not whole:"] if groups else []
     for (reason, advice), names in groups.items():
         shown = names if verbosity > 0 else names[:3]
         more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""

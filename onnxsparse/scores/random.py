@@ -25,6 +25,10 @@ class Random(Score):
         if not 0 <= self.seed < 1 << 64:
             raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {self.seed}")
 
+    @property
+    def text(self) -> str:
+        return f"{self.name}:seed={self.seed}"
+
     def bind(self, tensor: str) -> Random:
         return replace(self, tensor=tensor)
 

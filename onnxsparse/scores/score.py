@@ -17,6 +17,11 @@ class Score(Plugin, ABC):
     elementwise: ClassVar[bool] = False
     """True when the importance of an element depends on its value alone: pieces can then be ranked alone."""
 
+    @property
+    def text(self) -> str:
+        """The canonical text: `parse(score.text)` gives the same score."""
+        return self.name
+
     def bind(self, tensor: str) -> Score:
         """The score of one named tensor."""
         return self

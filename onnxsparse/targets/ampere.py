@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from onnxsparse.errors import OptionError, nearest
@@ -47,7 +47,7 @@ class Ampere(Target):
 
     name: ClassVar[str] = "ampere"
     syntax: ClassVar[str] = "ampere[:" + "|".join(PROFILES) + "]"
-    profile: str = "tensorrt"
+    profile: str = field(default="tensorrt", metadata={"option": False})
 
     @classmethod
     def read(cls, text: str) -> Ampere | None:

@@ -14,7 +14,7 @@ from typing import Any, Union
 import onnx
 from onnx import ModelProto
 
-from onnxsparse.errors import LeftOutError, OptionError, PlanError, nearest
+from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, write_text
 from onnxsparse.graph.storage import DataFolder
@@ -26,19 +26,18 @@ from onnxsparse.passes.fold_masks import Folded, FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.matrices import Matrix
-from onnxsparse.passes.plan import Plan, make_plan, names_of
-from onnxsparse.passes.planfile import plan_from_file, read_plan, with_masks, write_plan
+from onnxsparse.passes.plan import Plan, names_of
+from onnxsparse.passes.planfile import write_plan
 from onnxsparse.passes.prove import proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import MASKED, record, settle
+from onnxsparse.passes.request import Masks, Names, demand_whole, listed, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
 
 Path = Union[str, "os.PathLike[str]"]
-Names = Union[str, Sequence[str]]
-Masks = Union[Path, Mapping[str, Any]]
 
 
 @dataclass
@@ -105,7 +104,7 @@ def plan(
 ) -> Result:
     """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
     model = _look(source)
-    made, notes = _planned(model, plan, masks, options)
+    made, notes = planned(model, None if plan is None else os.fspath(plan), masks, options)
     rows, exact = _rows(made, model, "planned")
     report = Report(
         "plan",
@@ -135,8 +134,8 @@ def prune(
     """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
     target = _target(output, source, overwrite)
     model = load(source)
-    made, notes = _planned(model, plan, masks, options)
-    _demand_whole(made, strict)
+    made, notes = planned(model, None if plan is None else os.fspath(plan), masks, options)
+    demand_whole(made, strict)
     rows, exact = _rows(made, model, "pruned")
     Prune(made)()
     record(model, made)
@@ -158,9 +157,9 @@ def insert_masks(
     """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
     target = _target(output, source, overwrite)
     model = load(source)
-    made, notes = _planned(model, plan, masks, options)
+    made, notes = planned(model, None if plan is None else os.fspath(plan), masks, options)
     made = maskable(model, made)
-    _demand_whole(made, strict)
+    demand_whole(made, strict)
     rows, exact = _rows(made, model, "masked")
     record(model, made, MASKED)
     InsertMasks(model, made, form)()
@@ -220,9 +219,7 @@ def verify(
 ) -> Result:
     """Check the zeros against a plan file, a pattern, a device, or what the model's metadata records."""
     model = _look(source)
-    rule = Rule.make(
-        pattern, target, sparsity, include=_listed(include), exclude=_listed(exclude), allow=_listed(allow)
-    )
+    rule = Rule.make(pattern, target, sparsity, include=listed(include), exclude=listed(exclude), allow=listed(allow))
     expected = expect(model, rule, None if plan is None else os.fspath(plan))
     checked = Verify(list(expected.weights), expected.rule.target)()
     rows, exact = with_macs([checked_row(entry) for entry in checked], [one.weight for one in expected.weights], model)
@@ -282,10 +279,6 @@ def _called(source: Source) -> str:
     return "(in memory)" if isinstance(source, ModelProto) else os.fspath(source)
 
 
-def _listed(names: Names) -> Sequence[str]:
-    return [names] if isinstance(names, str) else list(names)
-
-
 def _target(output: Path | None, source: Source, overwrite: bool) -> str | None:
     if output is None:
         return None
@@ -295,54 +288,6 @@ def _target(output: Path | None, source: Source, overwrite: bool) -> str | None:
         raise OptionError(f"{target} is the model itself; pass --overwrite to replace it")
     check_target(target, overwrite)
     return target
-
-
-OPTIONS = ("pattern", "target", "sparsity", "allocation", "score", "include", "exclude", "allow", "seed")
-
-
-def _planned(model: Model, plan: Path | None, masks: Masks | None, options: dict[str, Any]) -> tuple[Plan, list[str]]:
-    for name in options:
-        if name not in OPTIONS:
-            raise OptionError(f"there is no option {name!r}{nearest(name, OPTIONS)}")
-    for name in ("include", "exclude", "allow"):
-        options[name] = _listed(options.get(name) or ())
-    if plan is not None:
-        _refuse_beside("--plan", {**options, "masks": masks}, ("allow",))
-        return _from_file(model, os.fspath(plan))
-    if masks is not None:
-        _refuse_beside("--masks", options, ("pattern", "target", "sparsity", "include", "exclude", "allow"))
-        return _from_masks(model, masks, Rule.make(**options)), []
-    return make_plan(model, Rule.make(**options).demand()), []
-
-
-def _refuse_beside(source: str, options: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """What a plan or masks decide cannot be decided again beside them."""
-    given = [f"--{name}" for name, value in options.items() if value not in (None, [], ()) and name not in allowed]
-    if given:
-        raise OptionError(f"{source} decides that already; leave {', '.join(given)} out")
-
-
-def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
-    file = read_plan(path)
-    return plan_from_file(file, model, Rule.make(target=file.target or None, score=file.score))
-
-
-def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
-    arrays: Any = dict(masks) if isinstance(masks, Mapping) else outputs.load_arrays(os.fspath(masks))
-    called = "masks" if isinstance(masks, Mapping) else os.fspath(masks)
-    if not isinstance(arrays, dict):
-        raise PlanError(f"{called} is a single array; masks come as an .npz with one array for each tensor name")
-    plan = make_plan(model, replace(rule, pattern=None, sparsity=None))
-    return with_masks(Plan(plan.rows, rule), arrays, called)
-
-
-def _demand_whole(made: Plan, strict: bool) -> None:
-    if strict and made.left_out:
-        first = made.left_out[0]
-        reason = first.reason or f"{first.ragged} numbers outside whole groups"
-        raise LeftOutError(
-            f"--strict: {len(made.left_out)} weights stay dense, first '{first.name}' ({reason}); nothing was written"
-        )
 
 
 def _rows(made: Plan, model: Model, status: str) -> tuple[list[Row], bool]:

@@ -21,6 +21,17 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
+class Counter:
+    """Counts one stage of the work."""
+
+    def __init__(self, stage: str, total: int) -> None:
+        self._stage, self._total, self._done = stage, total, 0
+
+    def add(self, count: int) -> None:
+        self._done += count
+        advance(self._stage, self._done, self._total)
+
+
 def advance(stage: str, done: int, total: int) -> None:
     """Say that `done` of `total` are done."""
     listener = _listener.get()

@@ -16,7 +16,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, help="how many samples (default: all of the data, or 8 random ones)")
     parser.add_argument("--seed", type=int, default=0, help="for random inputs (default 0)")
     parser.add_argument(
-        "--dim", action="append", default=[], metavar="NAME=SIZE", help="the size of a dynamic dimension (default 1)"
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="the size of a dynamic dimension, by its name or as INPUT.AXIS (default 1)",
     )
     shared.add_json(parser)
 

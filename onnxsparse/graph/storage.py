@@ -96,6 +96,7 @@ class StoredTensor:
     external: bool = False
     problem: str = ""
     edit: Edit | None = field(default=None, repr=False)
+    _held: bytes | None = field(default=None, repr=False)
 
     @property
     def kind(self) -> str:
@@ -148,8 +149,14 @@ class StoredTensor:
         if self.span:
             return _native(self.span.read(start * width, stop * width, into).view(self.dtype))
         if self.proto.HasField("raw_data"):
-            return _native(np.frombuffer(bytearray(self.proto.raw_data[start * width : stop * width]), self.dtype))
+            return _native(np.frombuffer(bytearray(self._raw(start, stop)[start * width : stop * width]), self.dtype))
         return self._typed(start, stop)
+
+    def _raw(self, start: int, stop: int) -> bytes:
+        """The raw bytes of the proto, which hands out a copy of all of them each time: held while read in pieces."""
+        raw = self._held or self.proto.raw_data
+        self._held = raw if stop < self.size else None
+        return raw
 
     def array(self) -> Array:
         return self.read().reshape(self.shape)

@@ -48,7 +48,12 @@ class Session:
         try:
             return dict(zip(self.outputs, self._session.run(None, feed)))
         except Exception as error:  # as above
-            raise ModelError(f"onnxruntime cannot run the model on these inputs: {_one_line(error)}") from error
+            raise ModelError(f"onnxruntime cannot run the model on {self._sizes(feed)}: {_one_line(error)}") from error
+
+    def _sizes(self, feed: Feed) -> str:
+        dynamic = any(not isinstance(size, int) for _, _, shape in self.inputs for size in shape)
+        hint = " (pass --data, or --dim NAME=SIZE for the dynamic dimensions)" if dynamic else ""
+        return ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items()) + hint
 
 
 def _runtime() -> Any:
@@ -136,10 +141,17 @@ def _drawn(generator: np.random.Generator, name: str, kind: str, shape: list[Any
     dtype = _NUMPY.get(kind)
     if dtype is None:
         raise OptionError(f"input '{name}' is of type {kind}, which cannot be made up; pass --data")
-    sizes = [size if isinstance(size, int) and size > 0 else dims.get(str(size), 1) for size in shape]
+    sizes = [_size(dims, name, axis, size) for axis, size in enumerate(shape)]
     if dtype.startswith("float"):
         return generator.standard_normal(sizes).astype(dtype)
     return generator.integers(0, 2, sizes).astype(dtype)
+
+
+def _size(dims: dict[str, int], name: str, axis: int, size: Any) -> int:
+    """A fixed size, or the one given for a dynamic dimension by its name or as INPUT.AXIS."""
+    if isinstance(size, int) and size > 0:
+        return size
+    return dims.get(str(size), dims.get(f"{name}.{axis}", 1))
 
 
 def file_feeds(session: Session, path: str, samples: int | None, batch: int = 1) -> Iterator[Feed]:

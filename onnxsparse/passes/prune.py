@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxsparse import rank
+from onnxsparse import progress, rank
 from onnxsparse.errors import PlanError
 from onnxsparse.passes.matrices import demand_finite
 from onnxsparse.passes.plan import Plan, PlanRow
@@ -47,21 +47,26 @@ class Prune:
         self._plan = plan
 
     def __call__(self) -> list[PlanRow]:
-        scratch = Scratch()
+        scratch, done = Scratch(), progress.Counter("prune", sum(row.weight.tensor.size for row in self._plan.planned))
         for row in self._plan.planned:
             if any(twin.tensor.edit for twin in row.weight.twins):
                 continue  # the same bytes under another name
-            row.weight.tensor.edit = Pruned(row, self._plan.rule.score, scratch)
+            row.weight.tensor.edit = Pruned(row, self._plan.rule.score, scratch, done)
         return self._plan.planned
 
 
 class Pruned:
     """The new numbers of one weight, in consecutive pieces, made when they are written."""
 
-    def __init__(self, row: PlanRow, score: Score, scratch: Scratch) -> None:
-        self._row, self._score, self._scratch = row, score.bind(row.name), scratch
+    def __init__(self, row: PlanRow, score: Score, scratch: Scratch, done: progress.Counter) -> None:
+        self._row, self._score, self._scratch, self._progress = row, score.bind(row.name), scratch, done
 
     def __call__(self) -> Iterator[Array]:
+        for piece in self._pieces_of():
+            self._progress.add(piece.size)
+            yield piece
+
+    def _pieces_of(self) -> Iterator[Array]:
         row = self._row
         if row.keep is not None:
             return self._by_mask(row.keep)

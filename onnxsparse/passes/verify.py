@@ -17,6 +17,7 @@ from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.passes.matrices import Matrix, demand_finite
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.progress import Counter
 from onnxsparse.targets import Target, Verdict
 from onnxsparse.values import Array, Values
 
@@ -78,7 +79,14 @@ class Verify:
         self._expected, self._target, self._finite = expected, target, finite
 
     def __call__(self) -> list[Checked]:
-        return [self._check(expected) for expected in self._expected]
+        done = Counter("verify", sum(expected.weight.tensor.size for expected in self._expected if expected.pattern))
+        return [self._counted(expected, done) for expected in self._expected]
+
+    def _counted(self, expected: Expected, done: Counter) -> Checked:
+        checked = self._check(expected)
+        if expected.pattern:
+            done.add(expected.weight.tensor.size)
+        return checked
 
     def _check(self, expected: Expected) -> Checked:
         weight, pattern = expected.weight, expected.pattern

@@ -1,0 +1,70 @@
+"""From the options of a command to the plan they ask for: by a rule, by a plan file, or by masks of the user's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Union
+
+from onnxsparse.errors import LeftOutError, OptionError, PlanError, nearest
+from onnxsparse.graph.model import Model
+from onnxsparse.passes import outputs
+from onnxsparse.passes.plan import Plan, make_plan
+from onnxsparse.passes.planfile import plan_from_file, read_plan, with_masks
+from onnxsparse.passes.rule import Rule
+
+Names = Union[str, Sequence[str]]
+Masks = Union[str, "os.PathLike[str]", Mapping[str, Any]]
+OPTIONS = ("pattern", "target", "sparsity", "allocation", "score", "include", "exclude", "allow", "seed")
+
+
+def planned(model: Model, plan: str | None, masks: Masks | None, options: dict[str, Any]) -> tuple[Plan, list[str]]:
+    """The plan that the options, a plan file or masks ask for, and remarks on it."""
+    for name in options:
+        if name not in OPTIONS:
+            raise OptionError(f"there is no option {name!r}{nearest(name, OPTIONS)}")
+    for name in ("include", "exclude", "allow"):
+        options[name] = listed(options.get(name) or ())
+    if plan is not None:
+        _refuse_beside("--plan", {**options, "masks": masks}, ("allow",))
+        return _from_file(model, plan)
+    if masks is not None:
+        _refuse_beside("--masks", options, ("pattern", "target", "sparsity", "include", "exclude", "allow"))
+        return _from_masks(model, masks, Rule.make(**options)), []
+    return make_plan(model, Rule.make(**options).demand()), []
+
+
+def _refuse_beside(source: str, options: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """What a plan or masks decide cannot be decided again beside them."""
+    given = [f"--{name}" for name, value in options.items() if value not in (None, [], ()) and name not in allowed]
+    if given:
+        raise OptionError(f"{source} decides that already; leave {', '.join(given)} out")
+
+
+def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
+    file = read_plan(path)
+    return plan_from_file(file, model, Rule.make(target=file.target or None, score=file.score))
+
+
+def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
+    arrays: Any = dict(masks) if isinstance(masks, Mapping) else outputs.load_arrays(os.fspath(masks))
+    called = "masks" if isinstance(masks, Mapping) else os.fspath(masks)
+    if not isinstance(arrays, dict):
+        raise PlanError(f"{called} is a single array; masks come as an .npz with one array for each tensor name")
+    plan = make_plan(model, replace(rule, pattern=None, sparsity=None))
+    return with_masks(Plan(plan.rows, rule), arrays, called)
+
+
+def demand_whole(made: Plan, strict: bool) -> None:
+    """Under --strict nothing may stay dense that the user did not exclude."""
+    if strict and made.left_out:
+        first = made.left_out[0]
+        reason = first.reason or f"{first.ragged} numbers outside whole groups"
+        raise LeftOutError(
+            f"--strict: {len(made.left_out)} weights stay dense, first '{first.name}' ({reason}); nothing was written"
+        )
+
+
+def listed(names: Names) -> Sequence[str]:
+    return [names] if isinstance(names, str) else list(names)

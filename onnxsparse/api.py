@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Union
 
 import onnx
 from onnx import ModelProto
@@ -20,7 +19,7 @@ from onnxsparse.graph.output import Staged, check_target, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import outputs
-from onnxsparse.passes.describe import checked_row, plain_row, planned_row, totals_of, with_macs
+from onnxsparse.passes.describe import GUESSED, plain_row, planned_report, totals_of, verified_report, with_macs
 from onnxsparse.passes.expect import expect
 from onnxsparse.passes.fold_masks import Folded, FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
@@ -31,13 +30,11 @@ from onnxsparse.passes.planfile import write_plan
 from onnxsparse.passes.prove import proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import MASKED, record, settle
-from onnxsparse.passes.request import Masks, Names, demand_whole, listed, planned
+from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
-
-Path = Union[str, "os.PathLike[str]"]
 
 
 @dataclass
@@ -75,13 +72,11 @@ def inspect(source: Source) -> Result:
     """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back."""
     model = _look(source)
     names = names_of(model.weights)
-    rows = [_inspected(weight, names[id(weight)]) for weight in model.weights]
-    rows, exact = with_macs(rows, model.weights, model)
-    notes = (
-        () if exact else ("some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1",)
+    rows, exact = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
+    notes = () if exact else (GUESSED,)
+    return Result(
+        Report("inspect", _called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes)
     )
-    report = Report("inspect", _called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes)
-    return Result(report, proto=None)
 
 
 def _inspected(weight: Weight, name: str) -> Row:
@@ -97,74 +92,90 @@ def plan(
     source: Source,
     *,
     output: Path | None = None,
-    overwrite: bool = False,
+    pattern: str | None = None,
+    target: str | None = None,
+    sparsity: float | str | None = None,
+    allocation: str | None = None,
+    score: str | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    seed: int | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
-    **options: Any,
+    overwrite: bool = False,
 ) -> Result:
     """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
     model = _look(source)
-    made, notes = planned(model, None if plan is None else os.fspath(plan), masks, options)
-    rows, exact = _rows(made, model, "planned")
-    report = Report(
-        "plan",
-        _called(source),
-        _ruled(made),
-        tuple(rows),
-        totals_of(rows, model, {"planned"}),
-        notes=(*notes, *_guessed(exact)),
-    )
+    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
+    made, notes = planned(model, plan, masks, options)
+    report = planned_report("plan", _called(source), made, model, notes, None if output is None else os.fspath(output))
     if output is None:
         return Result(report)
-    target = os.fspath(output)
-    write_text(target, write_plan(made, model), overwrite)
-    return Result(replace(report, output=target), target)
+    write_text(os.fspath(output), write_plan(made, model), overwrite)
+    return Result(report, os.fspath(output))
 
 
 def prune(
     source: Source,
     *,
     output: Path | None = None,
+    pattern: str | None = None,
+    target: str | None = None,
+    sparsity: float | str | None = None,
+    allocation: str | None = None,
+    score: str | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    seed: int | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
     strict: bool = False,
     overwrite: bool = False,
-    **options: Any,
 ) -> Result:
     """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
-    target = _target(output, source, overwrite)
+    path = _target(output, source, overwrite)
     model = load(source)
-    made, notes = planned(model, None if plan is None else os.fspath(plan), masks, options)
+    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
+    made, notes = planned(model, plan, masks, options)
     demand_whole(made, strict)
-    rows, exact = _rows(made, model, "pruned")
+    report = planned_report("prune", _called(source), made, model, notes, path)
     Prune(made)()
     record(model, made)
-    report = _pruned_report("prune", source, made, rows, model, (*notes, *_guessed(exact)), target)
-    return _finish(model, report, target, overwrite, made)
+    return _finish(model, report, path, overwrite, made)
 
 
 def insert_masks(
     source: Source,
     *,
     output: Path | None = None,
+    pattern: str | None = None,
+    target: str | None = None,
+    sparsity: float | str | None = None,
+    allocation: str | None = None,
+    score: str | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    seed: int | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
+    form: str = "mul",
     strict: bool = False,
     overwrite: bool = False,
-    form: str = "mul",
-    **options: Any,
 ) -> Result:
     """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
-    target = _target(output, source, overwrite)
+    path = _target(output, source, overwrite)
     model = load(source)
-    made, notes = planned(model, None if plan is None else os.fspath(plan), masks, options)
+    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
+    made, notes = planned(model, plan, masks, options)
     made = maskable(model, made)
     demand_whole(made, strict)
-    rows, exact = _rows(made, model, "masked")
+    report = planned_report("mask", _called(source), made, model, notes, path)
     record(model, made, MASKED)
     InsertMasks(model, made, form)()
-    report = _pruned_report("mask", source, made, rows, model, (*notes, *_guessed(exact)), target)
-    return _finish(model, report, target, overwrite)
+    return _finish(model, report, path, overwrite)
 
 
 def fold_masks(source: Source, *, output: Path | None = None, discard: bool = False, overwrite: bool = False) -> Result:
@@ -174,24 +185,15 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     names, before = names_of(model.weights), model.weights
     folded = FoldMasks(model, discard)()
     rows = [_folded(weight, names[id(weight)], folded, discard) for weight in before]
-    rows += [
-        _folded(entry.weight, entry.weight.name, folded, discard) for entry in folded if id(entry.weight) not in names
-    ]
+    rows += [_folded(one.weight, one.weight.name, folded, discard) for one in folded if id(one.weight) not in names]
     if discard:
         model.drop_metadata(MASKED)
     elif all(not entry.reason for entry in folded):
         settle(model)
     notes = () if folded else ("the graph holds no masks; the file is a copy",)
+    totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
-    report = Report(
-        "fold",
-        _called(source),
-        title,
-        tuple(rows),
-        totals_of(rows, model, {"folded", "discarded"}),
-        notes=notes,
-        output=target or "",
-    )
+    report = Report("fold", _called(source), title, tuple(rows), totals, True, target or "", notes)
     return _finish(model, report, target, overwrite)
 
 
@@ -201,8 +203,7 @@ def _folded(weight: Weight, name: str, folded: Sequence[Folded], discard: bool) 
         return replace(plain_row(name, weight, "left"), reason="no mask is applied to it")
     if entry.reason:
         return replace(plain_row(name, weight, "left"), reason=entry.reason, advice="make every reader see one mask")
-    row = plain_row(name, weight, "discarded" if discard else "folded")
-    return row if discard else replace(row, zeros=entry.zeros)
+    return plain_row(name, weight, "discarded" if discard else "folded")
 
 
 def verify(
@@ -222,24 +223,7 @@ def verify(
     rule = Rule.make(pattern, target, sparsity, include=listed(include), exclude=listed(exclude), allow=listed(allow))
     expected = expect(model, rule, None if plan is None else os.fspath(plan))
     checked = Verify(list(expected.weights), expected.rule.target)()
-    rows, exact = with_macs([checked_row(entry) for entry in checked], [one.weight for one in expected.weights], model)
-    holds = sum(row.status == "holds" for row in rows) > 0 and all(row.status != "violated" for row in rows)
-    open_rows = [
-        row
-        for entry, row in zip(checked, rows)
-        if row.ragged or (row.status == "unchecked" and not entry.expected.chosen)
-    ]
-    notes = [*_guessed(exact), *_device_notes(expected.rule, rows)]
-    if all(row.status == "unchecked" for row in rows):
-        notes.append("no weight was checked, so nothing is proven")
-    if strict and open_rows:
-        notes.append(
-            f"--strict: {len(open_rows)} weights are not checked, or not whole (the first: '{open_rows[0].name}')"
-        )
-    ok = holds and not (strict and open_rows)
-    step = _next(expected.rule, _called(source)) if ok else ""
-    totals = totals_of(rows, model, {"holds"})
-    return Result(Report("verify", _called(source), expected.title, tuple(rows), totals, ok, "", tuple(notes), step))
+    return Result(verified_report(_called(source), model, expected.rule, expected.title, checked, strict))
 
 
 def compare(
@@ -290,68 +274,27 @@ def _target(output: Path | None, source: Source, overwrite: bool) -> str | None:
     return target
 
 
-def _rows(made: Plan, model: Model, status: str) -> tuple[list[Row], bool]:
-    return with_macs([planned_row(row, status) for row in made.rows], [row.weight for row in made.rows], model)
-
-
-def _guessed(exact: bool) -> tuple[str, ...]:
-    return (
-        () if exact else ("some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1",)
-    )
-
-
-def _ruled(made: Plan) -> str:
-    return made.rule.text if made.rule.pattern else "the plan"
-
-
-def _pruned_report(
-    command: str, source: Source, made: Plan, rows: list[Row], model: Model, notes: Sequence[str], target: str | None
-) -> Report:
-    done = {"prune": "pruned", "mask": "masked"}[command]
-    extra = [*_device_notes(made.rule, [row for row in rows if row.status == done])]
-    if not made.planned:
-        extra.append("nothing was pruned: every weight stays dense, see the reasons")
-    step = _next(made.rule, target or "OUT") if command == "prune" and made.planned else ""
-    return Report(
-        command,
-        _called(source),
-        _ruled(made),
-        tuple(rows),
-        totals_of(rows, model, {done}),
-        notes=(*notes, *extra),
-        output=target or "",
-        next_step=step,
-    )
-
-
-def _device_notes(rule: Rule, rows: Sequence[Row]) -> list[str]:
-    note = rule.target.note({row.dtype for row in rows if row.pattern != DENSE}) if rule.target else ""
-    return [note] if note else []
-
-
-def _next(rule: Rule, path: str) -> str:
-    return rule.target.next_step(path) if rule.target else ""
-
-
 def _finish(model: Model, report: Report, target: str | None, overwrite: bool, made: Plan | None = None) -> Result:
     """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name."""
     if target is None:
         proto = model.take_proto()
-        return Result(_with_proof(report, Model.over(proto), made), proto=proto)
+        return Result(_counted(report, Model.over(proto), made), proto=proto)
     with Staged() as staged:
         model.save(target, overwrite, staged)
         folder = DataFolder(os.path.dirname(os.path.abspath(target)), staged.waiting)
         written = Model.open(staged.waiting[os.path.realpath(target)], folder)
-        report = _with_proof(report, written, made)
+        report = _counted(report, written, made)
         staged.commit()
     return Result(report, target)
 
 
-def _with_proof(report: Report, written: Model, made: Plan | None) -> Report:
-    if made is None or not made.planned:
-        return report
-    rows = proved(report.rows, written, made)
-    return replace(report, rows=tuple(rows), totals=totals_of(rows, written, {"pruned"}))
+def _counted(report: Report, written: Model, made: Plan | None) -> Report:
+    """The report with the zeros that are in the written model, proven where a plan promises them."""
+    if report.command == "mask":
+        return report  # its weights are as they were
+    rows = proved(report.rows, written, made.planned if made else [])
+    done = {"prune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
+    return replace(report, rows=tuple(rows), totals=totals_of(rows, written, done))
 
 
 __all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

@@ -9,11 +9,12 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import macs
 from onnxsparse.passes.inspect import count_zeros, use_row, use_rows
-from onnxsparse.passes.plan import PlanRow
+from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sizes import sparse_bytes
 from onnxsparse.passes.verify import Checked, UseChecked
 from onnxsparse.patterns import Pattern
-from onnxsparse.report.rows import DENSE, Row, Totals, UseRow
+from onnxsparse.report.rows import DENSE, Report, Row, Totals, UseRow
 
 
 def plain_row(name: str, weight: Weight, status: str) -> Row:
@@ -138,3 +139,51 @@ def with_macs(rows: Sequence[Row], weights: Sequence[Weight], model: Model) -> t
     """Rows with their multiply-accumulates, and whether no dimension had to be guessed."""
     counts, exact = macs.of_weights(model, list(weights))
     return [replace(row, macs=counts.get(id(weight))) for row, weight in zip(rows, weights)], exact
+
+
+def planned_report(
+    command: str, called: str, made: Plan, model: Model, notes: Sequence[str], output: str | None
+) -> Report:
+    """The report of `plan`, `prune` and `mask`."""
+    done = {"plan": "planned", "prune": "pruned", "mask": "masked"}[command]
+    rows, exact = with_macs([planned_row(row, done) for row in made.rows], [row.weight for row in made.rows], model)
+    remarks = [*notes, *_remarks(exact, made.rule, rows)]
+    if not made.planned:
+        remarks.append("nothing to prune: every weight stays dense, see the reasons")
+    totals = totals_of(rows, model, {done})
+    title = made.rule.text if made.rule.pattern else "the plan"
+    step = _next_step(made.rule, output or "OUT") if command == "prune" and made.planned else ""
+    return Report(command, called, title, tuple(rows), totals, True, output or "", tuple(remarks), step)
+
+
+def verified_report(
+    called: str, model: Model, rule: Rule, title: str, checked: Sequence[Checked], strict: bool
+) -> Report:
+    """The report of `verify`, with the verdict."""
+    rows, exact = with_macs([checked_row(one) for one in checked], [one.expected.weight for one in checked], model)
+    remarks = _remarks(exact, rule, rows)
+    if all(row.status == "unchecked" for row in rows):
+        remarks.append("no weight was checked, so nothing is proven")
+    left = [row.name for row, one in zip(rows, checked) if row.ragged or (_unchecked(row) and not one.expected.chosen)]
+    if strict and left:
+        remarks.append(f"--strict: {len(left)} weights are not checked, or not whole (the first: '{left[0]}')")
+    holds = any(row.status == "holds" for row in rows) and all(row.status != "violated" for row in rows)
+    ok = holds and not (strict and left)
+    step = _next_step(rule, called) if ok else ""
+    return Report("verify", called, title, tuple(rows), totals_of(rows, model, {"holds"}), ok, "", tuple(remarks), step)
+
+
+def _unchecked(row: Row) -> bool:
+    return row.status == "unchecked"
+
+
+GUESSED = "some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1"
+
+
+def _remarks(exact: bool, rule: Rule, rows: Sequence[Row]) -> list[str]:
+    note = rule.target.note({row.dtype for row in rows if row.pattern != DENSE}) if rule.target else ""
+    return [*([] if exact else [GUESSED]), *([note] if note else [])]
+
+
+def _next_step(rule: Rule, path: str) -> str:
+    return rule.target.next_step(path) if rule.target else ""

@@ -10,16 +10,16 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.expect import expected_of
 from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.plan import Plan, names_of
+from onnxsparse.passes.plan import PlanRow, names_of
 from onnxsparse.passes.verify import Checked, Verify
 from onnxsparse.report.rows import Row
 
 
-def proved(rows: Sequence[Row], written: Model, made: Plan) -> list[Row]:
+def proved(rows: Sequence[Row], written: Model, made: Sequence[PlanRow]) -> list[Row]:
     """The rows with the zeros that really are in the file; a pattern that does not hold there is a defect of ours."""
     names = names_of(written.weights)
     weights = {names[id(weight)]: weight for weight in written.weights}
-    expected = [replace(expected_of(row), weight=weights[row.name]) for row in made.planned]
+    expected = [replace(expected_of(row), weight=weights[row.name]) for row in made]
     checked = {entry.expected.name: entry for entry in Verify(expected, None, finite=True)()}
     broken = next((name for name, entry in checked.items() if entry.status != "holds"), None)
     if broken is not None:
@@ -30,4 +30,6 @@ def proved(rows: Sequence[Row], written: Model, made: Plan) -> list[Row]:
 
 
 def _zeros(name: str, checked: Mapping[str, Checked], weights: Mapping[str, Weight]) -> int | None:
-    return checked[name].zeros if name in checked else count_zeros(weights[name])
+    if name in checked:
+        return checked[name].zeros
+    return count_zeros(weights[name]) if name in weights else None

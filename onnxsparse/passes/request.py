@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Union
 
-from onnxsparse.errors import LeftOutError, OptionError, PlanError, nearest
+from onnxsparse.errors import LeftOutError, OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.passes import outputs
 from onnxsparse.passes.plan import Plan, make_plan
@@ -15,24 +15,47 @@ from onnxsparse.passes.planfile import plan_from_file, read_plan, with_masks
 from onnxsparse.passes.rule import Rule
 
 Names = Union[str, Sequence[str]]
+Path = Union[str, "os.PathLike[str]"]
 Masks = Union[str, "os.PathLike[str]", Mapping[str, Any]]
-OPTIONS = ("pattern", "target", "sparsity", "allocation", "score", "include", "exclude", "allow", "seed")
 
 
-def planned(model: Model, plan: str | None, masks: Masks | None, options: dict[str, Any]) -> tuple[Plan, list[str]]:
+@dataclass(frozen=True)
+class Options:
+    """What may be asked for, as the command line and the Python functions spell it."""
+
+    pattern: str | None = None
+    target: str | None = None
+    sparsity: float | str | None = None
+    allocation: str | None = None
+    score: str | None = None
+    include: Names = ()
+    exclude: Names = ()
+    allow: Names = ()
+    seed: int | None = None
+
+    def rule(self) -> Rule:
+        return Rule.make(
+            self.pattern,
+            self.target,
+            self.sparsity,
+            self.allocation,
+            self.score,
+            listed(self.include),
+            listed(self.exclude),
+            listed(self.allow),
+            self.seed,
+        )
+
+
+def planned(model: Model, plan: Path | None, masks: Masks | None, options: Options) -> tuple[Plan, list[str]]:
     """The plan that the options, a plan file or masks ask for, and remarks on it."""
-    for name in options:
-        if name not in OPTIONS:
-            raise OptionError(f"there is no option {name!r}{nearest(name, OPTIONS)}")
-    for name in ("include", "exclude", "allow"):
-        options[name] = listed(options.get(name) or ())
     if plan is not None:
-        _refuse_beside("--plan", {**options, "masks": masks}, ("allow",))
-        return _from_file(model, plan)
+        _refuse_beside("--plan", {**vars(options), "masks": masks}, ("allow",))
+        return _from_file(model, os.fspath(plan))
     if masks is not None:
-        _refuse_beside("--masks", options, ("pattern", "target", "sparsity", "include", "exclude", "allow"))
-        return _from_masks(model, masks, Rule.make(**options)), []
-    return make_plan(model, Rule.make(**options).demand()), []
+        _refuse_beside("--masks", vars(options), ("pattern", "target", "sparsity", "include", "exclude", "allow"))
+        return _from_masks(model, masks, options.rule()), []
+    return make_plan(model, options.rule().demand()), []
 
 
 def _refuse_beside(source: str, options: Mapping[str, Any], allowed: Sequence[str]) -> None:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -86,7 +87,7 @@ class Ampere(Target):
         return _worth(min(out, inputs))
 
     def next_step(self, path: str) -> str:
-        return f"trtexec --sparsity=enable --fp16 --onnx={path}"
+        return f"trtexec --sparsity=enable --fp16 --onnx={shlex.quote(path)}"
 
     def note(self, kinds: set[str]) -> str:
         if "float32" in kinds:

@@ -116,7 +116,7 @@ class Model:
     @property
     def file_size(self) -> int:
         if self.path is None:
-            return self.proto.ByteSize()
+            return int(self.proto.ByteSize())
         return sum(os.path.getsize(path) for path in [self.path, *ExternalFiles.of(self.proto, self._folder).paths])
 
     # -- writing
@@ -244,7 +244,9 @@ def _parse(path: str, tokens: Tokens) -> ModelProto:
             raise ModelError("it is not an ordinary file")
         size = os.fstat(descriptor).st_size
         small = condense(Window(descriptor), size, tokens)
-        return ModelProto.FromString(small)
+        proto = ModelProto()
+        proto.ParseFromString(small)
+        return proto
     except (DecodeError, ModelError) as error:
         raise ModelError(f"{path} is not an ONNX model: {_guess(descriptor, error)}") from error
     finally:

@@ -14,6 +14,7 @@ from rich.text import Text
 from onnxsparse.report.rows import DENSE, Report, Row
 
 WIDE = 160
+SHORTEST = 28
 _STYLES = {
     "pruned": "green",
     "masked": "green",
@@ -37,7 +38,7 @@ def show(report: Report, verbosity: int) -> None:
         console.print(_distances(report))
         return
     if report.rows:
-        console.print(_table(report, verbosity))
+        console.print(_table(report, verbosity, console.width))
     _print(console, [*_lines(report), *_reasons(report.rows, verbosity)])
 
 
@@ -47,38 +48,59 @@ def _width() -> int:
 
 def _print(console: Console, lines: Iterable[str]) -> None:
     for line in lines:
-        console.print(Text(line), soft_wrap=True)
+        console.print(Text(_printable(line)), soft_wrap=True)
 
 
-def _table(report: Report, verbosity: int) -> Table:
+_COLUMNS: tuple[str, ...] = ("weight", "used by", "shape", "type", "matrix", "pattern", "zeros", "")
+_RIGHT = ("pattern", "zeros")
+
+
+def _table(report: Report, verbosity: int, width: int) -> Table:
+    """One line a weight; on a narrow terminal names lose their middle and two columns go, unless all was asked for."""
+    rows = [dict(zip(_COLUMNS, _cells(row, report.command, verbosity))) for row in report.rows]
+    widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in _COLUMNS}
+    shown, room = _fitting(widths, width) if verbosity < 1 else (_COLUMNS, widths["weight"])
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, justify in (
-        ("weight", "left"),
-        ("used by", "left"),
-        ("shape", "left"),
-        ("type", "left"),
-        ("matrix", "left"),
-    ):
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for title in ("pattern", "zeros"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for row in report.rows:
-        table.add_row(*_cells(row, report.command, verbosity))
+    for title in shown:
+        table.add_column(title, justify="right" if title in _RIGHT else "left", no_wrap=verbosity < 1, overflow="fold")
+    for row, cells in zip(report.rows, rows):
+        cells["weight"] = _shortened(cells["weight"], room)
+        style = _STYLES.get(row.status, "dim")
+        table.add_row(*(Text(cells[title], style="" if title else style) for title in shown))
     return table
 
 
-def _cells(row: Row, command: str, verbosity: int) -> list[Any]:
-    status = _status(row, command)
+def _fitting(widths: dict[str, int], width: int) -> tuple[tuple[str, ...], int]:
+    """The columns that fit, and what is left for the names."""
+    shown = _COLUMNS
+    for dropped in ("", "matrix", "type"):
+        shown = tuple(title for title in shown if title != dropped or not dropped)
+        room = width - sum(widths[title] + 2 for title in shown if title != "weight")
+        if room >= min(SHORTEST, widths["weight"]):
+            break
+    return shown, max(room, SHORTEST)
+
+
+def _shortened(name: str, room: int) -> str:
+    """The end of a name says more than its middle."""
+    head = room // 3
+    return name if len(name) <= room else f"{name[:head]}...{name[len(name) - room + head + 3 :]}"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def _cells(row: Row, command: str, verbosity: int) -> list[str]:
     return [
-        Text(row.name),
-        Text(_users(row, verbosity)),
+        _printable(row.name),
+        _printable(_users(row, verbosity)),
         "x".join(map(str, row.shape)) or "scalar",
         row.dtype,
         _matrix(row),
         "" if row.pattern == DENSE else row.pattern,
         _percent(row),
-        Text(status, style=_STYLES.get(row.status, "dim")),
+        _status(row, command),
     ]
 
 

@@ -1,0 +1,175 @@
+"""What went wrong once: each test is named after what a user saw."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxsparse as osp
+from onnxsparse.cli import main
+
+RANDOM = np.random.default_rng(3)
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def linear(*shapes: tuple[int, int]) -> onnx.ModelProto:
+    stored = [
+        numpy_helper.from_array(RANDOM.standard_normal(s).astype(np.float32), f"w{i}") for i, s in enumerate(shapes)
+    ]
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], name=f"mm{i}") for i in range(len(shapes))]
+    shape = ["n", shapes[0][0]]
+    entry = helper.make_tensor_value_info("x0", TensorProto.FLOAT, shape)
+    end = helper.make_tensor_value_info(f"x{len(shapes)}", TensorProto.FLOAT, ["n", shapes[-1][1]])
+    return helper.make_model(helper.make_graph(nodes, "g", [entry], [end], stored))
+
+
+def with_external_data(folder: Path) -> Path:
+    folder.mkdir()
+    path = folder / "model.onnx"
+    onnx.save(linear((32, 32)), path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+    return path
+
+
+def test_a_second_model_in_one_folder_leaves_the_data_of_the_first_alone(tmp_path: Path) -> None:
+    first, second = with_external_data(tmp_path / "a"), with_external_data(tmp_path / "b")
+    (tmp_path / "out").mkdir()
+    osp.prune(first, output=tmp_path / "out" / "a.onnx", pattern="2:4")
+    osp.prune(second, output=tmp_path / "out" / "b.onnx", pattern="unstructured", sparsity=0.8, overwrite=True)
+    assert osp.verify(tmp_path / "out" / "a.onnx").report.ok
+    assert osp.verify(tmp_path / "out" / "b.onnx").report.ok
+    before = (tmp_path / "out" / "a.onnx").read_bytes()
+    osp.prune(first, output=tmp_path / "out" / "a.onnx", pattern="2:4", overwrite=True)
+    assert (tmp_path / "out" / "a.onnx").read_bytes() == before
+    assert osp.verify(tmp_path / "out" / "b.onnx").report.ok
+
+
+@pytest.mark.parametrize("sparsity", [0.9, 0.99])
+def test_a_layer_pruned_to_almost_nothing_is_pruned_alike_again(sparsity: float, tmp_path: Path) -> None:
+    """One number left in a depthwise kernel looked like a fixed kernel, and the others lost more."""
+    stored = [
+        numpy_helper.from_array((RANDOM.standard_normal((48, 1, 3, 3)) * 0.01).astype(np.float32), "deep"),
+        numpy_helper.from_array(RANDOM.standard_normal((64, 48, 1, 1)).astype(np.float32), "wide"),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "deep"], ["h"], group=48),
+        helper.make_node("Conv", ["h", "wide"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], stored)), tmp_path / "m.onnx")
+    rule = {"pattern": "unstructured", "sparsity": sparsity, "allocation": "global"}
+    osp.prune(tmp_path / "m.onnx", output=tmp_path / "a.onnx", **rule)
+    osp.prune(tmp_path / "a.onnx", output=tmp_path / "b.onnx", **rule)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_an_unedited_plan_gives_the_bytes_and_the_strictness_of_its_options(tmp_path: Path) -> None:
+    onnx.save(linear((64, 64), (64, 64), (64, 3)), tmp_path / "m.onnx")
+    for name, rule in {
+        "levels": {"pattern": "unstructured", "sparsity": 0.7, "allocation": "erk", "exclude": "mm0"},
+        "random": {"pattern": "2:4", "score": "random", "seed": 7},
+    }.items():
+        plan = tmp_path / f"{name}.yaml"
+        osp.plan(tmp_path / "m.onnx", output=plan, **rule)
+        by_plan = osp.prune(tmp_path / "m.onnx", plan=plan).model
+        assert by_plan == osp.prune(tmp_path / "m.onnx", **rule).model
+        for options in ({"plan": plan}, rule):
+            with pytest.raises(osp.OnnxSparseError, match="--strict"):
+                osp.prune(tmp_path / "m.onnx", strict=True, **options)
+
+
+def test_layers_without_a_known_shape_are_said_to_be_missing_from_the_count() -> None:
+    model = linear((32, 32), (32, 32))
+    model.graph.node.insert(1, helper.make_node("Mystery", ["x1"], ["y1"], domain="made.up"))
+    model.graph.node[2].input[0] = "y1"
+    model.opset_import.append(helper.make_opsetid("made.up", 1))
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert any("unknown layers as 0" in note for note in osp.inspect(model).report.notes)
+
+
+def loop(unchanged: bool) -> onnx.ModelProto:
+    """A recurrence as some exporters write it: the kernel is a state of the Loop that every step hands on."""
+    state = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [32, 32] if "w" in name else [1, 32])
+        for name in ("w", "h")
+    ]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("w_out", "h_out")]
+    count = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    going = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("c", "c_out")]
+    nodes = [
+        helper.make_node("Identity", ["c"], ["c_out"]),
+        helper.make_node("MatMul", ["h", "w"], ["h_out"], name="step"),
+        helper.make_node("Identity" if unchanged else "Neg", ["w"], ["w_out"]),
+    ]
+    body = helper.make_graph(nodes, "body", [count, going[0], *state], [going[1], *results])
+    outer = helper.make_node("Loop", ["n", "", "kernel", "start"], ["k", "y"], body=body)
+    stored = [
+        numpy_helper.from_array(RANDOM.standard_normal((32, 32)).astype(np.float32), "kernel"),
+        numpy_helper.from_array(np.zeros((1, 32), np.float32), "start"),
+        numpy_helper.from_array(np.array(3), "n"),
+    ]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 32])
+    return helper.make_model(helper.make_graph([outer], "g", [], [y], stored))
+
+
+def test_a_kernel_that_a_loop_hands_on_unchanged_is_a_weight() -> None:
+    report = osp.inspect(loop(unchanged=True)).report
+    assert [(row.name, row.status, row.uses[0].reduction) for row in report.rows] == [("kernel", "prunable", (0,))]
+    assert all(row.name != "kernel" or row.status == "dense" for row in osp.inspect(loop(unchanged=False)).report.rows)
+
+
+def test_a_reader_that_stops_early_does_not_change_the_verdict(tmp_path: Path) -> None:
+    onnx.save(linear((32, 32)), tmp_path / "m.onnx")
+    command = f"{sys.executable} -m onnxsparse {{}} {tmp_path / 'm.onnx'} {{}} | true; exit ${{{{PIPESTATUS[0]}}}}"
+    for words, code in ((("inspect", ""), 0), (("verify", "--pattern 2:4"), 1)):
+        done = subprocess.run(["bash", "-c", command.format(*words)], cwd=ROOT, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (code, b"")
+
+
+def test_quantized_models_are_built_in_int8(tmp_path: Path) -> None:
+    scale, zero = (
+        numpy_helper.from_array(np.array(0.1, np.float32), "s"),
+        numpy_helper.from_array(np.array(0, np.int8), "z"),
+    )
+    weight = numpy_helper.from_array(RANDOM.integers(-99, 99, (32, 32)).astype(np.int8), "w")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"]),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 32]) for name in "xy"]
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], [scale, zero, weight]))
+    assert "--int8" in osp.prune(model, target="ampere").report.next_step
+    assert "--int8" not in osp.prune(linear((32, 32)), target="ampere").report.next_step
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: osp.prune(linear((32, 32)), pattern="2:4", output=3),  # type: ignore[arg-type]
+        lambda: osp.prune(linear((32, 32)), pattern="2:4", masks=3),  # type: ignore[arg-type]
+        lambda: osp.prune(linear((32, 32)), plan=osp.plan(linear((32, 32)), pattern="2:4")),  # type: ignore[arg-type]
+        lambda: osp.prune(3, pattern="2:4"),  # type: ignore[arg-type]
+        lambda: osp.prune(linear((32, 32)), pattern=24),  # type: ignore[arg-type]
+        lambda: osp.prune(linear((32, 32)), pattern="2:4", masks={"w0": [1, 2]}),
+        lambda: osp.insert_masks(linear((32, 32)), pattern="2:4", form=3),  # type: ignore[arg-type]
+        lambda: osp.inspect(linear((32, 32))).report.row("nope"),
+        lambda: osp.compare(linear((32, 32)), linear((32, 32)), samples=0),
+    ],
+)
+def test_a_mistake_in_python_is_an_error_of_ours(mistake: object) -> None:
+    with pytest.raises(osp.OnnxSparseError):
+        mistake()  # type: ignore[operator]
+
+
+def test_nothing_pruned_is_said_even_when_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(linear((4, 4)), tmp_path / "m.onnx")
+    assert main(["prune", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "o.onnx"), "--pattern", "2:4", "-q"]) == 0
+    assert "0 of 1 weights pruned" in capsys.readouterr().err
+    assert main(["verify", str(tmp_path / "o.onnx"), "-q"]) == 1
+    assert "1 unchecked" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import onnx
 from onnx import ModelProto
@@ -25,12 +26,13 @@ from onnxsparse.passes.fold_masks import Folded, FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.matrices import Matrix
-from onnxsparse.passes.plan import Plan, names_of
+from onnxsparse.passes.plan import Plan, names_of, way_out
 from onnxsparse.passes.planfile import write_plan
 from onnxsparse.passes.prove import proved
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.record import MASKED, record, settle
-from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, planned
+from onnxsparse.passes.record import record, settle
+from onnxsparse.passes.recorded import MASKED
+from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
@@ -83,8 +85,8 @@ def _inspected(weight: Weight, name: str) -> Row:
     row = plain_row(name, weight, DENSE if weight.refusal else "prunable")
     words = words_of(Matrix(name, weight, weight.uses[0]), None) if weight.uses and not weight.refusal else {}
     text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
-    masked = "a mask is applied to it in the graph" if any(use.masks for use in weight.uses) else ""
-    advice = f"stays dense by default; --allow {','.join(words)}" if words else ""
+    masked = "a mask is applied to it in the graph" if row.masked else ""
+    advice = f"stays dense by default; --allow {','.join(words)}" if words else way_out(weight.refusal)
     return replace(row, zeros=count_zeros(weight), reason=text or masked, advice=advice, words=tuple(words))
 
 
@@ -109,7 +111,9 @@ def plan(
     model = _look(source)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
     made, notes = planned(model, plan, masks, options)
-    report = planned_report("plan", _called(source), made, model, notes, None if output is None else os.fspath(output))
+    report = planned_report(
+        "plan", _called(source), made, model, notes, None if output is None else path_of(output, "output")
+    )
     if output is None:
         return Result(report)
     write_text(os.fspath(output), write_plan(made, model), overwrite)
@@ -221,7 +225,7 @@ def verify(
     """Check the zeros against a plan file, a pattern, a device, or what the model's metadata records."""
     model = _look(source)
     rule = Rule.make(pattern, target, sparsity, include=listed(include), exclude=listed(exclude), allow=listed(allow))
-    expected = expect(model, rule, None if plan is None else os.fspath(plan))
+    expected = expect(model, rule, None if plan is None else path_of(plan, "plan"))
     checked = Verify(list(expected.weights), expected.rule.target)()
     return Result(verified_report(_called(source), model, expected.rule, expected.title, checked, strict))
 
@@ -230,7 +234,7 @@ def compare(
     dense: Source,
     sparse: Source,
     *,
-    data: Path | None = None,
+    data: Path | Mapping[str, Any] | None = None,
     samples: int | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
@@ -240,11 +244,13 @@ def compare(
         raise OptionError(f"samples is a number from 1, not {samples}")
     first, second = outputs.Session(_runnable(dense)), outputs.Session(_runnable(sparse))
     if data is not None:
-        feeds = outputs.file_feeds(first, os.fspath(data), samples)
+        arrays = dict(data) if isinstance(data, Mapping) else outputs.load_arrays(path_of(data, "data"))
+        feeds = outputs.file_feeds(first, arrays, "the data" if isinstance(data, Mapping) else os.fspath(data), samples)
     else:
         feeds = outputs.random_feeds(first, samples or 8, seed, dict(dims or {}))
     distances = outputs.compare_outputs(first, second, feeds)
-    title = f"data {os.fspath(data)}" if data is not None else f"{samples or 8} random samples, seed {seed}"
+    called = "in memory" if isinstance(data, Mapping) else data
+    title = f"data {called}" if data is not None else f"{samples or 8} random samples, seed {seed}"
     details: dict[str, object] = {"outputs": [vars(distance) for distance in distances]}
     report = Report("compare", _called(dense), title, (), Totals(), output=_called(sparse), details=details)
     return Result(report)
@@ -266,7 +272,9 @@ def _called(source: Source) -> str:
 def _target(output: Path | None, source: Source, overwrite: bool) -> str | None:
     if output is None:
         return None
-    target = os.fspath(output)
+    target = path_of(output, "output")
+    if target == "-":
+        raise OptionError("a model cannot be written to standard output; name a file")
     same = not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source))
     if same and not overwrite:
         raise OptionError(f"{target} is the model itself; pass --overwrite to replace it")

@@ -84,7 +84,7 @@ def available(kind: str) -> list[Entry]:
 
 def every(kind: str) -> dict[str, type[Plugin]]:
     """All plug-ins of a kind by name; ours go before installed ones of the same name."""
-    return {**installed(kind), **ours(kind)}
+    return {**ours(kind), **{name: cls for name, cls in installed(kind).items() if name not in ours(kind)}}
 
 
 @functools.cache

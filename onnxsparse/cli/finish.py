@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from onnxsparse import progress
+from onnxsparse.errors import OutputError
 from onnxsparse.graph.output import write_text
 from onnxsparse.report.json import to_json
 from onnxsparse.report.rows import Report
@@ -17,14 +19,25 @@ def finish(report: Report, arguments: Namespace) -> int:
     """Show and save the report; return 0 when it holds, else 1."""
     target = getattr(arguments, "json", None)
     if target == "-":
-        sys.stdout.write(to_json(report))
+        _as_far_as_read(lambda: print(to_json(report), end="", flush=True))  # noqa: T201 - this is the output
     else:
         from onnxsparse.report.terminal import show
 
-        show(report, arguments.verbose - arguments.quiet)
+        _as_far_as_read(lambda: show(report, arguments.verbose - arguments.quiet))
     if target and target != "-":
         write_text(target, to_json(report), overwrite=True)
     return 0 if report.ok else 1
+
+
+def _as_far_as_read(write: Callable[[], None]) -> None:
+    """A reader that has seen enough (`| head`) changes nothing about the verdict."""
+    try:
+        write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from error
 
 
 @contextmanager

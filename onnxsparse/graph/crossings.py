@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.layout import Layout, Shape, size_of
 from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array
-from onnxsparse.graph.traced import Part, Traced, Value, over_atoms, small_array
+from onnxsparse.graph.traced import Joined, Part, Traced, Value, over_atoms, small_array
 from onnxsparse.graph.weights import Mask, Quantization, owners_of
 
 _CASTS = frozenset(
@@ -30,7 +30,7 @@ _CASTS = frozenset(
 class Crossing:
     """The value behind a node; `mask` is set when the node applies one, `source` is the input the weight came in by."""
 
-    value: Traced | Part
+    value: Traced | Part | Joined
     source: int = 0
     mask: Traced | None = None
 
@@ -115,7 +115,9 @@ def _dequantize(values: Sequence[Value], attributes: Attributes) -> Crossing | N
         return _identity(values, attributes)
     scale = small_array(values[1]) if len(values) > 1 else None
     zero = small_array(values[2]) if len(values) > 2 else None
-    if scale is None or (len(values) > 2 and values[2] is not None and zero is None) or first.quantization:
+    if first.quantization:
+        return _identity(values, attributes)  # quantized once more on the way: zeros stay zeros
+    if scale is None or (len(values) > 2 and values[2] is not None and zero is None):
         return None
     zero = np.zeros(scale.shape, first.tensor.dtype) if zero is None else zero
     axis, block = attributes.integer("axis", 1), attributes.integer("block_size")
@@ -231,7 +233,9 @@ def _numbers(values: Sequence[Value], attributes: Attributes, index: int, name: 
 def _concat(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
     """All parts of one constant, each once: its rows in another order."""
     parts = [value for value in values if isinstance(value, Part)]
-    if not parts or len(parts) < len(values) or any(part.source is not parts[0].source for part in parts):
+    if not parts:
+        return _join(values, attributes)
+    if len(parts) < len(values) or any(part.source is not parts[0].source for part in parts):
         return None
     source, axis = parts[0].source, parts[0].axis
     spans = [(part.start, part.stop) for part in parts]
@@ -246,6 +250,46 @@ def _concat(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
     owners = owners_of(source.layout.atoms, source.tensor.shape)
     moved = frozenset(owners[atom] for atom in source.layout.axes[axis]) if spans != ordered else frozenset()
     return Crossing(replace(source, shuffled=source.shuffled | moved))
+
+
+def _join(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    """Whole constants side by side, such as the two directions of a recurrent layer."""
+    pieces = tuple(value for value in values if isinstance(value, Traced))
+    rank = len(pieces[0].shape) if pieces else 0
+    weights = [piece for piece in pieces if piece.tensor.kind in WEIGHT_KINDS and len(piece.shape) == rank >= 2]
+    if len(weights) < len(values) or len({piece.tensor for piece in pieces}) < len(pieces):
+        return None
+    tensors = frozenset(piece.tensor for piece in pieces)
+    return Crossing(Joined(tensors, "Concat", pieces, attributes.integer("axis") % rank))
+
+
+def parts_of(node: NodeProto, value: Value, sizes: Value, attributes: Attributes) -> list[Value]:
+    """What the outputs of a Split stand for."""
+    if not isinstance(value, Traced) or value.masks:
+        return []
+    axis, count = attributes.integer("axis") % max(1, len(value.shape)), len(node.output)
+    listed = small_array(sizes) if sizes is not None else None
+    lengths = attributes.integers("split") if listed is None else [int(size) for size in listed.reshape(-1)]
+    if lengths is None:
+        step = -(-value.shape[axis] // count)
+        lengths = [min(step, value.shape[axis] - step * index) for index in range(count)]
+    if len(lengths) != count or sum(lengths) != value.shape[axis] or min(lengths) < 0:
+        return []
+    ends = np.cumsum(lengths).tolist()
+    tensors = frozenset({value.tensor})
+    return [Part(tensors, "Split", value, axis, end - length, end) for length, end in zip(lengths, ends)]
+
+
+def _moved_part(node: NodeProto, part: Part, attributes: Attributes) -> Part | None:
+    """A part of a constant behind a node that only turns it."""
+    if node.op_type in ("Identity", "Cast"):
+        return part
+    rank = len(part.source.shape)
+    perm = attributes.integers("perm") or list(range(rank))[::-1]
+    if node.op_type != "Transpose" or sorted(perm) != list(range(rank)):
+        return None
+    source = replace(part.source, layout=part.source.layout.transpose(perm))
+    return replace(part, source=source, axis=perm.index(part.axis))
 
 
 def mask_of(mask: Traced, weight: Traced) -> Mask:
@@ -280,5 +324,9 @@ PASSING = frozenset(_RULES) - {"Mul", "Div", "Where", "Slice", "Concat"}
 def cross(node: NodeProto, values: Sequence[Value], attributes: Attributes) -> Crossing | None:
     """The value behind `node`, or None where its elements cannot be followed."""
     shared = node.domain in ("", "ai.onnx") or node.op_type in ("QuantizeLinear", "DequantizeLinear")
+    if shared and values and isinstance(values[0], Part):
+        moved = _moved_part(node, values[0], attributes)
+        if moved is not None:
+            return Crossing(moved)
     rule = _RULES.get(node.op_type) if shared else None
     return rule(values, attributes) if rule and values else None

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
+from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxsparse.errors import OutputError
+from onnxsparse.errors import ModelError, OutputError
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
 from onnxsparse.graph.storage import DataFolder, Span, StoredTensor, external_span
+from onnxsparse.graph.wire import Tokens, Window, condense
 
 
 def every_tensor(proto: ModelProto) -> Iterator[TensorProto]:
@@ -87,17 +89,16 @@ class ExternalFiles:
     def write(
         self, target: str, source: str | None, overwrite: bool, staged: Staged, edited: Sequence[StoredTensor]
     ) -> None:
-        """Write every data file beside `target`, under another name where the old name is taken by the source."""
+        """Write every data file beside `target`; a name taken by anything but `target`'s own data is changed."""
         if not self.tensors:
             return
         if os.path.realpath(target) in {os.path.realpath(path) for path in self.paths}:
             raise OutputError(f"{target} is a data file of the model itself; choose another name")
-        folder = os.path.dirname(os.path.abspath(target))
-        same = os.path.realpath(folder) == os.path.realpath(self.folder.path if self.folder else "") and not _same_file(
-            target, source
-        )
+        folder, owned = os.path.dirname(os.path.abspath(target)), _locations_of(target)
         for location in sorted(self.tensors):
-            new = _renamed(location, os.path.basename(source or ""), os.path.basename(target)) if same else location
+            new = location
+            if os.path.lexists(os.path.join(folder, location)) and location not in owned:
+                new = _renamed(location, os.path.basename(source or ""), os.path.basename(target))
             path = os.path.join(folder, new)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             check_target(path, overwrite)
@@ -128,8 +129,15 @@ def _write_edit(tensor: StoredTensor, out: IO[bytes]) -> int:
     return length
 
 
-def _same_file(target: str, source: str | None) -> bool:
-    return source is not None and os.path.realpath(target) == os.path.realpath(source)
+def _locations_of(target: str) -> set[str]:
+    """The data files of the model that `target` would replace: these may be replaced with it."""
+    try:
+        with open(target, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            proto = ModelProto.FromString(condense(Window(file.fileno()), size, Tokens()))
+    except (OSError, DecodeError, ModelError):  # there is none, or it is no model: then nothing beside it is its own
+        return set()
+    return {_entries(tensor).get("location", "") for tensor in every_tensor(proto) if tensor.external_data}
 
 
 def _renamed(location: str, source: str, target: str) -> str:

@@ -13,18 +13,20 @@ arguments and attributes bound. What it does not do: run or infer anything; shap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.arithmetic import LARGEST, evaluate
 from onnxsparse.graph.attributes import Attributes, Caller, label, text
-from onnxsparse.graph.crossings import PASSING, cross, mask_of
+from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
 from onnxsparse.graph.layout import Layout
-from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.storage import Array, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
-from onnxsparse.graph.traced import Computed, Part, Traced, Value, computed
+from onnxsparse.graph.traced import Computed, Joined, Known, Part, Traced, Value, computed, small_array
 from onnxsparse.graph.uses import Place, Uses
 from onnxsparse.graph.weights import Weight
 
@@ -52,6 +54,16 @@ class Scope:
     outer: Scope | None
     caller: Caller
     names: dict[str, Value] = field(default_factory=dict)
+    readers: dict[str, list[NodeProto]] | None = None
+
+    def peek(self, name: str) -> Value:
+        """The value of a name, where it is known already."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.outer
+        return None
 
     def find(self, name: str) -> Value:
         scope: Scope | None = self
@@ -89,6 +101,7 @@ class Flow:
         self._graph(self._proto.graph, "", None, {}, [])
         for tensor, other in self.stores.overlapping().items():
             self._found.weight(tensor).refusal = f"its bytes in the data file overlap those of '{other}'"
+        self._found.settle()
         for twins in self.stores.twins():
             weights = [self._found.weight(tensor) for tensor in twins]
             for weight in weights:
@@ -107,7 +120,7 @@ class Flow:
 
     def _graph(
         self, graph: GraphProto, title: str, outer: Scope | None, caller: Caller, given: Sequence[Value]
-    ) -> None:
+    ) -> list[Value]:
         scope = Scope(title, graph, outer, caller)
         for tensor in graph.initializer:
             stored = self.stores.of(tensor, tensor.name, title, "initializer", graph)
@@ -119,9 +132,10 @@ class Flow:
             if entry.name not in scope.names:
                 scope.define(entry.name, given[index] if index < len(given) else None)
         self._body(graph.node, scope)
-        for entry in graph.output:
-            if entry.name:
-                self._found.consume(scope.find(entry.name), "a graph output")
+        results = [scope.find(entry.name) if entry.name else None for entry in graph.output]
+        for result in results:
+            self._found.consume(result, "a graph output")
+        return results
 
     def _call(self, function: FunctionProto, node: NodeProto, scope: Scope) -> None:
         title = f"function {function.domain}:{function.name}"
@@ -159,35 +173,59 @@ class Flow:
     # -- nodes
 
     def _node(self, node: NodeProto, scope: Scope) -> None:
-        function = self._functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
+        function = self._functions.get((text(node.domain), text(node.op_type), getattr(node, "overload", "")))
         if function is not None:
             self._call(function, node, scope)
             return
         values = [scope.find(name) if name else None for name in node.input]
         attributes = Attributes(node, scope.caller)
-        taken = self._found.record(Place(node, values, attributes, scope.title))
-        self._bodies(node, values, attributes, scope)
-        result = self._result(node, values, attributes, scope)
-        if result is None:
+        place = Place(node, values, attributes, scope.title, scope.peek, self._readers(scope))
+        taken = self._found.record(place)
+        bodies = self._bodies(node, values, attributes, scope)
+        results = _results_of_bodies(node, bodies) if bodies else self._results(place, scope)
+        if not any(results):
             self._found.note_others(node, values, taken)
         for index, name in enumerate(node.output):
             if name:
-                scope.define(name, result if index == 0 or isinstance(result, Computed) else None)
+                scope.define(name, results[index] if index < len(results) else None)
 
-    def _bodies(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> None:
+    def _readers(self, scope: Scope) -> Callable[[str], list[NodeProto]]:
+        """Who reads a name in a graph; the table is made when it is first asked for."""
+
+        def readers(name: str) -> list[NodeProto]:
+            if scope.readers is None:
+                scope.readers = {}
+                for node in scope.container.node:
+                    for read in dict.fromkeys(node.input):
+                        scope.readers.setdefault(read, []).append(node)
+            return scope.readers.get(name, [])
+
+        return readers
+
+    def _bodies(
+        self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope
+    ) -> list[list[Value]]:
+        """Walk the bodies of a node; return what their outputs stand for."""
+        results = []
         for name, attribute in attributes.table.items():
             if attribute is None:
                 continue
             graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
             for graph in graphs:
                 title = "/".join(part for part in (scope.title, label(node), name) if part)
-                given = [_through(value, node.op_type) for value in self._body_inputs(node, values, graph)]
-                self._graph(graph, title, scope, scope.caller, given)
+                given = _body_inputs(node, values, graph, attributes)
+                results.append(self._graph(graph, title, scope, scope.caller, given))
+        return results
 
-    def _body_inputs(self, node: NodeProto, values: Sequence[Value], graph: GraphProto) -> list[Value]:
-        if node.op_type == "Loop":
-            return [None, *values[1:]]
-        return list(values) if node.op_type == "Scan" else [None] * len(graph.input)
+    def _results(self, place: Place, scope: Scope) -> list[Value]:
+        """What the outputs of a node stand for."""
+        node, values = place.node, place.values
+        if node.op_type == "Split" and node.domain in ("", "ai.onnx"):
+            parts = parts_of(node, place.value(0), place.value(1), place.attributes)
+            if parts:
+                return parts
+        result = self._result(node, values, place.attributes, scope)
+        return [result] * len(node.output) if isinstance(result, Computed) else [result]
 
     def _result(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> Value:
         if node.domain in ("", "ai.onnx") and node.op_type == "Constant":
@@ -199,14 +237,15 @@ class Flow:
         if len(given) < len([name for name in node.input if name]):
             moved = values[0] is not None and node.op_type in PASSING
             return computed(given[:1], f"{node.op_type} with inputs known only at run time") if moved else None
-        return self._crossed(node, values, attributes, scope) or computed(given, node.op_type)
+        known = _known(node, values, attributes)
+        return known or self._crossed(node, values, attributes, scope) or computed(given, node.op_type)
 
     def _crossed(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> Value:
         crossing = cross(node, values, attributes)
         if crossing is None:
             return None
         value = crossing.value
-        if isinstance(value, Part):
+        if isinstance(value, (Part, Joined)):
             return value
         if crossing.mask is not None:
             self.mask_sites.append(MaskSite(scope.container, node, crossing.source, value, crossing.mask))
@@ -214,5 +253,57 @@ class Flow:
         return replace(value, crossed=(*value.crossed, node.op_type))
 
 
-def _through(value: Value, op: str) -> Value:
-    return computed([value], f"the state of {op}") if value is not None else None
+def _known(node: NodeProto, values: Sequence[Value], attributes: Attributes) -> Known | None:
+    """Small integers computed from small integers, or the shape of a constant."""
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    given = [value for value in values if value is not None]
+    if node.op_type == "Shape" and isinstance(values[0], Traced):
+        array: Array | None = np.array(values[0].shape, np.int64)
+    else:
+        small = [value.array if isinstance(value, Known) else _integers(value) for value in values]
+        arrays = [array for array in small if array is not None]
+        array = evaluate(node.op_type, arrays, attributes) if len(arrays) == len(values) else None
+    return None if array is None else Known(computed(given, node.op_type).tensors, node.op_type, array)
+
+
+def _integers(value: Value) -> Array | None:
+    whole = isinstance(value, Traced) and value.tensor.kind in ("int64", "int32") and value.tensor.size <= LARGEST
+    return small_array(value) if whole else None
+
+
+def _results_of_bodies(node: NodeProto, bodies: list[list[Value]]) -> list[Value]:
+    """An If that chooses between constants is a constant that nobody can follow; a loop's results depend on its run."""
+    if node.op_type != "If":
+        return []
+    results: list[Value] = []
+    for branches in zip(*bodies):
+        given = [value for value in branches if value is not None]
+        results.append(computed(given, "If") if len(given) == len(branches) else None)
+    return results
+
+
+def _body_inputs(node: NodeProto, values: Sequence[Value], graph: GraphProto, attributes: Attributes) -> list[Value]:
+    """What the inputs of a body stand for: a state that every step hands on unchanged is the constant it started as."""
+    if node.op_type == "Loop":
+        states = [_state(value, graph, index, index - 1) for index, value in enumerate(values) if index > 1]
+        return [None, None, *states]
+    if node.op_type == "Scan":
+        scanned = attributes.integer("num_scan_inputs")
+        states = [_state(value, graph, index, index) for index, value in enumerate(values[: len(values) - scanned])]
+        pieces = [computed([value], "the steps of Scan") if value else None for value in values[len(states) :]]
+        return [*states, *pieces]
+    return [None] * len(graph.input)
+
+
+def _state(value: Value, graph: GraphProto, given: int, result: int) -> Value:
+    if value is None or given >= len(graph.input) or result >= len(graph.output):
+        return None
+    made_by = {name: node for node in graph.node for name in node.output}
+    name = graph.output[result].name
+    for _ in range(len(graph.node) + 1):
+        node = made_by.get(name)
+        if node is None or node.op_type != "Identity" or not node.input:
+            break
+        name = node.input[0]
+    return value if name == graph.input[given].name else None

@@ -241,16 +241,19 @@ def _parse(path: str, tokens: Tokens) -> ModelProto:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ModelError("it is not an ordinary file")
-        size = os.fstat(descriptor).st_size
-        small = condense(Window(descriptor), size, tokens)
-        proto = ModelProto()
-        proto.ParseFromString(small)
-        return proto
-    except (DecodeError, ModelError) as error:
-        raise ModelError(f"{path} is not an ONNX model: {_guess(descriptor, error)}") from error
+            raise ModelError(f"{path} is not an ordinary file; save the model to one first")
+        return _parsed(path, descriptor, tokens)
     finally:
         os.close(descriptor)
+
+
+def _parsed(path: str, descriptor: int, tokens: Tokens) -> ModelProto:
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(condense(Window(descriptor), os.fstat(descriptor).st_size, tokens))
+    except (DecodeError, ModelError) as error:
+        raise ModelError(f"{path} is not an ONNX model: {_guess(descriptor, error)}") from error
+    return proto
 
 
 _TELLTALES = (

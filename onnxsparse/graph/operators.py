@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
+from onnx import defs
+
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.layout import Run, Shape
 
@@ -47,7 +49,6 @@ class Slot:
     arrange: Arrange
     scale: int | None = None
     zero_point: int | None = None
-    scale_axis: int = 0  # the axis that scale and zero point run along when they are lists
 
 
 def _axes(start: int, stop: int) -> Run:
@@ -201,8 +202,8 @@ _GEMM = _pair("Gemm", gemm_left, gemm_right)
 _FUSED = _pair("MatMul", fused_left, fused_right)
 _RECURRENT = (Slot(1, "Recurrent", recurrent), Slot(2, "Recurrent", recurrent))
 _EMBED = tuple(Slot(index, "Embedding", table) for index in (2, 3, 4))
-_QLINEAR_MATMUL = (Slot(0, "MatMul", matmul_left, 1, 2, -2), Slot(3, "MatMul", matmul_right, 4, 5, -1))
-_MATMUL_INTEGER = (Slot(0, "MatMul", matmul_left, None, 2, -2), Slot(1, "MatMul", matmul_right, None, 3, -1))
+_QLINEAR_MATMUL = (Slot(0, "MatMul", matmul_left, 1, 2), Slot(3, "MatMul", matmul_right, 4, 5))
+_MATMUL_INTEGER = (Slot(0, "MatMul", matmul_left, None, 2), Slot(1, "MatMul", matmul_right, None, 3))
 
 FACTS: dict[tuple[str, str], tuple[Slot, ...]] = {
     ("", "Conv"): _CONV,
@@ -221,7 +222,7 @@ FACTS: dict[tuple[str, str], tuple[Slot, ...]] = {
     ("", "QLinearMatMul"): _QLINEAR_MATMUL,
     (MICROSOFT, "Attention"): (Slot(1, "Attention", matmul_right),),
     (MICROSOFT, "LongformerAttention"): (Slot(1, "Attention", matmul_right), Slot(4, "Attention", matmul_right)),
-    (MICROSOFT, "QAttention"): (Slot(1, "Attention", matmul_right, 4, 7, -1),),
+    (MICROSOFT, "QAttention"): (Slot(1, "Attention", matmul_right, 4, 7),),
     (MICROSOFT, "FusedConv"): _CONV,
     (MICROSOFT, "NhwcFusedConv"): _CONV,
     (MICROSOFT, "QLinearConv"): (Slot(3, "Conv", conv, 4, 5),),
@@ -233,12 +234,12 @@ FACTS: dict[tuple[str, str], tuple[Slot, ...]] = {
     (MICROSOFT, "FusedMatMulActivation"): _FUSED,
     (MICROSOFT, "MatMulInteger16"): _pair("MatMul", matmul_left, matmul_right),
     (MICROSOFT, "MatMulIntegerToFloat"): (
-        Slot(0, "MatMul", matmul_left, 2, 4, -2),
-        Slot(1, "MatMul", matmul_right, 3, 5, -1),
+        Slot(0, "MatMul", matmul_left, 2, 4),
+        Slot(1, "MatMul", matmul_right, 3, 5),
     ),
-    (MICROSOFT, "DynamicQuantizeMatMul"): (Slot(1, "MatMul", matmul_right, 2, 3, -1),),
+    (MICROSOFT, "DynamicQuantizeMatMul"): (Slot(1, "MatMul", matmul_right, 2, 3),),
     (MICROSOFT, "QLinearMatMul"): _QLINEAR_MATMUL,
-    (MICROSOFT, "QGemm"): (Slot(0, "Gemm", gemm_left, 1, 2, -2), Slot(3, "Gemm", gemm_right, 4, 5, -1)),
+    (MICROSOFT, "QGemm"): (Slot(0, "Gemm", gemm_left, 1, 2), Slot(3, "Gemm", gemm_right, 4, 5)),
     (MICROSOFT, "DynamicQuantizeLSTM"): (
         Slot(1, "Recurrent", recurrent_turned, 8, 9),
         Slot(2, "Recurrent", recurrent_turned, 10, 11),
@@ -255,6 +256,8 @@ REFUSED: dict[tuple[str, str], tuple[tuple[int, ...], str]] = {
     (MICROSOFT, "MatMulBnb4"): ((1,), _PACKED.format("4-bit floats")),
     (MICROSOFT, "MatMulFpQ4"): ((1,), _PACKED.format("4-bit numbers")),
     (MICROSOFT, "GatherBlockQuantized"): ((0,), _PACKED.format("few-bit integers")),
+    ("", "GatherND"): ((0,), "a lookup table read by GatherND, whose axes depend on its indices"),
+    ("", "GatherElements"): ((0,), "a lookup table read by GatherElements, whose axes depend on its indices"),
     (MICROSOFT, "MoE"): ((2, 5, 8), "the axis order of MoE expert weights differs between runtime versions"),
     (MICROSOFT, "QMoE"): ((2, 5, 8), _PACKED.format("few-bit integers")),
     (MICROSOFT, "GemmFloat8"): ((0, 1), "8-bit floats are not supported"),
@@ -265,6 +268,49 @@ def slots_of(domain: str, operator: str) -> tuple[Slot, ...]:
     return FACTS.get(("" if domain == "ai.onnx" else domain, operator), ())
 
 
+# operators of com.microsoft that the table does not list because they have no weight matrix
+_WITHOUT_WEIGHTS = frozenset(
+    (
+        "BiasAdd",
+        "BiasGelu",
+        "BiasDropout",
+        "BiasSoftmax",
+        "DequantizeLinear",
+        "DynamicQuantizeLSTM",
+        "FastGelu",
+        "Gelu",
+        "GridSample",
+        "GroupNorm",
+        "GroupQueryAttention",
+        "Inverse",
+        "LayerNormalization",
+        "MultiHeadAttention",
+        "NGramRepeatBlock",
+        "Pad",
+        "QLinearAdd",
+        "QLinearAveragePool",
+        "QLinearConcat",
+        "QLinearGlobalAveragePool",
+        "QLinearLeakyRelu",
+        "QLinearMul",
+        "QLinearReduceMean",
+        "QLinearSigmoid",
+        "QLinearSoftmax",
+        "QLinearWhere",
+        "QuantizeLinear",
+        "QuickGelu",
+        "RotaryEmbedding",
+        "SimplifiedLayerNormalization",
+        "SkipGroupNorm",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+    )
+)
+
+
 def is_known(domain: str, operator: str) -> bool:
     """Operators of ONNX itself are known: what the table does not list has no weight matrix."""
-    return domain in ("", "ai.onnx", "ai.onnx.ml") or (domain, operator) in FACTS
+    if domain in ("", "ai.onnx"):
+        return bool(defs.has(operator))
+    listed = (domain, operator) in FACTS or (domain, operator) in REFUSED
+    return listed or domain == "ai.onnx.ml" or (domain == MICROSOFT and operator in _WITHOUT_WEIGHTS)

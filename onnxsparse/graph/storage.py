@@ -90,8 +90,8 @@ def _fill(file: Any, view: memoryview) -> int:
 class StoredTensor:
     """One tensor of the file: its proto, its name in the scope it is defined in, and where its numbers are."""
 
-    proto: TensorProto
-    name: str
+    proto: TensorProto = field(repr=False)
+    name: str = ""
     span: Span | None = None
     external: bool = False
     problem: str = ""

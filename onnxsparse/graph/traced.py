@@ -52,6 +52,21 @@ class Part(Computed):
     stop: int
 
 
+@dataclass(frozen=True, eq=False)
+class Joined(Computed):
+    """Several traced constants side by side along one axis."""
+
+    pieces: tuple[Traced, ...]
+    axis: int
+
+
+@dataclass(frozen=True, eq=False)
+class Known(Computed):
+    """A small array of integers that was computed from others: a shape, an axis, a bound."""
+
+    array: Array
+
+
 Value = Optional[Union[Traced, Computed]]
 
 
@@ -65,6 +80,8 @@ def computed(given: list[Traced | Computed], why: str) -> Computed:
 
 def small_array(value: Value) -> Array | None:
     """A constant small enough to be a shape, an axis list, a scale or a zero point."""
+    if isinstance(value, Known):
+        return value.array
     if isinstance(value, Traced) and value.tensor.size <= SMALL_CONSTANT:
         return value.array()
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -11,11 +11,11 @@ from onnx import NodeProto
 
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.crossings import quantized
-from onnxsparse.graph.layout import Layout
+from onnxsparse.graph.layout import Layout, Shape
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, is_known, slots_of
 from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Stores
-from onnxsparse.graph.traced import Computed, Traced, Value, small_array
+from onnxsparse.graph.traced import Computed, Joined, Part, Traced, Value, small_array
 from onnxsparse.graph.weights import Quantization, Use, Weight, owners_of
 
 Read = tuple[Layout, Arrangement, Union[Quantization, None]]
@@ -29,6 +29,8 @@ class Place:
     values: Sequence[Value]
     attributes: Attributes
     scope: str
+    peek: Callable[[str], Value]
+    readers: Callable[[str], list[NodeProto]]
 
     def value(self, index: int) -> Value:
         return self.values[index] if index < len(self.values) else None
@@ -77,11 +79,28 @@ class Uses:
 
     def _use(self, place: Place, slot: Slot, value: Traced | Computed) -> None:
         node = place.node
+        if isinstance(value, (Part, Joined)):
+            self._use_cut(place, slot, value)
+            return
         if isinstance(value, Computed):
             if slot.family != "Embedding":
                 through = f"through {value.why}, which rearranges or mixes its numbers"
                 self._refuse(value, f"it reaches {node.op_type} '{label(node)}' {through}", node)
             return
+        self._use_traced(place, slot, value)
+
+    def _use_cut(self, place: Place, slot: Slot, value: Part | Joined) -> None:
+        """A part of a constant, or several side by side: cut between outputs, each is read like a whole one."""
+        pieces = [value.source] if isinstance(value, Part) else value.pieces
+        for piece in pieces:
+            if slot.family == "Embedding" or not _cut_between_outputs(slot, piece.shape, value.axis, place.attributes):
+                why = f"it is cut along its inputs by {value.why} before {place.node.op_type} '{label(place.node)}'"
+                self._refuse(piece, why, place.node)
+            else:
+                self._use_traced(place, slot, piece)
+
+    def _use_traced(self, place: Place, slot: Slot, value: Traced) -> None:
+        node = place.node
         found = _arranged(place, slot, value)
         if isinstance(found, str):
             if slot.family != "Embedding" or not _is_table_of_indices(value.tensor):
@@ -108,8 +127,15 @@ class Uses:
     def _unknown(self, place: Place) -> None:
         name = f"{place.node.domain}::{place.node.op_type}"
         for value in place.values:
-            if isinstance(value, Traced) and value.tensor.kind in WEIGHT_KINDS and len(value.tensor.shape) >= 2:
+            if isinstance(value, Traced) and value.tensor.kind in WEIGHT_KINDS and _is_matrix(value.tensor):
                 self._refuse(value, f"it is used by {name}, an operator whose axes are not known here", place.node)
+
+    def settle(self) -> None:
+        """Integers have one zero: uses that read them with different zero points cannot both be served."""
+        for weight in self._weights.values():
+            zeros = [use.quantization.zero_point for use in weight.uses if use.quantization]
+            if any(zero.shape != zeros[0].shape or (zero != zeros[0]).any() for zero in zeros[1:]):
+                weight.refusal = weight.refusal or "its uses read it with different zero points"
 
     def note_others(self, node: NodeProto, values: Sequence[Value], taken: set[int]) -> None:
         for index, value in enumerate(values):
@@ -122,6 +148,18 @@ class Uses:
             weight.others.append(by)
             if not value.masks:
                 weight.bare.append(by)
+
+
+def _is_matrix(tensor: StoredTensor) -> bool:
+    return sum(dim > 1 for dim in tensor.shape) >= 2
+
+
+def _cut_between_outputs(slot: Slot, shape: Shape, axis: int, attributes: Attributes) -> bool:
+    arrangement = slot.arrange(shape, attributes)
+    if isinstance(arrangement, str):
+        return False
+    split = len(arrangement.shape) - len(shape)  # a convolution's outputs are cut into groups first
+    return not (split and arrangement.shape[0] > 1) and axis + split not in arrangement.reduce
 
 
 def _tensors(value: Value) -> list[StoredTensor]:
@@ -146,12 +184,31 @@ def _arranged(place: Place, slot: Slot, value: Traced) -> Read | str:
     owners = owners_of(layout.atoms, tensor.shape)
     if any(owners[atom] in value.shuffled for atom in layout.place(arrangement.reduce)):
         return "Slice and Concat put its inputs into another order"
-    quantization = value.quantization or _quantization(place, slot, value)
+    quantization = value.quantization or _quantization(place, slot, value, arrangement)
     return quantization if isinstance(quantization, str) else (layout, arrangement, quantization)
 
 
-def _quantization(place: Place, slot: Slot, value: Traced) -> Quantization | str | None:
-    return None if value.tensor.kind in FLOAT_KINDS else _from_inputs(place, slot, value)
+def _quantization(place: Place, slot: Slot, value: Traced, arrangement: Arrangement) -> Quantization | str | None:
+    if value.tensor.kind in FLOAT_KINDS:
+        return None
+    if slot.family == "Embedding":
+        return _from_reader(place, value)
+    # Scales and zero points run along the outputs; a convolution's are its first axis, before it is cut into groups.
+    axis = arrangement.out[0] if len(arrangement.shape) == len(value.shape) else 0
+    return _from_inputs(place, slot, value, axis)
+
+
+def _from_reader(place: Place, value: Traced) -> Quantization | str:
+    """A table of integers is dequantised behind the look-up."""
+    for node in place.readers(place.node.output[0]) if place.node.output else []:
+        if node.op_type == "DequantizeLinear" and len(node.input) > 1:
+            scale = small_array(place.peek(node.input[1]))
+            zero = small_array(place.peek(node.input[2])) if len(node.input) > 2 else np.zeros(1, value.tensor.dtype)
+            if scale is not None and zero is not None and scale.size == zero.size == 1:
+                found = quantized(value, scale, zero, 0)
+                if found is not None:
+                    return found
+    return "its zero point is not known where it is looked up"
 
 
 def _is_table_of_indices(tensor: StoredTensor) -> bool:
@@ -167,7 +224,7 @@ def _is_table_of_indices(tensor: StoredTensor) -> bool:
     )
 
 
-def _from_inputs(place: Place, slot: Slot, value: Traced) -> Quantization | str:
+def _from_inputs(place: Place, slot: Slot, value: Traced, axis: int) -> Quantization | str:
     """Scale and zero point that an operator on integers takes as inputs of their own."""
     zero, scale = (None if index is None else place.given(index) for index in (slot.zero_point, slot.scale))
     if "run time" in (zero, scale):
@@ -176,4 +233,4 @@ def _from_inputs(place: Place, slot: Slot, value: Traced) -> Quantization | str:
     scales = np.ones(1, np.float32) if scale is None else small_array(place.value(slot.scale or 0))
     if zeros is None or scales is None:
         return "its scale or zero point is computed"
-    return quantized(value, scales, zeros, slot.scale_axis) or "its scale or zero point does not follow one of its axes"
+    return quantized(value, scales, zeros, axis) or "its scale or zero point does not follow one of its axes"

@@ -90,6 +90,8 @@ def _kernel(data: Array, _: Array) -> bool:
         return False
     kernels = data.reshape(-1, side, side)
     used = kernels[kernels.reshape(len(kernels), -1).any(axis=1)]
+    if len(used) < 2 or np.count_nonzero(used[0]) < side:
+        return False
     same = np.abs(used - used[0]).max() <= 1e-6 * used[0].max()
     symmetric = np.allclose(used[0], used[0][::-1, ::-1], rtol=1e-6) and np.allclose(used[0], used[0].T, rtol=1e-6)
     return bool(same and symmetric and np.linalg.matrix_rank(used[0], tol=1e-6 * used[0].max()) == 1)

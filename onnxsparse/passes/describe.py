@@ -10,6 +10,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import macs
 from onnxsparse.passes.inspect import count_zeros, use_row, use_rows
 from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sizes import sparse_bytes
 from onnxsparse.passes.verify import Checked, UseChecked
@@ -29,6 +30,7 @@ def plain_row(name: str, weight: Weight, status: str) -> Row:
         status=status,
         size=weight.tensor.size,
         uses=use_rows(weight),
+        masked=any(use.masks for use in weight.uses),
         bytes_dense=weight.tensor.size * width,
         bytes_sparse=weight.tensor.size * width,
     )
@@ -147,12 +149,13 @@ def planned_report(
     """The report of `plan`, `prune` and `mask`."""
     done = {"plan": "planned", "prune": "pruned", "mask": "masked"}[command]
     rows, exact = with_macs([planned_row(row, done) for row in made.rows], [row.weight for row in made.rows], model)
-    remarks = [*notes, *_remarks(exact, made.rule, rows)]
+    remarks = [*notes, *_remarks(exact, made.rule, rows), *_nearly_empty(rows)]
     if not made.planned:
         remarks.append("nothing to prune: every weight stays dense, see the reasons")
     totals = totals_of(rows, model, {done})
     title = made.rule.text if made.rule.pattern else "the plan"
-    step = _next_step(made.rule, output or "OUT") if command == "prune" and made.planned else ""
+    used = [row.weight for row in made.planned]
+    step = _next_step(made.rule, output or "OUT", used) if command == "prune" and used else ""
     return Report(command, called, title, tuple(rows), totals, True, output or "", tuple(remarks), step)
 
 
@@ -168,8 +171,11 @@ def verified_report(
     if strict and left:
         remarks.append(f"--strict: {len(left)} weights are not checked, or not whole (the first: '{left[0]}')")
     holds = any(row.status == "holds" for row in rows) and all(row.status != "violated" for row in rows)
+    if not holds and rule.sparsity is not None and recorded(model) is not None:
+        remarks.append("the file records a level for each weight; leave --sparsity out to check those")
     ok = holds and not (strict and left)
-    step = _next_step(rule, called) if ok else ""
+    used = [one.expected.weight for one in checked if one.status == "holds"]
+    step = _next_step(rule, called, used) if ok else ""
     return Report("verify", called, title, tuple(rows), totals_of(rows, model, {"holds"}), ok, "", tuple(remarks), step)
 
 
@@ -177,7 +183,7 @@ def _unchecked(row: Row) -> bool:
     return row.status == "unchecked"
 
 
-GUESSED = "some activation shapes are not fixed; multiply-accumulates count unknown dimensions as 1"
+GUESSED = "not all activation shapes are known: multiply-accumulates count unknown dimensions as 1, unknown layers as 0"
 
 
 def _remarks(exact: bool, rule: Rule, rows: Sequence[Row]) -> list[str]:
@@ -185,5 +191,14 @@ def _remarks(exact: bool, rule: Rule, rows: Sequence[Row]) -> list[str]:
     return [*([] if exact else [GUESSED]), *([note] if note else [])]
 
 
-def _next_step(rule: Rule, path: str) -> str:
-    return rule.target.next_step(path) if rule.target else ""
+def _next_step(rule: Rule, path: str, weights: Sequence[Weight]) -> str:
+    quantized = any(op.endswith("uantizeLinear") for weight in weights for use in weight.uses for op in use.crossed)
+    return rule.target.next_step(path, quantized) if rule.target else ""
+
+
+def _nearly_empty(rows: Sequence[Row]) -> list[str]:
+    """A weight with hardly a number left stops what flows through it."""
+    found = [row for row in rows if row.pattern != DENSE and row.size - _zeros(row) < row.size / 100]
+    if not found:
+        return []
+    return [f"{len(found)} layers may be dead: they keep less than 1 % of their numbers (the first: '{found[0].name}')"]

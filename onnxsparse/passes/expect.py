@@ -17,9 +17,10 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.names import NameFilter
 from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
 from onnxsparse.passes.planfile import plan_from_file, read_plan
-from onnxsparse.passes.record import Recorded, recorded
+from onnxsparse.passes.recorded import Recorded, recorded
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.verify import Expected
+from onnxsparse.patterns import Pattern
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,18 @@ def _by_record(model: Model, known: Recorded) -> list[Expected]:
     return [_recorded(name, weight, known.pruned, known.dense) for name, weight in weights.items()]
 
 
+def _pattern(text: str) -> Pattern:
+    try:
+        return patterns.parse(text)
+    except OptionError as error:
+        raise ModelError(f"the model records a pattern of a plug-in that is not installed: {error}") from error
+
+
 def _recorded(
     name: str, weight: Weight, pruned: Mapping[str, tuple[str, int]], dense: Mapping[str, tuple[str, bool]]
 ) -> Expected:
     if name in pruned:
         text, drop = pruned[name]
-        return Expected(name, weight, patterns.parse(text), drop)
+        return Expected(name, weight, _pattern(text), drop)
     reason, chosen = dense.get(name, ("the record does not mention it", False))
     return Expected(name, weight, reason=reason or "left dense", chosen=chosen)

@@ -63,7 +63,9 @@ def of_weights(model: Model, weights: list[Weight]) -> tuple[dict[int, int], boo
     shapes = infer(model)
     nodes = {label(node): node for container in containers(model.proto) for node in container.node}
     counts = {id(weight): _of_weight(weight, nodes, shapes) for weight in weights}
-    return {key: count for key, count in counts.items() if count}, shapes.exact
+    used = [weight for weight in weights if any(use.family != "Embedding" for use in weight.uses)]
+    complete = all(counts[id(weight)] for weight in used)
+    return {key: count for key, count in counts.items() if count}, shapes.exact and complete
 
 
 def _of_weight(weight: Weight, nodes: dict[str, NodeProto], shapes: Shapes) -> int:

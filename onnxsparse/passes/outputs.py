@@ -100,7 +100,9 @@ class _Sums:
         a, b = first.astype(np.float64).reshape(-1), second.astype(np.float64).reshape(-1)
         with np.errstate(all="ignore"):  # a model that overflows is far away, not an error
             self._measure(a, b)
-        if first.ndim >= 2 and first.shape[-1] > 1 and first.dtype.kind == "f":
+        if first.dtype.kind in "iub":
+            self.same, self.rows = self.same + int((first == second).sum()), self.rows + first.size
+        elif first.ndim >= 2 and first.shape[-1] > 1:
             self.same += int((first.argmax(-1) == second.argmax(-1)).sum())
             self.rows += first.size // first.shape[-1]
 
@@ -154,17 +156,16 @@ def _size(dims: dict[str, int], name: str, axis: int, size: Any) -> int:
     return dims.get(str(size), dims.get(f"{name}.{axis}", 1))
 
 
-def file_feeds(session: Session, path: str, samples: int | None, batch: int = 1) -> Iterator[Feed]:
-    """Inputs from an .npz with arrays named as the inputs, or an .npy for the only one; first axis = samples."""
-    arrays = _arrays(session, path)
+def file_feeds(session: Session, loaded: Any, path: str, samples: int | None) -> Iterator[Feed]:
+    """Inputs from arrays named as the inputs, or from one array for the only one; first axis = samples."""
+    arrays = _arrays(session, loaded, path)
     count = min([len(array) for array in arrays.values()] + ([samples] if samples else []))
-    for start in range(0, count, batch):
-        yield {name: array[start : start + batch] for name, array in arrays.items()}
+    for start in range(count):
+        yield {name: array[start : start + 1] for name, array in arrays.items()}
 
 
-def _arrays(session: Session, path: str) -> Feed:
+def _arrays(session: Session, loaded: Any, path: str) -> Feed:
     names = [name for name, _, _ in session.inputs]
-    loaded = load_arrays(path)
     if isinstance(loaded, np.ndarray):
         if len(names) != 1:
             raise OptionError(
@@ -180,7 +181,7 @@ def _arrays(session: Session, path: str) -> Feed:
 
 
 def _fitted(array: Array, name: str, kind: str, path: str) -> Array:
-    if array.ndim == 0 or not len(array):
+    if not isinstance(array, np.ndarray) or array.ndim == 0 or not len(array):
         raise OptionError(f"array '{name}' of {path} has no samples along its first axis")
     wanted = _NUMPY.get(kind)
     if wanted and array.dtype != np.dtype(wanted):

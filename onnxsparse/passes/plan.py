@@ -16,6 +16,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.passes.matrices import Candidate, Matrix
 from onnxsparse.passes.names import Named
+from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.words import words_of
 from onnxsparse.patterns import Pattern
@@ -111,6 +112,9 @@ def named(weight: Weight, name: str) -> Named:
 def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
     """The plan that a rule makes for a model; with `masked`, weights that have a mask already are not left out."""
     names = names_of(model.weights)
+    known = recorded(model)
+    # A weight that was pruned before is no fixed mathematics, whatever its few numbers look like now.
+    rule = replace(rule, trained=frozenset(known.pruned)) if known else rule
     chosen = rule.names.choose([named(weight, names[id(weight)]) for weight in model.weights])
     rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule, masked) for weight in model.weights]
     return Plan(tuple(_alike(_allocated(_agreed(rows), rule))), rule)
@@ -162,17 +166,25 @@ def why_dense(weight: Weight, name: str, deselected: str, rule: Rule, masked: bo
 
 def _impossible(weight: Weight, masked: bool) -> Reason | None:
     if weight.refusal:
-        return Reason(weight.refusal, _UNFOLDED if "rearranges" in weight.refusal else "")
+        return Reason(weight.refusal, way_out(weight.refusal))
     if not masked and any(use.masks for use in weight.uses):
         return Reason("a mask is applied to it in the graph already", "run `onnxsparse fold` first")
     return None
 
 
-_UNFOLDED = "fold the model's constants first (onnxsim or onnxruntime's basic optimisation)"
+def way_out(refusal: str) -> str:
+    """What to do about a weight that cannot be pruned as it is."""
+    return (
+        "fold the model's constants first (onnxsim or onnxruntime's basic optimisation)"
+        if "rearranges" in refusal
+        else ""
+    )
 
 
 def _held_back(matrix: Matrix, rule: Rule) -> Reason | None:
     found = words_of(matrix, rule.pattern)
+    if matrix.name in rule.trained:
+        found.pop("basis", None)
     blocking = {word: seen for word, seen in found.items() if word not in rule.allow}
     if not blocking:
         return None

@@ -27,7 +27,7 @@ from onnxsparse.report.rows import DENSE
 from onnxsparse.version import __version__
 
 VERSION = 1
-_KEYS = ("name", "layers", "shape", "dtype", "pattern", "sparsity", "reason", "crc32")
+_KEYS = ("name", "layers", "shape", "dtype", "pattern", "sparsity", "reason", "chosen", "crc32")
 _HEAD = """# What onnxsparse would do to each weight. Edit `pattern` ("2:4", unstructured, dense) and `sparsity`, then
 # onnxsparse prune MODEL -o OUT --plan THIS_FILE
 """
@@ -61,6 +61,7 @@ def write_plan(plan: Plan, model: Model) -> str:
         "version": __version__,
         "target": plan.rule.target.text if plan.rule.target else None,
         "score": plan.rule.score.text,
+        "sparsity": plan.rule.sparsity,
         "input_sha256": model.sha256(),
         "weights": entries,
     }
@@ -76,6 +77,7 @@ def _entry(row: PlanRow) -> dict[str, Any]:
         "pattern": row.pattern.text if row.pattern else DENSE,
         "sparsity": row.sparsity,
         "reason": row.reason,
+        "chosen": True if row.chosen else None,
         "crc32": digest(row.weight) if row.weight.tensor.readable else None,
     }
     return {key: value for key, value in entry.items() if value not in (None, "")}
@@ -98,6 +100,7 @@ class Promise:
     sparsity: float | None
     shape: tuple[int, ...] | None
     reason: str
+    chosen: bool
     crc32: str
 
 
@@ -106,6 +109,7 @@ class PlanFile:
     path: str
     target: str
     score: str
+    sparsity: float | None
     entries: tuple[Promise, ...]
 
 
@@ -119,11 +123,12 @@ def read_plan(path: str) -> PlanFile:
     if document.get("onnxsparse_plan") != VERSION:
         raise PlanError(f"{path}: `onnxsparse_plan: {VERSION}` expected, found {document.get('onnxsparse_plan')!r}")
     entries = tuple(_promise(entry, index, path) for index, entry in enumerate(document["weights"], 1))
+    level = read_sparsity(document.get("sparsity"))
     names = [entry.name for entry in entries]
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:
         raise PlanError(f"{path}: weight '{twice}' stands there twice")
-    return PlanFile(path, str(document.get("target") or ""), str(document.get("score") or "magnitude"), entries)
+    return PlanFile(path, str(document.get("target") or ""), str(document.get("score") or "magnitude"), level, entries)
 
 
 def _load(path: str) -> Any:
@@ -158,6 +163,7 @@ def _promise(entry: Any, index: int, path: str) -> Promise:
         sparsity,
         _shape(entry, where),
         str(entry.get("reason") or ""),
+        bool(entry.get("chosen")),
         str(entry.get("crc32") or ""),
     )
 
@@ -197,7 +203,9 @@ def _planned(entry: Promise | None, name: str, weight: Weight, path: str) -> Pla
             f"{path}: weight '{name}' has shape {list(entry.shape)} in the plan and {list(weight.shape)} in the model"
         )
     if entry.pattern is None:
-        return PlanRow(name, weight, reason=entry.reason or "dense in the plan", chosen=True)
+        # A reason is the plan's own word; without one somebody wrote `dense` there.
+        reason = entry.reason or "dense in the plan"
+        return PlanRow(name, weight, reason=reason, chosen=entry.chosen or not entry.reason)
     if weight.refusal:
         raise PlanError(f"{path}: weight '{name}' cannot be pruned: {weight.refusal}")
     misfit = does_not_fit(weight, entry.pattern)

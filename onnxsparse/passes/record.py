@@ -13,25 +13,11 @@ While masks are in the graph the same keys stand under `onnxsparse.mask.`, so th
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
 
-from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.plan import Plan
+from onnxsparse.passes.recorded import MASKED, PREFIX
 from onnxsparse.version import __version__
-
-PREFIX = "onnxsparse."
-MASKED = "onnxsparse.mask."
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The plan that a file carries: pattern text and count by weight, and the reasons of the dense ones."""
-
-    pruned: dict[str, tuple[str, int]]
-    dense: dict[str, tuple[str, bool]]
-    target: str = ""
 
 
 def record(model: Model, plan: Plan, prefix: str = PREFIX) -> None:
@@ -63,27 +49,6 @@ def _rows(plan: Plan) -> str:
     pruned = {row.name: [row.pattern.text, row.drop] for row in plan.rows if row.pattern}
     dense = {row.name: [row.reason, row.chosen] for row in plan.rows if row.pattern is None}
     return json.dumps({"pruned": pruned, "dense": dense}, separators=(",", ":"), ensure_ascii=False)
-
-
-def recorded(model: Model) -> Recorded | None:
-    """The plan in the metadata, of masks in the graph first; None when there is none."""
-    metadata = model.metadata
-    for prefix in (MASKED, PREFIX):
-        if prefix + "plan" in metadata:
-            return _read(metadata[prefix + "plan"], metadata.get(prefix + "target", ""))
-    return None
-
-
-def _read(text: str, target: str) -> Recorded:
-    try:
-        data: Any = json.loads(text)
-        pruned = {str(name): (str(row[0]), int(row[1])) for name, row in data["pruned"].items()}
-        dense = {str(name): (str(row[0]), bool(row[1])) for name, row in data["dense"].items()}
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise ModelError(
-            "the onnxsparse.plan in the model's metadata is damaged; name a --pattern or --target"
-        ) from error
-    return Recorded(pruned, dense, target)
 
 
 def settle(model: Model) -> None:

@@ -51,7 +51,7 @@ def planned(model: Model, plan: Path | None, masks: Masks | None, options: Optio
     """The plan that the options, a plan file or masks ask for, and remarks on it."""
     if plan is not None:
         _refuse_beside("--plan", {**vars(options), "masks": masks}, ("allow",))
-        return _from_file(model, os.fspath(plan))
+        return _from_file(model, path_of(plan, "plan"))
     if masks is not None:
         _refuse_beside("--masks", vars(options), ("pattern", "target", "sparsity", "include", "exclude", "allow"))
         return _from_masks(model, masks, options.rule()), []
@@ -67,11 +67,15 @@ def _refuse_beside(source: str, options: Mapping[str, Any], allowed: Sequence[st
 
 def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
     file = read_plan(path)
-    return plan_from_file(file, model, Rule.make(target=file.target or None, score=file.score))
+    try:
+        rule = Rule.make(target=file.target or None, score=file.score)
+    except OptionError as error:
+        raise PlanError(f"{path}: {error}") from error
+    return plan_from_file(file, model, replace(rule, sparsity=file.sparsity))
 
 
 def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
-    arrays: Any = dict(masks) if isinstance(masks, Mapping) else outputs.load_arrays(os.fspath(masks))
+    arrays: Any = dict(masks) if isinstance(masks, Mapping) else outputs.load_arrays(path_of(masks, "masks"))
     called = "masks" if isinstance(masks, Mapping) else os.fspath(masks)
     if not isinstance(arrays, dict):
         raise PlanError(f"{called} is a single array; masks come as an .npz with one array for each tensor name")
@@ -87,6 +91,13 @@ def demand_whole(made: Plan, strict: bool) -> None:
         raise LeftOutError(
             f"--strict: {len(made.left_out)} weights stay dense, first '{first.name}' ({reason}); nothing was written"
         )
+
+
+def path_of(value: object, name: str) -> str:
+    """A path the user gave, as text."""
+    if isinstance(value, (str, os.PathLike)):
+        return str(os.fspath(value))
+    raise OptionError(f"{name} is a path, not {value!r:.60}")
 
 
 def listed(names: Names) -> Sequence[str]:

@@ -35,6 +35,7 @@ class Rule:
     score: Score = field(default_factory=lambda: scores.parse("magnitude"))
     names: NameFilter = field(default_factory=NameFilter)
     allow: frozenset[str] = frozenset()
+    trained: frozenset[str] = frozenset()  # weights known not to be fixed mathematics
 
     @classmethod
     def make(

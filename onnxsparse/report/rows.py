@@ -44,6 +44,7 @@ class Row:
     reason: str = ""
     advice: str = ""
     words: tuple[str, ...] = ()
+    masked: bool = False
     uses: tuple[UseRow, ...] = ()
     violations: int = 0
     places: tuple[tuple[int, ...], ...] = ()

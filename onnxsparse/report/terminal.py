@@ -27,12 +27,20 @@ _STYLES = {
 _CPU = "A CPU runtime will not run this file faster: the zeros pay on the device, or in the size of a compressed file."
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The command line decides what a closed pipe means, not the library."""
+        raise BrokenPipeError
+
+
 def show(report: Report, verbosity: int) -> None:
     """Print a report; with verbosity below 0 only when something does not hold."""
-    console = Console(soft_wrap=False, width=None if sys.stdout.isatty() else _width(), highlight=False)
+    console = _Console(soft_wrap=False, width=None if sys.stdout.isatty() else _width(), highlight=False)
     if verbosity < 0:
         if not report.ok:
             _print(console, [_summary(report)])
+        elif report.command in ("prune", "mask") and not report.totals.done:
+            _print(_Console(stderr=True, highlight=False), [_summary(report)])
         return
     if report.command == "compare":
         console.print(_distances(report))
@@ -106,16 +114,16 @@ def _cells(row: Row, command: str, verbosity: int) -> list[str]:
 
 def _status(row: Row, command: str) -> str:
     if command == "inspect":
-        return ", ".join(row.words) if row.words else ("" if row.status == "prunable" else "cannot")
+        return ", ".join(row.words) or ("cannot" if row.status == DENSE else "masked" if row.masked else "")
     return row.status + (" *" if row.ragged and row.pattern != DENSE else "")
 
 
 def _users(row: Row, verbosity: int) -> str:
     if verbosity > 0:
         return ", ".join(f"{use.op} {use.node}" for use in row.uses)
-    operators = dict.fromkeys(use.op for use in row.uses)
-    count = f" x{len(row.uses)}" if len(row.uses) > 1 else ""
-    return ", ".join(operators) + count
+    operators = [use.op for use in row.uses]
+    counts = {op: operators.count(op) for op in operators}
+    return ", ".join(op if count == 1 else f"{op} x{count}" for op, count in counts.items())
 
 
 def _matrix(row: Row) -> str:
@@ -128,7 +136,13 @@ def _matrix(row: Row) -> str:
 
 def _percent(row: Row) -> str:
     zeros = row.zeros if row.zeros is not None else row.dropped
-    return "" if zeros is None or not row.size else f"{100 * zeros / row.size:.1f} %"
+    return "" if zeros is None or not row.size else _share(zeros, row.size)
+
+
+def _share(part: int, whole: int) -> str:
+    """Rounded, but never to all or nothing when it is neither."""
+    share = 100 * part / whole
+    return f"{min(max(share, 0.1), 99.9) if 0 < part < whole else share:.1f} %"
 
 
 def _summary(report: Report) -> str:
@@ -136,9 +150,10 @@ def _summary(report: Report) -> str:
     bad = sum(row.status == "violated" for row in report.rows)
     if report.command == "verify":
         verdict = "holds" if report.ok else "DOES NOT HOLD"
-        counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not"
+        open_rows = totals.weights - totals.done - bad
+        counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}"
-    share = f", {100 * totals.zeros / totals.elements:.1f} % of all weight elements are zero" if totals.elements else ""
+    share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
     verb = {"inspect": "prunable", "plan": "planned", "prune": "pruned", "mask": "masked", "fold": "folded"}[
         report.command
     ]
@@ -151,9 +166,7 @@ def _lines(report: Report) -> list[str]:
     if report.command in ("plan", "prune", "mask", "verify") and totals.bytes_dense:
         lines.append(f"weights: {_bytes(totals.bytes_dense)} dense, {_bytes(totals.bytes_sparse)} once stored sparse")
     if totals.macs and totals.macs_left is not None:
-        left = (
-            f", {_count(totals.macs_left)} left ({100 * totals.macs_left / totals.macs:.0f} %)" if totals.zeros else ""
-        )
+        left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
     lines += [*_slow(report), *report.notes]
     if report.output:

@@ -31,10 +31,11 @@ class Profile:
     inputs: int
     families: tuple[str, ...]
     kinds: tuple[str, ...]
+    imported: tuple[str, ...] = ()  # the only operators that the device's own importer reads, where it has one
 
 
 PROFILES = {
-    "tensorrt": Profile(1, 4, _GEMMS, (*_HALVES, "int8")),
+    "tensorrt": Profile(1, 4, _GEMMS, (*_HALVES, "int8"), ("Conv", "Gemm", "MatMul", "Einsum")),
     "asp": Profile(8, 16, _GEMMS, _HALVES),
     "cusparselt-fp16": Profile(16, 16, (*_GEMMS, "Recurrent"), _HALVES),
     "cusparselt-int8": Profile(32, 32, (*_GEMMS, "Recurrent"), ("float32", "float16", "bfloat16", "int8")),
@@ -76,6 +77,8 @@ class Ampere(Target):
             return Verdict(
                 f"{self.profile} has no 2:4 kernel for {use.op}", "use --pattern 2:4 to prune it all the same"
             )
+        if rules.imported and use.op not in rules.imported:
+            return Verdict(f"{self.profile} does not import {use.op}", _FORM)
         if weight.tensor.kind not in rules.kinds:
             return Verdict(
                 f"{self.profile} has no 2:4 kernel for {weight.tensor.kind}", "convert the model to float16 or int8"
@@ -86,8 +89,9 @@ class Ampere(Target):
             return Verdict(f"{out} output channels are not a multiple of {rules.out} ({self.profile})", _PAD)
         return _worth(min(out, inputs))
 
-    def next_step(self, path: str) -> str:
-        return f"trtexec --sparsity=enable --fp16 --onnx={shlex.quote(path)}"
+    def next_step(self, path: str, quantized: bool) -> str:
+        types = "--int8 --fp16" if quantized else "--fp16"
+        return f"trtexec --sparsity=enable {types} --onnx={shlex.quote(path)}"
 
     def note(self, kinds: set[str]) -> str:
         if "float32" in kinds:
@@ -95,6 +99,7 @@ class Ampere(Target):
         return ""
 
 
+_FORM = "prune the model before it is optimised for another runtime, or quantize it with Q/DQ nodes"
 _PAD = "pad the channels in the model, or choose another profile"
 
 

@@ -40,8 +40,8 @@ class Target(Plugin, ABC):
         """May the device use zeros of the pattern here, and are they likely to pay?"""
 
     @abstractmethod
-    def next_step(self, path: str) -> str:
-        """The command that takes the sparse file to the device."""
+    def next_step(self, path: str, quantized: bool) -> str:
+        """The command that takes the sparse file to the device; `quantized` when weights go through Q/DQ nodes."""
 
     def note(self, kinds: set[str]) -> str:
         """A remark on the element types of the checked weights."""

@@ -116,6 +116,8 @@ def plan(
     )
     if output is None:
         return Result(report)
+    if os.path.realpath(os.fspath(output)) in map(os.path.realpath, model.inputs):
+        raise OptionError(f"{os.fspath(output)} is a file of the model itself; choose another name")
     write_text(os.fspath(output), write_plan(made, model), overwrite)
     return Result(report, os.fspath(output))
 
@@ -287,9 +289,9 @@ def _finish(model: Model, report: Report, target: str | None, overwrite: bool, m
     if target is None:
         proto = model.take_proto()
         return Result(_counted(report, Model.over(proto), made), proto=proto)
-    with Staged() as staged:
+    with Staged(overwrite) as staged:
         model.save(target, overwrite, staged)
-        folder = DataFolder(os.path.dirname(os.path.abspath(target)), staged.waiting)
+        folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
         written = Model.open(staged.waiting[os.path.realpath(target)], folder)
         report = _counted(report, written, made)
         staged.commit()

@@ -77,8 +77,17 @@ def check_report_target(arguments: Namespace) -> None:
     taken = [getattr(arguments, name, None) for name in ("model", "output", "plan", "masks", "dense", "sparse", "data")]
     if os.path.realpath(target) in {os.path.realpath(path) for path in taken if path}:
         raise OutputError(f"--json {target} is another file of this command; choose another name")
-    if os.path.exists(target) and not target.endswith(".json"):
-        raise OutputError(f"--json {target} exists and is no .json file; choose another name")
+    if os.path.exists(target) and not _is_report(target):
+        raise OutputError(f"--json {target} exists and is no report of ours; choose another name")
+
+
+def _is_report(path: str) -> bool:
+    """Only an earlier report may be replaced: any other file may be somebody's data."""
+    try:
+        with open(path, "rb") as file:
+            return b'"tool": "onnxsparse"' in file.read(200)
+    except OSError:
+        return False
 
 
 def rule_of(arguments: Namespace, names: tuple[str, ...] = RULE) -> dict[str, Any]:

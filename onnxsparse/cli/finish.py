@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from onnxsparse import progress
+from onnxsparse.cli.arguments import check_report_target
 from onnxsparse.errors import OutputError
 from onnxsparse.graph.output import write_text
 from onnxsparse.report.json import to_json
@@ -25,6 +26,7 @@ def finish(report: Report, arguments: Namespace) -> int:
 
         _as_far_as_read(lambda: show(report, arguments.verbose - arguments.quiet))
     if target and target != "-":
+        check_report_target(arguments)  # again: the command may have written a file of that name
         write_text(target, to_json(report), overwrite=True)
     return 0 if report.ok else 1
 

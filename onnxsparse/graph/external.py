@@ -6,53 +6,18 @@ The layout of every file (offsets, order, padding) stays as it is; only the byte
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, TensorProto
 
 from onnxsparse.errors import ModelError, OutputError
+from onnxsparse.graph.every import every_tensor
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
 from onnxsparse.graph.storage import DataFolder, Span, StoredTensor, external_span
 from onnxsparse.graph.wire import Tokens, Window, condense
-
-
-def every_tensor(proto: ModelProto) -> Iterator[TensorProto]:
-    """All tensors of a model, wherever they stand."""
-    yield from _graph_tensors(proto.graph)
-    for function in proto.functions:
-        yield from _node_tensors(function.node)
-    for training in proto.training_info:
-        yield from _graph_tensors(training.initialization)
-        yield from _graph_tensors(training.algorithm)
-
-
-def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield sparse.values
-        yield sparse.indices
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Sequence[NodeProto]) -> Iterator[TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield from _attribute_tensors(attribute)
-
-
-def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
-    if attribute.type in (AttributeProto.TENSOR, AttributeProto.TENSORS):
-        yield from [attribute.t, *attribute.tensors] if attribute.HasField("t") else attribute.tensors
-    elif attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-        for graph in [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs:
-            yield from _graph_tensors(graph)
-    elif attribute.type in (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS):
-        for sparse in [attribute.sparse_tensor, *attribute.sparse_tensors]:
-            yield sparse.values
-            yield sparse.indices
 
 
 def _entries(proto: TensorProto) -> dict[str, str]:
@@ -90,20 +55,26 @@ class ExternalFiles:
         self, target: str, source: str | None, overwrite: bool, staged: Staged, edited: Sequence[StoredTensor]
     ) -> None:
         """Write every data file beside `target`; a name taken by anything but `target`'s own data is changed."""
-        if not self.tensors:
-            return
-        if os.path.realpath(target) in {os.path.realpath(path) for path in self.paths}:
-            raise OutputError(f"{target} is a data file of the model itself; choose another name")
-        folder, owned = os.path.dirname(os.path.abspath(target)), _locations_of(target)
-        for location in sorted(self.tensors):
-            new = location
-            if os.path.lexists(os.path.join(folder, location)) and location not in owned:
-                new = _renamed(location, os.path.basename(source or ""), os.path.basename(target))
-            path = os.path.join(folder, new)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+        for location, new in self._placed(target, source).items():
+            path = os.path.join(os.path.dirname(target), new)
+            staged.make_folder(os.path.dirname(path))
             check_target(path, overwrite)
             self._write_one(self._find(location), path, staged, edited)
             self._point_to(location, new)
+
+    def _placed(self, target: str, source: str | None) -> dict[str, str]:
+        """The new location of each data file: inside the target's folder, no two alike, none that the model reads."""
+        folder, inputs = os.path.dirname(target), {os.path.realpath(path) for path in self.paths}
+        if target in inputs:
+            raise OutputError(f"{target} is a data file of the model itself; choose another name")
+        owned = inputs if source is not None and os.path.realpath(source) == target else set()
+        owned |= {os.path.realpath(os.path.join(folder, location)) for location in _locations_of(target)} - inputs
+        placed: dict[str, str] = {}
+        taken = {target} | (inputs - owned)
+        for location in sorted(self.tensors):
+            placed[location] = _free(location, folder, taken, owned, os.path.basename(source or ""), target)
+            taken.add(os.path.realpath(os.path.join(folder, placed[location])))
+        return placed
 
     def _write_one(self, source: str, path: str, staged: Staged, edited: Sequence[StoredTensor]) -> None:
         changes = sorted(((t.span.offset, t) for t in edited if t.span and t.span.path == source), key=lambda c: c[0])
@@ -138,6 +109,20 @@ def _locations_of(target: str) -> set[str]:
     except (OSError, DecodeError, ModelError):  # there is none, or it is no model: then nothing beside it is its own
         return set()
     return {_entries(tensor).get("location", "") for tensor in every_tensor(proto) if tensor.external_data}
+
+
+def _free(location: str, folder: str, taken: set[str], owned: set[str], source: str, target: str) -> str:
+    """The location itself where nothing else has its name, else one made from the target's name."""
+    plain = os.path.normpath(location)
+    renamed = _renamed(plain, source, os.path.basename(target))
+    candidates = [plain, renamed, *(f"{renamed}.{number}" for number in range(1, len(taken) + 2))]
+    for candidate in candidates:
+        path = os.path.realpath(os.path.join(folder, candidate))
+        if os.path.commonpath([path, folder]) != folder:
+            raise OutputError(f"the data file {location!r} would lie outside {folder}; move it beside the model")
+        if path not in taken and (candidate != plain or path in owned or not os.path.lexists(path)):
+            return candidate if candidate != plain else location
+    raise OutputError(f"no free name for the data file {location!r} beside {target}")
 
 
 def _renamed(location: str, source: str, target: str) -> str:

@@ -23,6 +23,7 @@ from onnxsparse.errors import ModelError
 from onnxsparse.graph.arithmetic import LARGEST, evaluate
 from onnxsparse.graph.attributes import Attributes, Caller, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
+from onnxsparse.graph.every import every_tensor
 from onnxsparse.graph.layout import Layout
 from onnxsparse.graph.storage import Array, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
@@ -99,7 +100,7 @@ class Flow:
 
     def walk(self) -> Flow:
         self._graph(self._proto.graph, "", None, {}, [])
-        for tensor, other in self.stores.overlapping().items():
+        for tensor, other in self.stores.overlapping(every_tensor(self._proto)).items():
             self._found.weight(tensor).refusal = f"its bytes in the data file overlap those of '{other}'"
         self._found.settle()
         for twins in self.stores.twins():

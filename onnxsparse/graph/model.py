@@ -18,7 +18,8 @@ from onnx import ModelProto, TensorProto
 
 from onnxsparse.errors import ModelError, OptionError, OutputError
 from onnxsparse.graph.attributes import text
-from onnxsparse.graph.external import ExternalFiles, every_tensor
+from onnxsparse.graph.every import every_tensor
+from onnxsparse.graph.external import ExternalFiles
 from onnxsparse.graph.flow import Flow
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
 from onnxsparse.graph.storage import DataFolder, Span, StoredTensor
@@ -42,8 +43,11 @@ class Model:
     def __init__(self, proto: ModelProto, path: str | None, tokens: Tokens, folder: DataFolder | None = None) -> None:
         self.proto, self.path, self._tokens = proto, path, tokens
         self._spans = {token: Span(path or "", start, stop - start) for token, (start, stop) in tokens.spans.items()}
-        self._folder = folder or (DataFolder(os.path.dirname(os.path.abspath(path))) if path else None)
+        self._folder = folder or (DataFolder(os.path.dirname(os.path.abspath(path)), model=path) if path else None)
         self._flow: Flow | None = None
+        self._stamps = {name: _stamp(name) for name in ([path] if path else [])}
+        if path:
+            self._stamps.update({name: _stamp(name) for name in ExternalFiles.of(proto, self._folder).paths})
 
     @classmethod
     def over(cls, proto: ModelProto) -> Model:
@@ -121,16 +125,23 @@ class Model:
 
     # -- writing
 
-    def save(self, target: str, overwrite: bool, staged: Staged | None = None) -> None:
-        """Write the model to `target`, and its data files beside it. With `staged` the caller commits."""
+    def save(self, target: str, overwrite: bool, staged: Staged) -> None:
+        """Write the model to `target` (through a link) and its data files beside it, to be committed."""
         check_target(target, overwrite)
         self._store_edits_in_proto()
-        if staged is not None:
-            self._write(target, overwrite, staged)
-            return
-        with Staged() as own:
-            self._write(target, overwrite, own)
-            own.commit()
+        self._write(os.path.realpath(target), overwrite, staged)
+        self._check_unchanged()
+
+    def _check_unchanged(self) -> None:
+        """What was read must be one state of the files: nobody may have changed them meanwhile."""
+        for path, stamp in self._stamps.items():
+            if _stamp(path) != stamp:
+                raise ModelError(f"{path} was changed while it was being read; nothing was written, run it again")
+
+    @property
+    def inputs(self) -> list[str]:
+        """The files the model is read from."""
+        return list(self._stamps)
 
     def _write(self, target: str, overwrite: bool, staged: Staged) -> None:
         files = ExternalFiles.of(self.proto, self._folder)
@@ -230,6 +241,14 @@ def _set_payload(proto: TensorProto, data: bytes) -> None:
 
 def _packed(number: int, data: bytes) -> bytes:
     return encode(number << 3 | 2) + encode(len(data)) + data
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _parse(path: str, tokens: Tokens) -> ModelProto:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import IO
 
@@ -34,8 +35,10 @@ def check_target(path: str, overwrite: bool) -> None:
 class Staged:
     """Files written under temporary names beside their targets and renamed together; on any failure nothing remains."""
 
-    def __init__(self) -> None:
+    def __init__(self, overwrite: bool = True) -> None:
+        self._overwrite = overwrite
         self._pending: list[tuple[str, str]] = []
+        self._folders: list[str] = []
 
     def __enter__(self) -> Staged:
         return self
@@ -46,14 +49,27 @@ class Staged:
         for temporary, _ in self._pending:
             if os.path.exists(temporary):
                 os.unlink(temporary)
+        for folder in reversed(self._folders if error else []):
+            with suppress(OSError):
+                os.rmdir(folder)
         if isinstance(error, OSError):
             target = self._pending[-1][1] if self._pending else error.filename
             raise OutputError(f"cannot write {target}: {error.strerror or error}") from error
 
+    def make_folder(self, folder: str) -> None:
+        """Make a folder and those above it; they go again when nothing comes of the files."""
+        missing = []
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for made in reversed(missing):
+            os.mkdir(made)
+            self._folders.append(made)
+
     @contextmanager
     def create(self, target: str) -> Iterator[IO[bytes]]:
         real = os.path.realpath(target)
-        temporary = os.path.join(os.path.dirname(real), f".{os.path.basename(real)[:80]}.{secrets.token_hex(4)}.part")
+        temporary = os.path.join(os.path.dirname(real), f".onnxsparse-{secrets.token_hex(6)}.part")
         self._pending.append((temporary, real))
         with open(temporary, "xb", buffering=0) as file:
             if os.path.exists(real):
@@ -66,17 +82,78 @@ class Staged:
         return {real: temporary for temporary, real in self._pending}
 
     def commit(self) -> None:
-        for temporary, real in self._pending:
+        """Give all files their names; when one cannot have it, those that had theirs already lose it again."""
+        done: list[tuple[str, str | None]] = []
+        with _undisturbed():
+            try:
+                for temporary, real in self._pending:
+                    done.append((real, _kept(real) if len(self._pending) > 1 else None))
+                    self._rename(temporary, real)
+            except OSError:
+                _undo(done[:-1] if len(done) else [])
+                _forget(done[-1:])
+                raise
+            _forget(done)
+            self._pending.clear()
+
+    def _rename(self, temporary: str, real: str) -> None:
+        if self._overwrite or not hasattr(os, "link"):
             os.replace(temporary, real)
-        self._pending.clear()
+            return
+        try:
+            os.link(temporary, real)  # unlike a rename, this fails when somebody made the file meanwhile
+        except FileExistsError:
+            raise OutputError(f"{real} was made by somebody else meanwhile; nothing was written") from None
+        except OSError:  # a file system without links
+            os.replace(temporary, real)
+            return
+        os.unlink(temporary)
+
+
+def _kept(real: str) -> str | None:
+    """A second name for the file that is about to be replaced."""
+    if not os.path.exists(real):
+        return None
+    spare = os.path.join(os.path.dirname(real), f".onnxsparse-{secrets.token_hex(6)}.old")
+    with suppress(OSError):
+        os.link(real, spare)
+        return spare
+    return None
+
+
+def _undo(done: list[tuple[str, str | None]]) -> None:
+    for real, spare in reversed(done):
+        if spare is not None:
+            os.replace(spare, real)
+        elif os.path.exists(real):
+            os.unlink(real)
+
+
+def _forget(done: list[tuple[str, str | None]]) -> None:
+    for _, spare in done:
+        if spare is not None:
+            os.unlink(spare)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals that would end the process wait until the block is done."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def write_text(path: str, text: str, overwrite: bool) -> None:
     """Write a small text file, all or nothing."""
     check_target(path, overwrite)
-    with Staged() as staged:
+    with Staged(overwrite) as staged:
         with staged.create(path) as file:
-            put(file, text.encode())
+            put(file, text.encode("utf-8", "backslashreplace"))
         staged.commit()
 
 

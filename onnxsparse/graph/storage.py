@@ -204,6 +204,7 @@ class DataFolder:
 
     path: str
     moved: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
 
     def find(self, location: str, name: str) -> str:
         """The real path of a data file; it must lie inside the folder."""
@@ -215,6 +216,8 @@ class DataFolder:
             raise ModelError(
                 f"tensor '{name}' points outside the model's folder ({location!r}); move the data beside the model"
             )
+        if self.model and path == os.path.realpath(self.model):
+            raise ModelError(f"tensor '{name}' has its data inside the .onnx file itself; give it a file of its own")
         path = self.moved.get(path, path)
         if not os.path.isfile(path):
             raise ModelError(

@@ -65,18 +65,21 @@ class Stores:
             regions.setdefault((tensor.span, tensor.kind, tensor.shape), []).append(tensor)
         return [twins for twins in regions.values() if len(twins) > 1]
 
-    def overlapping(self) -> dict[StoredTensor, str]:
-        """Tensors that share some bytes of a data file with another one, and the other's name."""
-        placed = sorted(_places(self.homes), key=lambda place: place[:3])
+    def overlapping(self, everything: Iterable[TensorProto]) -> dict[StoredTensor, str]:
+        """Tensors that share some bytes of a data file with another one of the model, and the other's name."""
+        unseen = [one for one in everything if one.data_location == TensorProto.EXTERNAL and id(one) not in self._made]
+        others = [self._open(proto, proto.name or "a tensor outside the graph") for proto in unseen]
+        placed = sorted([*_places(self.homes), *_places(others)], key=lambda place: place[:3])
         found: dict[StoredTensor, str] = {}
         reach, owner = ("", 0), None
         for path, offset, length, tensor in placed:
-            if owner is not None and path == reach[0] and offset < reach[1] and not _same(owner, tensor):
+            alike = owner in self.homes and tensor in self.homes and owner is not None and _same(owner, tensor)
+            if owner is not None and path == reach[0] and offset < reach[1] and not alike:
                 found.setdefault(tensor, owner.name)
                 found.setdefault(owner, tensor.name)
             if path != reach[0] or offset + length > reach[1]:
                 reach, owner = (path, offset + length), tensor
-        return found
+        return {tensor: name for tensor, name in found.items() if tensor in self.homes}
 
     def _remember(self, owner: object, stored: StoredTensor, home: Home) -> None:
         self._made[id(owner)] = stored

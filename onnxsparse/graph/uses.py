@@ -201,9 +201,10 @@ def _quantization(place: Place, slot: Slot, value: Traced, arrangement: Arrangem
 def _from_reader(place: Place, value: Traced) -> Quantization | str:
     """A table of integers is dequantised behind the look-up."""
     for node in place.readers(place.node.output[0]) if place.node.output else []:
-        if node.op_type == "DequantizeLinear" and len(node.input) > 1:
-            scale = small_array(place.peek(node.input[1]))
-            zero = small_array(place.peek(node.input[2])) if len(node.input) > 2 else np.zeros(1, value.tensor.dtype)
+        if node.op_type == "DequantizeLinear" or node.op_type.startswith("QLinear"):
+            at = list(node.input).index(place.node.output[0])
+            scale, zero = (small_array(place.peek(name)) for name in [*node.input, "", ""][at + 1 : at + 3])
+            zero = np.zeros(1, value.tensor.dtype) if zero is None and len(node.input) <= at + 2 else zero
             if scale is not None and zero is not None and scale.size == zero.size == 1:
                 found = quantized(value, scale, zero, 0)
                 if found is not None:

@@ -174,8 +174,10 @@ def _broadcasts(shape: Shape, onto: Shape) -> bool:
 
 
 def _is_mask_for(mask: Traced, weight: Traced) -> bool:
-    if weight.tensor.kind not in WEIGHT_KINDS or mask.tensor.size <= 1 or not _broadcasts(mask.shape, weight.shape):
+    if weight.tensor.kind not in WEIGHT_KINDS or not _broadcasts(mask.shape, weight.shape):
         return False
+    if mask.tensor.size <= 1 and (mask.shape != weight.shape or len(mask.shape) < 2):
+        return False  # a factor, not a mask
     if not mask.tensor.readable or mask.tensor.kind in ("int64", "uint64") or mask.masks:
         return False
     return all(

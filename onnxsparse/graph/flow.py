@@ -251,7 +251,8 @@ class Flow:
         if crossing.mask is not None:
             self.mask_sites.append(MaskSite(scope.container, node, crossing.source, value, crossing.mask))
             value = replace(value, masks=(*value.masks, mask_of(crossing.mask, value)))
-        return replace(value, crossed=(*value.crossed, node.op_type))
+        seen = node.op_type in value.crossed
+        return value if seen else replace(value, crossed=(*value.crossed, node.op_type))
 
 
 def _known(node: NodeProto, values: Sequence[Value], attributes: Attributes) -> Known | None:

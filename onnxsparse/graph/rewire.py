@@ -1,8 +1,12 @@
-"""Small changes to a graph that keep everything else in place: renaming what is read, inserting and removing nodes."""
+"""Small changes to a graph that keep everything else in place: renaming what is read, inserting and removing nodes.
+
+Everything is done for many names in one walk, so that the work grows with the model and not with its square.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Union
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -18,47 +22,33 @@ def bodies(node: NodeProto) -> Iterator[GraphProto]:
             yield from attribute.graphs
 
 
-def defines(graph: GraphProto, name: str) -> bool:
-    return (
-        any(entry.name == name for entry in graph.initializer)
-        or any(entry.name == name for entry in graph.input)
-        or any(name in node.output for node in graph.node)
-    )
+def defined(graph: GraphProto) -> set[str]:
+    """The names a body makes itself; inside it they hide those of the graph around it."""
+    names = {entry.name for entry in graph.input} | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        names.update(node.output)
+    return names
 
 
-def rename_reads(nodes: Iterable[NodeProto], old: str, new: str, skip: NodeProto | None = None) -> int:
-    """Make every node, and every body below that sees the same `old`, read `new` instead; return how many reads."""
-    count = 0
+def rename_reads(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
+    """Make every node, and every body below that sees the old names, read the new ones instead."""
     for node in nodes:
-        if node is skip:
-            continue
         for index, name in enumerate(node.input):
-            if name == old:
-                node.input[index] = new
-                count += 1
+            if name in names:
+                node.input[index] = names[name]
         for graph in bodies(node):
-            if not defines(graph, old):
-                count += rename_reads(graph.node, old, new, skip)
-                count += _rename_outputs(graph, old, new)
-    return count
+            _rename_in_body(graph, names)
 
 
-def _rename_outputs(graph: GraphProto, old: str, new: str) -> int:
-    """A body may hand out a name of the graph around it."""
-    found = [entry for entry in graph.output if entry.name == old]
-    for entry in found:
-        entry.name = new
-    return len(found)
-
-
-def reads(nodes: Iterable[NodeProto], name: str) -> int:
-    """How many inputs of these nodes, and of the bodies below that see it, read `name`."""
-    count = 0
-    for node in nodes:
-        count += list(node.input).count(name)
-        count += sum(reads(graph.node, name) for graph in bodies(node) if not defines(graph, name))
-        count += sum(entry.name == name for graph in bodies(node) for entry in graph.output if not defines(graph, name))
-    return count
+def _rename_in_body(graph: GraphProto, names: Mapping[str, str]) -> None:
+    hidden = defined(graph)
+    seen = {old: new for old, new in names.items() if old not in hidden}
+    if not seen:
+        return
+    rename_reads(graph.node, seen)
+    for entry in graph.output:  # a body may hand out a name of the graph around it
+        if entry.name in seen:
+            entry.name = seen[entry.name]
 
 
 def is_output(container: Container, name: str) -> bool:
@@ -72,13 +62,55 @@ def insert_nodes(container: Container, at: int, nodes: list[NodeProto]) -> None:
         container.node.insert(at + offset, node)
 
 
-def remove_node(container: Container, node: NodeProto) -> None:
-    """Remove this very node; an equal one elsewhere stays."""
-    del container.node[next(index for index, other in enumerate(container.node) if other is node)]
+def remove_nodes(container: Container, nodes: Iterable[NodeProto]) -> None:
+    """Remove these very nodes; equal ones elsewhere stay."""
+    gone = {id(node) for node in nodes}
+    for index in [index for index, node in enumerate(container.node) if id(node) in gone][::-1]:
+        del container.node[index]
 
 
-def producer(container: Container, name: str) -> NodeProto | None:
-    return next((node for node in container.node if name in node.output), None)
+class Unread:
+    """Removes what nobody reads any more: constants, the nodes between them, and initializers that are no inputs."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self._reads: Counter[str] = Counter()
+        self._made: dict[str, tuple[Container, NodeProto | None]] = {}
+        for container in containers(proto):
+            self._note(container)
+
+    def _note(self, container: Container) -> None:
+        for node in container.node:
+            self._reads.update(node.input)
+            self._made.update((name, (container, node)) for name in node.output)
+        if isinstance(container, FunctionProto):
+            self._reads.update(container.output)
+            return
+        self._reads.update(entry.name for entry in container.output)
+        self._reads.update(entry.name for entry in container.input)  # an input belongs to the model's interface
+        self._made.update((tensor.name, (container, None)) for tensor in container.initializer)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove what makes `names` where nobody reads it, and then what only that read."""
+        nodes: dict[int, tuple[Container, list[NodeProto]]] = {}
+        tensors: dict[int, tuple[GraphProto, set[str]]] = {}
+        waiting = list(dict.fromkeys(names))
+        while waiting:
+            name = waiting.pop()
+            if self._reads[name] or name not in self._made:
+                continue
+            container, node = self._made.pop(name)
+            if node is None:
+                assert isinstance(container, GraphProto)
+                tensors.setdefault(id(container), (container, set()))[1].add(name)
+            elif len(node.output) == 1 and not list(bodies(node)):
+                nodes.setdefault(id(container), (container, []))[1].append(node)
+                self._reads.subtract(node.input)
+                waiting += [entry for entry in node.input if entry]
+        for container, gone in nodes.values():
+            remove_nodes(container, gone)
+        for graph, dropped in tensors.values():
+            for index in [i for i, tensor in enumerate(graph.initializer) if tensor.name in dropped][::-1]:
+                del graph.initializer[index]
 
 
 def all_names(proto: ModelProto) -> set[str]:

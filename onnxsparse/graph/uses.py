@@ -48,6 +48,7 @@ class Uses:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._weights: dict[int, Weight] = {}
+        self._seen: dict[int, set[object]] = {}
 
     @property
     def weights(self) -> list[Weight]:
@@ -114,9 +115,11 @@ class Uses:
         self._add(value.tensor, use)
 
     def _add(self, tensor: StoredTensor, use: Use) -> None:
-        weight = self.weight(tensor)
-        if not any(use.repeats(other) for other in weight.uses):
-            weight.uses.append(use)
+        key = (id(use.source), use.slot, use.scope, use.layout, use.arrangement)
+        seen = self._seen.setdefault(id(tensor), set())
+        if key not in seen:  # else a function that is called again
+            seen.add(key)
+            self.weight(tensor).uses.append(use)
 
     def _refuse(self, value: Value, reason: str, node: NodeProto) -> None:
         for tensor in _tensors(value):

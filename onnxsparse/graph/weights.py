@@ -75,11 +75,6 @@ class Use:
     quantization: Quantization | None = None
     masks: tuple[Mask, ...] = ()
 
-    def repeats(self, other: Use) -> bool:
-        """The same input of the same node read the same way: a function that is called again."""
-        same_place = self.source is other.source and self.slot == other.slot and self.scope == other.scope
-        return same_place and (self.layout, self.arrangement) == (other.layout, other.arrangement)
-
     @property
     def runs(self) -> tuple[Run, Run, Run, Run]:
         """The atoms of group, out, reduce and tap."""

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import FunctionProto, GraphProto
 
 from onnxsparse.graph.crossings import mask_of
 from onnxsparse.graph.flow import MaskSite
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import Container, bodies, is_output, producer, reads, remove_node, rename_reads
+from onnxsparse.graph.rewire import Unread, is_output, remove_nodes, rename_reads
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import SLAB
@@ -32,7 +31,6 @@ class Folded:
 
     weight: Weight
     reason: str = ""
-    zeros: int = 0
 
 
 class FoldMasks:
@@ -40,24 +38,31 @@ class FoldMasks:
 
     def __init__(self, model: Model, discard: bool = False) -> None:
         self._model, self._discard = model, discard
+        self._tensors_at: dict[int, set[int]] = {}
+        for site in model.flow.mask_sites:
+            self._tensors_at.setdefault(id(site.node), set()).add(id(site.weight.tensor))
 
     def __call__(self) -> list[Folded]:
         by_tensor: dict[StoredTensor, list[MaskSite]] = {}
         for site in self._model.flow.mask_sites:
             by_tensor.setdefault(site.weight.tensor, []).append(site)
-        return [self._fold(tensor, sites) for tensor, sites in by_tensor.items()]
+        folded = [self._fold(tensor, sites) for tensor, sites in by_tensor.items()]
+        self._remove(
+            {
+                id(site.node): site
+                for done, sites in zip(folded, by_tensor.values())
+                if not done.reason
+                for site in sites
+            }
+        )
+        return folded
 
     def _fold(self, tensor: StoredTensor, sites: list[MaskSite]) -> Folded:
         weight = self._model.flow.consumers(tensor)
         reason = self._obstacle(tensor, sites, weight)
-        if reason:
-            return Folded(weight, reason)
-        keep = self._keep(weight, sites)
-        if not self._discard:
-            tensor.edit = _Masked(tensor, keep)
-        for site in {id(site.node): site for site in sites}.values():
-            self._remove(site)
-        return Folded(weight, "", int(keep.size - np.count_nonzero(keep)))
+        if not reason and not self._discard:
+            tensor.edit = _Masked(tensor, self._keep(weight, sites))
+        return Folded(weight, reason)
 
     def _obstacle(self, tensor: StoredTensor, sites: list[MaskSite], weight: Weight) -> str:
         if tensor.kind not in FLOAT_KINDS:
@@ -82,69 +87,30 @@ class FoldMasks:
         return seen[0] if seen else np.logical_and.reduce(masks)
 
     def _shared(self, sites: list[MaskSite]) -> bool:
-        nodes = {id(site.node) for site in sites}
-        return any(
-            id(other.node) in nodes and other.weight.tensor is not sites[0].weight.tensor
-            for other in self._model.flow.mask_sites
-        )
+        return any(len(self._tensors_at[id(site.node)]) > 1 for site in sites)
 
-    def _remove(self, site: MaskSite) -> None:
-        source = site.node.input[site.weight_input]
-        rename_reads(site.container.node, site.node.output[0], source)
-        others = [name for index, name in enumerate(site.node.input) if index != site.weight_input]
-        remove_node(site.container, site.node)
-        for name in others:
-            _remove_unread(self._chain(site.container), name)
-
-    def _chain(self, container: Container) -> list[Container]:
-        """The container and those around it, inside out."""
-        roots: list[Container] = [self._model.proto.graph, *self._model.proto.functions]
-        for root in roots:
-            path = _path(root, container)
-            if path:
-                return path[::-1]
-        return [container]
+    def _remove(self, sites: dict[int, MaskSite]) -> None:
+        """Take the nodes out: whoever read a product reads the weight again."""
+        by_container: dict[int, list[MaskSite]] = {}
+        for site in sites.values():
+            by_container.setdefault(id(site.container), []).append(site)
+        for group in by_container.values():
+            container = group[0].container
+            names = {site.node.output[0]: site.node.input[site.weight_input] for site in group}
+            rename_reads(container.node, {old: _source(old, names) for old in names})
+            remove_nodes(container, [site.node for site in group])
+        Unread(self._model.proto).remove(name for site in sites.values() for name in _mask_inputs(site))
 
 
-def _path(root: Container, wanted: Container) -> list[Container]:
-    if root is wanted:
-        return [root]
-    for node in root.node:
-        for graph in bodies(node):
-            below = _path(graph, wanted)
-            if below:
-                return [root, *below]
-    return []
+def _source(name: str, names: dict[str, str]) -> str:
+    """What stands before a chain of masks."""
+    while name in names:
+        name = names[name]
+    return name
 
 
-def _remove_unread(chain: list[Container], name: str) -> None:
-    """Remove what makes `name` where nobody reads it, and then what only that node read."""
-    for depth, container in enumerate(chain):
-        node = producer(container, name)
-        if node is None and not _is_initializer(container, name):
-            continue
-        if reads(container.node, name) or is_output(container, name):
-            return
-        if node is None:
-            _remove_initializer(container, name)
-        elif len(node.output) == 1 and not list(bodies(node)):
-            inputs = [entry for entry in node.input if entry]
-            remove_node(container, node)
-            for entry in dict.fromkeys(inputs):
-                _remove_unread(chain[depth:], entry)
-        return
-
-
-def _is_initializer(container: Container, name: str) -> bool:
-    return not isinstance(container, FunctionProto) and any(entry.name == name for entry in container.initializer)
-
-
-def _remove_initializer(container: Container, name: str) -> None:
-    """One that is listed as an input too belongs to the model's interface and stays."""
-    assert isinstance(container, GraphProto)
-    if any(entry.name == name for entry in container.input):
-        return
-    del container.initializer[next(i for i, entry in enumerate(container.initializer) if entry.name == name)]
+def _mask_inputs(site: MaskSite) -> list[str]:
+    return [name for index, name in enumerate(site.node.input) if index != site.weight_input]
 
 
 def _seen(weight: Weight) -> list[Array]:

@@ -29,13 +29,16 @@ FORMS = ("mul", "bool", "uint8", "where")
 _DATA_TYPES = {"bool": TensorProto.BOOL, "where": TensorProto.BOOL, "uint8": TensorProto.UINT8}
 
 
-@dataclass(frozen=True)
-class Inserted:
-    """The names that came with one mask."""
+@dataclass(frozen=True, eq=False)
+class Insertion:
+    """What comes with one mask: the renamed reads, and the nodes that go in behind node number `at`."""
 
-    weight: str
-    mask: str
-    product: str
+    home: Home
+    old: str
+    new: str
+    nodes: list[NodeProto]
+    mask: TensorProto | None
+    at: int
 
 
 class InsertMasks:
@@ -46,29 +49,41 @@ class InsertMasks:
             raise OptionError(f"--form is one of {', '.join(FORMS)}, not {form!r:.40}")
         self._model, self._plan, self._form = model, plan, form
         self._taken = all_names(model.proto)
+        self._places: dict[int, dict[str, int]] = {}
 
-    def __call__(self) -> list[Inserted]:
-        made = [(row, _mask_proto(row, self._plan, self._form)) for row in self._plan.planned]
-        inserted = [self._insert(row, mask) for row, mask in made]
+    def __call__(self) -> None:
+        insertions = [self._prepared(row) for row in self._plan.planned]
+        homes = {id(one.home.container): one.home.container for one in insertions}
+        for key, container in homes.items():
+            mine = [one for one in insertions if id(one.home.container) == key]
+            rename_reads(container.node, {one.old: one.new for one in mine})
+            for one in sorted(mine, key=lambda one: one.at, reverse=True):
+                insert_nodes(container, one.at, one.nodes)
+                if one.mask is not None:
+                    assert isinstance(container, GraphProto)
+                    container.initializer.append(one.mask)
         self._model.forget()
-        return inserted
 
-    def _insert(self, row: PlanRow, mask: TensorProto) -> Inserted:
+    def _prepared(self, row: PlanRow) -> Insertion:
         tensor = row.weight.tensor
         home = self._model.flow.stores.homes[tensor]
+        mask = _mask_proto(row, self._plan, self._form)
         mask.name = fresh(f"{tensor.name}_mask", self._taken)
         product = fresh(f"{tensor.name}_masked", self._taken)
         nodes = self._nodes(tensor, mask, product)
-        rename_reads(home.container.node, tensor.name, product)
         if self._as_initializer(home):
-            assert isinstance(home.container, GraphProto)
-            home.container.initializer.append(mask)
-            insert_nodes(home.container, 0, nodes)
-        else:
-            constant = make_node("Constant", [], [mask.name], name=fresh(f"{tensor.name}_mask_constant", self._taken))
-            constant.attribute.add(name="value", type=4).t.CopyFrom(mask)
-            insert_nodes(home.container, _after(home, tensor), [constant, *nodes])
-        return Inserted(row.name, mask.name, product)
+            return Insertion(home, tensor.name, product, nodes, mask, 0)
+        constant = make_node("Constant", [], [mask.name], name=fresh(f"{tensor.name}_mask_constant", self._taken))
+        constant.attribute.add(name="value", type=4).t.CopyFrom(mask)
+        return Insertion(home, tensor.name, product, [constant, *nodes], None, self._after(home, tensor.name))
+
+    def _after(self, home: Home, name: str) -> int:
+        """Right after the node that makes the weight; at the start where none does."""
+        places = self._places.get(id(home.container))
+        if places is None:
+            made = enumerate(home.container.node, 1)
+            places = self._places[id(home.container)] = {output: at for at, node in made for output in node.output}
+        return places.get(name, 0)
 
     def _as_initializer(self, home: Home) -> bool:
         """Before IR 4 an initializer has to be an input as well, so a Constant is the quieter way."""
@@ -92,14 +107,6 @@ class InsertMasks:
         value = TensorProto(data_type=tensor.proto.data_type, raw_data=bytes(tensor.dtype.itemsize))
         constant.attribute.add(name="value", type=4).t.CopyFrom(value)
         return [constant, make_node("Where", [mask, tensor.name, zero], [product], name=name)]
-
-
-def _after(home: Home, tensor: StoredTensor) -> int:
-    """Right after the node that makes the weight; at the start where none does."""
-    for index, node in enumerate(home.container.node):
-        if tensor.name in node.output:
-            return index + 1
-    return 0
 
 
 def _mask_proto(row: PlanRow, plan: Plan, form: str) -> TensorProto:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from onnxsparse.cli import main
+try:
+    from onnxsparse.cli import main
 
-sys.exit(main())
+    code = main()
+except KeyboardInterrupt:  # before or after `main` could say so itself
+    code = 130
+sys.exit(code)

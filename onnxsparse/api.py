@@ -244,6 +244,8 @@ def compare(
     """Run both models on the same inputs (random ones when there is no data) and measure how far all outputs are."""
     if samples is not None and samples < 1:
         raise OptionError(f"samples is a number from 1, not {samples}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+        raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {str(seed)[:40]}")
     first, second = outputs.Session(_runnable(dense)), outputs.Session(_runnable(sparse))
     if data is not None:
         arrays = dict(data) if isinstance(data, Mapping) else outputs.load_arrays(path_of(data, "data"))

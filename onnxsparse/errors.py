@@ -49,7 +49,11 @@ class LeftOutError(OnnxSparseError):
     exit_code = 1
 
 
+LONG, MANY = 200, 2000  # beyond these no spelling is compared: it would take longer than it helps
+
+
 def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
     """Return ` (did you mean ...?)` for a misspelt word, or an empty string."""
-    close = difflib.get_close_matches(word, list(known), n=count, cutoff=0.5)
+    likely = [name for name in known if len(name) <= LONG][:MANY]
+    close = difflib.get_close_matches(word[:LONG], likely, n=count, cutoff=0.5)
     return f" (did you mean {', '.join(close)}?)" if close else ""

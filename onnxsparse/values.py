@@ -167,7 +167,8 @@ class Values:
         if self.reading.zero_point is not None:
             steps = steps - self.reading.zero_point.astype(steps.dtype)
         if self.reading.scale is not None:
-            steps = steps * self.reading.scale.astype(steps.dtype)
+            with np.errstate(all="ignore"):  # a scale that is no number is refused where it matters
+                steps = steps * self.reading.scale.astype(steps.dtype)
         return steps
 
 

@@ -173,3 +173,131 @@ def test_nothing_pruned_is_said_even_when_quiet(tmp_path: Path, capsys: pytest.C
     assert "0 of 1 weights pruned" in capsys.readouterr().err
     assert main(["verify", str(tmp_path / "o.onnx"), "-q"]) == 1
     assert "1 unchecked" in capsys.readouterr().out
+
+
+def external(folder: Path, locations: list[str]) -> Path:
+    """A model whose weights lie one each in the named files."""
+    folder.mkdir(exist_ok=True)
+    model = linear(*[(32, 32)] * len(locations))
+    for tensor, location in zip(model.graph.initializer, locations):
+        (folder / location).write_bytes(tensor.raw_data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=location)
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("locations", [["x", "m.onnx.x"], ["m.bin", "s.bin"], ["w.json", "m.json"]])
+def test_data_files_never_share_a_name_or_replace_an_input(locations: list[str], tmp_path: Path) -> None:
+    path = external(tmp_path / "in", locations)
+    before = contents(path.parent)
+    dense = [numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer]
+    osp.prune(path, output=path.parent / "s.onnx", pattern="2:4", overwrite=True)
+    assert {name: data for name, data in contents(path.parent).items() if name in before} == before
+    for tensor, numbers in zip(onnx.load(path.parent / "s.onnx").graph.initializer, dense):
+        kept = numpy_helper.to_array(tensor)
+        assert (kept != 0).sum() == 512
+        assert (kept[kept != 0] == numbers[kept != 0]).all()
+
+
+def test_reports_and_plans_never_replace_data(tmp_path: Path) -> None:
+    path = external(tmp_path / "in", ["w.json"])
+    before = contents(path.parent)
+    assert main(["inspect", str(path), "--json", str(path.parent / "w.json")]) == 2
+    assert main(["plan", str(path), "-o", str(path.parent / "w.json"), "--pattern", "2:4", "--overwrite"]) == 2
+    assert contents(path.parent) == before
+
+
+def test_an_output_that_is_a_link_keeps_model_and_data_together(tmp_path: Path) -> None:
+    path = external(tmp_path / "a", ["w.bin"])
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "l.onnx").symlink_to(path)
+    osp.prune(path, output=tmp_path / "b" / "l.onnx", pattern="2:4", overwrite=True)
+    assert [entry.name for entry in (tmp_path / "b").iterdir()] == ["l.onnx"]
+    assert osp.verify(path).report.ok
+
+
+def test_bytes_shared_with_a_tensor_outside_the_graph_are_left_alone(tmp_path: Path) -> None:
+    path = external(tmp_path / "in", ["w.bin"])
+    model = onnx.load(path, load_external_data=False)
+    model.training_info.add().initialization.initializer.append(model.graph.initializer[0])
+    onnx.save(model, path)
+    (row,) = osp.prune(path, pattern="2:4").report.rows
+    assert row.status == "dense"
+    assert "overlap" in row.reason
+
+
+def test_a_model_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxsparse.graph.storage import Span
+
+    path, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    onnx.save(linear((64, 64)), path)
+    read = Span.read
+
+    def changing(self: Span, *arguments: int) -> object:
+        path.touch()
+        return read(self, *arguments)
+
+    monkeypatch.setattr(Span, "read", changing)
+    with pytest.raises(osp.OnnxSparseError, match="changed while"):
+        osp.prune(path, output=out, pattern="2:4")
+    assert not out.exists()
+
+
+def test_a_file_made_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxsparse.graph.model import Model
+
+    onnx.save(linear((64, 64)), tmp_path / "m.onnx")
+    out, save = tmp_path / "o.onnx", Model.save
+
+    def slow(self: Model, *arguments: object) -> None:
+        save(self, *arguments)  # type: ignore[arg-type]
+        out.write_text("somebody else's")
+
+    monkeypatch.setattr(Model, "save", slow)
+    with pytest.raises(osp.OnnxSparseError, match="meanwhile"):
+        osp.prune(tmp_path / "m.onnx", output=out, pattern="2:4")
+    assert sorted(contents(tmp_path)) == ["m.onnx", "o.onnx"]
+    assert out.read_text() == "somebody else's"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [1]\nonnxsparse_plan: *a\nweights: []",
+        "onnxsparse_plan: true\nweights: []",
+        "onnxsparse_plan: 1\nweights: [{name: w0, pattern: [1]}]",
+        "onnxsparse_plan: 1\nx: !!timestamp foo\nweights: []",
+        "onnxsparse_plan: 1\nx: !!int ''\nweights: []",
+        "onnxsparse_plan: 1\nx: !!python/object:os.system {}\nweights: []",
+        "onnxsparse_plan: 1\nscore: {a: 1}\nweights: []",
+    ],
+)
+def test_odd_plans_are_one_line(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(linear((32, 32)), tmp_path / "m.onnx")
+    (tmp_path / "p.yaml").write_text(text)
+    words = ["prune", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "o.onnx"), "--plan", str(tmp_path / "p.yaml")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "p.yaml" in error
+
+
+def test_a_hostile_expression_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(linear((32, 32)), tmp_path / "m.onnx")
+    for entry in ("re:(((a{1000}){1000}){1000})", "re:(", "re:" + "a" * 3000):
+        words = ["prune", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "o.onnx"), "--pattern", "2:4"]
+        assert main([*words, "--include", entry]) == 2
+        assert "expression" in capsys.readouterr().err
+
+
+def test_a_mask_of_one_number_goes_in_and_out() -> None:
+    model = linear((1, 1), (1, 1))
+    masked = osp.insert_masks(model, pattern="unstructured", sparsity=0.0, allow=["small"]).model
+    assert masked is not None
+    assert osp.fold_masks(masked, discard=True).model == model

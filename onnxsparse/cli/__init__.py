@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -111,7 +113,8 @@ def _fail(code: int, message: str, words: list[str]) -> int:
         import traceback
 
         traceback.print_exc()
-    print(f"onnxsparse: {_one_line(message)}", file=sys.stderr)  # noqa: T201 - the one line for a mistake
+    with suppress(OSError):  # nobody can be told
+        print(f"onnxsparse: {_one_line(message)}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
     return code
 
 
@@ -124,6 +127,9 @@ def _one_line(message: str) -> str:
 
 def _print_anything() -> None:
     """A name that the terminal cannot show is spelled out instead of ending the command."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -135,10 +141,10 @@ def _stop_cleanly() -> None:
     def stop(number: int, _: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
 
-    try:
-        signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread: the caller handles signals
-        return
+    with suppress(ValueError):  # not in the main thread: the caller handles signals
+        for name in ("SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), stop)
 
 
 __all__ = ["COMMANDS", "Namespace", "build_parser", "main"]

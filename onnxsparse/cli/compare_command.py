@@ -40,6 +40,6 @@ def run(arguments: Namespace) -> int:
 
 def _dim(text: str) -> tuple[str, int]:
     name, _, size = text.rpartition("=")
-    if not name or not size.isdigit() or not int(size):
+    if not name or not (size.isascii() and size.isdigit() and 0 < int(size[:12]) < 1 << 31):
         raise OptionError(f"--dim takes NAME=SIZE such as --dim height=224, not {text[:40]!r}")
     return name, int(size)

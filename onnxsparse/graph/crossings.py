@@ -128,13 +128,15 @@ def _dequantize(values: Sequence[Value], attributes: Attributes) -> Crossing | N
 
 
 def _unblocked(values: Array, shape: Shape, axis: int, block: int) -> Array:
-    if not block or values.ndim != len(shape):
+    if block <= 0 or values.ndim != len(shape) or not -len(shape) <= axis < len(shape):
         return values
     return np.repeat(values, block, axis).take(range(shape[axis]), axis)
 
 
 def quantized(value: Traced, scale: Array, zero: Array, axis: int) -> Quantization | None:
     """Scale and zero point of an integer constant, where both can be followed to the stored tensor."""
+    if zero.dtype != value.tensor.dtype:
+        return None
     scales, zeros = over_atoms(scale, value.layout, axis), over_atoms(zero, value.layout, axis)
     if scales is None or zeros is None:
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import importlib
+import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from onnxsparse.errors import OptionError, nearest
 
 REGEX_SECONDS = 2.0
+LONGEST, MOST_REPEATS = 2000, 10_000
 
 Matcher = Callable[[str], bool]
 
@@ -66,9 +69,11 @@ def matcher(entry: str, option: str) -> Matcher:
     if not entry.startswith("re:"):
         return lambda name: name == entry or fnmatch.fnmatchcase(name, entry)
     regex: Any = importlib.import_module("regex")
+    if len(entry) > LONGEST or math.prod(int(count) for count in re.findall(r"\{(\d{1,9})", entry)) > MOST_REPEATS:
+        raise OptionError(f"{option} {entry[:80]} is too large an expression; write a simpler one")
     try:
         pattern = regex.compile(entry[3:])
-    except regex.error as error:
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
         raise OptionError(f"{option} {entry[:80]} is not a regular expression: {error}") from None
 
     def matches(name: str) -> bool:

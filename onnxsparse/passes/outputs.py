@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,7 @@ from onnxsparse.errors import MissingExtraError, ModelError, OptionError, neares
 from onnxsparse.values import Array
 
 Feed = dict[str, Array]
+MOST_ELEMENTS = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,9 @@ class _Sums:
         self.largest, self.same, self.rows = 0.0, 0, 0
 
     def add(self, left: Any, right: Any, name: str) -> None:
-        first, second = np.asarray(left), np.asarray(right)
+        if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
+            return  # a sequence or a map: there is no distance between these
+        first, second = left, right
         if first.shape != second.shape:
             raise OptionError(
                 f"output '{name}' has shape {list(first.shape)} in one model and {list(second.shape)} in the other"
@@ -144,6 +150,8 @@ def _drawn(generator: np.random.Generator, name: str, kind: str, shape: list[Any
     if dtype is None:
         raise OptionError(f"input '{name}' is of type {kind}, which cannot be made up; pass --data")
     sizes = [_size(dims, name, axis, size) for axis, size in enumerate(shape)]
+    if math.prod(sizes) > MOST_ELEMENTS:
+        raise OptionError(f"input '{name}' of shape {sizes} is too large to make up; pass --data or a smaller --dim")
     if dtype.startswith("float"):
         return generator.standard_normal(sizes).astype(dtype)
     return generator.integers(0, 2, sizes).astype(dtype)
@@ -189,14 +197,44 @@ def _fitted(array: Array, name: str, kind: str, path: str) -> Array:
     return array
 
 
+class ArrayFile(Mapping[str, Any]):
+    """The arrays of an .npz, each read when it is asked for, and how large each says it is."""
+
+    def __init__(self, path: str, loaded: Any) -> None:
+        self._path, self._loaded = path, loaded
+        self.sizes = {entry.filename[:-4]: entry.file_size for entry in loaded.zip.infolist()}
+
+    def __getitem__(self, name: str) -> Any:
+        with _reading(self._path):
+            return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaded.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded.files)
+
+    def __len__(self) -> int:
+        return len(self._loaded.files)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Whatever NumPy, zipfile and zlib make of a damaged file is one line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except MemoryError:
+        raise OptionError(f"{path} holds an array that does not fit into memory") from None
+    except Exception as error:
+        raise OptionError(f"{path} is not a NumPy file of plain arrays, or is damaged") from error
+
+
 def load_arrays(path: str) -> Any:
-    """An .npy as one array, an .npz as a dictionary; nothing in either is ever executed."""
+    """An .npy as one array, an .npz as a mapping; nothing in either is ever executed."""
     if not os.path.isfile(path):
         raise OptionError(f"{path} is not a file; pass an .npz or .npy")
-    try:
+    with _reading(path):
         loaded = np.load(path, allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, EOFError, KeyError, NotImplementedError) as error:
-        raise OptionError(f"{path} is not a NumPy file of plain arrays") from error
-    except Exception as error:  # zipfile and zlib raise their own types for a damaged archive
-        raise OptionError(f"{path} is damaged: {_one_line(error)}") from error
+        return loaded if isinstance(loaded, np.ndarray) else ArrayFile(path, loaded)

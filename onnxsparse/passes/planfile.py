@@ -6,6 +6,7 @@ from these two. The digest of each tensor tells whether the plan was made for th
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Mapping
@@ -27,13 +28,17 @@ from onnxsparse.report.rows import DENSE
 from onnxsparse.version import __version__
 
 VERSION = 1
+LARGEST = 1 << 25
 _KEYS = ("name", "layers", "shape", "dtype", "pattern", "sparsity", "reason", "chosen", "crc32")
 _HEAD = """# What onnxsparse would do to each weight. Edit `pattern` ("2:4", unstructured, dense) and `sparsity`, then
 # onnxsparse prune MODEL -o OUT --plan THIS_FILE
 """
 
 
-class PlainLoader(yaml.SafeLoader):
+_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same in C, where it is installed
+
+
+class PlainLoader(_SAFE):  # type: ignore[misc]
     """Safe YAML in which 2:4 is a text (old YAML reads it as a base-60 number) and 1e-5 is a number."""
 
 
@@ -120,8 +125,11 @@ def read_plan(path: str) -> PlanFile:
         raise PlanError(
             f"{path} is not an onnxsparse plan: it has no list of `weights` (write one with `onnxsparse plan`)"
         )
-    if document.get("onnxsparse_plan") != VERSION:
-        raise PlanError(f"{path}: `onnxsparse_plan: {VERSION}` expected, found {document.get('onnxsparse_plan')!r}")
+    found = document.get("onnxsparse_plan")
+    if found != VERSION or isinstance(found, bool):
+        raise PlanError(f"{path}: `onnxsparse_plan: {VERSION}` expected, found {str(found)[:40]}")
+    if any(isinstance(document.get(key), (list, dict)) for key in ("target", "score", "sparsity")):
+        raise PlanError(f"{path}: target, score and sparsity each take one value")
     entries = tuple(_promise(entry, index, path) for index, entry in enumerate(document["weights"], 1))
     level = read_sparsity(document.get("sparsity"))
     names = [entry.name for entry in entries]
@@ -133,11 +141,21 @@ def read_plan(path: str) -> PlanFile:
 
 def _load(path: str) -> Any:
     try:
+        if os.path.getsize(path) > LARGEST:
+            raise PlanError(f"{path} is larger than {LARGEST >> 20} MB, more than any plan is")
         with open(path, encoding="utf-8") as file:
-            return yaml.load(file, Loader=PlainLoader)  # noqa: S506 - PlainLoader is a SafeLoader
+            text = file.read()
     except OSError as error:
         raise PlanError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{path} is not a text in UTF-8") from error
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=_SAFE)):
+            raise PlanError(f"{path} uses a YAML alias (*name); write the value out")
+        return yaml.load(text, Loader=PlainLoader)  # noqa: S506 - PlainLoader is a SafeLoader
+    except PlanError:
+        raise
+    except Exception as error:  # tags whose values do not fit them raise whatever their constructor raises
         raise PlanError(f"{path} is not valid YAML: {' '.join(str(error).split())[:200]}") from error
 
 
@@ -145,6 +163,9 @@ def _promise(entry: Any, index: int, path: str) -> Promise:
     where = f"{path}, weight {index}"
     if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), (str, int)):
         raise PlanError(f"{where} has no name")
+    wrong = next((key for key, value in entry.items() if key != "shape" and isinstance(value, (list, dict))), None)
+    if wrong is not None:
+        raise PlanError(f"{where}: {str(wrong)[:40]} is a list or a mapping; one value is expected")
     unknown = next((key for key in entry if key not in _KEYS), None)
     if unknown is not None:
         raise PlanError(
@@ -239,9 +260,11 @@ def _masked(row: PlanRow, masks: Mapping[str, Any], path: str, rule: Rule) -> Pl
         return row
     if row.name not in masks:
         return PlanRow(row.name, row.weight, reason=f"{path} has no mask for it", chosen=True)
-    mask = masks[row.name]
     if row.weight.refusal:
         raise PlanError(f"{path}: weight '{row.name}' cannot be pruned: {row.weight.refusal}")
+    if getattr(masks, "sizes", {}).get(row.name, 0) > 16 * row.weight.tensor.size + (1 << 16):
+        raise PlanError(f"{path}: the mask of '{row.name}' is larger than its weight can be")
+    mask = masks[row.name]
     if not isinstance(mask, np.ndarray):
         raise PlanError(f"{path}: the mask of '{row.name}' is no NumPy array")
     if mask.shape != row.weight.shape or mask.dtype.kind not in "biuf":

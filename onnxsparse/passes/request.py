@@ -77,7 +77,7 @@ def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
 def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
     arrays: Any = dict(masks) if isinstance(masks, Mapping) else outputs.load_arrays(path_of(masks, "masks"))
     called = "masks" if isinstance(masks, Mapping) else os.fspath(masks)
-    if not isinstance(arrays, dict):
+    if not isinstance(arrays, Mapping):
         raise PlanError(f"{called} is a single array; masks come as an .npz with one array for each tensor name")
     plan = make_plan(model, replace(rule, pattern=None, sparsity=None))
     return with_masks(Plan(plan.rows, rule), arrays, called)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 from onnxsparse.errors import OptionError
@@ -28,6 +28,18 @@ class Candidate(Protocol):
         ...
 
 
+class Shares(dict[str, int]):
+    """The units to drop from each weight, by name; and where that is known, at which score that is.
+
+    `cuts` has the bits of the score at which the dropped end, and how many of those equal to it go. They save another
+    look at the numbers and never change the result.
+    """
+
+    def __init__(self, counts: Mapping[str, int], cuts: Mapping[str, tuple[int, int]] | None = None) -> None:
+        super().__init__(counts)
+        self.cuts = dict(cuts or {})
+
+
 class Allocation(Plugin, ABC):
     """How many units of each weight go."""
 
@@ -35,12 +47,13 @@ class Allocation(Plugin, ABC):
     patterns_supported: ClassVar[tuple[str, ...]] = ()
     """Names of the patterns it works with; empty means all."""
 
-    def allocate(self, weights: Sequence[Candidate], sparsity: float | None, pattern: Pattern) -> dict[str, int]:
+    def allocate(self, weights: Sequence[Candidate], sparsity: float | None, pattern: Pattern) -> Shares:
         """The units to drop from each weight, by name."""
         if not self.supports(pattern):
             known = " and ".join(self.patterns_supported)
             raise OptionError(f"allocation {self.name} works with {known}, not with {pattern.text}")
-        return self._counts(weights, sparsity, pattern)
+        counts = self._counts(weights, sparsity, pattern)
+        return counts if isinstance(counts, Shares) else Shares(counts)
 
     def supports(self, pattern: Pattern) -> bool:
         """Whether this allocation can distribute the units of a pattern."""

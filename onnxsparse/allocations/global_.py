@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from onnxsparse import rank
-from onnxsparse.allocations.allocation import Allocation, Candidate
+from onnxsparse.allocations.allocation import Allocation, Candidate, Shares
 from onnxsparse.patterns.pattern import Pattern, checked_sparsity
 from onnxsparse.values import Array
 
@@ -26,11 +26,12 @@ class Global(Allocation):
         units = [pattern.units(weight.shape4) for weight in weights]
         drop = math.floor(checked_sparsity(sparsity, pattern.text) * sum(units) + 0.5)
         streams = [weight.unit_scores for weight in weights]
-        counts = rank.cut(streams, drop, _sampled(weights, sum(units))).counts
-        if any(count == size for count, size in zip(counts, units)):
-            # Only then it matters that a weight's largest unit is no candidate.
-            counts = rank.cut([_but_the_largest(stream) for stream in streams], drop).counts
-        return {weight.name: count for weight, count in zip(weights, counts)}
+        names = [weight.name for weight in weights]
+        cut = rank.cut(streams, drop, _sampled(weights, sum(units)))
+        if all(count < size for count, size in zip(cut.counts, units)):
+            return Shares(dict(zip(names, cut.counts)), {name: (cut.key, ties) for name, ties in zip(names, cut.ties)})
+        # Only here it matters that a weight's largest unit is no candidate.
+        return Shares(dict(zip(names, rank.cut([_but_the_largest(stream) for stream in streams], drop).counts)))
 
 
 def _sampled(weights: Sequence[Candidate], units: int) -> rank.Sample | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from onnxsparse.allocations.allocation import Shares
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.passes.matrices import Candidate, Matrix
@@ -21,6 +22,7 @@ from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.words import words_of
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.values import Array
 
 
@@ -37,6 +39,7 @@ class PlanRow:
     words: tuple[str, ...] = ()
     chosen: bool = False  # dense because the user said so
     keep: Array | None = None  # a mask given by the user, in stored order
+    cut: tuple[int, int] | None = None  # the key at which the dropped end, and how many equal ones go, where known
 
     @property
     def use(self) -> Use:
@@ -241,5 +244,16 @@ def _allocated(rows: list[PlanRow], rule: Rule) -> list[PlanRow]:
     if rule.pattern is None:
         return rows
     candidates = [Candidate(row.matrix, rule.pattern, rule.score) for row in rows if row.pattern]
-    counts = rule.allocation.allocate(candidates, rule.sparsity, rule.pattern) if candidates else {}
-    return [PlanRow(row.name, row.weight, row.pattern, counts[row.name]) if row.pattern else row for row in rows]
+    shares = rule.allocation.allocate(candidates, rule.sparsity, rule.pattern) if candidates else Shares({})
+    return [replace(row, drop=shares[row.name], cut=_cut(row, shares, rule)) if row.pattern else row for row in rows]
+
+
+def _cut(row: PlanRow, shares: Shares, rule: Rule) -> tuple[int, int] | None:
+    """The allocation's cut, where its scores are the very keys that the weight is pruned by."""
+    same = (
+        row.weight.tensor.kind == "float32"
+        and rule.score.name == "magnitude"
+        and isinstance(rule.pattern, Unstructured)
+    )
+    cut = shares.cuts.get(row.name)
+    return cut if same and cut is not None and cut[0] < 1 << 31 and not row.weight.twins else None

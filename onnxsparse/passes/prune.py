@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxsparse import progress, rank
 from onnxsparse.errors import PlanError
-from onnxsparse.passes.matrices import demand_finite
+from onnxsparse.passes.matrices import SLAB, demand_finite
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.patterns.erasing import erase_block
 from onnxsparse.patterns.nm import NM
@@ -22,7 +22,7 @@ from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Score
 from onnxsparse.values import BLOCK, Array, Reading, Values
 
-HELD = 1 << 26
+HELD = 1 << 22
 """Elements of a tensor that may be in memory at once."""
 RUN, RUNS = 128, 512
 """The sample that brackets a threshold: how long its runs are, and how many."""
@@ -106,31 +106,41 @@ class Pruned:
             yield flat if np.shares_memory(values.stored, flat) else self._row.use.restore(values.stored)
 
     def _by_threshold(self) -> Iterator[Array]:
-        """One look finds the key that parts the dropped from the kept, one writes; a tensor that fits is held."""
+        """A key parts the dropped from the kept: the plan knows it, or one look finds it. Then one look writes."""
+        held, cut = None, self._row.cut
+        if cut is None:
+            tensor = self._row.weight.tensor
+            held = (
+                tensor.read(into=self._scratch.of(tensor.size * tensor.dtype.itemsize)) if tensor.size <= HELD else None
+            )
+            key, _, ties = rank.threshold(lambda: self._keys(held), self._row.drop, self._sample(held))
+            cut = key, ties
+        key, ties = cut
+        for flat in self._slabs(held):
+            for start in range(0, flat.size, BLOCK):
+                values = Values(flat[start : start + BLOCK], self._reading)
+                keys = self._score.rank(values)
+                keep = next(rank.kept([keys], key, ties))
+                ties -= _gone(keep, keys, key) if ties else 0
+                erase_block(values, keep, values.stored)
+            yield flat
+
+    def _slabs(self, held: Array | None) -> Iterator[Array]:
+        """The numbers in stored order: unstructured pruning needs no axes."""
         tensor = self._row.weight.tensor
-        held = tensor.read(into=self._scratch.of(tensor.size * tensor.dtype.itemsize)) if tensor.size <= HELD else None
-        key, _, ties = rank.threshold(lambda: self._keys(held), self._row.drop, self._sample(held))
-        for values in self._pieces(held):
-            keys = self._score.rank(values)
-            keep = next(rank.kept([keys], key, ties))
-            ties -= _gone(keep, keys, key) if ties else 0
-            erase_block(values, keep, values.stored)
-            if held is None:
-                yield values.stored
         if held is not None:
             yield held
+            return
+        for start in range(0, tensor.size, SLAB):
+            memory = self._scratch.of(SLAB * tensor.dtype.itemsize)
+            yield tensor.read(start, min(start + SLAB, tensor.size), memory)
 
     def _keys(self, held: Array | None) -> Iterator[Array]:
-        for values in self._pieces(held):
-            demand_finite(values, self._row.name)
-            yield self._score.rank(values)
-
-    def _pieces(self, held: Array | None) -> Iterator[Values]:
-        """Pieces that fit the cache, in stored order: unstructured pruning needs no axes."""
-        size, tensor = self._row.weight.tensor.size, self._row.weight.tensor
-        for start in range(0, size, BLOCK):
-            stop = min(start + BLOCK, size)
-            yield Values(tensor.read(start, stop) if held is None else held[start:stop], self._reading)
+        for flat in self._slabs(held):
+            for start in range(0, flat.size, BLOCK):
+                values = Values(flat[start : start + BLOCK], self._reading)
+                demand_finite(values, self._row.name)
+                yield self._score.rank(values)
 
     def _sample(self, held: Array | None) -> rank.Sample:
         """Keys from all over the tensor: single ones where it is held, runs where they have to be read."""

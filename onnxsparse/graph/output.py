@@ -17,6 +17,8 @@ from onnxsparse.errors import OutputError
 from onnxsparse.graph.storage import Array
 
 BLOCK = 1 << 23
+PIECE = 1 << 18
+"""Bytes written at a time: the kernel finds memory for small pieces several times cheaper than for large ones."""
 
 
 def check_target(path: str, overwrite: bool) -> None:
@@ -162,7 +164,7 @@ def put(file: IO[bytes], data: bytes | memoryview | Array) -> None:
     whole = data.data if isinstance(data, np.ndarray) else memoryview(data)
     view = whole.cast("B") if len(data) else memoryview(b"")
     while len(view):
-        view = view[file.write(view) :]
+        view = view[file.write(view[:PIECE]) :]
 
 
 def copy_range(source: int, file: IO[bytes], offset: int, length: int) -> None:

@@ -48,9 +48,15 @@ class Matrix:
         return self.over(self.weight.tensor.read(), 0, size)
 
     def slabs(self, multiple: int = 1) -> Iterator[tuple[int, int, Array]]:
-        """Pieces of the stored tensor that cut no group of `multiple`: where they are, and their numbers."""
+        """Pieces of the stored tensor that cut no group of `multiple`: where they are, and their numbers.
+
+        All of them are read into the same memory, so each is gone when the next is asked for.
+        """
+        tensor, memory = self.weight.tensor, np.empty(0, np.uint8)
         for start, stop in self.use.slabs(SLAB, multiple):
-            yield start, stop, self.weight.tensor.read(start, stop)
+            size = (stop - start) * tensor.dtype.itemsize
+            memory = memory if memory.size >= size else np.empty(size, np.uint8)
+            yield start, stop, tensor.read(start, stop, memory)
 
 
 def demand_finite(values: Values, name: str) -> None:

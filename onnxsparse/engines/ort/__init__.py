@@ -1,0 +1,1 @@
+"""Fine-tuning in onnxruntime-training."""

@@ -1,0 +1,79 @@
+"""What a rewrite is: one operator that the engine cannot differentiate, written with operators that it can."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx.helper import get_attribute_value
+
+from onnxsparse.engines.ort.writer import Writer
+from onnxsparse.values import Array
+
+
+@dataclass
+class View:
+    """What is known about the values of a graph whose shapes are all fixed."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)
+    constants: dict[str, TensorProto] = field(default_factory=dict)
+    opset: int = 17
+    gradients: set[str] = field(default_factory=set)
+    """Values through which a gradient has to flow: they depend on a trained weight."""
+
+    @classmethod
+    def of(cls, model: ModelProto, trained: set[str]) -> View:
+        """The view of a model that has `value_info` for all its values (run shape inference before)."""
+        view = cls(opset=max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")))
+        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+            kind = value.type.tensor_type
+            view.types[value.name] = kind.elem_type
+            if all(dim.HasField("dim_value") for dim in kind.shape.dim) and kind.HasField("shape"):
+                view.shapes[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
+        for tensor in model.graph.initializer:
+            view.shapes[tensor.name], view.types[tensor.name] = tuple(tensor.dims), tensor.data_type
+            if tensor.name not in trained:
+                view.constants[tensor.name] = tensor
+        view.gradients = set(trained)
+        for node in model.graph.node:
+            if any(name in view.gradients for name in node.input):
+                view.gradients.update(name for name in node.output if view.types.get(name, 1) in _FLOATS)
+        return view
+
+    def constant(self, name: str) -> Array | None:
+        """The numbers of a constant that is not trained."""
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def flows(self, node: NodeProto) -> bool:
+        """Whether a gradient has to pass through this node."""
+        return any(name in self.gradients for name in node.input) and any(name in self.gradients for name in node.output)
+
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+class Rewrite(ABC):
+    """One or a few operators, rewritten the same way. Every public module of this folder is searched for them."""
+
+    operators: ClassVar[tuple[str, ...]]
+    """`Op` for ONNX's own operators, `domain:Op` for others."""
+    needless: ClassVar[bool] = False
+    """True when it has to be rewritten even where no gradient flows: there is no kernel, or it is wrong."""
+
+    @abstractmethod
+    def write(self, node: NodeProto, view: View, writer: Writer) -> str | None:
+        """Write nodes that give `node`'s outputs their names. Returns why that cannot be done, or None."""
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """The attributes of a node as Python values; texts as str."""
+    return {one.name: _plain(one) for one in node.attribute}
+
+
+def _plain(attribute: AttributeProto) -> Any:
+    value = get_attribute_value(attribute)
+    return value.decode() if isinstance(value, bytes) else value

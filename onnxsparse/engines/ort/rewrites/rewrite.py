@@ -23,6 +23,8 @@ class View:
     opset: int = 17
     gradients: set[str] = field(default_factory=set)
     """Values through which a gradient has to flow: they depend on a trained weight."""
+    read: set[str] = field(default_factory=set)
+    """Values that a node or the graph's caller reads."""
 
     @classmethod
     def of(cls, model: ModelProto, trained: set[str]) -> View:
@@ -37,6 +39,8 @@ class View:
             view.shapes[tensor.name], view.types[tensor.name] = tuple(tensor.dims), tensor.data_type
             if tensor.name not in trained:
                 view.constants[tensor.name] = tensor
+        view.read = {name for node in model.graph.node for name in node.input}
+        view.read |= {value.name for value in model.graph.output}
         view.gradients = set(trained)
         for node in model.graph.node:
             if any(name in view.gradients for name in node.input):
@@ -50,7 +54,9 @@ class View:
 
     def flows(self, node: NodeProto) -> bool:
         """Whether a gradient has to pass through this node."""
-        return any(name in self.gradients for name in node.input) and any(name in self.gradients for name in node.output)
+        return any(name in self.gradients for name in node.input) and any(
+            name in self.gradients for name in node.output
+        )
 
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -66,7 +72,15 @@ class Rewrite(ABC):
 
     @abstractmethod
     def write(self, node: NodeProto, view: View, writer: Writer) -> str | None:
-        """Write nodes that give `node`'s outputs their names. Returns why that cannot be done, or None."""
+        """Write nodes that give `node`'s outputs their names. Returns why that cannot be done, or None.
+
+        Writing nothing and returning None leaves the node as it is: the engine is right about it.
+        """
+
+
+def operator(node: NodeProto) -> str:
+    """`Op` for ONNX's own operators, `domain:Op` for others."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}:{node.op_type}"
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:
@@ -76,4 +90,6 @@ def attributes(node: NodeProto) -> dict[str, Any]:
 
 def _plain(attribute: AttributeProto) -> Any:
     value = get_attribute_value(attribute)
+    if attribute.type == AttributeProto.STRINGS:
+        return [text.decode() for text in value]
     return value.decode() if isinstance(value, bytes) else value

@@ -31,6 +31,12 @@ class Plugin:
     name: ClassVar[str]
     syntax: ClassVar[str] = ""
 
+    @property
+    def text(self) -> str:
+        """The canonical text, which `read` makes the same plug-in of: the name, and every option with its value."""
+        given = ",".join(f"{option.name}={_written(getattr(self, option.name))}" for option in options(type(self)))
+        return f"{self.name}:{given}" if given else self.name
+
     @classmethod
     def read(cls, text: str) -> Plugin | None:
         """Make the plug-in from `name` or `name:option=value,...`; None when the text speaks of another one."""
@@ -61,7 +67,7 @@ class Entry:
 def parse(kind: str, text: str) -> Plugin:
     """Return the plug-in that a text stands for; an unknown word is an OptionError with the nearest known ones."""
     if not isinstance(text, str):
-        raise OptionError(f"a {kind[:-1]} is named by a text, not by {text!r:.60}")
+        raise OptionError(f"a {singular(kind)} is named by a text, not by {text!r:.60}")
     for classes in (ours, installed):
         for cls in classes(kind).values():
             made = cls.read(text.strip())
@@ -73,7 +79,7 @@ def parse(kind: str, text: str) -> Plugin:
     known = [cls.syntax or cls.name for cls in every(kind).values()]
     word = text.strip()
     hint = nearest(word, known) or f" (known: {', '.join(known)})"
-    raise OptionError(f"unknown {kind[:-1]} {word[:60]!r}{hint}")
+    raise OptionError(f"unknown {singular(kind)} {word[:60]!r}{hint}")
 
 
 def available(kind: str) -> list[Entry]:
@@ -151,6 +157,15 @@ def _load(entry: importlib.metadata.EntryPoint, kind: str) -> type[Plugin] | str
     if not _is_plugin(cls, kind):
         return f"the installed plug-in {entry.name} ({entry.value}) is not one of onnxsparse.{kind}"
     return cls
+
+
+def singular(kind: str) -> str:
+    """What one plug-in of a kind is called."""
+    return kind[: -len("es")] if kind.endswith("sses") else kind[: -len("s")]
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _first_line(cls: type[Plugin]) -> str:

@@ -14,7 +14,7 @@ LARGEST = 100.0
 
 @dataclass(frozen=True)
 class Exponential(Ramp):
-    """The rest shrinks by the same factor every time: 1 - exp(-rate p), stretched to end at 1; below 0 it starts slow."""
+    """The rest shrinks by the same factor every time: 1 - exp(-rate p), stretched to end at 1; slow first below 0."""
 
     name: ClassVar[str] = "exponential"
     rate: float = 5.0

@@ -49,6 +49,12 @@ class Writer:
         """A node with one output, named `to` or anew; returns the output's name."""
         return self.many(op, *inputs, to=[to or self.fresh(op.lower())], domain=domain, **attributes)[0]
 
+    def cast(self, value: str, kind: int, to: str | None = None) -> str:
+        """`value` as numbers of another kind, a `TensorProto.DataType`."""
+        name = to or self.fresh("cast")
+        self.nodes.append(make_node("Cast", [value], [name], name=self.fresh("Cast_node"), to=kind))
+        return name
+
     def many(self, op: str, *inputs: str, to: Sequence[str], domain: str = "", **attributes: Any) -> list[str]:
         """A node with several outputs, of the names in `to` ('' = left out)."""
         given = {name: value for name, value in attributes.items() if value is not None}

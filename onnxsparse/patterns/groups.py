@@ -68,7 +68,10 @@ class Groups:
         """The position of every lane in its group, and for every distance whether it has a partner so far on."""
         known = self._layouts.get(stride)
         if known is None or known[0].size < lanes:
-            position = np.resize(np.repeat(np.arange(self.m, dtype=np.uint8), stride), lanes)
+            groups = -(-lanes // (self.m * stride))
+            whole = np.empty((groups, self.m, stride), np.uint8)
+            whole[...] = np.arange(self.m, dtype=np.uint8)[:, np.newaxis]
+            position = whole.reshape(-1)[:lanes]
             known = position, [position < self.m - distance for distance in range(self.m)]
             self._layouts[stride] = known
         return known

@@ -120,7 +120,8 @@ class Values:
             return wide.view(np.float32)
         if kind == "float64":
             return self.stored
-        return self.stored.astype(np.float32, copy=False) if self.reading.is_float else self._dequantised()
+        with np.errstate(invalid="ignore"):  # a signalling NaN is refused where it matters, not where it is cast
+            return self.stored.astype(np.float32, copy=False) if self.reading.is_float else self._dequantised()
 
     def magnitude_keys(self) -> Array:
         """Unsigned integers in the order of the absolute real values."""

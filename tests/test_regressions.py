@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.cli import main
+from onnxsparse.errors import ModelError
 
 RANDOM = np.random.default_rng(3)
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +48,24 @@ def test_a_second_model_in_one_folder_leaves_the_data_of_the_first_alone(tmp_pat
     osp.prune(first, output=tmp_path / "out" / "a.onnx", pattern="2:4", overwrite=True)
     assert (tmp_path / "out" / "a.onnx").read_bytes() == before
     assert osp.verify(tmp_path / "out" / "b.onnx").report.ok
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [(np.float16, np.uint16(0x7C01)), (np.float32, np.uint32(0x7F800001)), (np.float64, np.uint64(0x7FF0000000000001))],
+)
+def test_a_signalling_nan_is_refused_without_a_warning(dtype: type, bits: np.unsignedinteger, tmp_path: Path) -> None:
+    """A cast or a comparison of one warned; as tensor bytes, since arrays may quieten it on the way."""
+    stored = RANDOM.standard_normal((64, 64)).astype(dtype).view(bits.dtype)
+    stored[:, 7] = bits
+    model = linear((64, 64))
+    weight = model.graph.initializer[0]
+    weight.data_type, weight.raw_data = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), stored.tobytes()
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    assert osp.inspect(tmp_path / "m.onnx").report.rows
+    for command in (osp.verify, osp.prune, osp.insert_masks):
+        with pytest.raises(ModelError, match="NaN or infinity"):
+            command(tmp_path / "m.onnx", pattern="2:4")
 
 
 @pytest.mark.parametrize("sparsity", [0.9, 0.99])

@@ -23,6 +23,7 @@ LARGEST = 1 << 24
 LONG = 16
 
 
+@np.errstate(invalid="ignore")  # a signalling NaN warns when it is cast or compared
 def recognise(matrix: Array) -> str:
     """Name the fixed matrix that a weight (group, out, in, tap) is, or return an empty string."""
     if matrix.size < 4 or matrix.size > LARGEST:
@@ -37,6 +38,7 @@ def recognise(matrix: Array) -> str:
     return ""
 
 
+@np.errstate(invalid="ignore")
 def may_be_fixed(rows: Array) -> bool:
     """A cheap look at the first rows in memory: fixed matrices have one sign, or their rows oscillate."""
     if rows.min() >= 0 or rows.max() <= 0:

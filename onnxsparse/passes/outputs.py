@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +100,8 @@ class _Sums:
             )
         if first.dtype.kind not in "fiub" or not first.size:
             return
-        a, b = first.astype(np.float64).reshape(-1), second.astype(np.float64).reshape(-1)
         with np.errstate(all="ignore"):  # a model that overflows is far away, not an error
-            self._measure(a, b)
+            self._measure(first.astype(np.float64).reshape(-1), second.astype(np.float64).reshape(-1))
         if first.dtype.kind in "iub":
             self.same, self.rows = self.same + int((first == second).sum()), self.rows + first.size
         elif first.ndim >= 2 and first.shape[-1] > 1:
@@ -195,46 +191,3 @@ def _fitted(array: Array, name: str, kind: str, path: str) -> Array:
     if wanted and array.dtype != np.dtype(wanted):
         raise OptionError(f"array '{name}' of {path} is {array.dtype}, the model takes {wanted}; convert it first")
     return array
-
-
-class ArrayFile(Mapping[str, Any]):
-    """The arrays of an .npz, each read when it is asked for, and how large each says it is."""
-
-    def __init__(self, path: str, loaded: Any) -> None:
-        self._path, self._loaded = path, loaded
-        self.sizes = {entry.filename[:-4]: entry.file_size for entry in loaded.zip.infolist()}
-
-    def __getitem__(self, name: str) -> Any:
-        with _reading(self._path):
-            return self._loaded[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._loaded.files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._loaded.files)
-
-    def __len__(self) -> int:
-        return len(self._loaded.files)
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """Whatever NumPy, zipfile and zlib make of a damaged file is one line."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    except MemoryError:
-        raise OptionError(f"{path} holds an array that does not fit into memory") from None
-    except Exception as error:
-        raise OptionError(f"{path} is not a NumPy file of plain arrays, or is damaged") from error
-
-
-def load_arrays(path: str) -> Any:
-    """An .npy as one array, an .npz as a mapping; nothing in either is ever executed."""
-    if not os.path.isfile(path):
-        raise OptionError(f"{path} is not a file; pass an .npz or .npy")
-    with _reading(path):
-        loaded = np.load(path, allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else ArrayFile(path, loaded)

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from graphs.builders import CASES, Built, Expected
 from graphs.files import find, set_values
 from graphs.oracles import filters, indices
-
-onnxruntime.set_default_logger_severity(4)
-
-
-def _run(model: onnx.ModelProto, built: Built) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(built.feeds))  # type: ignore[no-any-return]
+from graphs.running import demand_runtime, knows_every_opset, refusal, run
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -33,7 +23,15 @@ def test_case_runs(name: str) -> None:
     built = CASES[name].build()
     if not built.runs or built.files:
         pytest.skip("the runtime has no kernel for it")
-    assert all(np.asarray(result).size for result in _run(built.model, built))
+    demand_runtime(name)
+    assert all(np.asarray(result).size for result in run(built.model, built))
+
+
+def test_few_cases_are_excused() -> None:
+    """An older runtime lacks a kernel or an opset here and there; what refuses more is broken, not old."""
+    excused = [name for name, case in CASES.items() if case.build().runs and not case.build().files and refusal(name)]
+    assert len(excused) <= 8
+    assert not (excused and knows_every_opset())
 
 
 def _probed() -> list[str]:
@@ -63,12 +61,12 @@ def _reached(built: Built, model: onnx.ModelProto, wanted: Expected) -> list[fro
     base = np.zeros(wanted.shape, wanted.dtype)
     set_values(model, stored, base)
     found = []
-    rest = _run(model, built)
+    rest = run(model, built)
     for flat in range(base.size):
         one_hot = base.copy()
         one_hot.flat[flat] = 1.0
         set_values(model, stored, one_hot)
-        results = _run(model, built)
+        results = run(model, built)
         found.append(
             frozenset(
                 (n, int(i)) for n, (a, b) in enumerate(zip(rest, results)) for i in np.flatnonzero(np.ravel(a != b))

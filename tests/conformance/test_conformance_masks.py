@@ -7,28 +7,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from graphs.builders import CASES, Built
+from graphs.builders import CASES
 from graphs.expectations import EVERYTHING, bits, is_masked_copy, row_of, values
 from graphs.files import all_values, differences, stored_tensors
 from graphs.masked import LENIENT, MASKS
+from graphs.running import demand_runtime, run
 
 osp: Any = pytest.importorskip("onnxsparse")
 INSIDE = [name for name in CASES if not CASES[name].build().files]
 RUNNING = [name for name in INSIDE if CASES[name].build().runs]
 BARE = [name for name in INSIDE if CASES[name].family not in ("masked", "decoys")]
-
-
-def run(model: onnx.ModelProto, built: Built) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    # A constant operand is packed beforehand and then summed in another order than a computed one.
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(built.feeds))  # type: ignore[no-any-return]
 
 
 def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
@@ -72,6 +61,7 @@ MULTIPLIES = [name for name in RUNNING if name in BARE and not name.startswith("
 
 @pytest.mark.parametrize("name", MULTIPLIES)
 def test_masked_outputs_are_folded_outputs(name: str) -> None:
+    demand_runtime(name)
     built = CASES[name].build()
     masked = osp.insert_masks(built.model, pattern="2:4", allow=EVERYTHING).model
     folded = osp.fold_masks(masked)

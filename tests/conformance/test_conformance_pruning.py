@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from graphs.builders import CASES, Built, Expected
 from graphs.expectations import EVERYTHING, is_masked_copy, keep_mask, one_partition, row_of, values
 from graphs.files import differences, find
 from graphs.oracles import breaks_n_of_m, indices, keep_unstructured, scores_of
+from graphs.running import demand_runtime, run
 
 osp: Any = pytest.importorskip("onnxsparse")
 NAMES = list(CASES)
@@ -101,18 +100,10 @@ def test_rows_count_the_zeros(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in INSIDE if CASES[name].build().runs])
 def test_pruned_model_runs(name: str) -> None:
+    demand_runtime(name)
     built = CASES[name].build()
     result = osp.prune(built.model, pattern="2:4", allow=EVERYTHING)
     run(result.model, built)
-
-
-def run(model: onnx.ModelProto, built: Built) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(built.feeds))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.31, 0.7, 0.99])

@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 from onnx import ModelProto
 
+from onnxsparse.data.files import load_arrays
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, write_text
@@ -248,7 +249,7 @@ def compare(
         raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {str(seed)[:40]}")
     first, second = outputs.Session(_runnable(dense)), outputs.Session(_runnable(sparse))
     if data is not None:
-        arrays = dict(data) if isinstance(data, Mapping) else outputs.load_arrays(path_of(data, "data"))
+        arrays = dict(data) if isinstance(data, Mapping) else load_arrays(path_of(data, "data"))
         feeds = outputs.file_feeds(first, arrays, "the data" if isinstance(data, Mapping) else os.fspath(data), samples)
     else:
         feeds = outputs.random_feeds(first, samples or 8, seed, dict(dims or {}))

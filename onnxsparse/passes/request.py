@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Union
 
+from onnxsparse.data.files import load_arrays
 from onnxsparse.errors import LeftOutError, OptionError, PlanError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes import outputs
 from onnxsparse.passes.plan import Plan, make_plan
 from onnxsparse.passes.planfile import plan_from_file, read_plan, with_masks
 from onnxsparse.passes.rule import Rule
@@ -75,7 +75,7 @@ def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
 
 
 def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
-    arrays: Any = dict(masks) if isinstance(masks, Mapping) else outputs.load_arrays(path_of(masks, "masks"))
+    arrays: Any = dict(masks) if isinstance(masks, Mapping) else load_arrays(path_of(masks, "masks"))
     called = "masks" if isinstance(masks, Mapping) else os.fspath(masks)
     if not isinstance(arrays, Mapping):
         raise PlanError(f"{called} is a single array; masks come as an .npz with one array for each tensor name")

@@ -1,0 +1,88 @@
+"""Arrays with samples along the first axis, wherever they lie: in memory, mapped from a file, or in many files."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from onnxsparse.values import Array
+
+CACHE = 1 << 30
+"""Bytes of compressed files that are kept at a time."""
+
+
+class Kind(Protocol):
+    """What an array says of itself before it is read."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+class Column(Kind, Protocol):
+    """What can be asked for some of its samples."""
+
+    def __getitem__(self, rows: Any) -> Array: ...
+
+
+class Shelf:
+    """Arrays by key. Mapped ones stay; loaded ones go when there are too many bytes, the longest unused first."""
+
+    def __init__(self, limit: int = CACHE) -> None:
+        self._limit, self._held = limit, 0
+        self._mapped: dict[Any, Array] = {}
+        self._loaded: OrderedDict[Any, Array] = OrderedDict()
+
+    def get(self, key: Any, read: Callable[[], Array]) -> Array:
+        found = self._mapped.get(key)
+        if found is not None:
+            return found
+        if key in self._loaded:
+            self._loaded.move_to_end(key)
+            return self._loaded[key]
+        return self._keep(key, read())
+
+    def _keep(self, key: Any, array: Array) -> Array:
+        if is_mapped(array):
+            self._mapped[key] = array
+            return array
+        self._loaded[key] = array
+        self._held += array.nbytes
+        while self._held > self._limit and len(self._loaded) > 1:
+            self._held -= self._loaded.popitem(last=False)[1].nbytes
+        return array
+
+
+def is_mapped(array: Any) -> bool:
+    """Whether the bytes of an array are those of a file."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False
+
+
+class Joined:
+    """The arrays of several files as one, each opened when one of its samples is wanted."""
+
+    def __init__(self, parts: Sequence[Callable[[], Array]], counts: Sequence[int], like: Kind) -> None:
+        self._parts = parts
+        self._starts = np.concatenate([[0], np.cumsum(counts)])
+        self.shape = (int(self._starts[-1]), *like.shape[1:])
+        self.dtype = like.dtype
+
+    def __getitem__(self, rows: Any) -> Array:
+        wanted = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else np.asarray(rows)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self.shape[0]:
+            raise IndexError(f"rows {wanted.min()} to {wanted.max()} of {self.shape[0]} samples")
+        out = np.empty((len(wanted), *self.shape[1:]), self.dtype)
+        part_of = np.searchsorted(self._starts, wanted, "right") - 1
+        for part in np.unique(part_of):
+            here = np.flatnonzero(part_of == part)
+            out[here] = self._parts[part]()[wanted[here] - self._starts[part]]
+        return out

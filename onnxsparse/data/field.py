@@ -1,0 +1,108 @@
+"""What a model takes at one input, and how an array of the user's becomes that.
+
+1. Lossless widening within a family of numbers (int32 to int64, float16 to float32, bool to anything) is done silently.
+2. Floats are rounded to narrower floats, with a note.
+3. Nothing else is converted: whether bytes of an image are to be divided by 255 only the user knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import numpy as np
+
+from onnxsparse.errors import OptionError
+from onnxsparse.values import Array
+
+LABELS = "labels"
+"""The key of the labels in what `take` and `batch` give."""
+
+Shape = tuple[Optional[int], ...]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input as the model declares it. The first axis is the samples; None is a dimension that is free."""
+
+    name: str
+    dtype: str
+    shape: Shape
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The element type, where NumPy has it and a file can hold it."""
+        try:
+            found = np.dtype(self.dtype)
+        except TypeError:
+            found = np.dtype(object)
+        if found.kind not in "biufc":
+            raise OptionError(f"input '{self.name}' takes {self.dtype}, which training data cannot hold")
+        return found
+
+    def is_sample(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape can be samples along its first axis."""
+        return bool(self.shape) and len(shape) == len(self.shape) and _fits(shape[1:], self.shape[1:])
+
+    def is_whole(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape is all that the model declares, batch and all."""
+        return shape == self.shape
+
+    def demand_shape(self, shape: tuple[int, ...], source: str) -> None:
+        """Say what is wrong with an array that is neither."""
+        if self.is_sample(shape) or self.is_whole(shape):
+            return
+        if not self.shape:
+            wanted = "one number for all samples"
+        else:
+            wanted = f"[samples{''.join(', any' if size is None else f', {size}' for size in self.shape[1:])}]"
+        raise OptionError(f"array '{self.name}' of {source} has shape {list(shape)}, the model takes {wanted}")
+
+
+def _fits(shape: tuple[int, ...], declared: Shape) -> bool:
+    return all(wanted is None or size == wanted for size, wanted in zip(shape, declared))
+
+
+def demand_type(field: Field, found: np.dtype[Any], source: str) -> str:
+    """A note when numbers will be rounded, nothing when they stay; an error where a conversion would be a guess."""
+    wanted = field.numpy
+    if found == wanted or _widens(found, wanted):
+        return ""
+    if found.kind == wanted.kind == "f":
+        return f"array '{field.name}' of {source} is {found}; it is rounded to {wanted}"
+    raise OptionError(f"array '{field.name}' of {source} is {found}, the model takes {wanted}; {_way(found, wanted)}")
+
+
+def _widens(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    kinds = found.kind + wanted.kind
+    return found.kind in "biufc" and np.can_cast(found, wanted, "safe") and kinds not in ("uf", "if", "uc", "ic")
+
+
+def _way(found: np.dtype[Any], wanted: np.dtype[Any]) -> str:
+    cast = f"save it as {wanted} (.astype('{wanted}'))"
+    if found.kind in "ui" and wanted.kind == "f":
+        scaled = "divided by 255, less the mean, ..." if found.itemsize == 1 else "scaled, normalized, ..."
+        return f"prepare it as the model was trained ({scaled}) and {cast}"
+    if found.kind in "biufc" and wanted.kind in "biufc":
+        return f"if nothing is lost by it, {cast}"
+    return "save it as an array of plain numbers"
+
+
+def as_array(value: object, name: str, source: str) -> Array:
+    """An array of NumPy, of torch or any other framework, or a list; not copied where that can be."""
+    try:
+        array = _plain(value)
+    except Exception as error:  # whatever the framework makes of it
+        raise OptionError(f"'{name}' of {source} is not an array: {' '.join(str(error).split())[:200]}") from error
+    if array.dtype.kind not in "biufc":
+        raise OptionError(f"array '{name}' of {source} holds {array.dtype}, not plain numbers")
+    return array
+
+
+def _plain(value: Any) -> Array:
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    for step in ("detach", "cpu", "numpy"):  # a tensor that has a gradient or lies on a device needs all three
+        method = getattr(value, step, None)
+        value = method() if callable(method) else value
+    return np.asarray(value)

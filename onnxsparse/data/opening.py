@@ -1,0 +1,94 @@
+"""What the user calls their data, opened: a file, a folder, arrays, or a function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from onnxsparse.data.field import Field
+from onnxsparse.data.files import map_npy
+from onnxsparse.data.imported import import_function, names_function, running, told
+from onnxsparse.data.samples import LOOKED_AT, Samples, demand_finite
+from onnxsparse.data.sources import InMemory, NpyFolder, Npz, NpzFolder, Source, file_names
+from onnxsparse.data.stream import Stream, by_name
+from onnxsparse.errors import OptionError
+
+Data = Union[Samples, Stream]
+
+
+def open_data(source: Any, fields: Sequence[Field], labels: str | None = None, want_labels: bool = False) -> Data:
+    """Open training data for the inputs of a model, and look at its first samples.
+
+    `source` is a path (`.npz`, `.npy`, a folder of either), a mapping of arrays, one array for the only input, a
+    function without arguments, or `module:function`. `labels` names the array of the labels; without a name they are
+    looked for under the usual ones. With `want_labels` they have to be there.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        text = str(os.fspath(source))
+        if not os.path.exists(text) and names_function(text):
+            return _called(import_function(text), text, fields, labels, want_labels)
+        return _looked_at(Samples(_source_at(text, fields), fields, labels, want_labels))
+    if callable(source) and not isinstance(source, Mapping):
+        return _called(source, getattr(source, "__name__", "the function"), fields, labels, want_labels)
+    return _in_memory(source, "the data", fields, labels, want_labels)
+
+
+def _called(function: Any, name: str, fields: Sequence[Field], labels: str | None, want: bool) -> Data:
+    """What a function returns whole are samples; what it yields, and what any loader of batches does, is a stream."""
+    with running(name):
+        made = function()
+    if isinstance(made, (Mapping, tuple, np.ndarray)):
+        return _in_memory(made, name, fields, labels, want)
+    return Stream(function, made, name, fields, labels, want)
+
+
+def _in_memory(arrays: Any, called: str, fields: Sequence[Field], labels: str | None, want: bool) -> Samples:
+    return _looked_at(Samples(InMemory(by_name(arrays, fields, labels, called), called), fields, labels, want))
+
+
+def _looked_at(samples: Samples) -> Samples:
+    demand_finite(samples.take(np.arange(min(samples.count, LOOKED_AT))), samples.called)
+    return samples
+
+
+def _source_at(path: str, fields: Sequence[Field]) -> Source:
+    try:
+        if os.path.isdir(path):
+            return _folder(path, fields)
+    except OSError as error:
+        raise OptionError(f"{path} cannot be read: {told(error)}") from error
+    if path.endswith(".npy") and os.path.isfile(path):
+        return InMemory(_only(path, fields), path)
+    return Npz(_demand_file(path))
+
+
+def _demand_file(path: str) -> str:
+    if os.path.isfile(path):
+        return path
+    raise OptionError(
+        f"{path} is neither a file nor a folder; pass an .npz, an .npy, a folder of them or module:function"
+    )
+
+
+def _only(path: str, fields: Sequence[Field]) -> Mapping[str, Any]:
+    if len(fields) == 1:
+        return {fields[0].name: map_npy(path)}
+    names = ", ".join(field.name for field in fields)
+    raise OptionError(f"{path} is one array, but the model has inputs {names}; pass an .npz with their names")
+
+
+def _folder(path: str, fields: Sequence[Field]) -> Source:
+    files = sorted(file for file in os.listdir(path) if not file.startswith("."))
+    packed = [file for file in files if file.endswith(".npz")]
+    single = [file for file in files if file.endswith(".npy")]
+    named = {name for field in fields for name in file_names(field.name)}
+    if packed and named.intersection(single):
+        raise OptionError(f"{path} holds the inputs as .npy and files that end in .npz; keep one kind in the folder")
+    if packed:
+        return NpzFolder(path, packed)
+    if single:
+        return NpyFolder(path, single)
+    raise OptionError(f"{path} holds neither .npz nor .npy files")

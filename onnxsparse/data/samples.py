@@ -1,0 +1,170 @@
+"""Training data that can be asked for any of its samples.
+
+1. An array whose first axis counts the samples is taken by rows.
+2. An array that is not as long, but has the whole shape that the model declares, is the same for every sample.
+3. Arrays that are no input of the model are left alone, but for the labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.data.columns import Column
+from onnxsparse.data.field import LABELS, Field, demand_type
+from onnxsparse.data.sources import Source
+from onnxsparse.errors import OptionError
+from onnxsparse.values import Array
+
+USUAL = (LABELS, "label", "targets", "target", "y")
+"""Names under which labels are looked for when the user names none."""
+
+LOOKED_AT = 32
+Batch = dict[str, Array]
+
+
+class Samples:
+    """Samples by number. `take` gives arrays as the model takes them; `shared` names what is the same for all."""
+
+    def __init__(
+        self,
+        source: Source,
+        fields: Sequence[Field],
+        labels: str | None = None,
+        want: bool = False,
+        shared: Sequence[str] = (),
+    ) -> None:
+        self.fields, self._known_shared = tuple(fields), shared
+        self.called = source.called
+        self.notes: list[str] = source.notes
+        self._columns = {field.name: self._checked(source, field) for field in self.fields}
+        self._labels: Column | None = None
+        demanded = want or labels is not None
+        found = _labels_of(source, self.fields, labels, demanded)
+        column = None if found is None else source.column(found)
+        self.count = self._counted(column if demanded else None)
+        self.shared = tuple(field.name for field in self.fields if not self._is_by_rows(field))
+        self.notes += [_shared_note(name, self.called, self._columns[name]) for name in self.shared]
+        if column is not None and found is not None:
+            self._accept(column, found, demanded)
+
+    @property
+    def has_labels(self) -> bool:
+        return self._labels is not None
+
+    def take(self, rows: Array) -> Batch:
+        """The samples of these numbers: one C-contiguous array for each input, and the labels under `LABELS`."""
+        rows = np.asarray(rows, dtype=np.int64)
+        batch = {field.name: self._taken(field, rows) for field in self.fields}
+        if self._labels is not None:
+            batch.setdefault(LABELS, self.labels(rows))
+        return batch
+
+    def labels(self, rows: Array) -> Array:
+        """The labels alone, as int64."""
+        assert self._labels is not None
+        return np.asarray(self._labels[np.asarray(rows, dtype=np.int64)], np.int64, order="C")
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over names, types and shapes, and the first, the middle and the last sample."""
+        digest = hashlib.sha256(str(self.count).encode())
+        add_to(digest, self.take(np.array([0, self.count // 2, self.count - 1])))
+        return digest.hexdigest()
+
+    def _taken(self, field: Field, rows: Array) -> Array:
+        column = self._columns[field.name]
+        found = column[...] if field.name in self.shared else column[rows]
+        with np.errstate(over="ignore"):  # what becomes infinite by it is found by `demand_finite`
+            return np.asarray(found, field.numpy, order="C")
+
+    def _checked(self, source: Source, field: Field) -> Column:
+        column = source.demand(field.name, "an input of the model")
+        note = demand_type(field, column.dtype, source.called)
+        self.notes += [note] if note else []
+        field.demand_shape(column.shape, source.called)
+        return column
+
+    def _counted(self, labels: Column | None) -> int:
+        by_rows = {field: self._columns[field.name] for field in self.fields if self._may_be_rows(field)}
+        sure = {f.name: c.shape[0] for f, c in by_rows.items() if not f.is_whole(c.shape)}
+        if labels is not None and labels.shape:
+            sure["the labels"] = labels.shape[0]
+        counts = sure or {field.name: column.shape[0] for field, column in by_rows.items()}
+        if not counts:
+            raise OptionError(
+                f"no input of the model has samples along its first axis, so {self.called} cannot hold any"
+            )
+        first = next(iter(counts))
+        for name, count in counts.items():
+            if count != counts[first]:
+                raise OptionError(f"{self.called} has {counts[first]} samples of '{first}', but {count} of '{name}'")
+        if not counts[first]:
+            raise OptionError(f"{self.called} has no samples: its arrays are empty along their first axis")
+        return counts[first]
+
+    def _may_be_rows(self, field: Field) -> bool:
+        shape = self._columns[field.name].shape
+        return field.is_sample(shape) and not (field.name in self._known_shared and field.is_whole(shape))
+
+    def _is_by_rows(self, field: Field) -> bool:
+        return self._may_be_rows(field) and self._columns[field.name].shape[0] == self.count
+
+    def _accept(self, column: Column, name: str, demanded: bool) -> None:
+        """Take the labels; those that nobody asked for may also be of no use."""
+        problem = _problem(column, self.count)
+        if problem and demanded:
+            raise OptionError(f"labels '{name}' of {self.called} {problem}")
+        if problem:
+            self.notes.append(f"'{name}' of {self.called} is not used as labels: it {problem}")
+            return
+        self._labels = column
+
+
+def _labels_of(source: Source, fields: Iterable[Field], labels: str | None, demanded: bool) -> str | None:
+    inputs = {field.name for field in fields}
+    if LABELS in inputs and labels not in (None, LABELS):
+        raise OptionError(f"the model has an input '{LABELS}', which is then what the labels are; leave '{labels}' out")
+    if labels is not None:
+        source.demand(labels, "the labels")
+        return labels
+    usual = [name for name in USUAL if (name == LABELS or name not in inputs) and source.has(name)]
+    if usual or not demanded:
+        return usual[0] if usual else None
+    source.demand(LABELS, "the labels; name theirs, or train without labels")
+    return None
+
+
+def _problem(column: Column, count: int) -> str:
+    if column.dtype.kind not in "bui":
+        return f"are {column.dtype}, not the numbers of classes; save them as int64"
+    if not column.shape or column.shape[0] != count:
+        return f"have shape {list(column.shape)}, but there are {count} samples"
+    return ""
+
+
+def _shared_note(name: str, source: str, column: Column) -> str:
+    return (
+        f"'{name}' of {source} is the same for every sample: its shape is {list(column.shape)}, as the model declares"
+    )
+
+
+def demand_finite(batch: Batch, source: str) -> None:
+    """NaN and infinity in training data come from a mistake, and every weight would be NaN after one step."""
+    for name, array in batch.items():
+        if array.dtype.kind not in "fc" or np.isfinite(array).all():
+            continue
+        where = tuple(int(place[0]) for place in np.nonzero(~np.isfinite(array)))
+        row = f" in sample {where[0]}" if where else ""
+        raise OptionError(f"input '{name}' of {source} holds NaN or infinity{row}; clean the data first")
+
+
+def add_to(digest: Any, batch: Batch) -> None:
+    """Add a batch to a digest: names, types, shapes and bytes."""
+    for name in sorted(batch):
+        array = batch[name]
+        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(array.tobytes())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxsparse.engines.ort import shapes
+from onnxsparse.engines.ort import value_shapes
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, operator
 from onnxsparse.engines.ort.writer import Writer
 
@@ -31,7 +31,7 @@ def apply(model: ModelProto, trained: set[str]) -> list[str]:
     """Rewrite a throw-away copy whose input shapes are fixed, in place. Returns a line for each node that refused."""
     notes: list[str] = []
     for _ in range(ROUNDS):
-        shapes.infer(model)
+        value_shapes.infer(model)
         changed, notes = _round(model, View.of(model, trained))
         _drop_unread(model.graph, trained)
         if not changed:

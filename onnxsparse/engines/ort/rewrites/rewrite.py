@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import get_attribute_value
 
 from onnxsparse.engines.ort.writer import Writer
@@ -22,7 +22,7 @@ class View:
     constants: dict[str, TensorProto] = field(default_factory=dict)
     opset: int = 17
     gradients: set[str] = field(default_factory=set)
-    """Values through which a gradient has to flow: they depend on a trained weight."""
+    """Values through which a gradient has to flow: they depend on a trained weight, and an output depends on them."""
     read: set[str] = field(default_factory=set)
     """Values that a node or the graph's caller reads."""
 
@@ -32,7 +32,8 @@ class View:
         view = cls(opset=max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")))
         for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
             kind = value.type.tensor_type
-            view.types[value.name] = kind.elem_type
+            if kind.elem_type:
+                view.types[value.name] = kind.elem_type
             if all(dim.HasField("dim_value") for dim in kind.shape.dim) and kind.HasField("shape"):
                 view.shapes[value.name] = tuple(dim.dim_value for dim in kind.shape.dim)
         for tensor in model.graph.initializer:
@@ -41,10 +42,7 @@ class View:
                 view.constants[tensor.name] = tensor
         view.read = {name for node in model.graph.node for name in node.input}
         view.read |= {value.name for value in model.graph.output}
-        view.gradients = set(trained)
-        for node in model.graph.node:
-            if any(name in view.gradients for name in node.input):
-                view.gradients.update(name for name in node.output if view.types.get(name, 1) in _FLOATS)
+        view.gradients = _reached(model.graph, trained, view.types) & _reaching(model.graph, view.types)
         return view
 
     def constant(self, name: str) -> Array | None:
@@ -60,6 +58,22 @@ class View:
 
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def _reached(graph: GraphProto, trained: set[str], types: dict[str, int]) -> set[str]:
+    found = set(trained)
+    for node in graph.node:
+        if any(name in found for name in node.input):
+            found.update(name for name in node.output if types.get(name, TensorProto.FLOAT) in _FLOATS)
+    return found
+
+
+def _reaching(graph: GraphProto, types: dict[str, int]) -> set[str]:
+    found = {value.name for value in graph.output if types.get(value.name, TensorProto.FLOAT) in _FLOATS}
+    for node in reversed(graph.node):
+        if any(name in found for name in node.output):
+            found.update(name for name in node.input if types.get(name, TensorProto.FLOAT) in _FLOATS)
+    return found
 
 
 class Rewrite(ABC):

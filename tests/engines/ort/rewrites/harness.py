@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from onnxsparse.engines.ort import library, rewrites, shapes
+from onnxsparse.engines.ort import library, rewrites, value_shapes
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.values import Array
 
@@ -85,7 +85,7 @@ class Case:
 def check(case: Case, tolerance: float = 1e-2, exact: float = 1e-4) -> ModelProto:
     """Hold the rewritten graph against the plain one; returns the rewritten model."""
     model = case.model()
-    shapes.infer(model)
+    value_shapes.infer(model)
     original = ModelProto.FromString(model.SerializeToString())
     notes = rewrites.apply(model, set(case.trained()))
     assert not notes, notes
@@ -97,6 +97,19 @@ def check(case: Case, tolerance: float = 1e-2, exact: float = 1e-4) -> ModelProt
     if case.trained():
         worst = gradient_error(original, model, case)
         assert worst < tolerance, f"the gradient is off by {worst:.3g}"
+    return model
+
+
+def refused(case: Case) -> list[str]:
+    """What is said of a graph that cannot be rewritten."""
+    model = case.model()
+    return rewrites.apply(model, set(case.trained()))
+
+
+def rewritten(case: Case, trained: set[str]) -> ModelProto:
+    """The rewritten graph with other weights trained."""
+    model = case.model()
+    assert not rewrites.apply(model, trained)
     return model
 
 

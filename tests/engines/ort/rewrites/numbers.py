@@ -1,0 +1,21 @@
+"""Random arrays for the tests of rewrites."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxsparse.values import Array
+
+_RANDOM = np.random.default_rng(3)
+
+
+def floats(*shape: int) -> Array:
+    return _RANDOM.standard_normal(shape).astype(np.float32)
+
+
+def positive(*shape: int) -> Array:
+    return (_RANDOM.random(shape) + 0.5).astype(np.float32)
+
+
+def whole(*values: int) -> Array:
+    return np.array(values, np.int64)

@@ -1,47 +1,69 @@
 # `make demo` and `make test` are all that is needed on a fresh machine with Python 3.9 or newer.
 PYTHON ?= python3
 VENV ?= .venv
-BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# The engine that trains brings an older onnxruntime and cannot live beside the newest one: a second environment has that.
+PLAIN ?= $(VENV)-runtime
+PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PINS := pyproject.toml constraints.txt
 
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-venv test-runtime test-all lint bench clean
 
 help:
-	@echo "make demo      install and prune a small trained network, with its accuracy before and after"
-	@echo "make test      install and run the tests"
-	@echo "make test-all  the slow tests and those that download models, too"
-	@echo "make lint      ruff and mypy"
-	@echo "make bench     time and memory, file to file"
-	@echo "make clean     remove what the others made"
+	@echo "make demo          install and prune a small trained network, with its accuracy before and after"
+	@echo "make test          install and run the tests, with the engine that trains and with the newest onnxruntime"
+	@echo "make test-venv     the first half: the tests in $(VENV)"
+	@echo "make test-runtime  the second half: the tests in $(PLAIN)"
+	@echo "make test-all      the slow tests and those that download models, too"
+	@echo "make lint          ruff and mypy"
+	@echo "make bench         time and memory, file to file"
+	@echo "make clean         remove what the others made"
 
-# One stamp for each set of extras, renewed when what it was made from changes.
-$(VENV)/pyvenv.cfg:
-	$(PYTHON) -m venv $(VENV)
+%/pyvenv.cfg:
+	$(PYTHON) -m venv $*
 
-$(VENV)/.demo: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[runtime]' 'scikit-learn>=1.3'
+# One stamp for each set of extras, renewed when what it was made from changes. The first one says which extra the
+# environment has: `ort` where pip finds the engine for this Python and machine, otherwise `runtime`.
+$(VENV)/.engine: $(VENV)/pyvenv.cfg $(PINS)
+	@$(VENV)/bin/python -m pip uninstall --quiet --yes onnxruntime 2>/dev/null
+	@if $(VENV)/bin/python $(PIP) onnxruntime-training-cpu 2>/dev/null; then echo ort > $@; \
+	else echo runtime > $@; echo "pip finds no onnxruntime-training-cpu for this Python: tests that train are skipped"; fi
+
+$(VENV)/.demo: $(VENV)/.engine
+	$(VENV)/bin/python $(PIP) --editable ".[$$(cat $<)]" 'scikit-learn>=1.3'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[runtime,dev]'
+$(VENV)/.dev: $(VENV)/.engine
+	$(VENV)/bin/python $(PIP) --editable ".[$$(cat $<),dev]"
+	@touch $@
+
+$(PLAIN)/.test: $(PLAIN)/pyvenv.cfg $(PINS)
+	$(PLAIN)/bin/python $(PIP) --editable '.[runtime,test]'
 	@touch $@
 
 demo: $(VENV)/.demo
-	$(BIN)/python tools/demo.py
+	$(VENV)/bin/python tools/demo.py
 
-test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+# Where `.venv` has no engine, it has the newest onnxruntime already.
+test: test-venv
+	@if grep --quiet ort $(VENV)/.engine; then $(MAKE) --no-print-directory test-runtime; fi
 
-test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -m ''
+test-venv: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest
+
+test-runtime: $(PLAIN)/.test
+	$(PLAIN)/bin/python -m pytest
+
+test-all: $(VENV)/.dev $(PLAIN)/.test
+	$(VENV)/bin/python -m pytest -m ''
+	$(PLAIN)/bin/python -m pytest -m ''
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy --strict
 
 bench: $(VENV)/.dev
-	$(BIN)/python tools/bench_files.py
+	$(VENV)/bin/python tools/bench_files.py
 
 clean:
-	rm -rf $(VENV) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PLAIN) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

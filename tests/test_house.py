@@ -24,7 +24,7 @@ MATHEMATICS = {
 LEVELS: tuple[set[str], ...] = (
     {"errors", "progress", "version"},
     {"graph"} | MATHEMATICS,
-    {"engines", "targets", "calibration", "data", "losses", "optimizers"},
+    {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers"},
     {"passes"},
     {"recipes", "modifiers"},
     {"api"},

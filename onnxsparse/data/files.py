@@ -11,9 +11,10 @@ import math
 import os
 import struct
 import warnings
+import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -43,8 +44,9 @@ class Header:
 class ArrayFile(Mapping[str, Any]):
     """The arrays of an .npz, each read when it is asked for, and how large each says it is."""
 
-    def __init__(self, path: str, loaded: Any) -> None:
+    def __init__(self, path: str, loaded: Any, file: IO[bytes]) -> None:
         self._path, self._loaded = path, loaded
+        self._close = weakref.finalize(self, file.close)
         self._entries = {_bare(entry.filename): entry for entry in loaded.zip.infolist()}
         self.sizes = {name: entry.file_size for name, entry in self._entries.items()}
 
@@ -61,8 +63,11 @@ class ArrayFile(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._loaded.files)
 
-    def close(self) -> None:
-        self._loaded.close()
+    def __enter__(self) -> ArrayFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
 
     def stored(self, name: str) -> bool:
         """Whether the bytes of an array lie in the file as they are."""
@@ -133,9 +138,13 @@ def load_arrays(path: str) -> Any:
     """An .npy as one array, an .npz as a mapping; nothing in either is ever executed."""
     if not os.path.isfile(path):
         raise OptionError(f"{path} is not a file; pass an .npz or .npy")
-    with reading(path):
-        loaded = np.load(path, allow_pickle=False)
-        return loaded if isinstance(loaded, np.ndarray) else ArrayFile(path, loaded)
+    with reading(path), ExitStack() as open_files:
+        file = open_files.enter_context(open(path, "rb"))  # NumPy leaves its own open when it fails
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        open_files.pop_all()
+        return ArrayFile(path, loaded, file)
 
 
 def open_npz(path: str) -> ArrayFile:

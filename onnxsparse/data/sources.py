@@ -11,7 +11,7 @@ from typing import Any
 
 from onnxsparse.data.columns import CACHE, Column, Joined, Shelf
 from onnxsparse.data.field import as_array
-from onnxsparse.data.files import ArrayFile, Header, map_npy, open_npz
+from onnxsparse.data.files import Header, map_npy, open_npz
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.values import Array
 
@@ -67,14 +67,14 @@ class Npz(Source):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self._file = open_npz(path)
+        self._names = _names(path)
 
     @property
     def names(self) -> Sequence[str]:
-        return list(self._file)
+        return self._names
 
     def column(self, name: str) -> Column:
-        return self._file.mapped(name)
+        return _read(self.called, name)
 
 
 class NpzFolder(Source):
@@ -84,12 +84,12 @@ class NpzFolder(Source):
         super().__init__(folder)
         self._paths = [os.path.join(folder, file) for file in files]
         self._limit, self._shelf = limit, Shelf(limit)
-        self._first = open_npz(self._paths[0])
+        self._names = _names(self._paths[0])
         self._packed = 0
 
     @property
     def names(self) -> Sequence[str]:
-        return list(self._first)
+        return self._names
 
     def column(self, name: str) -> Column:
         headers = [self._header(path, name) for path in self._paths]
@@ -102,14 +102,11 @@ class NpzFolder(Source):
         return Joined(parts, [header.shape[0] for header in headers], headers[0])
 
     def _header(self, path: str, name: str) -> Header:
-        file = open_npz(path)
-        try:
+        with open_npz(path) as file:
             if name not in file:
                 raise OptionError(f"{path} has no array '{name}', unlike {self._paths[0]}")
             self._packed += 0 if file.stored(name) else file.sizes[name]
             return file.header(name)
-        finally:
-            file.close()
 
     def _demand_like(self, path: str, name: str, header: Header, first: Header) -> None:
         if (
@@ -132,11 +129,13 @@ class NpzFolder(Source):
 
 
 def _read(path: str, name: str) -> Array:
-    file: ArrayFile = open_npz(path)
-    try:
+    with open_npz(path) as file:
         return file.mapped(name)
-    finally:
-        file.close()
+
+
+def _names(path: str) -> list[str]:
+    with open_npz(path) as file:
+        return list(file)
 
 
 class NpyFolder(Source):

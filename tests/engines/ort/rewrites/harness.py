@@ -147,7 +147,7 @@ class Differences:
         )
 
     def _run(self, directions: dict[str, Array], step: float) -> list[Array]:
-        feeds = {name: (self.weights[name] + step * directions[name]).astype(np.float32) for name in self.names}
+        feeds = {name: np.asarray(self.weights[name] + step * directions[name], np.float32) for name in self.names}
         return list(self.session.run(self.outputs, {"x": self.case.inputs[0], **feeds}))
 
 

@@ -10,7 +10,7 @@ from onnx import helper
 
 from onnxsparse.engines.ort import library, rewrites, value_shapes
 from onnxsparse.values import Array
-from tests.engines.ort.rewrites.harness import Case, check, engine_gradients
+from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -111,3 +111,16 @@ def test_the_edge_of_a_domain_is_no_trap(op: str) -> None:
 
 def test_a_large_arc_tangent_keeps_its_value() -> None:
     check(Case("Atan", [np.array([-3e9, -1e-3, 1e-20, 7e4], np.float32)]), tolerance=np.inf, exact=1e-7)
+
+
+@pytest.mark.parametrize("given", [{}, {"alpha": 1.7}], ids=str)
+def test_swish_is_written_with_what_older_runtimes_have(given: dict[str, float]) -> None:
+    x = uniform(3, 4)
+    model = Case("Swish", [x], given, opset=24).model()
+    value_shapes.infer(model)
+    assert not rewrites.apply(model, {"w"})
+    model.opset_import[0].version = 21
+    expected = x / (1 + np.exp(-given.get("alpha", 1.0) * x))
+    np.testing.assert_allclose(outputs(model, Case("Swish", [x]))[0], expected, rtol=1e-5)
+    gradient = engine_gradients(model, Case("Swish", [x]), {"y": np.ones_like(x)})["w"]
+    assert np.abs(gradient).min() > 0

@@ -1,0 +1,57 @@
+"""Elements picked by constants, written as Gather.
+
+Compress(x, c) = Gather(x, where c)
+ReverseSequence(x, n): row t of sequence b is x[n[b] - 1 - t] for t < n[b], and x[t] after it
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.writer import Writer
+from onnxsparse.values import Array
+
+
+class Compress(Rewrite):
+    """Where the condition is a constant."""
+
+    operators = ("Compress",)
+
+    def write(self, node: NodeProto, view: View, writer: Writer) -> str | None:
+        x, axis, chosen = node.input[0], attributes(node).get("axis"), view.constant(node.input[1])
+        if chosen is None:
+            return "its condition is not constant"
+        if axis is None:
+            x = writer.node("Reshape", x, writer.constant([-1]))
+        places = writer.constant(np.flatnonzero(chosen), "places", "int64")
+        writer.node("Gather", x, places, to=node.output[0], axis=axis or 0)
+        return None
+
+
+class ReverseSequence(Rewrite):
+    """Where the lengths are constants."""
+
+    operators = ("ReverseSequence",)
+
+    def write(self, node: NodeProto, view: View, writer: Writer) -> str | None:
+        shape, lengths = view.shapes.get(node.input[0]), view.constant(node.input[1])
+        if shape is None or lengths is None:
+            return "its shape is not known, or its lengths are not constant"
+        batch_first = attributes(node).get("batch_axis", 1) == 0
+        places = _reversed(lengths, shape[1 if batch_first else 0])
+        sequences = np.arange(len(lengths))[:, None]
+        flat = sequences * shape[1] + places if batch_first else (places * shape[1] + sequences).T
+        rows = writer.node("Reshape", node.input[0], writer.constant([shape[0] * shape[1], math.prod(shape[2:])]))
+        picked = writer.node("Gather", rows, writer.constant(flat.reshape(-1)), axis=0)
+        writer.node("Reshape", picked, writer.constant(shape, "shape", "int64"), to=node.output[0])
+        return None
+
+
+def _reversed(lengths: Array, steps: int) -> Array:
+    """For each sequence and step the step that goes there."""
+    step, length = np.arange(steps)[None, :], lengths.reshape(-1, 1)
+    return np.where(step < length, length - 1 - step, step)

@@ -1,0 +1,26 @@
+"""What training makes small, as definitions in numpy. `parse` turns a word into a loss, `available` lists them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from onnxsparse import plugins
+from onnxsparse.losses.distill import scale_of
+from onnxsparse.losses.loss import Loss
+
+__all__ = ["Loss", "available", "mixed", "parse", "scale_of"]
+
+
+def parse(text: str) -> Loss:
+    """Return the loss that a text such as `cross-entropy` or `kl:temperature=4` stands for."""
+    return cast(Loss, plugins.parse("losses", text))
+
+
+def available() -> list[plugins.Entry]:
+    """Describe every loss."""
+    return plugins.available("losses")
+
+
+def mixed(task: float, distillation: float, hardness: float) -> float:
+    """Both terms together: `hardness` is the share of the distillation."""
+    return (1.0 - hardness) * task + hardness * distillation

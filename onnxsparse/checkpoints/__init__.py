@@ -1,0 +1,8 @@
+"""States of a run, saved so that a killed run goes on where the newest whole one was written."""
+
+from __future__ import annotations
+
+from onnxsparse.checkpoints.folder import clean, newest, save
+from onnxsparse.checkpoints.reading import Checkpoint
+
+__all__ = ["Checkpoint", "clean", "newest", "save"]

@@ -1,0 +1,200 @@
+"""Recurrent layers: one forward layer for each direction, or single steps where the engine knows no layer.
+
+1. The engine differentiates forward LSTM and GRU layers of the usual activations whose weights need a gradient.
+2. A backward layer is a forward one on the reversed sequence; two directions are two layers, joined.
+3. Whatever else there is (RNN, other activations, clipping, peepholes, coupled gates) is written step by step.
+4. A layer whose weights need no gradient kills the process: a trained tensor times zero is added to them.
+5. Sequences of different lengths are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from onnx import NodeProto
+
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.shorthand import gather, given, part, result
+from onnxsparse.engines.ort.rewrites.unrolled import ACTIVATIONS, Cell, unroll
+from onnxsparse.engines.ort.writer import Writer
+
+LONGEST = 256
+"""Steps that are written one by one at most."""
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The inputs of a layer by name, time first, and its sizes."""
+
+    op: str
+    x: str
+    w: str
+    r: str
+    b: str | None
+    h: str
+    c: str | None
+    p: str | None
+    time: int
+    batch: int
+    size: int
+    directions: int
+    options: dict[str, Any]
+
+    @property
+    def activations(self) -> list[str]:
+        named = self.options.get("activations") or _USUAL[self.op] * self.directions
+        return [str(name) for name in named]
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether the engine's own layer does it."""
+        same = [name.lower() for name in self.activations] == [
+            name.lower() for name in _USUAL[self.op] * self.directions
+        ]
+        odd = self.options.get("clip") or self.options.get("input_forget") or self.p
+        return self.op != "RNN" and same and not odd
+
+
+class Recurrent(Rewrite):
+    """LSTM, GRU and RNN."""
+
+    operators = ("LSTM", "GRU", "RNN")
+
+    def write(self, node: NodeProto, view: View, writer: Writer) -> str | None:
+        refusal = _refusal(node, view)
+        if refusal or _is_right(node, view):
+            return refusal
+        layer = _read(node, view, writer)
+        if not layer.is_usual:
+            unknown = {name.lower() for name in layer.activations} - set(ACTIVATIONS)
+            if unknown or layer.time > LONGEST:
+                return f"it has {layer.time} steps, or unknown activations ({', '.join(sorted(unknown))})"
+        parts = [_one(_side(layer, side, writer), side, writer) for side in range(layer.directions)]
+        _join(node, layer, parts, writer)
+        return None
+
+
+def _refusal(node: NodeProto, view: View) -> str | None:
+    x = view.shapes.get(node.input[0])
+    if x is None or any(name not in view.shapes for name in node.input[1:3]):
+        return "its shapes are not known"
+    lengths = given(node, 4)
+    if lengths:
+        stored = view.constant(lengths)
+        if stored is None or (stored != x[attributes(node).get("layout", 0)]).any():
+            return "its sequences have different lengths"
+    return None
+
+
+def _is_right(node: NodeProto, view: View) -> bool:
+    """Whether this is what the engine wants already."""
+    options, states = attributes(node), 2 if node.op_type == "LSTM" else 1
+    plain = options.get("direction", "forward") == "forward" and not options.get("layout")
+    whole = len(node.output) == states + 1 and all(node.output)
+    begun = all(given(node, 5 + state) for state in range(states)) and not given(node, 4)
+    trained = all(name in view.gradients for name in node.input[1:3])
+    usual = not (options.get("clip") or options.get("input_forget") or options.get("activations") or given(node, 7))
+    return node.op_type != "RNN" and plain and whole and begun and trained and usual
+
+
+def _read(node: NodeProto, view: View, writer: Writer) -> _Layer:
+    options = attributes(node)
+    turned = options.get("layout", 0) == 1
+    first, second, _ = view.shapes[node.input[0]]
+    time, batch = (second, first) if turned else (first, second)
+    directions, rows, _ = view.shapes[node.input[1]]
+    size = rows // _GATES[node.op_type]
+    states = [
+        _state(writer, given(node, place), (directions, batch, size), turned)
+        for place in (5, *([6] if node.op_type == "LSTM" else []))
+    ]
+    x = writer.node("Transpose", node.input[0], perm=(1, 0, 2)) if turned else node.input[0]
+    w, r = (_anchored(writer, name, view) for name in node.input[1:3])
+    cell = states[1] if len(states) > 1 else None
+    peepholes, bias = given(node, 7), given(node, 3)
+    return _Layer(node.op_type, x, w, r, bias, states[0], cell, peepholes, time, batch, size, directions, options)
+
+
+def _state(writer: Writer, name: str | None, shape: tuple[int, ...], turned: bool) -> str:
+    if name is None:
+        return writer.constant(np.zeros(shape, np.float32), "state")
+    return writer.node("Transpose", name, perm=(1, 0, 2)) if turned else name
+
+
+def _anchored(writer: Writer, name: str, view: View) -> str:
+    if name in view.gradients:
+        return name
+    stored = sorted(tensor.name for tensor in writer.graph.initializer if tensor.name in view.gradients)
+    if not stored:
+        return name
+    trained = min(stored, key=lambda one: int(np.prod(view.shapes[one])))
+    flat = writer.node("Reshape", trained, writer.constant([-1], "flat", np.int64))
+    total = writer.node("ReduceSum", flat, writer.constant([0], "axes", np.int64), keepdims=0)
+    return writer.node("Add", name, writer.node("Mul", total, writer.constant(0.0, "nothing")))
+
+
+def _backwards(layer: _Layer, side: int) -> bool:
+    return side == 1 or layer.options.get("direction") == "reverse"
+
+
+def _side(layer: _Layer, side: int, writer: Writer) -> _Layer:
+    """One direction, as a forward layer."""
+    names = {name: getattr(layer, name) for name in ("w", "r", "b", "h", "c", "p")}
+    if layer.directions > 1:
+        names = {key: name and part(writer, name, side, side + 1, 0) for key, name in names.items()}
+    x = gather(writer, layer.x, np.arange(layer.time)[::-1], 0) if _backwards(layer, side) else layer.x
+    return replace(layer, x=x, **names)
+
+
+def _one(layer: _Layer, side: int, writer: Writer) -> list[str]:
+    """Results (time, 1, batch, size), (1, batch, size) and, for LSTM, the last cell, of a forward layer."""
+    if layer.is_usual:
+        inputs = [layer.x, layer.w, layer.r, layer.b or "", "", layer.h, *([layer.c] if layer.c else [])]
+        stems = ("every", "last", "cell")[: 3 if layer.c else 2]
+        kept = {key: layer.options[key] for key in ("linear_before_reset",) if key in layer.options}
+        made = [writer.fresh(stem) for stem in stems]
+        results = writer.many(layer.op, *inputs, to=made, hidden_size=layer.size, **kept)
+    else:
+        results = unroll(writer, _cell(layer, side))
+    if _backwards(layer, side):
+        results = [gather(writer, results[0], np.arange(layer.time)[::-1], 0), *results[1:]]
+    return results
+
+
+def _cell(layer: _Layer, side: int) -> Cell:
+    count, options = len(_USUAL[layer.op]), layer.options
+    chosen = slice(side * count, side * count + count)
+    alphas, betas = _numbers(layer, "alpha"), _numbers(layer, "beta")
+    functions = list(zip((name.lower() for name in layer.activations), alphas, betas))[chosen]
+    return Cell(
+        op=layer.op,
+        names={key: getattr(layer, key) for key in ("x", "w", "r", "b", "h", "c", "p")},
+        time=layer.time,
+        size=layer.size,
+        functions=functions,
+        clip=options.get("clip"),
+        coupled=bool(options.get("input_forget", 0)),
+        reset_last=bool(options.get("linear_before_reset", 0)),
+    )
+
+
+def _numbers(layer: _Layer, key: str) -> list[float | None]:
+    """Each activation's `alpha` or `beta`: they are listed only for the activations that have one."""
+    listed = list(layer.options.get(f"activation_{key}", []))
+    taking = [name.lower() in ACTIVATIONS and key in ACTIVATIONS[name.lower()][1] for name in layer.activations]
+    return [listed.pop(0) if takes and listed else None for takes in taking]
+
+
+def _join(node: NodeProto, layer: _Layer, parts: list[list[str]], writer: Writer) -> None:
+    turned = layer.options.get("layout", 0) == 1
+    for place, pieces in enumerate(zip(*parts)):
+        name = result(node, place)
+        if name:
+            axis, order = (1, (2, 0, 1, 3)) if place == 0 else (0, (1, 0, 2))
+            joined = writer.node("Concat", *pieces, axis=axis) if len(pieces) > 1 else pieces[0]
+            writer.node("Transpose" if turned else "Identity", joined, to=name, perm=order if turned else None)

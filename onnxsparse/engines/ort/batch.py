@@ -1,0 +1,140 @@
+"""Whether the copy does the same at the training batch as the user's file does sample by sample.
+
+1. Every float output at batch B has to be the B single outputs, joined along one of its axes.
+2. A difference counts against how much the output moves from sample to sample, so that mixed samples are seen where
+   outputs are nearly alike; a little rounding is allowed.
+3. Where a batch of 1 is baked into constants they are changed: shapes of Reshape and Expand, initial states, and
+   constants that are joined with the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from onnx import NodeProto, TensorProto, numpy_helper
+from onnx.helper import make_node
+
+from onnxsparse.engines.ort.draft import Draft
+from onnxsparse.engines.ort.reach import downstream
+from onnxsparse.engines.ort.scopes import Names
+from onnxsparse.values import Array
+
+SPREAD, ROUNDING, HALF_ROUNDING = 2e-2, 2e-4, 2e-2
+_STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
+
+
+def difference(name: str, batched: Array, singles: Mapping[int, Array], batch: int, rounding: float) -> str:
+    """What is wrong with an output at a batch, in words; '' if nothing is. `singles` are outputs by place."""
+    first = next(iter(singles.values()))
+    if batched.dtype.kind != "f":
+        return ""
+    if batch == 1:
+        axes = [0] if batched.shape == first.shape else []
+    else:
+        axes = [axis for axis in range(first.ndim) if batched.shape == _joined(first.shape, axis, batch)]
+    if not axes:
+        if batched.shape == first.shape and all(np.array_equal(first, other) for other in singles.values()):
+            return ""  # it does not depend on the samples
+        return f"output '{name}' has shape {list(batched.shape)} for {batch} samples and {list(first.shape)} for one"
+    far = min(_furthest(batched, singles, axis, batch) for axis in axes)
+    allowed = _allowed(list(singles.values()), rounding)
+    return "" if far <= allowed else f"output '{name}' differs by {far:.3g} (where {allowed:.3g} would be rounding)"
+
+
+def _joined(shape: tuple[int, ...], axis: int, batch: int) -> tuple[int, ...]:
+    return (*shape[:axis], shape[axis] * batch, *shape[axis + 1 :])
+
+
+def _furthest(batched: Array, singles: Mapping[int, Array], axis: int, batch: int) -> float:
+    far = 0.0
+    for place, single in singles.items():
+        if single.size:
+            width = single.shape[axis] if single.ndim else 1
+            index = (slice(None),) * axis + (slice(place * width, (place + 1) * width),)
+            mine = batched[index] if batch > 1 else batched
+            far = max(far, _distance(mine.astype(np.float64), single.astype(np.float64)))
+    return far
+
+
+def _distance(mine: Array, theirs: Array) -> float:
+    same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
+    with np.errstate(all="ignore"):
+        gaps = np.where(same, 0.0, np.abs(mine - theirs))
+    return float(np.where(np.isnan(gaps), np.inf, gaps).max())
+
+
+def _allowed(singles: Sequence[Array], rounding: float) -> float:
+    numbers = np.stack([np.where(np.isfinite(one), one, 0.0).astype(np.float64) for one in singles])
+    if not numbers.size:
+        return 0.0
+    spread = float(np.abs(numbers - numbers.mean(0)).max())
+    return max(SPREAD * spread if len(singles) > 1 else 0.0, rounding * float(np.abs(numbers).max()), 1e-7)
+
+
+def widen(draft: Draft, batch: int, sampled: set[str]) -> bool:
+    """Take a batch of 1 out of the constants; whether any was found. `sampled` are inputs with an axis of samples."""
+    names, moving = Names(draft.graph), downstream(draft.graph, sampled)
+    stored = draft.tensors()
+    nodes: list[NodeProto] = []
+    found = False
+    for node in draft.graph.node:
+        before = _widened(draft, node, batch, moving, stored, names)
+        found |= before is not None
+        nodes += [*(before or []), node]
+    if found:
+        draft.place(nodes)
+    return found
+
+
+def _widened(
+    draft: Draft, node: NodeProto, batch: int, moving: set[str], stored: Mapping[str, TensorProto], names: Names
+) -> list[NodeProto] | None:
+    """Nodes to put before this one, after its inputs were changed; None if it holds no batch."""
+    if node.op_type in ("Reshape", "Expand") and node.input[0] in moving:
+        return _wider_shape(draft, node, batch, stored, names)
+    if node.op_type in _STATES:
+        slots = [slot for slot in _STATES[node.op_type] if slot < len(node.input) and node.input[slot]]
+        return _repeated(draft, node, [slot for slot in slots if node.input[slot] not in moving], 1, batch, names)
+    if node.op_type == "Concat" and any(name in moving for name in node.input):
+        slots = [slot for slot, name in enumerate(node.input) if name in stored and _leads(stored[name])]
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        return _repeated(draft, node, slots if axis else [], 0, batch, names)
+    return None
+
+
+def _wider_shape(
+    draft: Draft, node: NodeProto, batch: int, stored: Mapping[str, TensorProto], names: Names
+) -> list[NodeProto] | None:
+    if node.input[1] not in stored:
+        return None
+    sizes = numpy_helper.to_array(stored[node.input[1]]).copy()
+    if not sizes.size or sizes[0] < 1 or (node.op_type == "Expand" and sizes[0] != 1):
+        return None
+    sizes[0] *= batch
+    node.input[1] = _constant(draft, sizes, names)
+    return []
+
+
+def _leads(tensor: TensorProto) -> bool:
+    return len(tensor.dims) > 1 and tensor.dims[0] == 1
+
+
+def _repeated(
+    draft: Draft, node: NodeProto, slots: Sequence[int], axis: int, batch: int, names: Names
+) -> list[NodeProto] | None:
+    """An Expand before each of the inputs."""
+    made = []
+    for slot in slots:
+        sizes = np.ones(3 if axis else len(draft.tensors()[node.input[slot]].dims), np.int64)
+        sizes[axis] = batch
+        wide = names.fresh(f"{node.input[slot]}_batch")
+        made.append(make_node("Expand", [node.input[slot], _constant(draft, sizes, names)], [wide]))
+        node.input[slot] = wide
+    return made or None
+
+
+def _constant(draft: Draft, value: Array, names: Names) -> str:
+    name = names.fresh("batch_shape")
+    draft.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
+    return name

@@ -1,0 +1,232 @@
+"""From any exported model to a graph that can be trained: a copy that is thrown away afterwards.
+
+1. Functions are inlined, stored tensors lifted, everything is computed in float32 (`lift`, `precision`).
+2. For the training batch: branches taken, shapes fixed, the operator set fitted, constants folded (`branches`,
+   `shapes`, `versions`, `fold`).
+3. Outputs and their taps are the signals (`taps`, `signals`).
+4. The result is compared with the user's file, sample by sample (`batch`). Where it differs at the batch, a batch of 1
+   is taken out of the constants; where it differs still, the batch is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from onnxsparse.engines.ort.batch import HALF_ROUNDING, ROUNDING, difference, widen
+from onnxsparse.engines.ort.branches import take_branches
+from onnxsparse.engines.ort.draft import Draft
+from onnxsparse.engines.ort.fold import fold
+from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
+from onnxsparse.engines.ort.precision import single
+from onnxsparse.engines.ort.reach import downstream, reduce_to, upstream
+from onnxsparse.engines.ort.samples import Samples
+from onnxsparse.engines.ort.scopes import Names
+from onnxsparse.engines.ort.sessions import Runner
+from onnxsparse.engines.ort.shapes import declare, fix_inputs, shapes_of
+from onnxsparse.engines.ort.signals import Signal, choose, reached
+from onnxsparse.engines.ort.taps import taps
+from onnxsparse.engines.ort.versions import fit_version
+from onnxsparse.errors import ModelError
+from onnxsparse.values import Array
+
+CHECKED, MEASURED = 6, 3
+
+Input = tuple[str, np.dtype[Any], tuple[int, ...]]
+
+
+@dataclass
+class Prepared:
+    """A graph to train. `weights` are its trained initializers and their tags, `signals` its outputs, `inputs` what has
+    to be fed; `fed` are those among them that come from the dense model. `batch` may be 1."""
+
+    model: ModelProto
+    weights: dict[str, str]
+    signals: list[Signal]
+    batch: int
+    inputs: list[Input]
+    fed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unreached: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """What the user's file gives, sample by sample, and how exact a copy can be."""
+
+    places: list[int]
+    outputs: dict[str, dict[int, Array]]
+    rounding: float
+
+
+def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], batch: int) -> Prepared:
+    """Prepare a complete model, which is changed. Stored tensors to train carry their tag as `doc_string`."""
+    given = Samples(model.graph, samples)
+    truth = _truth(model, given, batch)
+    draft = _lifted(model, tags, given)
+    problems: list[str] = []
+    for size, way in _ways(batch):
+        try:
+            made = _at(draft.copy(), given, size, way)
+            problem = _differs(made, given, truth) if made is not None else "no batch is stored in it"
+        except ModelError as error:
+            made, problem = None, str(error)
+        if made is not None and not problem:
+            return _finished(made, draft, tags, batch, problems)
+        problems.append(f"at batch {size}: {problem}")
+    raise ModelError(f"no graph to train could be made that does what the model does ({problems[-1]})")
+
+
+def _ways(batch: int) -> Iterator[tuple[int, str]]:
+    if batch > 1:
+        yield from ((batch, "as it is"), (batch, "widened"), (batch, "folded and widened"))
+    yield 1, "as it is"
+
+
+def _truth(model: ModelProto, samples: Samples, batch: int) -> _Truth:
+    names = [value.name for value in model.graph.output]
+    places = sorted({int(place) for place in np.linspace(0, min(batch, samples.count) - 1, CHECKED)})
+    if batch == 1:
+        places = list(range(min(CHECKED, samples.count)))
+    runner = Runner(model)
+    outputs: dict[str, dict[int, Array]] = {name: {} for name in names}
+    for place in places:
+        for name, value in runner(samples.one(place)).items():
+            if isinstance(value, np.ndarray):
+                outputs[name][place] = value
+    kinds = {tensor.data_type for tensor in model.graph.initializer}
+    kinds |= {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
+    half = bool(kinds & {TensorProto.FLOAT16, TensorProto.BFLOAT16})
+    return _Truth(places, outputs, HALF_ROUNDING if half else ROUNDING)
+
+
+def _lifted(model: ModelProto, tags: set[str], samples: Samples) -> Draft:
+    draft = Draft(inline_functions(model))
+    lift(draft, tags)
+    single(draft)
+    fix_numbers(draft, samples)
+    return draft
+
+
+def _at(draft: Draft, samples: Samples, batch: int, way: str) -> Prepared | None:
+    """The copy for a batch; None where there is nothing to widen."""
+    widened = way != "as it is"
+    step = 1 if widened else batch
+    take_branches(draft, [samples.many(step, start) for start in _starts(step, samples.count)])
+    lift(draft, set(draft.tags.values()))
+    tapped = _tapped(draft)
+    outputs = [value.name for value in draft.graph.output]
+    reduce_to(draft.model, [*outputs, *(name for names in tapped.values() for name in names)])
+    if way == "folded and widened":
+        _fit(draft, samples.many(1))
+    if widened and not widen(draft, batch, {name for name in samples.arrays if samples.sampled(name)}):
+        return None
+    if widened:
+        draft.note("a batch of 1 was stored in it and was taken out of the copy")
+    _fit(draft, samples.many(batch))
+    return _described(draft, samples, batch, outputs, tapped)
+
+
+def _fit(draft: Draft, feed: Mapping[str, Array]) -> None:
+    fix_inputs(draft, feed)
+    fit_version(draft)
+    lift(draft, set(draft.tags.values()))
+    fold(draft)
+
+
+def _starts(batch: int, count: int) -> list[int]:
+    """Where the first few batches begin; the last is the first turned round when there are too few samples."""
+    whole = list(range(0, max(1, count - batch + 1), batch))[:8]
+    return whole if len(whole) > 1 else [0, count // 2] if count > 1 else [0]
+
+
+def _tapped(draft: Draft) -> dict[str, list[str]]:
+    graph = draft.graph
+    moving = downstream(graph, [value.name for value in graph.input])
+    stored = {tensor.name for tensor in graph.initializer}
+    made = {name for node in graph.node for name in node.output if name}
+    constants = frozenset((made | stored) - moving)
+    return {value.name: taps(graph, value.name, constants) for value in graph.output}
+
+
+def _described(
+    draft: Draft, samples: Samples, batch: int, outputs: Sequence[str], tapped: Mapping[str, Sequence[str]]
+) -> Prepared:
+    feeds = [samples.many(batch, start) for start in _starts(batch, samples.count)[:MEASURED]]
+    shapes = shapes_of(draft.model, feeds)
+    signals = choose(draft.graph, outputs, tapped, draft.tags, shapes)
+    found = reached(draft.graph, signals, draft.tags, shapes)
+    weights = {name: tag for name, tag in draft.tags.items() if name in found}
+    _name_nodes(draft)
+    declare(draft, shapes)
+    return Prepared(draft.model, weights, signals, batch, [], notes=draft.notes)
+
+
+def _name_nodes(draft: Draft) -> None:
+    names, seen = Names(draft.graph), set()
+    for node in draft.graph.node:
+        if not node.name or node.name in seen:
+            node.name = names.fresh(node.name or f"{node.op_type}_{node.output[0]}")
+        seen.add(node.name)
+
+
+def _differs(made: Prepared, samples: Samples, truth: _Truth) -> str:
+    """How the copy differs from the user's file, in words."""
+    names = [name for name in truth.outputs if _made(made.model, name)]
+    runner = Runner(made.model, names, fold=False)
+    if made.batch > 1:
+        batched = runner(samples.many(made.batch))
+        return _first_difference(batched, truth, made.batch, truth.places)
+    for place in truth.places:
+        problem = _first_difference(runner(samples.one(place)), truth, 1, [place])
+        if problem:
+            return problem
+    return ""
+
+
+def _first_difference(outputs: Mapping[str, Any], truth: _Truth, batch: int, places: Sequence[int]) -> str:
+    for name, value in outputs.items():
+        singles = {place: truth.outputs[name][place] for place in places if place in truth.outputs[name]}
+        if singles and isinstance(value, np.ndarray):
+            problem = difference(name, value, singles, batch, truth.rounding)
+            if problem:
+                return problem
+    return ""
+
+
+def _made(model: ModelProto, name: str) -> bool:
+    return any(name in node.output for node in model.graph.node)
+
+
+def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems: Sequence[str]) -> Prepared:
+    """Only the signals are outputs; every tag is a weight or has a reason."""
+    if made.batch != batch:
+        made.notes.append(f"trained one sample at a time, because {problems[0]}")
+    reduce_to(made.model, [signal.name for signal in made.signals])
+    made.inputs = [
+        (
+            value.name,
+            np.dtype(tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+            tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim),
+        )
+        for value in made.model.graph.input
+    ]
+    trained = set(made.weights.values())
+    used = upstream(draft.graph, [value.name for value in draft.graph.output])
+    named = {tag: name for name, tag in draft.tags.items()}
+    for tag in sorted(tags - trained):
+        made.unreached[tag] = _reason(named.get(tag), used)
+    return made
+
+
+def _reason(name: str | None, used: set[str]) -> str:
+    if name is None:
+        return "it is not stored as a tensor of its own"
+    if name not in used:
+        return "no output depends on it"
+    return "nothing that can be matched depends on it: a branch no sample takes, or whole numbers only"

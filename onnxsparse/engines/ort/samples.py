@@ -1,0 +1,82 @@
+"""The samples a graph is prepared with: one at a time as the user's file takes them, or many at once.
+
+1. An array whose first axis is longer than the declared first size holds samples along it, and so does one whose first
+   size is not declared.
+2. An array of exactly the declared shape, whose first size is fixed, is shared by all samples (a state, a mask).
+3. A number without axes is shared; given as a row of numbers, each sample has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import GraphProto, TensorProto, ValueInfoProto
+
+from onnxsparse.errors import OptionError
+from onnxsparse.values import Array
+
+
+class Samples:
+    def __init__(self, graph: GraphProto, arrays: Mapping[str, Array]) -> None:
+        stored = {tensor.name for tensor in graph.initializer}
+        declared = [value for value in graph.input if value.name not in stored]
+        missing = [value.name for value in declared if value.name not in arrays]
+        if missing:
+            raise OptionError(f"the samples have no array for the input '{missing[0]}' of the model")
+        self.arrays = {value.name: np.asarray(arrays[value.name]) for value in declared}
+        self._unit = {value.name: _unit(value, self.arrays[value.name]) for value in declared}
+        lengths = [len(self.arrays[name]) // unit for name, unit in self._unit.items() if unit]
+        self.count = min(lengths, default=1)
+        self._ranks = {value.name: _rank(value) for value in declared}
+
+    def sampled(self, name: str) -> bool:
+        """Whether the input differs from sample to sample."""
+        return bool(self._unit[name])
+
+    def one(self, index: int) -> dict[str, Array]:
+        """What a single run of the user's file takes."""
+        return {name: self._part(name, [index]) for name in self.arrays}
+
+    def many(self, batch: int, start: int = 0) -> dict[str, Array]:
+        """`batch` samples in one run, counted round."""
+        return {name: self._part(name, self.places(batch, start)) for name in self.arrays}
+
+    def places(self, batch: int, start: int = 0) -> list[int]:
+        return [(start + step) % self.count for step in range(batch)]
+
+    def without(self, names: set[str]) -> None:
+        for name in names:
+            del self.arrays[name], self._unit[name]
+
+    def _part(self, name: str, places: list[int]) -> Array:
+        array, unit = self.arrays[name], self._unit[name]
+        if not unit:
+            return array
+        if self._ranks[name] == 0:
+            return np.asarray(array[places[0]])
+        return np.concatenate([array[place * unit : (place + 1) * unit] for place in places])
+
+
+def _rank(value: ValueInfoProto) -> int | None:
+    kind = value.type.tensor_type
+    return len(kind.shape.dim) if kind.HasField("shape") else None
+
+
+def _unit(value: ValueInfoProto, array: Array) -> int:
+    """How much of the first axis belongs to one sample; 0 where the array is shared."""
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or kind.elem_type == TensorProto.STRING:
+        raise OptionError(
+            f"the input '{value.name}' of the model is no tensor of numbers, which cannot be trained with"
+        )
+    if array.ndim == 0:
+        return 0
+    if not kind.HasField("shape"):
+        return 1
+    if len(kind.shape.dim) == 0:
+        return 1
+    size = kind.shape.dim[0].dim_value
+    if size <= 0:
+        return 1
+    return 0 if len(array) == size else size

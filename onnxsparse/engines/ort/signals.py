@@ -1,0 +1,90 @@
+"""Signals: the values of the copy that are matched to the dense model's.
+
+1. A float output of fixed shape is one, if trained weights have a say in it; so are its taps.
+2. For any other output (whole numbers, a shape that data decides) the walk goes back to the nearest values that are
+   floats of fixed shape; these are taps of it.
+3. A weight is reached if a signal depends on it by way of floats alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import GraphProto
+
+from onnxsparse.engines.ort.reach import downstream, upstream
+from onnxsparse.engines.ort.scopes import reads
+from onnxsparse.engines.ort.shapes import Shaped
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A value of the copy, the output of the user's graph it belongs to, and its kind: output, tap or cut."""
+
+    name: str
+    original: str
+    kind: str
+
+
+class Moving:
+    """Which values depend on trained weights, on inputs, on both."""
+
+    def __init__(self, graph: GraphProto, trained: Iterable[str]) -> None:
+        self.trained = set(trained)
+        self.by_weights = downstream(graph, self.trained)
+        self.by_data = downstream(graph, [value.name for value in graph.input])
+
+    def both(self, name: str) -> bool:
+        return name in self.by_weights and name in self.by_data
+
+
+def fixed_float(name: str, shapes: Mapping[str, Shaped]) -> bool:
+    shaped = shapes.get(name)
+    return shaped is not None and shaped.is_float and shaped.sizes is not None
+
+
+def choose(
+    graph: GraphProto,
+    outputs: Sequence[str],
+    tapped: Mapping[str, Sequence[str]],
+    trained: Iterable[str],
+    shapes: Mapping[str, Shaped],
+) -> list[Signal]:
+    """The signals of a folded graph; `tapped` holds the taps of each output."""
+    moving, found = Moving(graph, trained), {}
+    for name in outputs:
+        if moving.both(name) and fixed_float(name, shapes):
+            found[name] = Signal(name, name, "output")
+    for name in outputs:
+        extra = tapped.get(name, ()) if name in found else frontier(graph, name, moving, shapes)
+        for tap in extra:
+            if moving.both(tap) and fixed_float(tap, shapes):
+                found.setdefault(tap, Signal(tap, name, "tap"))
+    return list(found.values())
+
+
+def frontier(graph: GraphProto, name: str, moving: Moving, shapes: Mapping[str, Shaped]) -> list[str]:
+    """The nearest float values of fixed shape before a value, as far as weights and data have a say in them."""
+    makers = {output: node for node in graph.node for output in node.output if output}
+    found: dict[str, None] = {}
+    seen, pending = set(), [name]
+    while pending:
+        value = pending.pop(0)
+        if value in seen or value not in moving.by_weights or value not in makers:
+            continue
+        seen.add(value)
+        if moving.both(value) and fixed_float(value, shapes):
+            found.setdefault(value)
+        else:
+            pending += reads(makers[value])
+    return list(found)
+
+
+def reached(
+    graph: GraphProto, signals: Iterable[Signal], trained: Iterable[str], shapes: Mapping[str, Shaped]
+) -> set[str]:
+    """The trained weights that a gradient comes to."""
+    values = {name for node in graph.node for name in node.output if name} | set(trained)
+    through = {name for name in values if name not in shapes or shapes[name].is_float}
+    return upstream(graph, [signal.name for signal in signals], through) & set(trained)

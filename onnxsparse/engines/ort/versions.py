@@ -1,0 +1,103 @@
+"""The copy's operator set becomes one the training engine loads: 13 to 21, and IR 8 to 10.
+
+1. Older operator sets are converted to 13 by onnx; constants that this makes have to be lifted again.
+2. Newer ones are only relabelled: every operator must mean in 21 what it means there, which its schema tells: the same
+   inputs, outputs and attributes (types may have been added). Operators that are new are inlined where their schema
+   holds a function, and named where not.
+"""
+
+from __future__ import annotations
+
+import onnx
+import onnx.inliner
+import onnx.version_converter
+from onnx import ModelProto, NodeProto
+from onnx.defs import OpSchema
+
+from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.draft import Draft, keep
+from onnxsparse.engines.ort.scopes import scopes
+from onnxsparse.engines.ort.sessions import one_line
+from onnxsparse.errors import ModelError
+
+FIRST_OPSET, FIRST_IR = 13, 8
+_OWN = ("", "ai.onnx")
+
+
+def fit_version(draft: Draft) -> None:
+    """Convert or relabel the draft; afterwards it may hold Constant nodes again."""
+    given = draft.opset
+    if given < FIRST_OPSET:
+        _upgrade(draft)
+    elif given > library.LAST_OPSET:
+        _relabel(draft)
+    draft.model.ir_version = min(max(draft.model.ir_version, FIRST_IR), library.LAST_IR)
+    if draft.opset != given:
+        draft.note(f"its operator set {given} was taken to {draft.opset} in the copy")
+
+
+def _upgrade(draft: Draft) -> None:
+    draft.model.ir_version = max(draft.model.ir_version, FIRST_IR)
+    try:
+        draft.model = onnx.version_converter.convert_version(draft.model, FIRST_OPSET)
+    except Exception as error:  # the converter is C++ and raises what it likes
+        raise ModelError(
+            f"the model's operator set {draft.opset} cannot be converted to {FIRST_OPSET}: {one_line(error)}"
+        ) from error
+
+
+def _relabel(draft: Draft) -> None:
+    given = draft.opset
+    unknown = _unknown(draft.model, given)
+    if unknown:
+        draft.model = _expanded(draft.model, unknown)
+        unknown = _unknown(draft.model, given)
+    if unknown:
+        raise ModelError(
+            f"the training engine knows operator sets up to {library.LAST_OPSET}, and the model (operator set {given}) "
+            f"uses {', '.join(sorted(unknown))} as it was defined later; export it with an operator set of "
+            f"{library.LAST_OPSET} or less"
+        )
+    others = [entry for entry in draft.model.opset_import if entry.domain not in _OWN]
+    keep(draft.model.opset_import, [onnx.helper.make_opsetid("", library.LAST_OPSET), *others])
+
+
+def _unknown(model: ModelProto, opset: int) -> set[str]:
+    nodes = [node for graph in scopes(model.graph) for node in graph.node if node.domain in _OWN]
+    return {node.op_type for node in nodes if not _same_before(node, opset)}
+
+
+def _same_before(node: NodeProto, opset: int) -> bool:
+    """Whether the node means the same in the last operator set that the engine knows."""
+    new, old = _schema(node.op_type, opset), _schema(node.op_type, library.LAST_OPSET)
+    if new is None or old is None or old.deprecated:
+        return False
+    if new.since_version <= library.LAST_OPSET:
+        return True
+    used = {attribute.name for attribute in node.attribute}
+    defaults = all(_default(new, name) == _default(old, name) for name in old.attributes)
+    fits = len(node.input) <= old.max_input and len(node.output) <= old.max_output
+    names = [one.name for one in old.inputs] == [one.name for one in new.inputs][: len(old.inputs)]
+    return defaults and fits and names and used <= set(old.attributes) and set(old.attributes) <= set(new.attributes)
+
+
+def _schema(op: str, opset: int) -> OpSchema | None:
+    try:
+        return onnx.defs.get_schema(op, opset)
+    except Exception:  # SchemaError, which has moved between versions of onnx
+        return None
+
+
+def _default(schema: OpSchema, name: str) -> bytes:
+    entry = schema.attributes.get(name)
+    return entry.default_value.SerializeToString() if entry is not None else b"absent"
+
+
+def _expanded(model: ModelProto, operators: set[str]) -> ModelProto:
+    """The operators in the words of their schema's function, where they have one."""
+    try:
+        return onnx.inliner.inline_selected_functions(
+            model, [("", op) for op in sorted(operators)], inline_schema_functions=True
+        )
+    except Exception:  # an onnx without this, or an operator without a function
+        return model

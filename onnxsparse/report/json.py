@@ -21,13 +21,13 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 
 def to_json(report: Report) -> str:
-    return json.dumps(_finite(to_dict(report)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(finite(to_dict(report)), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON has no infinity: such a figure is null."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -64,7 +64,7 @@ def test_all_comes_back(tmp_path: Path) -> None:
     assert found.arrays["fortran"].flags.writeable
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.dictionaries(st.text(max_size=20), hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, min_side=0)), max_size=4),
     st.dictionaries(
@@ -333,7 +333,7 @@ def demand_whole(folder: Path, saved: int) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_killed_at_any_moment_the_newest_is_whole(tmp_path: Path, repository: Path) -> None:
     chance = random.Random(5)
-    for number in range(12):
+    for number in range(8):
         folder = tmp_path / str(number)
         process = writer(folder, "x", repository)
         assert process.stdout is not None

@@ -37,7 +37,7 @@ class Moment:
     seed: int = 0
 
     def uniform(self, shape: tuple[int, ...], stream: int = 0) -> Array:
-        """Random numbers between 0 and 1, without the ends: the same whenever, and in whatever order, they are drawn."""
+        """Random numbers between 0 and 1, without the ends: the same whenever and in whatever order they are drawn."""
         name = np.frombuffer(hashlib.sha256(self.name.encode()).digest()[:8], dtype="<u8")
         counter = np.array([0, stream, self.step, int(name[0])], np.uint64)
         raw = np.random.Philox(key=self.seed, counter=counter).random_raw(math.prod(shape))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.rewrite import View, attributes
-from onnxsparse.engines.ort.writer import Writer
-
-_AXES_ARE_AN_INPUT = 18  # since this opset; for ReduceSum since 13
 
 
 def reduced(node: NodeProto, view: View) -> tuple[int, ...] | None:
@@ -28,13 +23,6 @@ def reduced(node: NodeProto, view: View) -> tuple[int, ...] | None:
     return tuple(sorted({int(axis) % len(shape) for axis in axes}))
 
 
-def keeps(node: NodeProto) -> int:
+def keeps(node: NodeProto) -> bool:
     """Whether the reduced axes stay, with length 1."""
-    return int(attributes(node).get("keepdims", 1))
-
-
-def reduce(op: str, x: str, axes: Sequence[int], keepdims: int, writer: Writer, to: str | None = None) -> str:
-    """A reduction along at least one axis, said the way the opset wants it."""
-    if op == "ReduceSum" or writer.opset >= _AXES_ARE_AN_INPUT:
-        return writer.node(op, x, writer.constant(list(axes), "axes", "int64"), to=to, keepdims=keepdims)
-    return writer.node(op, x, to=to, axes=list(axes), keepdims=keepdims)
+    return bool(attributes(node).get("keepdims", 1))

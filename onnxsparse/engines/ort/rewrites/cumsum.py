@@ -13,6 +13,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.shorthand import part, reshape
 from onnxsparse.engines.ort.writer import Writer
 
 _PIECE = 512
@@ -29,9 +30,9 @@ class CumSum(Rewrite):
             return "its shape or its axis is not known"
         place, given = int(axis.reshape(())) % len(shape), attributes(node)
         sizes = (math.prod(shape[:place]), shape[place], math.prod(shape[place + 1 :]))
-        flat = writer.node("Reshape", node.input[0], writer.constant(sizes))
+        flat = reshape(writer, node.input[0], sizes)
         summed = _running(flat, sizes, bool(given.get("exclusive", 0)), bool(given.get("reverse", 0)), writer)
-        writer.node("Reshape", summed, writer.constant(shape, "shape", "int64"), to=node.output[0])
+        reshape(writer, summed, shape, to=node.output[0])
         return None
 
 
@@ -41,13 +42,13 @@ def _running(x: str, sizes: tuple[int, int, int], exclusive: bool, reverse: bool
         return writer.node("MatMul", writer.constant(_triangle(length, exclusive, reverse)), x)
     pieces = -(-length // _PIECE)
     pads = writer.constant([0, 0, 0, 0, pieces * _PIECE - length, 0])
-    cut = writer.node("Reshape", writer.node("Pad", x, pads), writer.constant([before, pieces, _PIECE, after]))
+    cut = reshape(writer, writer.node("Pad", x, pads), [before, pieces, _PIECE, after])
     within = writer.node("MatMul", writer.constant(_triangle(_PIECE, exclusive, reverse)), cut)
     totals = writer.node("ReduceSum", cut, writer.constant([2]), keepdims=0)
     others = _running(totals, (before, pieces, after), True, reverse, writer)
-    others = writer.node("Reshape", others, writer.constant([before, pieces, 1, after]))
-    whole = writer.node("Reshape", writer.node("Add", within, others), writer.constant([before, -1, after]))
-    return writer.node("Slice", whole, writer.constant([0]), writer.constant([length]), writer.constant([1]))
+    others = reshape(writer, others, [before, pieces, 1, after])
+    whole = reshape(writer, writer.node("Add", within, others), [before, -1, after])
+    return part(writer, whole, 0, length, 1)
 
 
 def _triangle(length: int, exclusive: bool, reverse: bool) -> np.ndarray:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.shorthand import reshape
 from onnxsparse.engines.ort.writer import Writer
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
@@ -134,7 +135,7 @@ def _grouped(operand: _Operand, groups: list[list[str]], writer: Writer) -> str:
     sizes = operand.sizes()
     moved = _moved(operand, [letter for group in groups for letter in group], writer)
     shape = [math.prod(sizes[letter] for letter in group) for group in groups]
-    return writer.node("Reshape", moved.name, writer.constant(shape))
+    return reshape(writer, moved.name, shape)
 
 
 def _moved(operand: _Operand, letters: list[str], writer: Writer) -> _Operand:
@@ -146,4 +147,4 @@ def _moved(operand: _Operand, letters: list[str], writer: Writer) -> _Operand:
 
 
 def _shaped(name: str, letters: list[str], shape: list[int], writer: Writer) -> _Operand:
-    return _Operand(writer.node("Reshape", name, writer.constant(shape, "shape", "int64")), letters, shape)
+    return _Operand(reshape(writer, name, shape), letters, shape)

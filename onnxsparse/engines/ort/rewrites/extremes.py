@@ -14,6 +14,7 @@ from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.axes import reduced
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View
+from onnxsparse.engines.ort.rewrites.shorthand import part, reshape
 from onnxsparse.engines.ort.writer import Writer
 
 
@@ -41,7 +42,7 @@ class Extremes(Rewrite):
             picked, _ = writer.many(
                 "TopK", rows, writer.constant([1]), to=ends, largest=int(node.op_type == "ReduceMax")
             )
-        writer.node("Reshape", picked, writer.constant(out, "shape", "int64"), to=node.output[0])
+        reshape(writer, picked, out, to=node.output[0])
         return None
 
 
@@ -51,18 +52,14 @@ def _rows(x: str, shape: tuple[int, ...], axes: tuple[int, ...], writer: Writer)
         x = writer.node("Transpose", x, perm=order)
     sizes = [shape[axis] for axis in order]
     kept = math.prod(sizes[: len(shape) - len(axes)])
-    return writer.node("Reshape", x, writer.constant([kept, math.prod(shape[axis] for axis in axes)]))
+    return reshape(writer, x, [kept, math.prod(shape[axis] for axis in axes)])
 
 
 def _product(rows: str, length: int, writer: Writer) -> str:
     while length > 1:
         half = length // 2
-        times = writer.node("Mul", _part(rows, 0, half, writer), _part(rows, half, 2 * half, writer))
+        times = writer.node("Mul", part(writer, rows, 0, half, 1), part(writer, rows, half, 2 * half, 1))
         if length % 2:
-            times = writer.node("Concat", times, _part(rows, 2 * half, length, writer), axis=1)
+            times = writer.node("Concat", times, part(writer, rows, 2 * half, length, 1), axis=1)
         rows, length = times, half + length % 2
     return rows
-
-
-def _part(rows: str, start: int, end: int, writer: Writer) -> str:
-    return writer.node("Slice", rows, writer.constant([start]), writer.constant([end]), writer.constant([1]))

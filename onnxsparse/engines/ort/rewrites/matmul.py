@@ -10,6 +10,7 @@ from __future__ import annotations
 from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.shorthand import reshape
 from onnxsparse.engines.ort.writer import Writer
 
 
@@ -25,10 +26,9 @@ class MatMul(Rewrite):
             return "the shapes of its values are not known"
         if len(left) > 1 and len(right) > 1:
             return None
-        a = writer.node("Reshape", a, writer.constant([1, *left])) if len(left) == 1 else a
-        b = writer.node("Reshape", b, writer.constant([*right, 1])) if len(right) == 1 else b
-        shape = writer.constant(out, "shape", "int64")
-        writer.node("Reshape", writer.node("MatMul", a, b), shape, to=node.output[0])
+        a = reshape(writer, a, [1, *left]) if len(left) == 1 else a
+        b = reshape(writer, b, [*right, 1]) if len(right) == 1 else b
+        reshape(writer, writer.node("MatMul", a, b), out, to=node.output[0])
         return None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.shorthand import gather, reshape
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.values import Array
 
@@ -26,9 +27,8 @@ class Compress(Rewrite):
         if chosen is None:
             return "its condition is not constant"
         if axis is None:
-            x = writer.node("Reshape", x, writer.constant([-1]))
-        places = writer.constant(np.flatnonzero(chosen), "places", "int64")
-        writer.node("Gather", x, places, to=node.output[0], axis=axis or 0)
+            x = reshape(writer, x, [-1])
+        gather(writer, x, np.flatnonzero(chosen), axis or 0, to=node.output[0])
         return None
 
 
@@ -45,9 +45,8 @@ class ReverseSequence(Rewrite):
         places = _reversed(lengths, shape[1 if batch_first else 0])
         sequences = np.arange(len(lengths))[:, None]
         flat = sequences * shape[1] + places if batch_first else (places * shape[1] + sequences).T
-        rows = writer.node("Reshape", node.input[0], writer.constant([shape[0] * shape[1], math.prod(shape[2:])]))
-        picked = writer.node("Gather", rows, writer.constant(flat.reshape(-1)), axis=0)
-        writer.node("Reshape", picked, writer.constant(shape, "shape", "int64"), to=node.output[0])
+        rows = reshape(writer, node.input[0], [shape[0] * shape[1], math.prod(shape[2:])])
+        reshape(writer, gather(writer, rows, flat.reshape(-1), 0), shape, to=node.output[0])
         return None
 
 

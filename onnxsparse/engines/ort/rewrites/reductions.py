@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.axes import keeps, reduce, reduced
+from onnxsparse.engines.ort.rewrites.axes import keeps, reduced
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.shorthand import reduce, reshape
 from onnxsparse.engines.ort.writer import Writer
 
 _NATIVE = ("ReduceSum", "ReduceMean")
@@ -30,6 +31,8 @@ class Reductions(Rewrite):
             return None
         if axes is None or shape is None:
             return "its axes or the shapes of its values are not known"
+        if not view.shapes[node.input[0]] and op not in _NATIVE:
+            return "it reduces a scalar"
         if not axes:
             writer.node("Identity", node.input[0], to=to)
         elif op in _KEEPING:
@@ -41,14 +44,14 @@ class Reductions(Rewrite):
     def _keep(self, node: NodeProto, axes: tuple[int, ...], shape: tuple[int, ...], writer: Writer) -> None:
         named = len(node.input) > 1 or "axes" in attributes(node)
         if not (keeps(node) and named):
-            kept = reduce(node.op_type, node.input[0], axes, 1, writer)
-            writer.node("Reshape", kept, writer.constant(shape, "shape", "int64"), to=node.output[0])
+            kept = reduce(writer, node.op_type, node.input[0], axes)
+            reshape(writer, kept, shape, to=node.output[0])
 
 
-def _sum(op: str, x: str, axes: tuple[int, ...], keepdims: int, writer: Writer, to: str) -> None:
+def _sum(op: str, x: str, axes: tuple[int, ...], keep: bool, writer: Writer, to: str) -> None:
     if op == "ReduceLogSum":
-        writer.node("Log", reduce("ReduceSum", x, axes, keepdims, writer), to=to)
+        writer.node("Log", reduce(writer, "ReduceSum", x, axes, keep), to=to)
         return
     # not Mul(x, x): the engine fails on a trained tensor that one node reads twice
     of = writer.node("Abs", x) if op == "ReduceL1" else writer.node("Pow", x, writer.constant(2.0))
-    reduce("ReduceSum", of, axes, keepdims, writer, to)
+    reduce(writer, "ReduceSum", of, axes, keep, to)

@@ -18,6 +18,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.shorthand import gather, reshape
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.values import Array
 
@@ -42,17 +43,17 @@ class Scatter(Rewrite):
         rounds = _rounds(rows)
         if len(rounds) > _ROUNDS:
             return f"more than {_ROUNDS} updates go to one place"
-        whole = writer.node("Reshape", data, writer.constant([-1, width]))
-        updates = writer.node("Reshape", updates, writer.constant([-1, width]))
+        whole = reshape(writer, data, [-1, width])
+        updates = reshape(writer, updates, [-1, width])
         for chosen in rounds:
             whole = _round(op, whole, rows[chosen], updates, chosen, writer)
-        writer.node("Reshape", whole, writer.constant(shape, "shape", "int64"), to=node.output[0])
+        reshape(writer, whole, shape, to=node.output[0])
         return None
 
 
 def _round(op: str, whole: str, rows: Array, updates: str, chosen: Array, writer: Writer) -> str:
-    there = writer.node("Gather", whole, writer.constant(rows), axis=0)
-    coming = writer.node("Gather", updates, writer.constant(chosen), axis=0)
+    there = gather(writer, whole, rows, 0)
+    coming = gather(writer, updates, chosen, 0)
     return writer.node("ScatterND", whole, writer.constant(rows[:, None]), writer.node(op, there, coming))
 
 

@@ -28,11 +28,11 @@ def reshape(writer: Writer, value: str, shape: Sequence[int], to: str | None = N
     return writer.node("Reshape", value, writer.constant(list(shape), "shape", np.int64), to=to)
 
 
-def reduce(writer: Writer, op: str, value: str, axes: Sequence[int], keep: bool = True) -> str:
-    """ReduceSum or ReduceMean: the axes are an attribute or an input, as the opset has it."""
+def reduce(writer: Writer, op: str, value: str, axes: Sequence[int], keep: bool = True, to: str | None = None) -> str:
+    """A reduction along at least one axis: the axes are an attribute or an input, as the opset has it."""
     if writer.opset >= (13 if op == "ReduceSum" else 18):
-        return writer.node(op, value, writer.constant(list(axes), "axes", np.int64), keepdims=int(keep))
-    return writer.node(op, value, axes=list(axes), keepdims=int(keep))
+        return writer.node(op, value, writer.constant(list(axes), "axes", np.int64), keepdims=int(keep), to=to)
+    return writer.node(op, value, axes=list(axes), keepdims=int(keep), to=to)
 
 
 def gather(writer: Writer, value: str, places: Sequence[int] | Array, axis: int, to: str | None = None) -> str:

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import NodeProto, TensorProto, numpy_helper
+from onnx.helper import make_node
 
 from onnxsparse.engines.ort import library
 from onnxsparse.values import Array
-from tests.engines.ort.rewrites.harness import Case, check
+from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -219,3 +221,39 @@ def _title(case: Case) -> str:
 @pytest.mark.parametrize("case", FORMS, ids=_title)
 def test_moved_and_picked(case: Case) -> None:
     held(case)
+
+
+FLAT: list[list[NodeProto]] = [
+    [make_node("ArgMax", ["v"], ["flat"], axis=1)],
+    [make_node("ArgMin", ["v"], ["flat"], axis=1)],
+    [make_node("TopK", ["v", "two"], ["values", "flat"], axis=1), make_node("ReduceSum", ["values"], ["unread"])],
+    *([make_node(op, ["v", "half"], ["flat"])] for op in ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")),
+    *([make_node(op, ["v"], ["flat"])] for op in ("IsNaN", "IsInf", "Shape", "Size")),
+    [make_node("Greater", ["v", "half"], ["more"]), make_node("Not", ["more"], ["flat"])],
+    [make_node("NonZero", ["v"], ["places"]), make_node("ReduceSum", ["places"], ["flat"])],
+    [make_node("Cast", ["v"], ["flat"], to=TensorProto.INT64)],
+    [make_node("Cast", ["v"], ["flat"], to=TensorProto.BOOL)],
+    [make_node("Cast", ["v"], ["whole"], to=TensorProto.INT32), make_node("Mul", ["whole", "whole"], ["flat"])],
+]
+
+
+@pytest.mark.parametrize("nodes", FLAT, ids=lambda nodes: nodes[0].op_type)
+def test_numbers_that_are_no_floats_let_no_gradient_through(nodes: list[NodeProto]) -> None:
+    """y = v * sum(float(flat(v))), whose gradient is that sum."""
+    x = np.array([[0.5, -1.0, 2.5], [3.0, 0.25, -0.75]], np.float32)
+    ends = [
+        make_node("Cast", ["flat"], ["floats"], to=TensorProto.FLOAT),
+        make_node("ReduceSum", ["floats"], ["sum"], keepdims=0),
+        make_node("Mul", ["v", "sum"], ["y"]),
+    ]
+    case = Case("Identity", [x])
+    model = case.model()
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.5, np.float32), "half"))
+    model.graph.initializer.append(numpy_helper.from_array(whole(2), "two"))
+    front, tried = model.graph.node
+    tried.output[0] = "v"
+    del model.graph.node[:]
+    model.graph.node.extend([front, tried, *nodes, *ends])
+    factor = outputs(model, case)[0] / x
+    gradient = engine_gradients(model, case, {"y": np.ones_like(x)})["w"]
+    np.testing.assert_allclose(gradient, factor * x, rtol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort import library, rewrites, value_shapes
 from onnxsparse.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients
 
@@ -49,6 +49,17 @@ def test_reductions(op: str) -> None:
 @pytest.mark.parametrize("op", OPERATORS)
 def test_reductions_of_nothing(op: str) -> None:
     check(form(op, [], 18, noop_with_empty_axes=1))
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceProd"])
+def test_a_scalar_is_its_own_sum(op: str) -> None:
+    check(Case(op, [np.array(-1.5, np.float32)]))
+
+
+def test_a_scalar_is_not_its_own_square() -> None:
+    model = Case("ReduceSumSquare", [np.array(-1.5, np.float32)]).model()
+    value_shapes.infer(model)
+    assert "scalar" in rewrites.apply(model, {"w"})[0]
 
 
 def test_products_with_zeros() -> None:

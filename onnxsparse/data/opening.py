@@ -23,8 +23,9 @@ def open_data(source: Any, fields: Sequence[Field], labels: str | None = None, w
     """Open training data for the inputs of a model, and look at its first samples.
 
     `source` is a path (`.npz`, `.npy`, a folder of either), a mapping of arrays, one array for the only input, a
-    function without arguments, or `module:function`. `labels` names the array of the labels; without a name they are
-    looked for under the usual ones. With `want_labels` they have to be there.
+    loader of batches, a function without arguments that gives any of these, or `module:function`. `labels` names the
+    array of the labels; without a name they are looked for under the usual ones. With `want_labels` they have to be
+    there.
     """
     if isinstance(source, (str, os.PathLike)):
         text = str(os.fspath(source))
@@ -33,7 +34,14 @@ def open_data(source: Any, fields: Sequence[Field], labels: str | None = None, w
         return _looked_at(Samples(_source_at(text, fields), fields, labels, want_labels))
     if callable(source) and not isinstance(source, Mapping):
         return _called(source, getattr(source, "__name__", "the function"), fields, labels, want_labels)
+    if _is_loader(source):
+        return _called(lambda: source, "the loader", fields, labels, want_labels)
     return _in_memory(source, "the data", fields, labels, want_labels)
+
+
+def _is_loader(source: Any) -> bool:
+    """Batches one after the other, such as a loader of torch."""
+    return hasattr(source, "__iter__") and not isinstance(source, (Mapping, tuple)) and not hasattr(source, "shape")
 
 
 def _called(function: Any, name: str, fields: Sequence[Field], labels: str | None, want: bool) -> Data:

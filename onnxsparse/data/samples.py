@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,11 @@ class Samples:
         if self._labels is not None:
             batch.setdefault(LABELS, self.labels(rows))
         return batch
+
+    def through(self, rows: int) -> Iterator[Batch]:
+        """All samples in their order; the last batch may be smaller."""
+        for start in range(0, self.count, rows):
+            yield self.take(np.arange(start, min(start + rows, self.count)))
 
     def labels(self, rows: Array) -> Array:
         """The labels alone, as int64."""

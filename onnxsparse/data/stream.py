@@ -79,14 +79,31 @@ class Stream:
             count -= found[-1].rows
             if not count:
                 break
+        if not found:
+            raise self._empty()
         if (piece.rows > found[-1].rows or next(pieces, None) is not None) and not count:
-            self._held_out = sum(one.rows for one in found)
+            self._held_out = sum(map(_rows, found))
         else:
             self.notes.append(
                 f"{self.called} yields too few samples to leave some out: all are trained on and measured"
             )
         self._begin()
         return self._joined(found)
+
+    def through(self, rows: int) -> Iterator[Batch]:
+        """All samples of one pass, whether held out or not; the last batch may be smaller."""
+        held: list[Piece] = []
+        for piece in self._pass():
+            start = 0
+            while start < piece.rows:
+                stop = min(start + rows - sum(map(_rows, held)), piece.rows)
+                held.append(_cut(piece, start, stop, self.shared))
+                start = stop
+                if sum(map(_rows, held)) == rows:
+                    yield self._joined(held)
+                    held = []
+        if held:
+            yield self._joined(held)
 
     def _begin(self) -> None:
         self._given = self.passes = 0
@@ -187,6 +204,10 @@ class Stream:
                     f"{list(array.shape[1:])}; make them alike, by padding or cropping"
                 )
         return np.concatenate(arrays)
+
+
+def _rows(piece: Piece) -> int:
+    return piece.rows
 
 
 def _cut(piece: Piece, start: int, stop: int, shared: Sequence[str]) -> Piece:

@@ -96,6 +96,28 @@ def test_a_probe_of_everything_is_trained_on(count: int) -> None:
     assert "too few samples" in stream.notes[-1]
 
 
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=6), st.integers(1, 12))
+def test_one_pass_from_end_to_end(sizes: list[int], rows: int) -> None:
+    stream, total = stream_of(pieces(*sizes)), sum(sizes)
+    stream.probe(2)
+    stream.batch(0, 3)
+    found = [numbers(batch) for batch in stream.through(rows)]
+    assert found == [list(range(start, min(start + rows, total))) for start in range(0, total, rows)]
+    whole = open_data({"x": np.arange(total, dtype=np.float32)[:, None]}, (X,))
+    assert [numbers(batch) for batch in whole.through(rows)] == found
+
+
+def test_a_loader_as_it_is() -> None:
+    rows = np.arange(6, dtype=np.float32)[:, None]
+    stream = stream_of([(rows[:4], np.arange(4)), (rows[4:], np.arange(2))])
+    assert numbers(stream.batch(1, 5)) == [5, 0, 1, 2, 3]
+    used_up = stream_of(pieces(4, 4)())
+    with pytest.raises(OptionError, match="begin anew"):
+        used_up.batch(2, 4)
+    with pytest.raises(OptionError, match="yields no samples"):
+        used_up.probe(2)
+
+
 def test_other_forms_of_what_is_yielded() -> None:
     rows = np.arange(6, dtype=np.float32)[:, None]
     kinds = np.arange(6)

@@ -61,7 +61,8 @@ def _classes() -> Iterator[type[Rewrite]]:
 
 
 def _is_rewrite(cls: object) -> TypeGuard[type[Rewrite]]:
-    return inspect.isclass(cls) and issubclass(cls, Rewrite) and not inspect.isabstract(cls)
+    # By its type: Python 3.9 and 3.10 take `list[int]` for a class, and issubclass does not.
+    return isinstance(cls, type(Rewrite)) and issubclass(cls, Rewrite) and not inspect.isabstract(cls)
 
 
 def _round(model: ModelProto, view: View) -> tuple[bool, list[str]]:

@@ -15,23 +15,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import AttributeProto, ModelProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from onnxsparse.engines.ort.batch import HALF_ROUNDING, ROUNDING, difference, widen
 from onnxsparse.engines.ort.branches import take_branches
 from onnxsparse.engines.ort.draft import Draft
-from onnxsparse.engines.ort.fold import fold
+from onnxsparse.engines.ort.fold import RANDOM, fold
 from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
 from onnxsparse.engines.ort.precision import single
 from onnxsparse.engines.ort.reach import downstream, reduce_to, upstream
 from onnxsparse.engines.ort.samples import Samples
-from onnxsparse.engines.ort.scopes import Names
+from onnxsparse.engines.ort.scopes import Names, scopes
 from onnxsparse.engines.ort.sessions import Runner
 from onnxsparse.engines.ort.shapes import declare, fix_inputs, shapes_of
 from onnxsparse.engines.ort.signals import Signal, choose, reached
 from onnxsparse.engines.ort.taps import taps
-from onnxsparse.engines.ort.versions import fit_version
+from onnxsparse.engines.ort.versions import fit_version, lower
 from onnxsparse.errors import ModelError
 from onnxsparse.values import Array
 
@@ -67,8 +67,13 @@ class _Truth:
 def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], batch: int) -> Prepared:
     """Prepare a complete model, which is changed. Stored tensors to train carry their tag as `doc_string`."""
     given = Samples(model.graph, samples)
-    truth = _truth(model, given, batch)
-    draft = _lifted(model, tags, given)
+    draft = Draft(inline_functions(model))
+    lower(draft)
+    truth = _truth(draft.model, given, batch)
+    _lift(draft, tags, given)
+    if truth is None:
+        draft.note("onnxruntime does not run the file itself; the copy was compared with its form in float32")
+        truth = _outputs(draft.model, given, batch)
     problems: list[str] = []
     for size, way in _ways(batch):
         try:
@@ -88,29 +93,41 @@ def _ways(batch: int) -> Iterator[tuple[int, str]]:
     yield 1, "as it is"
 
 
-def _truth(model: ModelProto, samples: Samples, batch: int) -> _Truth:
+def _truth(model: ModelProto, samples: Samples, batch: int) -> _Truth | None:
+    """None where only the form in float32 may run: the runtime lacks kernels of other precisions."""
+    try:
+        return _outputs(model, samples, batch)
+    except ModelError:
+        if _half(model):
+            return None
+        raise
+
+
+def _outputs(model: ModelProto, samples: Samples, batch: int) -> _Truth:
     names = [value.name for value in model.graph.output]
-    places = sorted({int(place) for place in np.linspace(0, min(batch, samples.count) - 1, CHECKED)})
-    if batch == 1:
-        places = list(range(min(CHECKED, samples.count)))
+    last = min(batch if batch > 1 else CHECKED, samples.count) - 1
+    places = sorted({int(place) for place in np.linspace(0, last, CHECKED)})
     runner = Runner(model)
     outputs: dict[str, dict[int, Array]] = {name: {} for name in names}
     for place in places:
         for name, value in runner(samples.one(place)).items():
             if isinstance(value, np.ndarray):
                 outputs[name][place] = value
-    kinds = {tensor.data_type for tensor in model.graph.initializer}
+    return _Truth(places, outputs, HALF_ROUNDING if _half(model) else ROUNDING)
+
+
+def _half(model: ModelProto) -> bool:
+    kinds = {tensor.data_type for graph in scopes(model.graph) for tensor in graph.initializer}
     kinds |= {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
-    half = bool(kinds & {TensorProto.FLOAT16, TensorProto.BFLOAT16})
-    return _Truth(places, outputs, HALF_ROUNDING if half else ROUNDING)
+    constants = (one for graph in scopes(model.graph) for node in graph.node for one in node.attribute)
+    kinds |= {one.t.data_type for one in constants if one.type == AttributeProto.TENSOR}
+    return bool(kinds & {TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
-def _lifted(model: ModelProto, tags: set[str], samples: Samples) -> Draft:
-    draft = Draft(inline_functions(model))
+def _lift(draft: Draft, tags: set[str], samples: Samples) -> None:
     lift(draft, tags)
     single(draft)
     fix_numbers(draft, samples)
-    return draft
 
 
 def _at(draft: Draft, samples: Samples, batch: int, way: str) -> Prepared | None:
@@ -176,8 +193,12 @@ def _name_nodes(draft: Draft) -> None:
 
 
 def _differs(made: Prepared, samples: Samples, truth: _Truth) -> str:
-    """How the copy differs from the user's file, in words."""
-    names = [name for name in truth.outputs if _made(made.model, name)]
+    """How the copy differs from the user's file, in words. What hangs on chance is not compared."""
+    graph = made.model.graph
+    chance = downstream(graph, [node.output[0] for node in graph.node if node.op_type in RANDOM])
+    names = [name for name in truth.outputs if _made(made.model, name) and name not in chance]
+    if not names:
+        return ""
     runner = Runner(made.model, names, fold=False)
     if made.batch > 1:
         batched = runner(samples.many(made.batch))
@@ -192,11 +213,16 @@ def _differs(made: Prepared, samples: Samples, truth: _Truth) -> str:
 def _first_difference(outputs: Mapping[str, Any], truth: _Truth, batch: int, places: Sequence[int]) -> str:
     for name, value in outputs.items():
         singles = {place: truth.outputs[name][place] for place in places if place in truth.outputs[name]}
-        if singles and isinstance(value, np.ndarray):
+        if singles and isinstance(value, np.ndarray) and _alike(singles):
             problem = difference(name, value, singles, batch, truth.rounding)
             if problem:
                 return problem
     return ""
+
+
+def _alike(singles: Mapping[int, Array]) -> bool:
+    """Outputs of as many elements as the data decides cannot be compared over a batch."""
+    return len({single.shape for single in singles.values()}) == 1
 
 
 def _made(model: ModelProto, name: str) -> bool:
@@ -208,14 +234,7 @@ def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems
     if made.batch != batch:
         made.notes.append(f"trained one sample at a time, because {problems[0]}")
     reduce_to(made.model, [signal.name for signal in made.signals])
-    made.inputs = [
-        (
-            value.name,
-            np.dtype(tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
-            tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim),
-        )
-        for value in made.model.graph.input
-    ]
+    made.inputs = inputs_of(made.model)
     trained = set(made.weights.values())
     used = upstream(draft.graph, [value.name for value in draft.graph.output])
     named = {tag: name for name, tag in draft.tags.items()}
@@ -230,3 +249,13 @@ def _reason(name: str | None, used: set[str]) -> str:
     if name not in used:
         return "no output depends on it"
     return "nothing that can be matched depends on it: a branch no sample takes, or whole numbers only"
+
+
+def inputs_of(model: ModelProto) -> list[Input]:
+    """Name, type and sizes of what a graph of fixed shapes is fed."""
+    found = []
+    for value in model.graph.input:
+        kind = value.type.tensor_type
+        sizes = tuple(dim.dim_value for dim in kind.shape.dim)
+        found.append((value.name, np.dtype(tensor_dtype_to_np_dtype(kind.elem_type)), sizes))
+    return found

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import onnx
 import onnx.inliner
+import onnx.shape_inference
 import onnx.version_converter
 from onnx import ModelProto, NodeProto
 from onnx.defs import OpSchema
+from onnx.helper import make_tensor_value_info
 
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.draft import Draft, keep
@@ -25,15 +27,21 @@ _OWN = ("", "ai.onnx")
 
 
 def fit_version(draft: Draft) -> None:
-    """Convert or relabel the draft; afterwards it may hold Constant nodes again."""
+    """Convert an old draft; afterwards it may hold Constant nodes again."""
     given = draft.opset
     if given < FIRST_OPSET:
         _upgrade(draft)
-    elif given > library.LAST_OPSET:
-        _relabel(draft)
-    draft.model.ir_version = min(max(draft.model.ir_version, FIRST_IR), library.LAST_IR)
-    if draft.opset != given:
         draft.note(f"its operator set {given} was taken to {draft.opset} in the copy")
+    draft.model.ir_version = max(draft.model.ir_version, FIRST_IR)
+
+
+def lower(draft: Draft) -> None:
+    """Relabel a draft that is newer than the engine, so that it runs at all."""
+    given = draft.opset
+    if given > library.LAST_OPSET:
+        _relabel(draft)
+        draft.note(f"its operator set {given} was called {draft.opset} in the copy")
+    draft.model.ir_version = min(draft.model.ir_version, library.LAST_IR)
 
 
 def _upgrade(draft: Draft) -> None:
@@ -95,9 +103,23 @@ def _default(schema: OpSchema, name: str) -> bytes:
 
 def _expanded(model: ModelProto, operators: set[str]) -> ModelProto:
     """The operators in the words of their schema's function, where they have one."""
+    for op in sorted(operators):
+        model = _without(model, op)
+    return model
+
+
+def _without(model: ModelProto, op: str) -> ModelProto:
     try:
-        return onnx.inliner.inline_selected_functions(
-            model, [("", op) for op in sorted(operators)], inline_schema_functions=True
-        )
-    except Exception:  # an onnx without this, or an operator without a function
+        return onnx.inliner.inline_selected_functions(_typed(model), [("", op)], inline_schema_functions=True)
+    except Exception:  # an onnx without this, or an operator without a function: it is named later
         return model
+
+
+def _typed(model: ModelProto) -> ModelProto:
+    """Some functions are written for the types at hand, so these have to be known, of initializers too."""
+    copy = onnx.shape_inference.infer_shapes(model)
+    known = {value.name for value in (*copy.graph.value_info, *copy.graph.input)}
+    for tensor in copy.graph.initializer:
+        if tensor.name not in known:
+            copy.graph.value_info.append(make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return copy

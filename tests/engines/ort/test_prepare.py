@@ -5,78 +5,32 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
-from onnx.helper import (
-    make_graph,
-    make_model,
-    make_node,
-    make_opsetid,
-    make_tensor,
-    make_tensor_value_info,
-)
+from onnx import ModelProto, TensorProto, numpy_helper
+from onnx.helper import make_function, make_graph, make_node, make_opsetid
 
 from onnxsparse.engines.ort import library
-from onnxsparse.engines.ort.prepare import Prepared, prepare
+from onnxsparse.engines.ort.prepare import prepare
 from onnxsparse.engines.ort.sessions import Runner
 from onnxsparse.errors import ModelError, OptionError
+from tests.engines.ort.build import (
+    BOOL,
+    DOUBLE,
+    FEED,
+    HALF,
+    INT64,
+    W,
+    X,
+    constant,
+    info,
+    model,
+    numbers,
+    operators,
+    ready,
+    stored_in,
+    tensor,
+)  # fmt: skip
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
-
-FLOAT, HALF, DOUBLE, INT64, BOOL = (
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.DOUBLE,
-    TensorProto.INT64,
-    TensorProto.BOOL,
-)
-
-
-def numbers(*shape: int, seed: int = 0, dtype: object = np.float32) -> np.ndarray:
-    return np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape).astype(dtype)
-
-
-def tensor(array: np.ndarray, name: str, tag: str = "") -> TensorProto:
-    made = numpy_helper.from_array(array, name)
-    made.doc_string = tag
-    return made
-
-
-def constant(array: np.ndarray, name: str, tag: str = "") -> NodeProto:
-    return make_node("Constant", [], [name], value=tensor(array, name, tag))
-
-
-def info(name: str, shape: list[object] | None, kind: int = FLOAT) -> onnx.ValueInfoProto:
-    return make_tensor_value_info(name, kind, shape)
-
-
-def model(nodes, inputs, outputs, stored=(), opset: int = 17, functions=(), extra=(), ir: int = 8) -> ModelProto:
-    graph = make_graph(nodes, "graph", inputs, outputs, list(stored))
-    imports = [make_opsetid("", opset), *(make_opsetid(domain, 1) for domain in extra)]
-    return make_model(graph, opset_imports=imports, functions=list(functions), ir_version=ir)
-
-
-def ready(proto: ModelProto, feeds: dict[str, np.ndarray], batch: int = 4, tags=("t0",)) -> Prepared:
-    """The prepared model, which must do what the given one does for each sample."""
-    given = ModelProto()
-    given.CopyFrom(proto)
-    made = prepare(proto, set(tags), feeds, batch)
-    onnx.checker.check_model(made.model, full_check=True)
-    assert set(made.weights.values()) | set(made.unreached) == set(tags)
-    assert [value.name for value in made.model.graph.output] == [signal.name for signal in made.signals]
-    return made
-
-
-def stored_in(made: Prepared) -> dict[str, np.ndarray]:
-    return {one.name: numpy_helper.to_array(one) for one in made.model.graph.initializer}
-
-
-def operators(made: Prepared) -> list[str]:
-    return [node.op_type for node in made.model.graph.node]
-
-
-X = info("x", ["N", 6])
-FEED = {"x": numbers(8, 6)}
-W = numbers(6, 5, seed=1)
 
 
 # -- stored tensors
@@ -214,4 +168,217 @@ def test_the_runner_says_why_a_graph_does_not_load() -> None:
         Runner(model([make_node("Nothing", ["x"], ["y"])], [X], [info("y", None)]))
 
 
-__all__ = ["BOOL", "DOUBLE", "HALF", "make_tensor"]
+# -- functions, branches
+
+
+def test_functions_are_inlined_and_a_constant_of_theirs_stays_one_tensor() -> None:
+    body = [
+        make_node("Constant", [], ["w"], value=tensor(numbers(6, 6), "", "t0")),
+        make_node("MatMul", ["a", "w"], ["b"]),
+    ]
+    layer = make_function("local", "Layer", ["a"], ["b"], body, [make_opsetid("", 17)])
+    nodes = [
+        make_node("Layer", ["x"], ["m"], domain="local"),
+        make_node("Tanh", ["m"], ["n"]),
+        make_node("Layer", ["n"], ["y"], domain="local"),
+    ]
+    made = ready(model(nodes, [X], [info("y", None)], functions=[layer], extra=["local"]), FEED)
+    assert list(made.weights.values()) == ["t0"]
+    assert operators(made) == ["MatMul", "Tanh", "MatMul"]
+
+
+def branch(name: str, tag: str, scale: float, op: str = "MatMul") -> onnx.GraphProto:
+    """A body whose tensors have the names they have in its twin."""
+    nodes = [constant(scale * W, "w", tag), make_node(op, ["x", "w"], ["m"]), make_node("Relu", ["m"], ["out"])]
+    return make_graph(nodes, name, [], [info("out", None)])
+
+
+def choice(condition: str, output: str, one: onnx.GraphProto, other: onnx.GraphProto) -> onnx.NodeProto:
+    return make_node("If", [condition], [output], then_branch=one, else_branch=other)
+
+
+def test_the_branch_that_all_samples_take_is_inlined() -> None:
+    nodes = [
+        constant(np.array(16000), "wanted"),
+        make_node("Equal", ["rate", "wanted"], ["c"]),
+        choice("c", "y", branch("one", "t0", 1.0), branch("other", "t1", 2.0)),
+    ]
+    proto = model(nodes, [X, info("rate", [], INT64)], [info("y", None)])
+    made = ready(proto, {**FEED, "rate": np.array(16000)}, tags=("t0", "t1"))
+    assert list(made.weights.values()) == ["t0"]
+    assert np.array_equal(stored_in(made)[next(iter(made.weights))], W)
+    assert "branch no sample takes" in made.unreached["t1"]
+    assert [name for name, _, _ in made.inputs] == ["x"]
+    assert any("'rate' is 16000" in note for note in made.notes)
+
+
+def test_branches_in_branches_are_inlined() -> None:
+    inner = choice("d", "out2", branch("c", "t0", 1.0), branch("d", "t1", 2.0))
+    outer = make_graph([make_node("Not", ["c"], ["d"]), inner], "outer", [], [info("out2", None)])
+    nodes = [
+        make_node("ReduceSum", ["one"], ["s"], keepdims=0),
+        make_node("Cast", ["s"], ["c"], to=BOOL),
+        choice("c", "y", outer, branch("e", "t2", 3.0)),
+    ]
+    made = ready(
+        model(nodes, [X], [info("y", None)], [tensor(np.ones(3, np.float32), "one")]), FEED, tags=("t0", "t1", "t2")
+    )
+    assert list(made.weights.values()) == ["t1"]
+
+
+def test_a_branch_that_the_batch_decides_is_taken_at_the_batch() -> None:
+    nodes = [
+        make_node("Shape", ["x"], ["s"], end=1),
+        make_node("Squeeze", ["s"], ["n"]),
+        constant(np.array(1), "one"),
+        make_node("Greater", ["n", "one"], ["c"]),
+        choice("c", "y", branch("one", "t0", 1.0), branch("other", "t1", 1.0)),
+    ]
+    made = ready(model(nodes, [X], [info("y", None)]), FEED, tags=("t0", "t1"))
+    assert (made.batch, list(made.weights.values())) == (4, ["t0"])
+
+
+# -- precision
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(HALF, np.float16), (DOUBLE, np.float64)])
+def test_other_precisions_become_single(kind: int, dtype: type) -> None:
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["m"]),
+        make_node("Cast", ["m"], ["f"], to=TensorProto.FLOAT),
+        make_node("Cast", ["f"], ["h"], to=kind),
+        make_node("Shape", ["h"], ["s"]),
+        make_node("ConstantOfShape", ["s"], ["ones"], value=numpy_helper.from_array(np.ones(1, dtype))),
+        make_node("Add", ["h", "ones"], ["y"]),
+    ]
+    proto = model(nodes, [info("x", ["N", 6], kind)], [info("y", None, kind)], [tensor(W.astype(dtype), "w", "t0")])
+    made = ready(proto, {"x": FEED["x"].astype(dtype)})
+    assert stored_in(made)["w"].dtype == np.float32
+    assert np.array_equal(stored_in(made)["w"], W.astype(dtype).astype(np.float32))
+    assert made.inputs[0][1] == np.float32
+    assert any("precision" in note for note in made.notes)
+
+
+def test_a_double_beyond_single_stays_finite() -> None:
+    lowest = np.array([np.finfo(np.float64).min, -np.inf, 1.0])
+    nodes = [make_node("MatMul", ["x", "w"], ["m"]), make_node("Max", ["m", "low"], ["y"])]
+    proto = model(
+        nodes,
+        [info("x", ["N", 6], DOUBLE)],
+        [info("y", None, DOUBLE)],
+        [tensor(W[:, :3].astype(np.float64), "w", "t0"), tensor(lowest, "low")],
+    )
+    made = ready(proto, {"x": FEED["x"].astype(np.float64)})
+    assert np.array_equal(stored_in(made)["low"], np.array([np.finfo(np.float32).min, -np.inf, 1], np.float32))
+
+
+# -- operator sets
+
+
+def test_an_old_operator_set_is_converted() -> None:
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["m"]),
+        make_node("Unsqueeze", ["m"], ["u"], axes=[1]),
+        make_node("ReduceSum", ["u"], ["r"], axes=[1], keepdims=0),
+        make_node("Softmax", ["r"], ["y"], axis=1),
+    ]
+    made = ready(model(nodes, [X], [info("y", None)], [tensor(W, "w", "t0")], opset=11, ir=6), FEED)
+    assert made.model.opset_import[0].version == 13
+    assert any("operator set 11" in note for note in made.notes)
+    assert made.weights == {"w": "t0"}
+
+
+def test_a_new_operator_set_is_relabelled() -> None:
+    nodes = [make_node("Conv", ["x", "w"], ["c"]), make_node("Relu", ["c"], ["y"])]
+    proto = model(
+        nodes, [info("x", ["N", 2, 4, 4])], [info("y", None)], [tensor(numbers(3, 2, 1, 1), "w", "t0")], opset=23, ir=11
+    )
+    made = ready(proto, {"x": numbers(8, 2, 4, 4)})
+    assert made.model.opset_import[0].version == 21
+    assert made.model.ir_version == 10
+
+
+def test_an_operator_of_a_later_set_is_written_out_in_older_ones() -> None:
+    nodes = [
+        make_node("RMSNormalization", ["x", "s"], ["n"], axis=-1),
+        make_node("MatMul", ["n", "w"], ["c"]),
+        make_node("Swish", ["c"], ["y"], alpha=1.5),
+    ]
+    stored = [tensor(W, "w", "t0"), tensor(np.ones(6, np.float32), "s")]
+    made = ready(model(nodes, [X], [info("y", None)], stored, opset=24, ir=11), FEED)
+    outputs = Runner(made.model)({"x": FEED["x"][:4]})
+    x = FEED["x"][:4]
+    m = x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5) @ W
+    assert np.allclose(outputs["y"], m / (1 + np.exp(-1.5 * m)), atol=1e-5)
+
+
+def test_an_operator_of_a_later_set_that_cannot_be_is_named() -> None:
+    nodes = [make_node("MatMul", ["x", "w"], ["c"]), make_node("CumProd", ["c", "axis"], ["y"])]
+    stored = [tensor(W, "w", "t0"), tensor(np.array(1), "axis")]
+    proto = model(nodes, [X], [info("y", None)], stored, opset=26, ir=11)
+    with pytest.raises(ModelError, match=r"operator set 26\) uses CumProd"):
+        prepare(proto, {"t0"}, FEED, 4)
+
+
+# -- samples
+
+
+def test_a_recurrent_model_with_time_first_is_trained_one_sample_at_a_time() -> None:
+    w, r = numbers(1, 12, 6), numbers(1, 12, 3, seed=1)
+    nodes = [
+        make_node("Unsqueeze", ["x", "one"], ["t"]),
+        make_node("LSTM", ["t", "w", "r"], ["o", "h"], hidden_size=3),
+        make_node("Squeeze", ["o"], ["y"]),
+    ]
+    stored = [tensor(w, "w", "t0"), tensor(r, "r", "t1"), tensor(np.array([1]), "one")]
+    made = ready(model(nodes, [X], [info("y", None)], stored), FEED, tags=("t0", "t1"))
+    assert made.batch == 1
+    assert set(made.weights) == {"w", "r"}
+
+
+def test_a_stored_state_for_one_sample_is_repeated() -> None:
+    w, r, h = numbers(1, 9, 6), numbers(1, 9, 3, seed=1), numbers(1, 1, 3, seed=2)
+    nodes = [
+        make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        make_node("GRU", ["t", "w", "r", "", "", "h"], ["o", "e"], hidden_size=3),
+        make_node("Transpose", ["e"], ["y"], perm=[1, 0, 2]),
+    ]
+    stored = [tensor(w, "w", "t0"), tensor(r, "r", "t1"), tensor(h, "h", "t2")]
+    made = ready(
+        model(nodes, [info("x", [1, 7, 6])], [info("y", None)], stored),
+        {"x": numbers(8, 7, 6)},
+        tags=("t0", "t1", "t2"),
+    )
+    assert made.batch == 4
+    assert set(made.weights) == {"w", "r", "h"}
+
+
+def test_a_state_that_is_fed_is_shared_by_the_samples() -> None:
+    nodes = [make_node("MatMul", ["x", "w"], ["m"]), make_node("Add", ["m", "state"], ["y"])]
+    proto = model(nodes, [X, info("state", [2, 1, 5])], [info("y", None)], [tensor(W, "w", "t0")])
+    made = ready(proto, {**FEED, "state": numbers(2, 1, 5)})
+    assert {name: shape for name, _, shape in made.inputs}["state"] == (2, 1, 5)
+
+
+def test_whole_numbers_that_differ_between_samples_stay_inputs() -> None:
+    nodes = [make_node("Gather", ["w", "ids"], ["y"])]
+    proto = model(nodes, [info("ids", ["N", 3], INT64)], [info("y", None)], [tensor(W, "w", "t0")])
+    made = ready(proto, {"ids": np.arange(24).reshape(8, 3) % 6})
+    assert made.inputs == [("ids", np.dtype(np.int64), (4, 3))]
+
+
+# -- what is not reached
+
+
+def test_a_weight_that_no_output_depends_on_has_a_reason() -> None:
+    nodes = [make_node("MatMul", ["x", "w"], ["y"]), make_node("MatMul", ["x", "v"], ["z"])]
+    proto = model(nodes, [X], [info("y", None)], [tensor(W, "w", "t0"), tensor(W, "v", "t1")])
+    made = ready(proto, FEED, tags=("t0", "t1", "t2"))
+    assert made.unreached == {"t1": "no output depends on it", "t2": "it is not stored as a tensor of its own"}
+
+
+def test_the_given_weights_are_not_changed() -> None:
+    proto = model([make_node("MatMul", ["x", "w"], ["y"])], [X], [info("y", None)], [tensor(W, "w", "t0")])
+    blob = ModelProto.FromString(proto.SerializeToString())
+    made = ready(proto, FEED)
+    assert np.array_equal(stored_in(made)["w"], numpy_helper.to_array(blob.graph.initializer[0]))

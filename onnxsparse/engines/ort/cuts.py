@@ -2,8 +2,8 @@
 
 1. A node is cut out if trained weights have a say in what it reads, and it is blocked (the caller knows which operators
    have no gradient) or is control flow.
-2. What it reads becomes a signal of kind 'cut', matched to the dense model's; where that is no float of fixed shape, the
-   nearest values before it that are.
+2. What it reads becomes a signal of kind 'cut', matched to the dense model's; where that is no float of fixed shape,
+   the nearest values before it that are.
 3. What it gives is fed, as the dense model computes it. Nodes that read something else than a tensor from it (a
    sequence) are cut out with it.
 4. Chance is fed too: the dense model's random numbers are the ones to train with.

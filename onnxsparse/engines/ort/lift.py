@@ -20,7 +20,7 @@ from onnx.helper import make_node
 from onnxsparse.engines.ort.draft import Draft, keep
 from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, bodies, rename
-from onnxsparse.engines.ort.sessions import one_line
+from onnxsparse.engines.ort.runner import one_line
 from onnxsparse.errors import ModelError
 from onnxsparse.values import Array
 

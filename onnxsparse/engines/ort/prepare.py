@@ -27,7 +27,7 @@ from onnxsparse.engines.ort.precision import single
 from onnxsparse.engines.ort.reach import downstream, reduce_to, upstream
 from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, scopes
-from onnxsparse.engines.ort.sessions import Runner
+from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.shapes import declare, fix_inputs, shapes_of
 from onnxsparse.engines.ort.signals import Signal, choose, reached
 from onnxsparse.engines.ort.taps import taps

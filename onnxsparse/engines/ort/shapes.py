@@ -16,7 +16,7 @@ from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype
 
 from onnxsparse.engines.ort.draft import Draft, keep
 from onnxsparse.engines.ort.reach import downstream, part
-from onnxsparse.engines.ort.sessions import Feed, Runner
+from onnxsparse.engines.ort.runner import Feed, Runner
 
 COUNTING = {"NonZero", "NonMaxSuppression", "Unique", "Compress"}
 

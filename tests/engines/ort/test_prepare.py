@@ -10,7 +10,7 @@ from onnx.helper import make_function, make_graph, make_node, make_opsetid
 
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.prepare import prepare
-from onnxsparse.engines.ort.sessions import Runner
+from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.errors import ModelError, OptionError
 from tests.engines.ort.build import (
     BOOL,

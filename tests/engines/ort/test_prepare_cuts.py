@@ -10,7 +10,7 @@ from onnx.helper import make_graph, make_node
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.cuts import cut, teacher
 from onnxsparse.engines.ort.prepare import Prepared
-from onnxsparse.engines.ort.sessions import Runner
+from onnxsparse.engines.ort.runner import Runner
 from tests.engines.ort.build import BOOL, FEED, INT64, X, info, model, numbers, ready, tensor
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")

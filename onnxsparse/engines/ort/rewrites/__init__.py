@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxsparse.engines.ort import value_shapes
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, operator
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, operator, reads
 from onnxsparse.engines.ort.writer import Writer
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def _import_domains(model: ModelProto) -> None:
 
 def _drop_unread(graph: GraphProto, trained: set[str]) -> None:
     """Drop nodes whose outputs nobody reads, and then constants that nobody reads."""
-    read = {value.name for value in graph.output} | set(_outer_reads(graph))
+    read = {value.name for value in graph.output}
     for node in reversed(graph.node):
         if any(name in read for name in node.output):
-            read.update(node.input)
+            read.update(reads(node))
     kept_nodes = [node for node in graph.node if any(name in read for name in node.output)]
     kept = [tensor for tensor in graph.initializer if tensor.name in read or tensor.name in trained]
     if len(kept_nodes) < len(graph.node):
@@ -116,13 +116,3 @@ def _drop_unread(graph: GraphProto, trained: set[str]) -> None:
     if len(kept) < len(graph.initializer):
         del graph.initializer[:]
         graph.initializer.extend(kept)
-
-
-def _outer_reads(graph: GraphProto) -> Iterator[str]:
-    """Every name that a node of a nested graph reads."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from (name for one in inner.node for name in one.input)
-                yield from (value.name for value in inner.output)
-                yield from _outer_reads(inner)

@@ -40,7 +40,7 @@ class View:
             view.shapes[tensor.name], view.types[tensor.name] = tuple(tensor.dims), tensor.data_type
             if tensor.name not in trained:
                 view.constants[tensor.name] = tensor
-        view.read = {name for node in model.graph.node for name in node.input}
+        view.read = {name for node in model.graph.node for name in reads(node)}
         view.read |= {value.name for value in model.graph.output}
         view.gradients = _reached(model.graph, trained, view.types) & _reaching(model.graph, view.types)
         return view
@@ -63,7 +63,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorPro
 def _reached(graph: GraphProto, trained: set[str], types: dict[str, int]) -> set[str]:
     found = set(trained)
     for node in graph.node:
-        if any(name in found for name in node.input):
+        if any(name in found for name in reads(node)):
             found.update(name for name in node.output if types.get(name, TensorProto.FLOAT) in _FLOATS)
     return found
 
@@ -72,7 +72,7 @@ def _reaching(graph: GraphProto, types: dict[str, int]) -> set[str]:
     found = {value.name for value in graph.output if types.get(value.name, TensorProto.FLOAT) in _FLOATS}
     for node in reversed(graph.node):
         if any(name in found for name in node.output):
-            found.update(name for name in node.input if types.get(name, TensorProto.FLOAT) in _FLOATS)
+            found.update(name for name in reads(node) if types.get(name, TensorProto.FLOAT) in _FLOATS)
     return found
 
 
@@ -90,6 +90,16 @@ class Rewrite(ABC):
 
         Writing nothing and returning None leaves the node as it is: the engine is right about it.
         """
+
+
+def reads(node: NodeProto) -> list[str]:
+    """All names that a node reads, those of nested graphs included."""
+    found = list(node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            found += [name for inner in graph.node for name in reads(inner)]
+            found += [value.name for value in graph.output]
+    return found
 
 
 def operator(node: NodeProto) -> str:

@@ -6,15 +6,20 @@ import numpy as np
 
 from onnxsparse.values import Array
 
-_RANDOM = np.random.default_rng(3)
+_RANDOM = [np.random.default_rng(3)]
+
+
+def restart(seed: int) -> None:
+    """Begin a sequence of its own."""
+    _RANDOM[0] = np.random.default_rng(seed)
 
 
 def floats(*shape: int) -> Array:
-    return _RANDOM.standard_normal(shape).astype(np.float32)
+    return _RANDOM[0].standard_normal(shape).astype(np.float32)
 
 
 def positive(*shape: int) -> Array:
-    return (_RANDOM.random(shape) + 0.5).astype(np.float32)
+    return (_RANDOM[0].random(shape) + 0.5).astype(np.float32)
 
 
 def whole(*values: int) -> Array:

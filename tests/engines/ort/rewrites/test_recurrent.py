@@ -69,7 +69,7 @@ def test_only_the_bias_is_trained(op: str) -> None:
 
 @pytest.mark.parametrize("reset", [0, 1])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("more", [{}, {"clip": 0.7}, {"activations": ["Sigmoid", "Relu"]}])
+@pytest.mark.parametrize("more", [{}, {"clip": 1.5}, {"activations": ["Sigmoid", "Relu"]}])
 def test_gated_units(reset: int, bias: bool, more: dict[str, Any]) -> None:
     check(Case("GRU", layer("GRU", bias=bias), options(linear_before_reset=reset, **more), outputs=EVERY["GRU"]))
 
@@ -77,7 +77,7 @@ def test_gated_units(reset: int, bias: bool, more: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"clip": 0.5},
+        {"clip": 1.5},
         {"input_forget": 1},
         {"activations": ["Sigmoid", "LeakyRelu", "Tanh"], "activation_alpha": [0.1]},
         {

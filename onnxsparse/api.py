@@ -142,7 +142,7 @@ def prune(
     overwrite: bool = False,
 ) -> Result:
     """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
-    path = _target(output, source, overwrite)
+    path = target_of(output, source, overwrite)
     model = load(source)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
     made, notes = planned(model, plan, masks, options)
@@ -150,7 +150,7 @@ def prune(
     report = planned_report("prune", _called(source), made, model, notes, path)
     Prune(made)()
     record(model, made)
-    return _finish(model, report, path, overwrite, made)
+    return finish(model, report, path, overwrite, made)
 
 
 def insert_masks(
@@ -173,7 +173,7 @@ def insert_masks(
     overwrite: bool = False,
 ) -> Result:
     """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
-    path = _target(output, source, overwrite)
+    path = target_of(output, source, overwrite)
     model = load(source)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
     made, notes = planned(model, plan, masks, options)
@@ -182,12 +182,12 @@ def insert_masks(
     report = planned_report("mask", _called(source), made, model, notes, path)
     record(model, made, MASKED)
     InsertMasks(model, made, form)()
-    return _finish(model, report, path, overwrite)
+    return finish(model, report, path, overwrite)
 
 
 def fold_masks(source: Source, *, output: Path | None = None, discard: bool = False, overwrite: bool = False) -> Result:
     """Fold every mask in the graph into its weight and remove the nodes; with `discard` the masks are dropped."""
-    target = _target(output, source, overwrite)
+    target = target_of(output, source, overwrite)
     model = load(source)
     names, before = names_of(model.weights), model.weights
     folded = FoldMasks(model, discard)()
@@ -201,7 +201,7 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
     report = Report("fold", _called(source), title, tuple(rows), totals, True, target or "", notes)
-    return _finish(model, report, target, overwrite)
+    return finish(model, report, target, overwrite)
 
 
 def _folded(weight: Weight, name: str, folded: Sequence[Folded], discard: bool) -> Row:
@@ -274,7 +274,7 @@ def _called(source: Source) -> str:
     return "(in memory)" if isinstance(source, ModelProto) else os.fspath(source)
 
 
-def _target(output: Path | None, source: Source, overwrite: bool) -> str | None:
+def target_of(output: Path | None, source: Source, overwrite: bool) -> str | None:
     if output is None:
         return None
     target = path_of(output, "output")
@@ -287,7 +287,7 @@ def _target(output: Path | None, source: Source, overwrite: bool) -> str | None:
     return target
 
 
-def _finish(model: Model, report: Report, target: str | None, overwrite: bool, made: Plan | None = None) -> Result:
+def finish(model: Model, report: Report, target: str | None, overwrite: bool, made: Plan | None = None) -> Result:
     """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name."""
     if target is None:
         proto = model.take_proto()
@@ -306,7 +306,7 @@ def _counted(report: Report, written: Model, made: Plan | None) -> Report:
     if report.command == "mask":
         return report  # its weights are as they were
     rows = proved(report.rows, written, made.planned if made else [])
-    done = {"prune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
+    done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
     return replace(report, rows=tuple(rows), totals=totals_of(rows, written, done))
 
 

@@ -24,9 +24,9 @@ MATHEMATICS = {
 LEVELS: tuple[set[str], ...] = (
     {"errors", "progress", "version"},
     {"graph"} | MATHEMATICS,
-    {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers"},
+    {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},
-    {"recipes", "modifiers"},
+    {"recipes", "modifiers", "runs"},
     {"api"},
     {"cli", "dialects", "__main__", "__init__"},
 )

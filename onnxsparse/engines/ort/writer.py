@@ -18,7 +18,7 @@ class Writer:
     def __init__(self, graph: GraphProto, opset: int) -> None:
         self.graph, self.opset = graph, opset
         self.nodes: list[NodeProto] = []
-        self._taken = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+        self._taken = {value.name for value in (*graph.input, *graph.output)} | {one.name for one in graph.initializer}
         self._taken |= {name for node in graph.node for name in (node.name, *node.input, *node.output)}
 
     def fresh(self, stem: str) -> str:

@@ -1,0 +1,85 @@
+"""What an engine is: the verbs by which a run trains, whatever library does the work.
+
+Arrays are known by tags: the tag of a stored tensor, or `tag/role` for what a sparser trains or holds beside it.
+`weights` and `frozen` are live: what is written into them is what the next step sees.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnxsparse.errors import OnnxSparseError
+from onnxsparse.values import Array
+
+
+class DivergedError(OnnxSparseError):
+    """The loss or a gradient is no number any more: the steps were too large."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some samples: their arrays by name, and their numbers in the data where they have any."""
+
+    arrays: Mapping[str, Array]
+    rows: Array | None = None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How far one update goes: the rate, weight decay (matrices only), and the longest gradient (0 = any)."""
+
+    rate: float
+    decay: float = 0.0
+    clip: float = 0.0
+
+
+class Engine(ABC):
+    """One training graph and its state."""
+
+    notes: list[str]
+    unreached: Mapping[str, str]  # tag -> why no gradient comes to it
+    weights: Mapping[str, Array]
+    frozen: Mapping[str, Array]
+
+    @abstractmethod
+    def ask_ahead(self, count: int, batches: Iterable[Batch]) -> None:
+        """Ask the dense model about all `count` samples now, if its answers are small enough to be kept."""
+
+    @abstractmethod
+    def step(self, batch: Batch) -> float:
+        """The loss of a batch; its gradient is added to those since the last update."""
+
+    @abstractmethod
+    def gradients(self) -> Mapping[str, Array]:
+        """The gradients since the last update, by the tags of `weights`."""
+
+    @abstractmethod
+    def update(self, pace: Pace) -> None:
+        """Move the weights by the mean of the gradients since the last update, and forget them."""
+
+    @abstractmethod
+    def discard_gradients(self) -> None:
+        """Forget the gradients since the last update."""
+
+    @abstractmethod
+    def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
+        """The loss of a batch and the model's float outputs by name."""
+
+    @abstractmethod
+    def dense(self, batch: Batch) -> dict[str, Array]:
+        """The dense model's float outputs by name."""
+
+    @abstractmethod
+    def clear_moments(self, tag: str, where: Array | None = None) -> None:
+        """Forget what the optimizer remembers of a tensor, or of some of its places."""
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Everything that the next step depends on: arrays, and facts for JSON."""
+
+    @abstractmethod
+    def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+        """Take over a state, bit for bit; what another graph had and this one has not is left out."""

@@ -1,0 +1,153 @@
+"""From a prepared graph to one that the engine can differentiate: masks on the weights, a loss at the end.
+
+1. Every masked weight is read through its sparser; the nodes of the sparsers come first.
+2. The values of the dense model come in as inputs, one for each signal; labels as one more.
+3. The first output is the loss. The user's own float outputs follow, for measuring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnx import ModelProto, NodeProto, numpy_helper
+from onnx.helper import make_tensor_value_info
+
+from onnxsparse import sparsers
+from onnxsparse.engines.ort import losses
+from onnxsparse.engines.ort.prepare import Prepared
+from onnxsparse.engines.ort.signals import Signal
+from onnxsparse.engines.ort.sparsers import write
+from onnxsparse.engines.ort.writer import Writer
+from onnxsparse.engines.spec import Objective, Spec
+from onnxsparse.errors import OptionError, nearest
+
+FLOAT = 1
+
+
+@dataclass
+class Assembled:
+    """Names in the training graph: of trained arrays and of frozen ones, by tag and role, and of what is fed."""
+
+    model: ModelProto
+    loss: str
+    trained: dict[str, str] = field(default_factory=dict)  # `tag` or `tag/role` -> initializer
+    frozen: dict[str, str] = field(default_factory=dict)
+    teacher: dict[str, str] = field(default_factory=dict)  # signal -> input
+    labels: str = ""
+    outputs: list[str] = field(default_factory=list)
+
+    def names(self) -> dict[str, object]:
+        """What another process has to know of the graph, for JSON."""
+        return {key: value for key, value in vars(self).items() if key != "model"}
+
+
+def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, float]) -> Assembled:
+    """Turn the prepared graph, in place, into one whose first output is the loss."""
+    model = prepared.model
+    opset = max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    writer = Writer(model.graph, opset)
+    made = Assembled(model, "")
+    _mask(writer, prepared, spec, made)
+    front = writer.nodes
+    writer.nodes = []
+    _lose(writer, prepared, spec.objective, scales, made)
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in (*front, *model.graph.node, *writer.nodes)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    if any(node.domain == "com.microsoft" for node in nodes):
+        _import(model, "com.microsoft")
+    del model.graph.output[:]
+    model.graph.output.append(make_tensor_value_info(made.loss, FLOAT, []))
+    return made
+
+
+def _mask(writer: Writer, prepared: Prepared, spec: Spec, made: Assembled) -> None:
+    stored = {tensor.name: tensor for tensor in writer.graph.initializer}
+    renamed: dict[str, str] = {}
+    for name, tag in prepared.weights.items():
+        made.trained[tag] = name
+        text = spec.sparsers.get(tag)
+        if text is None:
+            continue
+        written = write(writer, sparsers.parse(text), name, numpy_helper.to_array(stored[name]))
+        renamed[name] = written.effective
+        made.trained.update({f"{tag}/{role}": other for role, other in written.trained.items()})
+        made.frozen.update({f"{tag}/{role}": other for role, other in written.frozen.items()})
+    for node in writer.graph.node:
+        for place, name in enumerate(node.input):
+            if name in renamed:
+                node.input[place] = renamed[name]
+
+
+def _lose(
+    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, float], made: Assembled
+) -> None:
+    terms = {}
+    if objective.hardness > 0:
+        terms["distillation"] = _distil(writer, prepared, objective, scales, made)
+    if objective.hardness < 1:
+        terms["task"] = _task(writer, prepared, objective, made)
+    if len(terms) == 2:
+        made.loss = losses.write_mix(writer, terms["task"], terms["distillation"], objective.hardness)
+    else:
+        made.loss = next(iter(terms.values()))
+    made.outputs = [signal.name for signal in prepared.signals if signal.kind == "output"]
+
+
+def _distil(
+    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, float], made: Assembled
+) -> str:
+    shapes = _shapes(prepared)
+    if objective.distillation == "kl":
+        chosen = [logits_of(prepared.signals, objective.output)]
+    else:
+        chosen = [signal for signal in prepared.signals if signal.name in scales]
+    made.teacher = {one.name: writer.input(f"dense_{n}", "float32", shapes[one.name]) for n, one in enumerate(chosen)}
+    student, dense = list(made.teacher), list(made.teacher.values())
+    if objective.distillation == "kl":
+        axis = 1 if len(shapes[student[0]]) > 1 else 0
+        return losses.write_kl(writer, student[0], dense[0], objective.temperature, axis)
+    return losses.write_distill(writer, student, dense, [scales[name] for name in student])
+
+
+def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assembled) -> str:
+    raw = objective.task in ("cross-entropy", "bce")
+    student = (logits_of if raw else output_of)(prepared.signals, objective.output).name
+    made.labels = writer.input("labels", objective.label_dtype, (prepared.batch, *objective.label_shape))
+    writers: dict[str, Callable[[Writer, str, str], str]] = {
+        "cross-entropy": losses.write_cross_entropy,
+        "mse": losses.write_mse,
+        "l1": losses.write_l1,
+        "bce": losses.write_bce,
+    }
+    return writers[objective.task](writer, student, made.labels)
+
+
+def output_of(signals: Sequence[Signal], wanted: str) -> Signal:
+    """The graph output that labels belong to."""
+    outputs = [signal for signal in signals if signal.kind == "output"]
+    for signal in outputs:
+        if not wanted or signal.original == wanted:
+            return signal
+    names = [signal.original for signal in outputs]
+    raise OptionError(f"the model has no float output {wanted!r} to train on{nearest(wanted, names)}")
+
+
+def logits_of(signals: Sequence[Signal], wanted: str) -> Signal:
+    """What comes before the softmax or sigmoid of an output, or the output itself."""
+    output = output_of(signals, wanted)
+    return next((one for one in signals if one.kind == "tap" and one.original == output.original), output)
+
+
+def _shapes(prepared: Prepared) -> dict[str, tuple[int, ...]]:
+    values = (*prepared.model.graph.output, *prepared.model.graph.value_info)
+    return {value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in values}
+
+
+def _import(model: ModelProto, domain: str) -> None:
+    if all(entry.domain != domain for entry in model.opset_import):
+        model.opset_import.add(domain=domain, version=1)
+
+
+__all__ = ["Assembled", "assemble", "logits_of", "output_of"]

@@ -1,0 +1,149 @@
+"""The engine that trains in onnxruntime-training, with optimizers of our own on its live arrays.
+
+1. A batch larger than the graph's is taken in pieces whose gradients add up; the update uses their mean.
+2. The optimizer's memory is ours: it can be cleared, saved, and carried over into another graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
+from onnxsparse.engines.ort.session import Session
+from onnxsparse.engines.ort.teacher import Teacher
+from onnxsparse.optimizers import Moments, clip_factor, norm
+from onnxsparse.optimizers import parse as parse_optimizer
+from onnxsparse.values import Array
+
+LABELS = "labels"
+
+
+class OrtEngine(Engine):
+    """A built graph (see `building`), loaded."""
+
+    def __init__(self, folder: str, manifest: Mapping[str, Any], optimizer: str) -> None:
+        self._made = manifest
+        self._session, self._teacher = Session(folder, manifest), Teacher(folder)
+        self._moments = Moments(parse_optimizer(optimizer))
+        self._pieces = 0
+        self.weights, self.frozen = self._session.weights, self._session.frozen
+        self.notes, self.unreached = list(manifest["notes"]), dict(manifest["unreached"])
+        self._signals: list[dict[str, str]] = manifest["signals"]
+        self._originals = {one["name"]: one["original"] for one in self._signals if one["kind"] == "output"}
+
+    @property
+    def batch(self) -> int:
+        """How many samples the graph takes at once."""
+        return int(self._made["batch"])
+
+    def step(self, batch: Batch) -> float:
+        losses = []
+        for feed in self._feeds(batch):
+            losses.append(self._session.step(feed))
+            self._pieces += 1
+        return float(np.mean(losses))
+
+    def gradients(self) -> Mapping[str, Array]:
+        return self._session.gradients
+
+    def update(self, pace: Pace) -> None:
+        gradients, scale = self._session.gradients, 1.0 / max(1, self._pieces)
+        if pace.clip:
+            scale *= clip_factor(gradients.values(), pace.clip / scale)
+        if not np.isfinite(scale * norm(gradients.values())):
+            raise DivergedError("the gradients are no numbers any more; use a lower --lr")
+        for key, gradient in gradients.items():
+            weight = self.weights[key]
+            self._moments.step(key, weight, gradient, pace.rate, pace.decay if weight.ndim > 1 else 0.0, scale)
+        self.discard_gradients()
+
+    def discard_gradients(self) -> None:
+        self._session.forget_gradients()
+        self._pieces = 0
+
+    def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
+        losses, pieces = [], list[dict[str, Array]]()
+        for feed in self._feeds(batch):
+            loss, outputs = self._session.evaluate(feed)
+            losses.append(loss)
+            pieces.append({self._originals[name]: value for name, value in outputs.items()})
+        return float(np.mean(losses)), _joined(pieces)
+
+    def dense(self, batch: Batch) -> dict[str, Array]:
+        names = list(self._originals)
+        pieces = [self._teacher.values(feed, names) for _, feed in self._inputs(batch)]
+        return {self._originals[name]: value for name, value in _joined(pieces).items()}
+
+    def clear_moments(self, tag: str, where: Array | None = None) -> None:
+        self._moments.clear(tag, where)
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        arrays = {f"weight/{key}": array for key, array in self.weights.items()}
+        arrays.update({f"frozen/{key}": array for key, array in self.frozen.items()})
+        arrays.update(self._moments.arrays())
+        return arrays, {"counts": dict(self._moments.counts)}
+
+    def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+        for kind, own in (("weight", self.weights), ("frozen", self.frozen)):
+            for key, array in own.items():
+                if f"{kind}/{key}" in arrays:
+                    array[...] = arrays[f"{kind}/{key}"]
+        counts = {key: count for key, count in facts["counts"].items() if key in self.weights}
+        self._moments.load({key: arrays[key] for key in _moments_of(arrays, counts)}, counts)
+        self.discard_gradients()
+
+    def _inputs(self, batch: Batch) -> Iterator[tuple[Array, dict[str, Array]]]:
+        """The model's inputs in pieces of the graph's batch, and the places of their samples in the whole."""
+        own = [entry for entry in self._made["inputs"] if entry[0] not in self._made["fed"]]
+        count = max((len(array) for array in batch.arrays.values() if array.ndim), default=1)
+        for start in range(0, count, self.batch):
+            places = np.arange(start, start + self.batch) % count
+            feed = {name: _piece(batch.arrays[name], places, count, dtype, shape) for name, dtype, shape in own}
+            yield places, feed
+
+    def _feeds(self, batch: Batch) -> Iterator[dict[str, Array]]:
+        teacher, fed, labels = self._made["teacher"], self._made["fed"], self._made["labels"]
+        for places, feed in self._inputs(batch):
+            rows = None if batch.rows is None else batch.rows[places]
+            dense = self._teacher.values(feed, self._asked, rows)
+            feed.update({name: dense[name] for name in fed})
+            feed.update({name: dense[signal] for signal, name in teacher.items()})
+            if labels:
+                feed[labels] = np.ascontiguousarray(batch.arrays[LABELS][places])
+            yield feed
+
+    @property
+    def _asked(self) -> list[str]:
+        """What the dense model is asked for in training."""
+        return [*dict.fromkeys((*self._made["teacher"], *self._made["fed"]))]
+
+    def ask_ahead(self, count: int, batches: Iterable[Batch]) -> None:
+        feeds = (
+            (batch.rows[places], feed)
+            for batch in batches
+            if batch.rows is not None
+            for places, feed in self._inputs(batch)
+        )
+        self._teacher.keep(count, self.batch, self._asked, feeds)
+
+
+def _moments_of(arrays: Iterable[str], counts: Mapping[str, int]) -> list[str]:
+    """The keys, `moment/tag`, of what the optimizer remembers of these tags."""
+    parts = ((key, key.partition("/")) for key in arrays)
+    return [key for key, (kind, _, tag) in parts if kind not in ("weight", "frozen", "best") and tag in counts]
+
+
+def _piece(array: Array, rows: Array, count: int, dtype: str, shape: list[int]) -> Array:
+    """The rows of an input, or the whole of one that all samples share, as the graph takes them."""
+    shared = not array.ndim or (len(array) != count and list(array.shape) == shape)
+    taken = array if shared else array if len(rows) == count else array[rows]
+    return np.ascontiguousarray(taken, dtype).reshape(shape)
+
+
+def _joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
+    if len(pieces) == 1:
+        return pieces[0]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

@@ -1,0 +1,62 @@
+"""A training session over a built graph: its parameters as live arrays, one step, one evaluation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from onnxsparse.engines.ort import library
+from onnxsparse.values import Array
+
+
+class Session:
+    """Loads the artifacts of a folder. `weights`, `frozen` and `gradients` are views of the engine's own memory."""
+
+    def __init__(self, folder: str, names: Mapping[str, Any]) -> None:
+        training = library.training()
+        with library.quiet():
+            self._state = training.api.CheckpointState.load_checkpoint(os.path.join(folder, "checkpoint"))
+            self._module = training.api.Module(
+                os.path.join(folder, "training_model.onnx"),
+                self._state,
+                os.path.join(folder, "eval_model.onnx"),
+                session_options=library.options(),
+            )
+        self._trained: dict[str, str] = dict(names["trained"])
+        self.weights = {key: self._parameter(name).data for key, name in self._trained.items()}
+        self.frozen = {key: self._parameter(name).data for key, name in names["frozen"].items()}
+        self._gradients: dict[str, Array] | None = None
+        self._module.train()
+        self._inputs: list[str] = list(self._module.input_names())
+        self._outputs: list[str] = list(self._module.output_names())
+
+    def _parameter(self, name: str) -> Any:
+        return self._state.parameters[name]
+
+    @property
+    def gradients(self) -> dict[str, Array]:
+        """By the keys of `weights`; there are none before the first step."""
+        if self._gradients is None:
+            found = {key: self._parameter(name).grad for key, name in self._trained.items()}
+            self._gradients = {key: grad for key, grad in found.items() if grad is not None}
+        return self._gradients
+
+    def forget_gradients(self) -> None:
+        """The next step begins a new sum of gradients."""
+        self._module.lazy_reset_grad()
+
+    def step(self, feed: Mapping[str, Array]) -> float:
+        """The loss of a batch; its gradient is added to `gradients`."""
+        self._module.train()
+        return float(self._run(feed)[0])
+
+    def evaluate(self, feed: Mapping[str, Array]) -> tuple[float, dict[str, Array]]:
+        """The loss of a batch and the outputs, without gradients."""
+        self._module.eval()
+        found = self._run(feed)
+        return float(found[0]), dict(zip(self._outputs[1:], found[1:]))
+
+    def _run(self, feed: Mapping[str, Array]) -> Any:
+        found = self._module(*(feed[name] for name in self._inputs))
+        return found if isinstance(found, tuple) else (found,)

@@ -1,0 +1,50 @@
+"""What a training graph is made for: the part of a recipe that fixes it. A change of it ends a segment of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: `hardness` of distillation, the rest a task loss against labels."""
+
+    task: str = ""  # cross-entropy, mse, bce or l1; none without labels
+    output: str = ""  # the graph output that the labels belong to; the first float output by default
+    label_shape: tuple[int, ...] = ()  # of one sample
+    label_dtype: str = "int64"
+    distillation: str = "distill"  # or kl
+    hardness: float = 1.0
+    temperature: float = 2.0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A training graph: what trains, what is masked and how, and what is minimised."""
+
+    batch: int
+    trained: Mapping[str, str] = field(default_factory=dict)  # tag of the stored tensor -> its name in reports
+    sparsers: Mapping[str, str] = field(default_factory=dict)  # tag -> the sparser's text
+    objective: Objective = field(default_factory=Objective)
+    train_bn: bool = False
+    optimizer: str = ""  # only where the engine's own optimizer is wanted
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Spec:
+        found = json.loads(text)
+        objective = found.pop("objective")
+        objective["label_shape"] = tuple(objective["label_shape"])
+        return cls(**found, objective=Objective(**objective))
+
+    def digest(self, *more: str) -> str:
+        """A short name of this graph, and of whatever else it is made from."""
+        return hashlib.sha256("\n".join((self.to_json(), *more)).encode()).hexdigest()[:16]
+
+    def with_sparsers(self, sparsers: Mapping[str, str]) -> Spec:
+        return replace(self, sparsers=dict(sparsers))

@@ -1,0 +1,334 @@
+"""`finetune`: from a model, a recipe and data to a trained sparse model, by way of a run on an engine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.api import Result, finish, target_of
+from onnxsparse.data import Data, Field, Stream, check_labels, open_data
+from onnxsparse.engines.engine import Batch, Engine
+from onnxsparse.engines.spec import Objective as Goal
+from onnxsparse.engines.spec import Spec
+from onnxsparse.errors import MissingExtraError, OptionError
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.graph.output import check_target, write_text
+from onnxsparse.metrics import Meter, Metric, available, function_metric
+from onnxsparse.metrics import parse as parse_metric
+from onnxsparse.modifiers import Modifier
+from onnxsparse.modifiers.keep_best import KeepBest
+from onnxsparse.modifiers.objective import Objective
+from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.modifiers.training import Training
+from onnxsparse.passes.describe import planned_report
+from onnxsparse.passes.fields import fields_of
+from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.prune import Prune
+from onnxsparse.passes.record import record
+from onnxsparse.passes.request import Masks, Options, Path, demand_whole, path_of, planned
+from onnxsparse.passes.trainable import send_back, tagged, trainables
+from onnxsparse.patterns.nm import NM
+from onnxsparse.recipes import Recipe
+from onnxsparse.runs.feeding import Feeding
+from onnxsparse.runs.run import Job, Outcome, Run, Watcher
+
+ENGINES = ("auto", "ort", "torch")
+DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
+SAMPLES = 64
+
+
+def finetune(
+    source: Source,
+    *,
+    data: Any,
+    output: Path | None = None,
+    recipe: Recipe | None = None,
+    engine: str = "auto",
+    plan: Path | None = None,
+    masks: Masks | None = None,
+    labels: str | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[str | Callable[..., Any]] = (),
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    check: bool = False,
+    strict: bool = False,
+    overwrite: bool = False,
+    watch: Watcher | None = None,
+) -> Result:
+    """Make a model sparse by a recipe and train what is left on data, with or without labels."""
+    _demand_engine(engine)
+    tuning = _Tuning(source, (recipe or Recipe(())).whole(DEFAULTS), plan, masks, output, overwrite)
+    tuning.open(data, labels, eval_data, metrics)
+    demand_whole(tuning.plan, strict)
+    with ExitStack() as stack:
+        folder = None if checkpoint is None else path_of(checkpoint, "checkpoint")
+        room = folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxsparse-"))
+        outcome = Run(tuning.job(room, folder, resume, check, watch)).go()
+    return tuning.deliver(outcome)
+
+
+def check_graph(
+    source: Source, *, data: Any, recipe: Recipe | None = None, labels: str | None = None
+) -> dict[str, Any]:
+    """Make the training graph of a recipe, prove every gradient, and say what was found."""
+    tuning = _Tuning(source, (recipe or Recipe(())).whole(DEFAULTS), None, None, None, False)
+    tuning.open(data, labels, None, ())
+    with tempfile.TemporaryDirectory(prefix="onnxsparse-") as room:
+        return tuning.built(tuning.first_spec(), room, check=True)
+
+
+def _demand_engine(name: str) -> None:
+    if name not in ENGINES:
+        raise OptionError(f"engine is one of {', '.join(ENGINES)}, not {name!r:.40}")
+    if name == "torch":
+        raise MissingExtraError("the torch engine is not in this version; use --engine ort")
+
+
+class _Tuning:
+    """One call of `finetune`, step by step."""
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        plan: Path | None,
+        masks: Masks | None,
+        output: Path | None,
+        overwrite: bool,
+    ) -> None:
+        self.target = target_of(output, source, overwrite)
+        self.overwrite, self.recipe, self.source = overwrite, recipe, source
+        if self.target is not None:
+            check_target(recipe_path(self.target), overwrite)
+        self.model = Model.open(source)
+        self.training, self.objective = recipe.only(Training), recipe.only(Objective)
+        self.plan, self.notes = planned(
+            self.model, plan, masks, _options(recipe.only(Pruning), plan, masks, self.training)
+        )
+        self.tags = trainables(self.model, self.plan, self.training.train_bn)
+        by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
+        rows = {by_tensor.get(row.weight.tensor): row for row in self.plan.planned}
+        self.planned = {tag: row for tag, row in rows.items() if tag is not None}
+
+    # -- data
+
+    def open(self, data: Any, labels: str | None, eval_data: Any, metrics: Sequence[Any]) -> None:
+        fields, task = fields_of(self.model), self.objective.task
+        self.data = open_data(data, fields, labels, want_labels=bool(task))
+        self.goal = _goal(self.objective, self.data)
+        if task == "cross-entropy":
+            check_labels(self.data, _classes(self.model, self.objective.output))
+        training = self.training
+        self.feeding = Feeding(self.data, training.batch, training.seed, training.steps_per_epoch)
+        self.measure = None
+        if eval_data is not None:
+            self.measure = _Measure(open_data(eval_data, fields, labels), fields, metrics, training.batch)
+        elif metrics:
+            raise OptionError("--metric measures on --eval-data; pass that too")
+
+    # -- the job
+
+    def first_spec(self) -> Spec:
+        """The graph without sparsers, which the pruning's part adds."""
+        trained = {tag: one.name for tag, one in self.tags.items()}
+        return Spec(
+            self.training.batch, trained, dict.fromkeys(self.planned, "mask"), self.goal, self.training.train_bn
+        )
+
+    def job(self, room: str, folder: str | None, resume: bool, check: bool, watch: Watcher | None) -> Job:
+        return Job(
+            self.recipe.modifiers,
+            self.first_spec(),
+            lambda spec: self._engine(spec, room, check),
+            self.feeding,
+            self.planned,
+            self.plan.rule.score,
+            lambda tag: self.tags[tag].numbers(),
+            pruned_share(self.planned),
+            self._digest(),
+            folder,
+            resume,
+            watch,
+            self.measure,
+        )
+
+    def _digest(self) -> str:
+        rows = "\n".join(
+            f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in self.planned.items()
+        )
+        return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows)
+
+    def _engine(self, spec: Spec, room: str, check: bool) -> Engine:
+        from onnxsparse.engines.ort.engine import OrtEngine
+
+        made = self.built(spec, room, check)
+        return OrtEngine(_folder_of(spec, room), made, self.training.optimizer)
+
+    def built(self, spec: Spec, room: str, check: bool) -> dict[str, Any]:
+        from onnxsparse.engines.ort.building import build
+
+        samples = self.feeding.first(max(SAMPLES, self.training.batch))
+        copy = tagged(self.model, self.tags)
+        return build(_folder_of(spec, room), spec, copy, samples, self.model.sha256(), check)
+
+    # -- the result
+
+    def deliver(self, outcome: Outcome) -> Result:
+        """Send what was trained back into the user's graph, and have it proven and written."""
+        done = set(outcome.masked)
+        rest = [row for tag, row in self.planned.items() if tag not in done]
+        known = {id(row) for row in self.planned.values()}
+        rest += [row for row in self.plan.planned if id(row) not in known]
+        Prune(Plan(tuple(rest), self.plan.rule))()
+        send_back(outcome.arrays, self.tags)
+        report = planned_report(
+            "prune", _called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
+        )
+        report = replace(report, command="finetune", details=_details(outcome, self.recipe))
+        record(self.model, self.plan)
+        result = finish(self.model, report, self.target, self.overwrite, self.plan)
+        if self.target is not None:
+            write_text(recipe_path(self.target), self.recipe.to_yaml(), True)
+            names = [os.path.basename(_beside(self.target, end)) for end in (".history.json", ".history.csv")]
+            outcome.history.write(self.target, lambda path, text: write_text(path, text, True), names)
+        return result
+
+    def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
+        notes = [*self.notes, *outcome.notes]
+        for row in rest:
+            notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")
+        return list(dict.fromkeys(notes))
+
+    def _why(self, row: PlanRow, outcome: Outcome) -> str:
+        tag = next((tag for tag, other in self.planned.items() if other is row), "")
+        return outcome.unreached.get(tag) or f"it is stored as {row.weight.tensor.kind}"
+
+
+class _Measure:
+    """Metrics of an engine on data of their own."""
+
+    def __init__(self, data: Data, fields: Sequence[Field], metrics: Sequence[Any], batch: int) -> None:
+        if isinstance(data, Stream):
+            raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
+        self._data, self._batch = data, batch
+        chosen = list(metrics) or (["accuracy", "top-5", "distance"] if data.has_labels else ["distance"])
+        self._metrics = [_metric(one) for one in chosen]
+
+    def __call__(self, engine: Engine) -> dict[str, float]:
+        meters: list[Meter] = [metric.meter() for metric in self._metrics]
+        for start in range(0, self._data.count, self._batch):
+            rows = np.arange(start, min(start + self._batch, self._data.count))
+            arrays = self._data.take(np.resize(rows, self._batch) if len(rows) < self._batch else rows)
+            _, outputs = engine.evaluate(Batch(arrays))
+            dense = engine.dense(Batch(arrays))
+            for meter in meters:
+                meter.add(_first(outputs, len(rows)), _first(dense, len(rows)), _first(arrays, len(rows)))
+        return {name: value for meter in meters for name, value in meter.result().items()}
+
+
+def _metric(wanted: Any) -> Metric:
+    """A plug-in's text, or a function of the user's."""
+    if callable(wanted):
+        return function_metric(wanted)
+    known = {entry.syntax.partition(":")[0] for entry in available()} | {"top-5"}
+    word = str(wanted).partition(":")[0]
+    return parse_metric(wanted) if word in known or ":" not in wanted else function_metric(wanted)
+
+
+def _first(arrays: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {name: array[:count] if array.ndim and len(array) > count else array for name, array in arrays.items()}
+
+
+def _options(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> Options:
+    """What the pruning asks for. The allocation is Erdős–Rényi where there is a choice and nobody made one."""
+    allocation = pruning.allocation
+    free = plan is None and masks is None and pruning.pattern is not None
+    if allocation is None and free and str(pruning.pattern).partition(":")[0] in ("unstructured", "block"):
+        allocation = "erk"
+    seed = training.seed if pruning.score == "random" else None
+    return Options(
+        pruning.pattern, pruning.target, pruning.sparsity, allocation, pruning.score,
+        pruning.include, pruning.exclude, pruning.allow, seed,
+    )  # fmt: skip
+
+
+def pruned_share(planned_rows: Mapping[str, PlanRow]) -> float:
+    """The share of all planned elements that go."""
+    size = sum(row.weight.tensor.size for row in planned_rows.values())
+    gone = sum(_gone(row) for row in planned_rows.values())
+    return gone / size if size else 0.0
+
+
+def _gone(row: PlanRow) -> float:
+    if row.keep is not None:
+        return float(row.keep.size - np.count_nonzero(row.keep))
+    if isinstance(row.pattern, NM):
+        return (row.weight.tensor.size - row.ragged) * (row.pattern.m - row.pattern.n) / row.pattern.m
+    assert row.pattern is not None
+    return float(row.drop * row.pattern.unit_size(row.use.shape4))
+
+
+def _goal(objective: Objective, data: Data) -> Goal:
+    shape: tuple[int, ...] = ()
+    dtype = "int64" if objective.task == "cross-entropy" else "float32"
+    if objective.task:
+        some = data.take(np.zeros(1, np.int64)) if not isinstance(data, Stream) else data.batch(0, 1)
+        shape = tuple(some["labels"].shape[1:])
+    return Goal(
+        objective.task,
+        objective.output,
+        shape,
+        dtype,
+        objective.kind_of_distillation,
+        objective.share,
+        objective.temperature,
+    )
+
+
+def _classes(model: Model, wanted: str) -> int:
+    """How many classes an output tells apart; any label from 0 is allowed where the model does not say."""
+    for value in model.proto.graph.output:
+        if not wanted or value.name == wanted:
+            dims = value.type.tensor_type.shape.dim
+            return dims[1].dim_value or 1 << 31 if len(dims) > 1 else 1 << 31
+    return 1 << 31
+
+
+def _folder_of(spec: Spec, room: str) -> str:
+    return os.path.join(room, f"graph-{spec.digest()}")
+
+
+def recipe_path(target: str) -> str:
+    return _beside(target, ".recipe.yaml")
+
+
+def _beside(target: str, ending: str) -> str:
+    return os.path.splitext(target)[0] + ending
+
+
+def _called(source: Source) -> str:
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "(in memory)"
+
+
+def _details(outcome: Outcome, recipe: Recipe) -> dict[str, object]:
+    return {
+        "recipe": recipe.to_yaml(),
+        "steps": outcome.steps,
+        "attempts": outcome.attempts,
+        "helped": outcome.helped,
+        "loss_without_training": outcome.loss_untrained,
+        "loss": outcome.loss,
+        "metrics_dense": outcome.dense,
+        "metrics_without_training": outcome.untrained,
+        "metrics": outcome.metrics,
+    }
+
+
+__all__ = ["check_graph", "finetune"]

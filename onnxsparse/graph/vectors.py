@@ -1,0 +1,103 @@
+"""The small tensors that train along with the weights: biases, and scales of normalizations.
+
+1. An input that an operator adds to, or scales, its result with; one table says which input that is.
+2. An Add of one stored tensor with at most one axis that is not 1, right behind an operator with a weight.
+3. Identity is seen through. What is the mean or variance of a normalization is none of these: it is statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import AttributeProto, NodeProto
+
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.stores import Container
+
+SLOTS: dict[str, tuple[int, ...]] = {
+    "Conv": (2,),
+    "ConvTranspose": (2,),
+    "Gemm": (2,),
+    "LSTM": (3,),
+    "GRU": (3,),
+    "RNN": (3,),
+    "BatchNormalization": (1, 2),
+    "InstanceNormalization": (1, 2),
+    "GroupNormalization": (1, 2),
+    "LayerNormalization": (1, 2),
+    "SimplifiedLayerNormalization": (1,),
+    "RMSNormalization": (1,),
+    "SkipLayerNormalization": (2, 3, 4),
+    "SkipSimplifiedLayerNormalization": (2, 3),
+    "BiasGelu": (1,),
+    "FusedConv": (2,),
+    "FusedGemm": (2,),
+    "Attention": (2,),
+}
+STATISTICS = {"BatchNormalization": (3, 4)}
+PRODUCTS = {"MatMul", "Conv", "ConvTranspose", "Gemm", "FusedMatMul"}
+
+
+def vectors(model: Model) -> list[StoredTensor]:
+    """The stored float tensors that train along, in the order in which the nodes read them."""
+    return list(_Search(model).found({**SLOTS}))
+
+
+def statistics(model: Model) -> list[StoredTensor]:
+    """Running means and variances."""
+    return list(_Search(model).statistics())
+
+
+class _Search:
+    def __init__(self, model: Model) -> None:
+        self._nodes = [node for container in _containers(model) for node in container.node]
+        homes = model.flow.stores.homes
+        self._stored = {tensor.name: tensor for tensor in homes if tensor.kind in FLOAT_KINDS}
+        names = [tensor.name for tensor in homes]
+        self._clashing = {name for name in names if names.count(name) > 1} if len(names) != len(set(names)) else set()
+        self._alias = {n.output[0]: n.input[0] for n in self._nodes if n.op_type == "Identity" and n.input}
+        self._makers = {name: node.op_type for node in self._nodes for name in node.output}
+
+    def found(self, slots: dict[str, tuple[int, ...]]) -> dict[StoredTensor, None]:
+        fixed = self.statistics()
+        found: dict[StoredTensor, None] = {}
+        for node in self._nodes:
+            for slot in slots.get(node.op_type, ()):
+                self._add(found, node, slot)
+            if node.op_type == "Add" and any(self._makers.get(name) in PRODUCTS for name in node.input):
+                for slot in range(len(node.input)):
+                    self._add(found, node, slot)
+        return {tensor: None for tensor in found if tensor not in fixed}
+
+    def statistics(self) -> dict[StoredTensor, None]:
+        found: dict[StoredTensor, None] = {}
+        for node in self._nodes:
+            for slot in STATISTICS.get(node.op_type, ()):
+                self._add(found, node, slot)
+        return found
+
+    def _add(self, found: dict[StoredTensor, None], node: NodeProto, slot: int) -> None:
+        tensor = self._tensor(node.input[slot]) if slot < len(node.input) else None
+        if tensor is None or not tensor.readable:
+            return
+        if sum(size != 1 for size in tensor.shape) <= 1 or node.op_type in ("LSTM", "GRU", "RNN"):
+            found.setdefault(tensor)
+
+    def _tensor(self, name: str) -> StoredTensor | None:
+        for _ in range(len(self._alias) + 1):
+            if name in self._stored:
+                return None if name in self._clashing else self._stored[name]
+            if name not in self._alias:
+                return None
+            name = self._alias[name]
+        return None
+
+
+def _containers(model: Model) -> Iterator[Container]:
+    pending: list[Container] = [model.proto.graph, *model.proto.functions]
+    while pending:
+        container = pending.pop(0)
+        yield container
+        for node in container.node:
+            pending += [one.g for one in node.attribute if one.type == AttributeProto.GRAPH]

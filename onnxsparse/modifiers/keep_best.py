@@ -1,0 +1,81 @@
+"""Never worse than without training: the best weights seen are what is delivered.
+
+1. From the first step with the final masks on, the loss on the probe is taken at even distances, and the best state
+   kept.
+2. At the end it is held against the weights of the dense model under the same masks. If training did not help, it
+   begins again with a third of the rate, a few times.
+3. If no rate helped, the dense model's weights under the masks are delivered, and that is said.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onnxsparse.errors import OptionError
+from onnxsparse.modifiers.modifier import Modifier, Part
+
+if TYPE_CHECKING:
+    from onnxsparse.runs.run import Run
+
+SMALLER = 3.0
+
+
+@dataclass(frozen=True)
+class KeepBest(Modifier):
+    """Keep the best state by the loss on samples held out; begin again more carefully where training did harm.
+
+    - !keep-best
+      checks: 20
+      retries: 3
+    """
+
+    name: ClassVar[str] = "keep-best"
+    checks: int = 20
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.checks <= 10**6:
+            raise OptionError(f"checks is a whole number from 1, not {self.checks}")
+        if not 0 <= self.retries <= 20:
+            raise OptionError(f"retries is a whole number from 0 to 20, not {self.retries}")
+
+    def start(self, run: Run) -> Part:
+        return KeepBestPart(self, run)
+
+
+class KeepBestPart(Part):
+    def __init__(self, options: KeepBest, run: Run) -> None:
+        self._options, self._run = options, run
+        self.best = math.inf
+
+    def after_update(self, step: int) -> None:
+        run = self._run
+        begin = run.final_from
+        if step < begin:
+            return
+        every = max(1, (run.total - begin) // self._options.checks)
+        if step == run.total - 1 or (step - begin + 1) % every == 0:
+            loss = run.probe_loss()
+            run.note_probe(loss)
+            if loss < self.best:
+                self.best = loss
+                run.remember()
+
+    def again(self) -> bool:
+        """Whether the run has to begin once more: nothing it came to is better than no training."""
+        return not self.helped and self._run.attempt < self._options.retries
+
+    @property
+    def helped(self) -> bool:
+        return self.best < self._run.untrained_loss()
+
+    def begin_again(self) -> None:
+        self.best = math.inf
+
+    def state(self) -> dict[str, Any]:
+        return {"best": self.best if math.isfinite(self.best) else None}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.best = math.inf if state["best"] is None else float(state["best"])

@@ -1,0 +1,58 @@
+"""What a modifier is: options in a recipe, and a part that plays in one run.
+
+The options are the fields of a dataclass and never change. `start` makes the part, which holds what changes: the run
+calls its hooks at every step, and saves what its `state` says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from onnxsparse.engines.spec import Spec
+from onnxsparse.plugins import Plugin
+
+if TYPE_CHECKING:
+    from onnxsparse.runs.run import Run
+
+
+class Part:
+    """A modifier at work in one run; a hook that is not needed is left as it is."""
+
+    def boundaries(self) -> Iterable[int]:
+        """Steps before which the graph changes: each begins a segment."""
+        return ()
+
+    def shape(self, spec: Spec, step: int) -> Spec:
+        """The graph that is wanted from a step on."""
+        return spec
+
+    def change(self, step: int) -> None:
+        """A segment begins; the engine is the new one, with all that it shares with the old one."""
+
+    def before_step(self, step: int) -> None:
+        """Before the loss of a step."""
+
+    def before_update(self, step: int) -> None:
+        """The gradients are there, the weights have not moved."""
+
+    def after_update(self, step: int) -> None:
+        """The weights have moved."""
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run has to know, for JSON."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take it over."""
+
+
+class Modifier(Plugin, ABC):
+    """One entry of a recipe."""
+
+    kind: ClassVar[str] = "modifiers"
+
+    @abstractmethod
+    def start(self, run: Run) -> Part:
+        """The part it plays in a run, which has not begun."""

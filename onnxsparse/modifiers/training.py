@@ -1,0 +1,93 @@
+"""The frame of a run: how long, how many samples at once, by which optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from onnxsparse import optimizers, rates
+from onnxsparse.engines.engine import Pace
+from onnxsparse.engines.spec import Spec
+from onnxsparse.errors import OptionError
+from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.rates.warmup import factor_at
+
+if TYPE_CHECKING:
+    from onnxsparse.runs.run import Run
+
+LONGEST = 10**9
+GENTLE, STEEPEST = 0.015, 0.1
+"""The relative rate when half of the weights go, and the highest one."""
+
+
+@dataclass(frozen=True)
+class Training(Modifier):
+    """Epochs or steps, batch, optimizer, learning rate and its schedule.
+
+    - !training
+      epochs: 3
+      batch: 32
+      optimizer: relative
+      rate_schedule: cosine
+    """
+
+    name: ClassVar[str] = "training"
+    epochs: float | None = None
+    steps: int | None = None
+    steps_per_epoch: int | None = None
+    batch: int = 32
+    optimizer: str = "relative"
+    rate: float | None = None
+    rate_schedule: str = "cosine"
+    warm_up: float = 0.05
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    train_bn: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.steps is not None:
+            raise OptionError("--epochs and --steps both say how long to train; give one of the two")
+        for name in ("epochs", "steps", "steps_per_epoch", "rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value <= LONGEST:
+                raise OptionError(f"{name.replace('_', '-')} is a number above 0, not {value}")
+        if not 1 <= self.batch <= LONGEST:
+            raise OptionError(f"batch is a whole number from 1, not {self.batch}")
+        for name in ("weight_decay", "clip", "warm_up"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise OptionError(f"{name.replace('_', '-')} is a number from 0, not {getattr(self, name)}")
+        if not 0 <= self.seed < 1 << 64:
+            raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {self.seed}")
+        optimizers.parse(self.optimizer), rates.parse(self.rate_schedule)
+
+    def start(self, run: Run) -> Part:
+        return _Training(self, run)
+
+    def total(self, per_epoch: int) -> int:
+        """Optimizer steps in all."""
+        if self.steps is not None:
+            return self.steps
+        return max(1, round((3.0 if self.epochs is None else self.epochs) * per_epoch))
+
+    def base_rate(self, pruned: float) -> float:
+        """The rate asked for; by default the more has gone, the farther the rest has to move."""
+        if self.rate is not None:
+            return self.rate
+        rate = GENTLE * (pruned / max(1 - pruned, 1e-9)) ** 0.5
+        rate = min(max(rate, GENTLE / 3), STEEPEST)
+        return float(rate) if optimizers.parse(self.optimizer).name == "relative" else float(rate) / 10
+
+
+class _Training(Part):
+    def __init__(self, options: Training, run: Run) -> None:
+        self._options, self._run, self._schedule = options, run, rates.parse(options.rate_schedule)
+
+    def shape(self, spec: Spec, step: int) -> Spec:
+        return spec
+
+    def before_step(self, step: int) -> None:
+        run, options = self._run, self._options
+        factor = factor_at(self._schedule, step, run.total, run.per_epoch, options.warm_up)
+        base = options.base_rate(run.pruned_share) * run.caution
+        run.pace = Pace(base * factor, options.weight_decay, options.clip)

@@ -1,0 +1,32 @@
+"""What a model takes, as the data has to give it."""
+
+from __future__ import annotations
+
+from onnx import ValueInfoProto
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from onnxsparse.data import Field
+from onnxsparse.errors import ModelError
+from onnxsparse.graph.model import Model
+
+
+def fields_of(model: Model) -> list[Field]:
+    """The inputs that are to be fed: those that no initializer stands for."""
+    graph = model.proto.graph
+    stored = {tensor.name for tensor in graph.initializer} | {one.values.name for one in graph.sparse_initializer}
+    return [_field(value) for value in graph.input if value.name not in stored]
+
+
+def _field(value: ValueInfoProto) -> Field:
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        raise ModelError(f"input '{value.name}' of the model is no tensor, which training data cannot hold")
+    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
+    return Field(value.name, _dtype(value, kind.elem_type), shape)
+
+
+def _dtype(value: ValueInfoProto, kind: int) -> str:
+    try:
+        return str(tensor_dtype_to_np_dtype(kind).name)
+    except KeyError:
+        raise ModelError(f"input '{value.name}' of the model has an element type that is not known") from None

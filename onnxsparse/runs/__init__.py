@@ -1,0 +1,1 @@
+"""A run: the loop that trains by a recipe, and all that it has to remember."""

@@ -15,8 +15,8 @@ from onnx.helper import make_node
 
 from onnxsparse.engines.ort.draft import Draft, called
 from onnxsparse.engines.ort.reach import part
-from onnxsparse.engines.ort.scopes import Names, defined, rename
 from onnxsparse.engines.ort.runner import Feed, Runner
+from onnxsparse.engines.ort.scopes import Names, defined, rename
 
 
 def take_branches(draft: Draft, feeds: Sequence[Feed]) -> None:

@@ -21,8 +21,8 @@ from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.draft import Draft, keep
 from onnxsparse.engines.ort.lift import lift
 from onnxsparse.engines.ort.reach import downstream, part, reduce_to
-from onnxsparse.engines.ort.scopes import CONTROL_FLOW, bodies, reads
 from onnxsparse.engines.ort.runner import Runner
+from onnxsparse.engines.ort.scopes import CONTROL_FLOW, bodies, reads
 from onnxsparse.engines.ort.shapes import shapes_of
 
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}

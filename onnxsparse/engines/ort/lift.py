@@ -18,9 +18,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensor
 from onnx.helper import make_node
 
 from onnxsparse.engines.ort.draft import Draft, keep
-from onnxsparse.engines.ort.samples import Samples
-from onnxsparse.engines.ort.scopes import Names, bodies, rename
 from onnxsparse.engines.ort.runner import one_line
+from onnxsparse.engines.ort.samples import Samples
+from onnxsparse.engines.ort.scopes import Names, bodies, rename, scopes
 from onnxsparse.errors import ModelError
 from onnxsparse.values import Array
 
@@ -28,10 +28,27 @@ from onnxsparse.values import Array
 def inline_functions(model: ModelProto) -> ModelProto:
     if not model.functions:
         return model
+    _write_defaults(model)
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=False)
     except Exception as error:  # the inliner is C++ and raises what it likes
         raise ModelError(f"the model's functions cannot be inlined: {one_line(error)}") from error
+
+
+def _write_defaults(model: ModelProto) -> None:
+    """Calls say the attributes that their function has defaults for: the inliner overlooks these."""
+    known = {(one.domain, one.name): {entry.name: entry for entry in one.attribute_proto} for one in model.functions}
+    lists = [graph.node for graph in scopes(model.graph)]
+    lists += [nodes for function in model.functions for nodes in _lists(function.node)]
+    for node in (node for nodes in lists for node in nodes):
+        defaults = known.get((node.domain, node.op_type), {})
+        given = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(entry for name, entry in defaults.items() if name not in given)
+
+
+def _lists(nodes: Iterable[NodeProto]) -> list[Iterable[NodeProto]]:
+    inner = (scope.node for node in nodes for body in bodies(node) for scope in scopes(body))
+    return [nodes, *inner]
 
 
 def lift(draft: Draft, tags: Iterable[str]) -> None:

@@ -25,9 +25,9 @@ from onnxsparse.engines.ort.fold import RANDOM, fold
 from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
 from onnxsparse.engines.ort.precision import single
 from onnxsparse.engines.ort.reach import downstream, reduce_to, upstream
+from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, scopes
-from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.shapes import declare, fix_inputs, shapes_of
 from onnxsparse.engines.ort.signals import Signal, choose, reached
 from onnxsparse.engines.ort.taps import taps
@@ -69,21 +69,23 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
     given = Samples(model.graph, samples)
     draft = Draft(inline_functions(model))
     lower(draft)
-    truth = _truth(draft.model, given, batch)
+    runs = max(1, batch // given.unit)
+    truth = _truth(draft.model, given, runs)
     _lift(draft, tags, given)
     if truth is None:
         draft.note("onnxruntime does not run the file itself; the copy was compared with its form in float32")
-        truth = _outputs(draft.model, given, batch)
+        truth = _outputs(draft.model, given, runs)
     problems: list[str] = []
-    for size, way in _ways(batch):
+    for size, way in _ways(runs):
         try:
             made = _at(draft.copy(), given, size, way)
             problem = _differs(made, given, truth) if made is not None else "no batch is stored in it"
         except ModelError as error:
             made, problem = None, str(error)
         if made is not None and not problem:
+            made.batch *= given.unit
             return _finished(made, draft, tags, batch, problems)
-        problems.append(f"at batch {size}: {problem}")
+        problems.append(f"at batch {size * given.unit}: {problem}")
     raise ModelError(f"no graph to train could be made that does what the model does ({problems[-1]})")
 
 
@@ -232,7 +234,9 @@ def _made(model: ModelProto, name: str) -> bool:
 def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems: Sequence[str]) -> Prepared:
     """Only the signals are outputs; every tag is a weight or has a reason."""
     if made.batch != batch:
-        made.notes.append(f"trained one sample at a time, because {problems[0]}")
+        size = "one sample" if made.batch == 1 else f"{made.batch} samples"
+        reason = f", because {problems[0]}" if problems else ": so the file takes them"
+        made.notes.append(f"trained {size} at a time{reason}")
     reduce_to(made.model, [signal.name for signal in made.signals])
     made.inputs = inputs_of(made.model)
     trained = set(made.weights.values())

@@ -4,6 +4,7 @@
    size is not declared.
 2. An array of exactly the declared shape, whose first size is fixed, is shared by all samples (a state, a mask).
 3. A number without axes is shared; given as a row of numbers, each sample has its own.
+4. Where every array has exactly the declared shape, the first axes are the samples: the file takes so many at once.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ class Samples:
             raise OptionError(f"the samples have no array for the input '{missing[0]}' of the model")
         self.arrays = {value.name: np.asarray(arrays[value.name]) for value in declared}
         self._unit = {value.name: _unit(value, self.arrays[value.name]) for value in declared}
-        lengths = [len(self.arrays[name]) // unit for name, unit in self._unit.items() if unit]
-        self.count = min(lengths, default=1)
+        if not any(self._unit.values()):
+            self._unit = {name: len(array) if array.ndim else 0 for name, array in self.arrays.items()}
+        self.unit = max(self._unit.values(), default=0) or 1
         self._ranks = {value.name: _rank(value) for value in declared}
+
+    @property
+    def count(self) -> int:
+        """How many runs of the user's file the samples are good for."""
+        return min((len(self.arrays[name]) // unit for name, unit in self._unit.items() if unit), default=1)
 
     def sampled(self, name: str) -> bool:
         """Whether the input differs from sample to sample."""

@@ -18,8 +18,8 @@ from onnx.helper import make_tensor_value_info
 
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.draft import Draft, keep
-from onnxsparse.engines.ort.scopes import scopes
 from onnxsparse.engines.ort.runner import one_line
+from onnxsparse.engines.ort.scopes import scopes
 from onnxsparse.errors import ModelError
 
 FIRST_OPSET, FIRST_IR = 13, 8

@@ -45,8 +45,10 @@ class Field:
         return bool(self.shape) and len(shape) == len(self.shape) and _fits(shape[1:], self.shape[1:])
 
     def is_whole(self, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape is all that the model declares, batch and all."""
-        return shape == self.shape
+        """Whether an array of this shape is all that the model declares, batch and all; free axes may have any size."""
+        if not self.shape or len(shape) != len(self.shape):
+            return shape == self.shape
+        return self.shape[0] is not None and _fits(shape, self.shape)
 
     def demand_shape(self, shape: tuple[int, ...], source: str) -> None:
         """Say what is wrong with an array that is neither."""

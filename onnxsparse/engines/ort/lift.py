@@ -38,7 +38,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
 def _write_defaults(model: ModelProto) -> None:
     """Calls say the attributes that their function has defaults for: the inliner overlooks these."""
     known = {(one.domain, one.name): {entry.name: entry for entry in one.attribute_proto} for one in model.functions}
-    lists = [graph.node for graph in scopes(model.graph)]
+    lists: list[Iterable[NodeProto]] = [graph.node for graph in scopes(model.graph)]
     lists += [nodes for function in model.functions for nodes in _lists(function.node)]
     for node in (node for nodes in lists for node in nodes):
         defaults = known.get((node.domain, node.op_type), {})

@@ -24,7 +24,7 @@ from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.fold import RANDOM, fold
 from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
 from onnxsparse.engines.ort.precision import single
-from onnxsparse.engines.ort.reach import downstream, reduce_to, upstream
+from onnxsparse.engines.ort.reach import downstream, part, reduce_to, upstream
 from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, scopes
@@ -79,7 +79,7 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
     for size, way in _ways(runs):
         try:
             made = _at(draft.copy(), given, size, way)
-            problem = _differs(made, given, truth) if made is not None else "no batch is stored in it"
+            problem = _differs(made, given, truth, draft) if made is not None else "no batch is stored in it"
         except ModelError as error:
             made, problem = None, str(error)
         if made is not None and not problem:
@@ -109,13 +109,16 @@ def _outputs(model: ModelProto, samples: Samples, batch: int) -> _Truth:
     names = [value.name for value in model.graph.output]
     last = min(batch if batch > 1 else CHECKED, samples.count) - 1
     places = sorted({int(place) for place in np.linspace(0, last, CHECKED)})
-    runner = Runner(model)
     outputs: dict[str, dict[int, Array]] = {name: {} for name in names}
+    _collect(Runner(model), samples, places, outputs)
+    return _Truth(places, outputs, HALF_ROUNDING if _half(model) else ROUNDING)
+
+
+def _collect(runner: Runner, samples: Samples, places: Sequence[int], outputs: dict[str, dict[int, Array]]) -> None:
     for place in places:
         for name, value in runner(samples.one(place)).items():
             if isinstance(value, np.ndarray):
-                outputs[name][place] = value
-    return _Truth(places, outputs, HALF_ROUNDING if _half(model) else ROUNDING)
+                outputs.setdefault(name, {})[place] = value
 
 
 def _half(model: ModelProto) -> bool:
@@ -194,9 +197,10 @@ def _name_nodes(draft: Draft) -> None:
         seen.add(node.name)
 
 
-def _differs(made: Prepared, samples: Samples, truth: _Truth) -> str:
+def _differs(made: Prepared, samples: Samples, truth: _Truth, draft: Draft) -> str:
     """How the copy differs from the user's file, in words. What hangs on chance is not compared."""
     graph = made.model.graph
+    _learn_taps(made, samples, truth, draft)
     chance = downstream(graph, [node.output[0] for node in graph.node if node.op_type in RANDOM])
     names = [name for name in truth.outputs if _made(made.model, name) and name not in chance]
     if not names:
@@ -210,6 +214,14 @@ def _differs(made: Prepared, samples: Samples, truth: _Truth) -> str:
         if problem:
             return problem
     return ""
+
+
+def _learn_taps(made: Prepared, samples: Samples, truth: _Truth, draft: Draft) -> None:
+    """The taps' values in the lifted file, which may be all there is to compare: outputs can be whole numbers."""
+    known = {name for node in draft.graph.node for name in node.output}
+    names = [signal.name for signal in made.signals if signal.name not in truth.outputs and signal.name in known]
+    if names:
+        _collect(Runner(part(draft.model, names)), samples, truth.places, truth.outputs)
 
 
 def _first_difference(outputs: Mapping[str, Any], truth: _Truth, batch: int, places: Sequence[int]) -> str:

@@ -157,6 +157,35 @@ def test_samples_that_are_mixed_without_a_word_are_noticed() -> None:
     assert any("one sample at a time" in note and "differs" in note for note in made.notes)
 
 
+def test_samples_that_are_mixed_before_a_whole_number_are_noticed() -> None:
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]),
+        make_node("ReduceMean", ["a"], ["m"], axes=[0], keepdims=1),
+        make_node("Sub", ["a", "m"], ["b"]),
+        make_node("Add", ["b", "x"], ["c"]),
+        make_node("ArgMax", ["c"], ["y"], axis=1),
+    ]
+    made = ready(model(nodes, [X], [info("y", None, INT64)], [tensor(numbers(6, 6), "w", "t0")]), FEED)
+    assert made.batch == 1
+
+
+def test_a_file_that_takes_several_samples_at_once() -> None:
+    proto = model(
+        [make_node("MatMul", ["x", "w"], ["y"])], [info("x", [2, 6])], [info("y", None)], [tensor(W, "w", "t0")]
+    )
+    made = ready(proto, FEED)
+    assert (made.batch, made.inputs[0][2]) == (4, (4, 6))
+
+
+def test_samples_of_exactly_the_declared_shape_are_one_batch() -> None:
+    proto = model(
+        [make_node("MatMul", ["x", "w"], ["y"])], [info("x", [8, 6])], [info("y", None)], [tensor(W, "w", "t0")]
+    )
+    made = ready(proto, FEED)
+    assert (made.batch, made.inputs[0][2]) == (8, (8, 6))
+    assert any("8 samples at a time" in note for note in made.notes)
+
+
 def test_too_few_samples_for_an_input_are_refused() -> None:
     proto = model([make_node("MatMul", ["x", "w"], ["y"])], [X], [info("y", None)], [tensor(W, "w", "t0")])
     with pytest.raises(OptionError, match="no array for the input 'x'"):

@@ -13,15 +13,19 @@ from onnxsparse.version import __version__
 
 if TYPE_CHECKING:
     from onnxsparse.api import Result, compare, fold_masks, insert_masks, inspect, load, plan, prune, verify
+    from onnxsparse.finetuning import finetune
+    from onnxsparse.recipes import Recipe
     from onnxsparse.report.rows import Report, Row
 
 __all__ = [
     "OnnxSparseError",
+    "Recipe",
     "Report",
     "Result",
     "Row",
     "__version__",
     "compare",
+    "finetune",
     "fold_masks",
     "insert_masks",
     "inspect",
@@ -30,12 +34,17 @@ __all__ = [
     "prune",
     "verify",
 ]
+_HOMES = {
+    "Recipe": "onnxsparse.recipes",
+    "Report": "onnxsparse.report.rows",
+    "Row": "onnxsparse.report.rows",
+    "finetune": "onnxsparse.finetuning",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        home = "onnxsparse.report.rows" if name in ("Report", "Row") else "onnxsparse.api"
-        return getattr(importlib.import_module(home), name)
+        return getattr(importlib.import_module(_HOMES.get(name, "onnxsparse.api")), name)
     raise AttributeError(f"module 'onnxsparse' has no attribute {name!r}")
 
 

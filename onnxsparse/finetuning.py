@@ -21,8 +21,6 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target, write_text
 from onnxsparse.metrics import Meter, Metric, available, function_metric
 from onnxsparse.metrics import parse as parse_metric
-from onnxsparse.modifiers import Modifier
-from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
@@ -31,15 +29,15 @@ from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record
-from onnxsparse.passes.request import Masks, Options, Path, demand_whole, path_of, planned
+from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.trainable import send_back, tagged, trainables
 from onnxsparse.patterns.nm import NM
 from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.flags import FLAGS, recipe_of
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.run import Job, Outcome, Run, Watcher
 
 ENGINES = ("auto", "ort", "torch")
-DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
 SAMPLES = 64
 
 
@@ -48,13 +46,47 @@ def finetune(
     *,
     data: Any,
     output: Path | None = None,
-    recipe: Recipe | None = None,
+    recipe: Recipe | Path | None = None,
     engine: str = "auto",
     plan: Path | None = None,
     masks: Masks | None = None,
     labels: str | None = None,
     eval_data: Any = None,
     metrics: Sequence[str | Callable[..., Any]] = (),
+    pattern: str | None = None,
+    target: str | None = None,
+    sparsity: float | str | None = None,
+    allocation: str | None = None,
+    score: str | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    schedule: str | None = None,
+    start_sparsity: float | None = None,
+    prune_begin: float | None = None,
+    prune_end: float | None = None,
+    updates: int | None = None,
+    regrow: str | None = None,
+    sparser: str | None = None,
+    loss: str | None = None,
+    hardness: float | None = None,
+    temperature: float | None = None,
+    distillation: str | None = None,
+    loss_output: str | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    steps_per_epoch: int | None = None,
+    batch_size: int | None = None,
+    optimizer: str | None = None,
+    lr: float | None = None,
+    lr_schedule: str | None = None,
+    warm_up: float | None = None,
+    weight_decay: float | None = None,
+    clip: float | None = None,
+    train_bn: bool | None = None,
+    seed: int | None = None,
+    checks: int | None = None,
+    retries: int | None = None,
     checkpoint: Path | None = None,
     resume: bool = False,
     check: bool = False,
@@ -62,9 +94,14 @@ def finetune(
     overwrite: bool = False,
     watch: Watcher | None = None,
 ) -> Result:
-    """Make a model sparse by a recipe and train what is left on data, with or without labels."""
+    """Make a model sparse and train what is left on data, with or without labels.
+
+    The options say what `onnxsparse finetune --help` says of them; together they make a recipe, or one is given.
+    """
+    given = {name: value for name, value in locals().items() if name in FLAGS}
     _demand_engine(engine)
-    tuning = _Tuning(source, (recipe or Recipe(())).whole(DEFAULTS), plan, masks, output, overwrite)
+    made = recipe_of({**given, **_listed(include, exclude, allow)}, _loaded(recipe))
+    tuning = _Tuning(source, made, plan, masks, output, overwrite)
     tuning.open(data, labels, eval_data, metrics)
     demand_whole(tuning.plan, strict)
     with ExitStack() as stack:
@@ -74,14 +111,31 @@ def finetune(
     return tuning.deliver(outcome)
 
 
+def _listed(include: Names, exclude: Names, allow: Names) -> dict[str, list[str]]:
+    """A single name may stand for a list of one."""
+    names = {"include": include, "exclude": exclude, "allow": allow}
+    return {name: list(listed(value)) for name, value in names.items()}
+
+
+def _loaded(recipe: Recipe | Path | None) -> Recipe | None:
+    return recipe if recipe is None or isinstance(recipe, Recipe) else Recipe.load(path_of(recipe, "recipe"))
+
+
 def check_graph(
-    source: Source, *, data: Any, recipe: Recipe | None = None, labels: str | None = None
+    source: Source,
+    *,
+    data: Any,
+    recipe: Recipe,
+    plan: Path | None = None,
+    masks: Masks | None = None,
+    labels: str | None = None,
 ) -> dict[str, Any]:
     """Make the training graph of a recipe, prove every gradient, and say what was found."""
-    tuning = _Tuning(source, (recipe or Recipe(())).whole(DEFAULTS), None, None, None, False)
+    tuning = _Tuning(source, recipe, plan, masks, None, False)
     tuning.open(data, labels, None, ())
     with tempfile.TemporaryDirectory(prefix="onnxsparse-") as room:
-        return tuning.built(tuning.first_spec(), room, check=True)
+        made = tuning.built(tuning.first_spec(), room, check=True)
+    return {**made, "names": {tag: one.name for tag, one in tuning.tags.items()}}
 
 
 def _demand_engine(name: str) -> None:
@@ -127,7 +181,7 @@ class _Tuning:
             check_labels(self.data, _classes(self.model, self.objective.output))
         training = self.training
         self.feeding = Feeding(self.data, training.batch, training.seed, training.steps_per_epoch)
-        self.measure = None
+        self.measure: _Measure | None = None
         if eval_data is not None:
             self.measure = _Measure(open_data(eval_data, fields, labels), fields, metrics, training.batch)
         elif metrics:
@@ -157,6 +211,7 @@ class _Tuning:
             resume,
             watch,
             self.measure,
+            self.measure.dense if self.measure else None,
         )
 
     def _digest(self) -> str:
@@ -222,11 +277,19 @@ class _Measure:
         self._metrics = [_metric(one) for one in chosen]
 
     def __call__(self, engine: Engine) -> dict[str, float]:
+        """Figures of the model in training."""
+        return self._measured(engine, lambda batch: engine.evaluate(batch)[1])
+
+    def dense(self, engine: Engine) -> dict[str, float]:
+        """Figures of the dense model."""
+        return self._measured(engine, engine.dense)
+
+    def _measured(self, engine: Engine, run: Callable[[Batch], dict[str, Any]]) -> dict[str, float]:
         meters: list[Meter] = [metric.meter() for metric in self._metrics]
         for start in range(0, self._data.count, self._batch):
             rows = np.arange(start, min(start + self._batch, self._data.count))
             arrays = self._data.take(np.resize(rows, self._batch) if len(rows) < self._batch else rows)
-            _, outputs = engine.evaluate(Batch(arrays))
+            outputs = run(Batch(arrays))
             dense = engine.dense(Batch(arrays))
             for meter in meters:
                 meter.add(_first(outputs, len(rows)), _first(dense, len(rows)), _first(arrays, len(rows)))

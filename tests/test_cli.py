@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
+import onnx
 import pytest
 
 from onnxsparse.cli import COMMANDS, main
+from onnxsparse.engines.ort import library
 from onnxsparse.version import __version__
 
 Arguments = list[str]
@@ -27,6 +30,9 @@ def files(digits_cnn: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     dense = str(digits_cnn)
     for command, out in (("prune", "sparse.onnx"), ("mask", "masked.onnx"), ("plan", "plan.yaml")):
         assert main([command, dense, "-o", made[out], "--target", "ampere", "-q"]) == 0
+    made["samples.npz"] = str(folder / "samples.npz")
+    images = np.random.default_rng(0).standard_normal((64, 1, 8, 8), np.float32)
+    np.savez(made["samples.npz"], **{onnx.load(dense).graph.input[0].name: images})
     return {"dense.onnx": dense, "folder": str(folder), **made}
 
 
@@ -52,6 +58,19 @@ CALLS: dict[str, Arguments] = {
     "verify for a device": ["verify", "sparse.onnx", "--target", "ampere:asp"],
     "verify a plan": ["verify", "sparse.onnx", "--plan", "plan.yaml"],
     "verify what does not hold": ["verify", "dense.onnx", "--pattern", "2:4"],
+    "finetune": [
+        "finetune",
+        "dense.onnx",
+        "-o",
+        "new.onnx",
+        "--data",
+        "samples.npz",
+        "--target",
+        "ampere",
+        "--steps",
+        "2",
+        "--overwrite",
+    ],
     "compare": ["compare", "dense.onnx", "sparse.onnx", "--samples", "2"],
 }
 
@@ -73,6 +92,8 @@ def refuse_constant(text: str) -> Any:
 def test_json_fits_the_schema(name: str, files: dict[str, str], schema: Any, capsys: Any) -> None:
     if name == "compare":
         pytest.importorskip("onnxruntime")
+    if name == "finetune" and not library.available():
+        pytest.skip("needs onnxruntime-training")
     code = call([*CALLS[name], "--json", "-"], files)
     report = json.loads(capsys.readouterr().out, parse_constant=refuse_constant)
     jsonschema.Draft202012Validator(schema).validate(report)

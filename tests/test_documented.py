@@ -17,13 +17,13 @@ import pytest
 
 import onnxsparse as osp
 from onnxsparse.cli import COMMANDS, build_parser, main
+from onnxsparse.cli.list_command import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 README, COMMAND_PAGE = ROOT / "README.md", ROOT / "docs" / "cli.md"
 PAGES = sorted([README, *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILES = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-KINDS = ("patterns", "scores", "allocations", "targets")
 
 
 def name_of(page: Path) -> str:

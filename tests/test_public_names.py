@@ -11,8 +11,8 @@ import pytest
 import onnxsparse as osp
 from onnxsparse.version import __version__
 
-FUNCTIONS = ["compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]
-CLASSES = ["OnnxSparseError", "Report", "Result", "Row"]
+FUNCTIONS = ["compare", "finetune", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]
+CLASSES = ["OnnxSparseError", "Recipe", "Report", "Result", "Row"]
 
 
 def test_the_public_names() -> None:

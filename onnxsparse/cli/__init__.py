@@ -29,8 +29,9 @@ COMMANDS = {
     "mask": "insert mask-multiply nodes; the weights stay as they are",
     "fold": "fold every mask into its weight and remove the nodes",
     "verify": "prove that the zeros fit a pattern, a device or a plan",
+    "finetune": "prune, and train what is left on data, with or without labels",
     "compare": "run a dense and a sparse model and measure how far the outputs are",
-    "list": "show every pattern, score, allocation and target with its options",
+    "list": "show every plug-in of every kind with its options",
 }
 
 

@@ -1,4 +1,4 @@
-"""`onnxsparse list [patterns|scores|allocations|targets]`"""
+"""`onnxsparse list [KIND]`"""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from argparse import ArgumentParser, Namespace
 
 from onnxsparse.errors import OptionError, nearest
 
-KINDS = ("patterns", "scores", "allocations", "targets")
+KINDS = (
+    "patterns", "scores", "allocations", "targets", "schedules", "sparsers", "losses", "optimizers", "rates", "metrics",
+    "modifiers",
+)  # fmt: skip
 
 
 def add_arguments(parser: ArgumentParser) -> None:

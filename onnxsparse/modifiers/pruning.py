@@ -46,7 +46,7 @@ class Pruning(Modifier):
     name: ClassVar[str] = "pruning"
     pattern: str | None = None
     target: str | None = None
-    sparsity: str | None = None
+    sparsity: str | float | None = None
     allocation: str | None = None
     score: str | None = None
     include: tuple[str, ...] = ()

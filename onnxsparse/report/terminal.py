@@ -24,6 +24,14 @@ _STYLES = {
     "violated": "red",
     "left": "yellow",
 }
+_VERBS = {
+    "inspect": "prunable",
+    "plan": "planned",
+    "prune": "pruned",
+    "mask": "masked",
+    "fold": "folded",
+    "finetune": "pruned and trained",
+}
 _CPU = "A CPU runtime will not run this file faster: the zeros pay on the device, or in the size of a compressed file."
 
 
@@ -39,7 +47,7 @@ def show(report: Report, verbosity: int) -> None:
     if verbosity < 0:
         if not report.ok:
             _print(console, [_summary(report)])
-        elif report.command in ("prune", "mask") and not report.totals.done:
+        elif report.command in ("prune", "mask", "finetune") and not report.totals.done:
             _print(_Console(stderr=True, highlight=False), [_summary(report)])
         return
     if report.command == "compare":
@@ -154,27 +162,39 @@ def _summary(report: Report) -> str:
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}"
     share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
-    verb = {"inspect": "prunable", "plan": "planned", "prune": "pruned", "mask": "masked", "fold": "folded"}[
-        report.command
-    ]
+    verb = _VERBS[report.command]
     return f"{totals.done} of {totals.weights} weights {verb}{share}"
 
 
 def _lines(report: Report) -> list[str]:
     totals = report.totals
     lines = ["", _summary(report)]
-    if report.command in ("plan", "prune", "mask", "verify") and totals.bytes_dense:
+    if report.command in ("plan", "prune", "mask", "finetune", "verify") and totals.bytes_dense:
         lines.append(f"weights: {_bytes(totals.bytes_dense)} dense, {_bytes(totals.bytes_sparse)} once stored sparse")
     if totals.macs and totals.macs_left is not None:
         left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
-    lines += [*_slow(report), *report.notes]
+    lines += [*_training(report), *_slow(report), *report.notes]
     if report.output:
         lines.append(f"written: {report.output}")
     if report.next_step:
         lines += [f"next, on the device: {report.next_step}", _CPU]
-    elif report.command == "prune" and totals.done:
+    elif report.command in ("prune", "finetune") and totals.done:
         lines.append(_CPU)
+    return lines
+
+
+def _training(report: Report) -> list[str]:
+    """What training came to, in figures: dense, right after pruning, and now."""
+    if report.command != "finetune":
+        return []
+    found: Any = report.details
+    before, after = found["loss_without_training"], found["loss"]
+    lines = [f"loss on samples held out: {before:.4g} pruned, {after:.4g} trained ({found['steps']} steps)"]
+    for name, value in found["metrics"].items():
+        stages = (("dense", found["metrics_dense"]), ("pruned", found["metrics_without_training"]))
+        known = [f"{stages_[name]:.4g} {stage}" for stage, stages_ in stages if name in stages_]
+        lines.append(f"{name}: {', '.join([*known, f'{value:.4g} trained'])}")
     return lines
 
 

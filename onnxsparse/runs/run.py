@@ -57,6 +57,7 @@ class Job:
     resume: bool = False
     watch: Watcher | None = None
     measure: Callable[[Engine], dict[str, float]] | None = None
+    measure_dense: Callable[[Engine], dict[str, float]] | None = None
 
 
 @dataclass
@@ -314,6 +315,7 @@ class Run:
             self.attempt + 1,
             self.notes,
             dict(self.engine.unreached),
+            dense=self.job.measure_dense(self.engine) if self.job.measure_dense else {},
             untrained=untrained_metrics,
             metrics=self.job.measure(self.engine) if self.job.measure else {},
             steps=self.total,

@@ -1,0 +1,160 @@
+"""`onnxsparse finetune MODEL -o OUT --data DATA`"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from onnxsparse.cli import arguments as shared
+from onnxsparse.errors import OptionError
+
+if TYPE_CHECKING:
+    from onnxsparse.recipes import Recipe
+
+_PRUNING = {
+    "--schedule": "how the level rises: cubic (default), linear, one-shot, ... (see `onnxsparse list schedules`)",
+    "--start-sparsity": "the share of the goal to start from (default 0)",
+    "--prune-begin": "when it starts to rise, as a share of the run (default 0)",
+    "--prune-end": "when the goal is reached; the masks stand still from there (default 0.6)",
+    "--updates": "how often the masks move in between (default 60)",
+    "--regrow": "let places come back: none (default), weights or gradient",
+    "--sparser": "what stands in for a weight: mask (default), or one that learns (see `onnxsparse list sparsers`)",
+}
+_LOSS = {
+    "--loss": "distill (default) or kl from the dense model; cross-entropy, mse, bce or l1 against labels",
+    "--hardness": "the share of the distillation beside a loss against labels (default 0.5)",
+    "--temperature": "how much kl softens both models (default 2)",
+    "--distillation": "the distillation beside labels: distill (default) or kl",
+    "--loss-output": "the output that the labels belong to (default: the first float one)",
+}
+_TRAINING = {
+    "--epochs": "how long (default 3)",
+    "--steps": "how long, in optimizer steps",
+    "--steps-per-epoch": "what counts as an epoch, where the data does not say it",
+    "--batch-size": "samples for one step (default 32)",
+    "--optimizer": "relative (default), adamw, adam, sgd or nesterov, with options such as sgd:momentum=0.8",
+    "--lr": "the highest learning rate (default: by how much is pruned)",
+    "--lr-schedule": "cosine (default), constant, linear, step, multi-step or exponential",
+    "--warm-up": "a share of the run, or a number of steps (default 0.05)",
+    "--weight-decay": "(default 0)",
+    "--clip": "the longest gradient, as a 2-norm over all weights (default: any)",
+}
+_WHOLE = ("--updates", "--steps", "--steps-per-epoch", "--batch-size")
+_TEXT = (
+    "--schedule",
+    "--regrow",
+    "--sparser",
+    "--loss",
+    "--distillation",
+    "--loss-output",
+    "--optimizer",
+    "--lr-schedule",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    shared.add_model(parser)
+    shared.add_output(parser, "the sparse, trained model to write", required=False)
+    data = parser.add_argument_group("data")
+    data.add_argument("--data", metavar="DATA", required=True, help=_DATA)
+    data.add_argument("--labels", metavar="NAME", help="the array of the labels (default: labels, label, target or y)")
+    data.add_argument("--eval-data", metavar="DATA", help="arrays to measure on before, during and after")
+    data.add_argument("--metric", metavar="M", nargs="+", action="extend", default=[], help=_METRIC)
+    shared.add_rule(parser)
+    shared.add_plan(parser)
+    _add(parser.add_argument_group("how the masks move"), _PRUNING)
+    _add(parser.add_argument_group("what is made small"), _LOSS)
+    training = parser.add_argument_group("training")
+    _add(training, _TRAINING)
+    training.add_argument(
+        "--train-bn", action="store_true", default=None, help="update batch statistics (default: frozen)"
+    )
+    training.add_argument("--recipe", metavar="R.yaml", help="all of that from a file, as saved beside OUT")
+    training.add_argument("--engine", default="auto", help="auto (default), ort or torch")
+    keeping = parser.add_argument_group("safety")
+    keeping.add_argument("--checkpoint", metavar="DIR", help="save the state of the run there, again and again")
+    keeping.add_argument("--resume", action="store_true", help="go on with the run in --checkpoint")
+    keeping.add_argument("--check", action="store_true", help="prove every gradient of the training graph, and stop")
+    shared.add_strict(parser)
+    shared.add_json(parser)
+
+
+_DATA = (
+    "an .npz with the inputs by name, first axis = samples; a folder of such files; an .npy for each input; or "
+    "module:function that yields dictionaries of arrays"
+)
+_METRIC = "accuracy, top-5, distance, or module:function (default: by what the data has)"
+
+
+def _add(group: Any, options: dict[str, str]) -> None:
+    for name, text in options.items():
+        kind = str if name in _TEXT else int if name in _WHOLE else float
+        group.add_argument(name, type=kind, metavar=name[2:].partition("-")[0].upper()[:8], help=text)
+
+
+def run(arguments: Namespace) -> int:
+    from onnxsparse.finetuning import finetune
+    from onnxsparse.recipes import Recipe
+    from onnxsparse.recipes.flags import FLAGS, recipe_of
+
+    file = Recipe.load(arguments.recipe) if arguments.recipe else None
+    flags = {name: getattr(arguments, name) for name in FLAGS if hasattr(arguments, name)}
+    recipe = recipe_of(flags, file)
+    if arguments.verbose:
+        sys.stderr.write(recipe.to_yaml())
+    if arguments.check:
+        return _check(arguments, recipe)
+    if arguments.output is None:
+        raise OptionError("finetune needs -o OUT, the model to write (or --check to prove the training graph only)")
+    if arguments.resume and not arguments.checkpoint:
+        raise OptionError("--resume goes on with a run in a folder; pass --checkpoint DIR too")
+    from onnxsparse.cli.finish import finish
+    from onnxsparse.cli.training_progress import training_progress
+
+    with training_progress(arguments) as watch:
+        result = finetune(
+            arguments.model,
+            data=arguments.data,
+            output=arguments.output,
+            recipe=recipe,
+            engine=arguments.engine,
+            plan=arguments.plan,
+            masks=arguments.masks,
+            labels=arguments.labels,
+            eval_data=arguments.eval_data,
+            metrics=arguments.metric,
+            checkpoint=arguments.checkpoint,
+            resume=arguments.resume,
+            strict=arguments.strict,
+            overwrite=arguments.overwrite,
+            watch=watch,
+        )
+    return finish(result.report, arguments)
+
+
+def _check(arguments: Namespace, recipe: Recipe) -> int:
+    """Say what the proof of the training graph found: 0 when every gradient is right, else 1."""
+    from onnxsparse.finetuning import check_graph
+
+    made = check_graph(
+        arguments.model,
+        data=arguments.data,
+        recipe=recipe,
+        plan=arguments.plan,
+        masks=arguments.masks,
+        labels=arguments.labels,
+    )
+    proof = made["proof"]
+    lines = [
+        f"training graph of batch {made['batch']}: {proof['checked']} tensors train, {len(made['unreached'])} cannot",
+        f"the dense model against itself: loss {proof['at_rest']:.3g}",
+        *(f"note: {note}" for note in made["notes"]),
+        *(f"not reached: {made['names'].get(tag, tag)}: {reason}" for tag, reason in made["unreached"].items()),
+        *(f"no gradient: {made['names'].get(tag, tag)}" for tag in proof["silent"]),
+        *(f"WRONG gradient: {made['names'].get(tag, tag)}" for tag in proof["wrong"]),
+    ]
+    verdict = "every gradient agrees with finite differences" if not proof["wrong"] else "some gradients are WRONG"
+    if not arguments.quiet:
+        sys.stdout.write("\n".join([*lines, verdict]) + "\n")
+    return 1 if proof["wrong"] else 0

@@ -3,8 +3,8 @@
 1. Every float output at batch B has to be the B single outputs, joined along one of its axes.
 2. A difference counts against how much the output moves from sample to sample, so that mixed samples are seen where
    outputs are nearly alike; a little rounding is allowed.
-3. Where a batch of 1 is baked into constants they are changed: shapes of Reshape and Expand, initial states, and
-   constants that are joined with the data.
+3. Where a batch of 1 is stored in constants they are changed: shapes of Reshape, Expand and Resize, initial states,
+   and constants that are joined with the data.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.scopes import Names
+from onnxsparse.engines.ort.shapes import shapes_of
 from onnxsparse.values import Array
 
 SPREAD, ROUNDING, HALF_ROUNDING = 2e-2, 2e-4, 2e-2
+Shape = tuple[int, ...]
+
+_SIZES = {"Reshape": 1, "Expand": 1, "Resize": 3}
 _STATES = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 
 
@@ -80,12 +84,11 @@ def _allowed(singles: Sequence[Array], rounding: float) -> float:
 
 def widen(draft: Draft, batch: int, sampled: set[str]) -> bool:
     """Take a batch of 1 out of the constants; whether any was found. `sampled` are inputs with an axis of samples."""
-    names, moving = Names(draft.graph), downstream(draft.graph, sampled)
-    stored = draft.tensors()
+    work = _Widening(draft, batch, downstream(draft.graph, sampled))
     nodes: list[NodeProto] = []
     found = False
     for node in draft.graph.node:
-        before = _widened(draft, node, batch, moving, stored, names)
+        before = work.before(node)
         found |= before is not None
         nodes += [*(before or []), node]
     if found:
@@ -93,54 +96,57 @@ def widen(draft: Draft, batch: int, sampled: set[str]) -> bool:
     return found
 
 
-def _widened(
-    draft: Draft, node: NodeProto, batch: int, moving: set[str], stored: Mapping[str, TensorProto], names: Names
-) -> list[NodeProto] | None:
-    """Nodes to put before this one, after its inputs were changed; None if it holds no batch."""
-    if node.op_type in ("Reshape", "Expand") and node.input[0] in moving:
-        return _wider_shape(draft, node, batch, stored, names)
-    if node.op_type in _STATES:
-        slots = [slot for slot in _STATES[node.op_type] if slot < len(node.input) and node.input[slot]]
-        return _repeated(draft, node, [slot for slot in slots if node.input[slot] not in moving], 1, batch, names)
-    if node.op_type == "Concat" and any(name in moving for name in node.input):
-        slots = [slot for slot, name in enumerate(node.input) if name in stored and _leads(stored[name])]
+class _Widening:
+    def __init__(self, draft: Draft, batch: int, moving: set[str]) -> None:
+        self.draft, self.batch, self.moving = draft, batch, moving
+        self.stored, self.names = draft.tensors(), Names(draft.graph)
+        self.shapes = shapes_of(draft.model, [])
+
+    def before(self, node: NodeProto) -> list[NodeProto] | None:
+        """Nodes to put before this one, after its inputs were changed; None if it holds no batch."""
+        slot = _SIZES.get(node.op_type)
+        if slot is not None:
+            return self._wider_sizes(node, slot) if node.input[0] in self.moving else None
+        if node.op_type in _STATES:
+            slots = [slot for slot in _STATES[node.op_type] if slot < len(node.input) and node.input[slot]]
+            return self._repeated(node, [slot for slot in slots if node.input[slot] not in self.moving], (1, 1, 1), 1)
+        if node.op_type == "Concat" and any(name in self.moving for name in node.input):
+            return self._joined_with(node)
+        return None
+
+    def _wider_sizes(self, node: NodeProto, slot: int) -> list[NodeProto] | None:
+        if len(node.input) <= slot or node.input[slot] not in self.stored:
+            return None
+        sizes = numpy_helper.to_array(self.stored[node.input[slot]]).copy()
+        if not sizes.size or sizes[0] < 1 or (node.op_type != "Reshape" and sizes[0] != 1):
+            return None
+        sizes[0] *= self.batch
+        node.input[slot] = self._constant(sizes)
+        return []
+
+    def _joined_with(self, node: NodeProto) -> list[NodeProto] | None:
+        """Constants beside data have to be there once for each sample."""
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-        return _repeated(draft, node, slots if axis else [], 0, batch, names)
-    return None
+        made: list[NodeProto] = []
+        for slot, name in enumerate(node.input):
+            shaped = self.shapes.get(name)
+            sizes = shaped.sizes if shaped is not None and name not in self.moving else None
+            if sizes and len(sizes) > 1 and sizes[0] == 1 and axis % len(sizes):
+                made += self._repeated(node, [slot], (1,) * len(sizes), 0) or []
+        return made or None
 
+    def _repeated(self, node: NodeProto, slots: Sequence[int], ones: Shape, axis: int) -> list[NodeProto] | None:
+        """An Expand before each of the inputs."""
+        made = []
+        for slot in slots:
+            sizes = np.array(ones, np.int64)
+            sizes[axis] = self.batch
+            wide = self.names.fresh(f"{node.input[slot]}_batch")
+            made.append(make_node("Expand", [node.input[slot], self._constant(sizes)], [wide]))
+            node.input[slot] = wide
+        return made or None
 
-def _wider_shape(
-    draft: Draft, node: NodeProto, batch: int, stored: Mapping[str, TensorProto], names: Names
-) -> list[NodeProto] | None:
-    if node.input[1] not in stored:
-        return None
-    sizes = numpy_helper.to_array(stored[node.input[1]]).copy()
-    if not sizes.size or sizes[0] < 1 or (node.op_type == "Expand" and sizes[0] != 1):
-        return None
-    sizes[0] *= batch
-    node.input[1] = _constant(draft, sizes, names)
-    return []
-
-
-def _leads(tensor: TensorProto) -> bool:
-    return len(tensor.dims) > 1 and tensor.dims[0] == 1
-
-
-def _repeated(
-    draft: Draft, node: NodeProto, slots: Sequence[int], axis: int, batch: int, names: Names
-) -> list[NodeProto] | None:
-    """An Expand before each of the inputs."""
-    made = []
-    for slot in slots:
-        sizes = np.ones(3 if axis else len(draft.tensors()[node.input[slot]].dims), np.int64)
-        sizes[axis] = batch
-        wide = names.fresh(f"{node.input[slot]}_batch")
-        made.append(make_node("Expand", [node.input[slot], _constant(draft, sizes, names)], [wide]))
-        node.input[slot] = wide
-    return made or None
-
-
-def _constant(draft: Draft, value: Array, names: Names) -> str:
-    name = names.fresh("batch_shape")
-    draft.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
-    return name
+    def _constant(self, value: Array) -> str:
+        name = self.names.fresh("batch_shape")
+        self.draft.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.int64), name))
+        return name

@@ -27,6 +27,8 @@ SAMPLE = 1 << 16
 MOST_COLLECTED = 1 << 25
 BIN_BITS = 12
 RARE = 16
+SPREAD = 4
+"""Standard deviations of the sample that the bracket reaches to each side."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,12 @@ class Cut:
 class Sample:
     """Keys from all over the streams, for streams where even a look at all of them costs; and how many keys there are.
 
-    `spread` is how many standard deviations the bracket reaches: more for a sample of runs than of single keys.
+    `run` is how many keys in a row are neighbours in their stream: as those are alike, the sample says less.
     """
 
     keys: Array
     total: int
-    spread: int = 4
+    run: int = 1
 
 
 @dataclass(frozen=True)
@@ -83,35 +85,48 @@ def threshold(stream: Stream, count: int, sampled: Sample | None = None) -> tupl
 def cut(streams: Sequence[Stream], count: int, sampled: Sample | None = None) -> Cut:
     """Where the `count` smallest keys of all streams together end."""
     given = sampled or _sample(streams)
-    sample, total = given.keys, given.total
-    if count <= 0 or total == 0:
+    if count <= 0 or given.total == 0:
         return Cut(0, (0,) * len(streams), (0,) * len(streams))
-    ordered, count = np.sort(_bits(sample)), min(count, total)
-    bits = [_as_bits(stream, sample.dtype) for stream in streams]
-    return _cut_by_bracket(bits, count, _bracket(ordered, count, total, given.spread), int(np.iinfo(ordered.dtype).max))
+    count, largest = min(count, given.total), int(np.iinfo(_bits(given.keys).dtype).max)
+    bits = [_as_bits(stream, given.keys.dtype) for stream in streams]
+    return _cut_by_bracket(bits, count, _bracket(given, count, largest), largest)
 
 
 def kept(chunks: Iterable[Array], key: int, ties: int) -> Iterator[Array]:
     """For each chunk of a stream, True where a key stays: larger than the cut, or equal but after `ties` equal ones."""
     for chunk in chunks:
-        bits = _bits(chunk)
-        at = bits.dtype.type(key)
-        if ties == 0:
-            yield bits >= at
-            continue
-        keep = bits > at
-        equal = bits == at
-        found = int(np.count_nonzero(equal))
-        if found > ties:
-            keep[np.flatnonzero(equal)[ties:]] = True
-        ties -= min(ties, found)
+        keep, ties = kept_of(chunk, key, ties)
         yield keep
+
+
+def kept_of(chunk: Array, key: int, ties: int) -> tuple[Array, int]:
+    """The same for one chunk, and how many equal keys have yet to go."""
+    bits = _bits(chunk)
+    at = bits.dtype.type(key)
+    keep: Array = bits >= at
+    if ties == 0:
+        return keep, 0
+    equal = bits == at
+    found = int(np.count_nonzero(equal))
+    if found > ties:
+        keep[np.flatnonzero(equal)[:ties]] = False
+    elif found:
+        np.greater(keep, equal, out=keep)
+    return keep, ties - min(ties, found)
 
 
 def smallest(keys: Array, count: int) -> Array:
     """True at the `count` smallest of a 1-D array."""
     key, _, ties = threshold(lambda: (keys,), count)
     return ~next(kept((keys,), key, ties))
+
+
+def runs(size: int, length: int, stride: int) -> Iterator[tuple[int, int]]:
+    """Where the runs of a sample lie: one in each stride, and not all in the same columns of a matrix."""
+    for index, at in enumerate(range(0, size, stride)):
+        room = min(stride, size - at) - length
+        start = at + index * 2654435761 % (room + 1) if room > 0 else at
+        yield start, min(start + length, size)
 
 
 def _bits(keys: Array) -> Array:
@@ -142,15 +157,25 @@ def _sample(streams: Sequence[Stream]) -> Sample:
     return Sample(np.concatenate(picked or [np.zeros(0, np.uint32)]), seen)
 
 
-def _bracket(ordered: Array, count: int, total: int, spread: int) -> _Range:
+def _bracket(given: Sample, count: int, largest: int) -> _Range:
     """Two keys of the sample, several standard deviations to each side of rank `count`."""
-    size, share = ordered.size, count / total
-    middle = share * size
-    margin = 0 if size == total else spread * (math.sqrt(size * share * (1 - share)) + 1)
+    bits, share = _bits(given.keys), count / given.total
+    ordered, middle = np.sort(bits), share * bits.size
+    margin = 0.0
+    if bits.size < given.total:
+        margin = SPREAD * (_deviation(bits, ordered[math.ceil(middle) - 1], share, given.run) + 1)
     first, last = math.ceil(middle - margin) - 1, math.ceil(middle + margin) - 1
-    low = int(ordered[first]) if first >= 0 else 0
-    high = int(ordered[last]) if last < size else int(np.iinfo(ordered.dtype).max)
-    return _Range(low, high)
+    return _Range(int(ordered[first]) if first >= 0 else 0, int(ordered[last]) if last < bits.size else largest)
+
+
+def _deviation(bits: Array, middle: Any, share: float, run: int) -> float:
+    """The standard deviation of how many keys of the sample are at most `middle`: by how much the next run differs."""
+    alone = math.sqrt(bits.size * share * (1 - share))
+    if run == 1:
+        return alone
+    runs = bits[: bits.size - bits.size % run].reshape(-1, run)
+    steps = np.diff(np.count_nonzero(runs <= middle, axis=1))
+    return max(alone, math.sqrt(int(np.square(steps).sum()) / 2))
 
 
 def _cut_by_bracket(streams: Sequence[Stream], count: int, bracket: _Range, largest: int) -> Cut:
@@ -193,12 +218,12 @@ def _count_around(tally: _Tally, bits: Array, bracket: _Range) -> Array:
     if (found - missed) * RARE > bits.size:
         return _count_ties(tally, bits, low, high)
     closed = bits[np.not_equal(inside, below, out=inside)]
-    at_low = closed == low
-    at_high = (closed == high) & ~at_low
-    between: Array = closed[~(at_low | at_high)]
+    at_low = int(np.count_nonzero(closed == low))
+    at_high = int(np.count_nonzero(closed == high)) if low < high else 0
+    between: Array = closed[(closed > low) & (closed < high)] if at_low or at_high else closed
     tally.below += missed
-    tally.at_low += int(np.count_nonzero(at_low))
-    tally.at_high += int(np.count_nonzero(at_high))
+    tally.at_low += at_low
+    tally.at_high += at_high
     tally.between += between.size
     return between
 

@@ -97,3 +97,30 @@ def test_few_passes_over_a_large_stream():
     assert len(passes) == 2
     assert below + ties == 700_000
     assert key == int(np.sort(keys)[699_999].view(np.uint32))
+
+
+@pytest.mark.parametrize(("size", "length", "stride"), [(1, 4, 4), (4099, 128, 128), (100_000, 128, 4096)])
+def test_runs_lie_in_order_one_in_each_stride(size, length, stride):
+    found = list(rank.runs(size, length, stride))
+    assert [start // stride for start, _ in found] == list(range(len(found)))
+    assert all(0 < stop - start <= length for start, stop in found)
+    assert all(stop <= min(size, at + max(stride, length)) for (_, stop), at in zip(found, range(0, size, stride)))
+    assert len({start % stride for start, _ in found}) > len(found) // 2 or stride == length
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5])
+def test_a_sample_of_runs_brackets_streams_whose_neighbours_are_alike(scale):
+    """Rows of different sizes make runs differ: the bracket widens, and stays as narrow as for single keys without."""
+    random = np.random.default_rng(1)
+    keys = np.abs(random.standard_normal((1000, 1000)) * np.exp(scale * random.standard_normal((1000, 1))))
+    keys = keys.astype(np.float32).reshape(-1)
+    sample = np.concatenate([keys[start:stop] for start, stop in rank.runs(keys.size, 100, 1000)])
+    passes = []
+
+    def stream():
+        passes.append(1)
+        return chunked(keys, 1 << 16)()
+
+    key, below, ties = rank.threshold(stream, 800_000, rank.Sample(sample, keys.size, 100))
+    assert (key, below + ties) == (int(np.sort(keys)[799_999].view(np.uint32)), 800_000)
+    assert len(passes) == 1

@@ -14,6 +14,9 @@ from onnxsparse.allocations.allocation import Allocation, Candidate, Shares
 from onnxsparse.patterns.pattern import Pattern, checked_sparsity
 from onnxsparse.values import Array
 
+RUN = 256
+"""How many neighbours in a row a sample of scores is taken to have, at most."""
+
 
 @dataclass(frozen=True)
 class Global(Allocation):
@@ -38,7 +41,7 @@ def _sampled(weights: Sequence[Candidate], units: int) -> rank.Sample | None:
     """A sample of all scores, where the weights can be sampled without being read."""
     parts = [weight.sample_scores() for weight in weights]
     given = [part for part in parts if part is not None]
-    return rank.Sample(np.concatenate(given), units, 16) if given and len(given) == len(parts) else None
+    return rank.Sample(np.concatenate(given), units, RUN) if given and len(given) == len(parts) else None
 
 
 def _but_the_largest(stream: rank.Stream) -> rank.Stream:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxsparse import rank
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Use, Weight
@@ -101,7 +102,6 @@ class Candidate:
         if not streamed or tensor.span is None or tensor.kind not in FLOAT_KINDS:
             return None
         length = min(SAMPLE_RUN, max(1, tensor.size // SAMPLE_EVERY))
-        starts = range(0, tensor.size - length + 1, length * SAMPLE_EVERY)
-        runs = [tensor.read(at, at + length) for at in starts]
+        runs = [tensor.read(*run) for run in rank.runs(tensor.size, length, length * SAMPLE_EVERY)]
         some = Values(np.concatenate(runs), Reading(tensor.kind))
         return self.score.bind(self.name).value(some)

@@ -116,14 +116,17 @@ class Pruned:
             key, _, ties = rank.threshold(lambda: self._keys(held), self._row.drop, self._sample(held))
             cut = key, ties
         key, ties = cut
+        for values in self._blocks(held):
+            keep, ties = rank.kept_of(self._score.rank(values), key, ties)
+            erase_block(values, keep, values.stored)
+            yield values.stored
+
+    def _blocks(self, held: Array | None) -> Iterator[Values]:
+        """Pieces that fit the cache, each gone when the next slab is read."""
+        reading = self._reading
         for flat in self._slabs(held):
             for start in range(0, flat.size, BLOCK):
-                values = Values(flat[start : start + BLOCK], self._reading)
-                keys = self._score.rank(values)
-                keep = next(rank.kept([keys], key, ties))
-                ties -= _gone(keep, keys, key) if ties else 0
-                erase_block(values, keep, values.stored)
-            yield flat
+                yield Values(flat[start : start + BLOCK], reading)
 
     def _slabs(self, held: Array | None) -> Iterator[Array]:
         """The numbers in stored order: unstructured pruning needs no axes."""
@@ -136,11 +139,9 @@ class Pruned:
             yield tensor.read(start, min(start + SLAB, tensor.size), memory)
 
     def _keys(self, held: Array | None) -> Iterator[Array]:
-        for flat in self._slabs(held):
-            for start in range(0, flat.size, BLOCK):
-                values = Values(flat[start : start + BLOCK], self._reading)
-                demand_finite(values, self._row.name)
-                yield self._score.rank(values)
+        for values in self._blocks(held):
+            demand_finite(values, self._row.name)
+            yield self._score.rank(values)
 
     def _sample(self, held: Array | None) -> rank.Sample:
         """Keys from all over the tensor: single ones where it is held, runs where they have to be read."""
@@ -148,9 +149,9 @@ class Pruned:
         if held is not None:
             strided = np.ascontiguousarray(held[:: max(1, held.size >> 16)])
             return rank.Sample(self._score.rank(Values(strided, self._reading)), tensor.size)
-        runs = [(at, min(at + RUN, tensor.size)) for at in range(0, tensor.size, max(RUN, tensor.size // RUNS))]
+        runs = rank.runs(tensor.size, RUN, max(RUN, tensor.size // RUNS))
         values = [Values(tensor.read(*run), self._reading) for run in runs]
-        return rank.Sample(np.concatenate([self._score.rank(piece) for piece in values]), tensor.size, 16)
+        return rank.Sample(np.concatenate([self._score.rank(piece) for piece in values]), tensor.size, RUN)
 
     def _whole(self) -> Iterator[Array]:
         row, size = self._row, self._row.weight.tensor.size
@@ -160,12 +161,6 @@ class Pruned:
         values = self._values(flat, 0, size)
         row.pattern.prune(values, self._score, row.drop, values.stored)
         yield flat if np.shares_memory(values.stored, flat) else row.use.restore(values.stored)
-
-
-def _gone(keep: Array, keys: Array, key: int) -> int:
-    """How many of those equal to the key went."""
-    bits = keys if keys.dtype.kind == "u" else keys.view(f"u{keys.itemsize}")
-    return int(np.count_nonzero((bits == bits.dtype.type(key)) & ~keep))
 
 
 def kept_by(row: PlanRow, score: Score) -> Array:

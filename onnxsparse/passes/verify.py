@@ -17,6 +17,7 @@ from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.passes.matrices import Matrix, demand_finite
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.progress import Counter
 from onnxsparse.targets import Target, Verdict
 from onnxsparse.values import Array, Values
@@ -93,7 +94,7 @@ class Verify:
         if pattern is None:
             return Checked(expected)
         zeros = _Zeros(expected, self._finite)
-        tally = zeros.by_groups(pattern) if isinstance(pattern, NM) else zeros.by_units(pattern, expected.drop)
+        tally = zeros.of(pattern, expected.drop)
         uses = tuple(
             UseChecked(use, tally.violations[index], tuple(tally.places[index]), self._judge(weight, use))
             for index, use in enumerate(weight.uses)
@@ -115,6 +116,11 @@ class _Zeros:
         self._finite = finite
         self._expected, self._weight = expected, expected.weight
         self._masks = [~mask.stored() for use in self._weight.uses[:1] for mask in use.masks]
+
+    def of(self, pattern: Pattern, drop: int) -> _Tally:
+        if isinstance(pattern, NM):
+            return self.by_groups(pattern)
+        return self.by_elements(pattern, drop) if isinstance(pattern, Unstructured) else self.by_units(pattern, drop)
 
     def by_groups(self, pattern: NM) -> _Tally:
         tally = _Tally()
@@ -151,6 +157,19 @@ class _Zeros:
     def _masked(self, start: int, stop: int) -> Array:
         merged: Array = np.logical_or.reduce([mask[start:stop] for mask in self._masks])
         return merged
+
+    def by_elements(self, pattern: Unstructured, drop: int) -> _Tally:
+        tally = _Tally()
+        for index, use in enumerate(self._weight.uses):
+            tally.zeros = sum(self._zeros_of(*slab) for slab in self._slabs(use, 1))
+            tally.violations[index], tally.places[index] = pattern.missing(tally.zeros, drop), []
+        return tally
+
+    def _zeros_of(self, matrix: Matrix, start: int, stop: int, flat: Array) -> int:
+        values = matrix.over(flat, start, stop)
+        self._demand_finite(values)
+        zero = values.is_zero()
+        return int(np.count_nonzero(zero | matrix.use.matrix(self._masked(start, stop)) if self._masks else zero))
 
     def by_units(self, pattern: Pattern, drop: int) -> _Tally:
         tally = _Tally()

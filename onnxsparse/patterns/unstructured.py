@@ -53,11 +53,15 @@ class Unstructured(Pattern):
             erase_block(values[index], keep, out[index])
 
     def violations(self, zero: Array, drop: int) -> Violations:
-        return Violations(max(0, drop - int(np.count_nonzero(zero))), (), zero.size)
+        return Violations(self.missing(int(np.count_nonzero(zero)), drop), (), zero.size)
 
     def check(self, values: Values, drop: int) -> Violations:
         zeros = sum(int(np.count_nonzero(block.is_zero())) for block in values.blocks())
-        return Violations(max(0, drop - zeros), (), values.stored.size)
+        return Violations(self.missing(zeros, drop), (), values.stored.size)
+
+    def missing(self, zeros: int, drop: int) -> int:
+        """How many zeros there are too few."""
+        return max(0, drop - zeros)
 
     def _kept(self, values: Values, score: Score, drop: int) -> Iterator[tuple[Index, Array]]:
         """Pieces, each with its mask."""

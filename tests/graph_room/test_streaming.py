@@ -80,3 +80,15 @@ def test_external_data_gives_the_same_numbers(rule: dict[str, Any], tmp_path: Pa
     assert {t.name for t in found.graph.initializer} == set(expected)
     for tensor in found.graph.initializer:
         assert (numpy_helper.to_array(tensor) == expected[tensor.name]).all()
+
+
+def test_missing_zeros_are_counted_over_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = osp.prune(network(np.float32, ties=False), pattern="unstructured", sparsity=0.7).model
+    assert model is not None
+    broken = model.graph.initializer[0]
+    numbers = numpy_helper.to_array(broken).copy()
+    numbers.reshape(-1)[np.flatnonzero(numbers == 0)[[0, 1000, -1]]] = 1
+    broken.CopyFrom(numpy_helper.from_array(numbers, broken.name))
+    monkeypatch.setattr(matrices, "SLAB", 700)
+    row = next(row for row in osp.verify(model).report.rows if row.name == broken.name)
+    assert (row.status, row.zeros, row.violations) == ("violated", int((numbers == 0).sum()), 3)

@@ -4,6 +4,7 @@
    of gradients: the operator has no kernel, or a wrong one.
 2. Rounds go on until nothing changes, as a rewrite may write nodes that need another one.
 3. Names of graph outputs and of trained tensors stay. Constants that nothing reads any more are dropped.
+4. Afterwards every node has a name of its own, so that it can be spoken of.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ROUNDS = 6
 def apply(model: ModelProto, trained: set[str]) -> list[str]:
     """Rewrite a throw-away copy whose input shapes are fixed, in place. Returns a line for each node that refused."""
     notes: list[str] = []
+    _name(model.graph)
     for _ in range(ROUNDS):
         value_shapes.infer(model)
         changed, notes = _round(model, View.of(model, trained))
@@ -37,6 +39,15 @@ def apply(model: ModelProto, trained: set[str]) -> list[str]:
         if not changed:
             break
     return notes
+
+
+def _name(graph: GraphProto) -> None:
+    """Nodes without a name, and those whose name another one has, get a new one."""
+    writer, seen = Writer(graph, 0), {""}
+    for node in graph.node:
+        if node.name in seen:
+            node.name = writer.fresh(f"{node.op_type}_node")
+        seen.add(node.name)
 
 
 @functools.cache
@@ -74,7 +85,7 @@ def _round(model: ModelProto, view: View) -> tuple[bool, list[str]]:
         written, refusal = _rewritten(node, view, writer)
         nodes += written or [node]
         changed |= bool(written)
-        notes += [f"{operator(node)} {node.name or node.output[0]}: {refusal}"] if refusal else []
+        notes += [f"{operator(node)} {node.name}: {refusal}"] if refusal else []
     kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del model.graph.node[:]
     model.graph.node.extend(kept)

@@ -52,7 +52,7 @@ class View:
 
     def flows(self, node: NodeProto) -> bool:
         """Whether a gradient has to pass through this node."""
-        return any(name in self.gradients for name in node.input) and any(
+        return any(name in self.gradients for name in reads(node)) and any(
             name in self.gradients for name in node.output
         )
 

@@ -61,7 +61,7 @@ class _Cut:
     def __post_init__(self) -> None:
         graph = self.model.graph
         self.shapes = _shapes(self.model)
-        self.moving = Moving(graph, self.prepared.weights)
+        self.moving = Moving(graph, self.prepared.weights, self.shapes)
         self.alive = set(self.prepared.weights)
 
     def walk(self) -> None:

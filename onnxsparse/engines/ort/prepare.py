@@ -23,11 +23,12 @@ from onnxsparse.engines.ort.branches import take_branches
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.fold import RANDOM, fold
 from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
-from onnxsparse.engines.ort.precision import single
+from onnxsparse.engines.ort.precision import OTHER, single
 from onnxsparse.engines.ort.reach import downstream, part, reduce_to, upstream
 from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, scopes
+from onnxsparse.engines.ort.sequences import without_sequences
 from onnxsparse.engines.ort.shapes import declare, fix_inputs, shapes_of
 from onnxsparse.engines.ort.signals import Signal, choose, reached
 from onnxsparse.engines.ort.taps import taps
@@ -100,7 +101,7 @@ def _truth(model: ModelProto, samples: Samples, batch: int) -> _Truth | None:
     try:
         return _outputs(model, samples, batch)
     except ModelError:
-        if _half(model):
+        if _kinds(model) & set(OTHER):
             return None
         raise
 
@@ -111,7 +112,8 @@ def _outputs(model: ModelProto, samples: Samples, batch: int) -> _Truth:
     places = sorted({int(place) for place in np.linspace(0, last, CHECKED)})
     outputs: dict[str, dict[int, Array]] = {name: {} for name in names}
     _collect(Runner(model), samples, places, outputs)
-    return _Truth(places, outputs, HALF_ROUNDING if _half(model) else ROUNDING)
+    half = _kinds(model) & {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+    return _Truth(places, outputs, HALF_ROUNDING if half else ROUNDING)
 
 
 def _collect(runner: Runner, samples: Samples, places: Sequence[int], outputs: dict[str, dict[int, Array]]) -> None:
@@ -121,12 +123,13 @@ def _collect(runner: Runner, samples: Samples, places: Sequence[int], outputs: d
                 outputs.setdefault(name, {})[place] = value
 
 
-def _half(model: ModelProto) -> bool:
+def _kinds(model: ModelProto) -> set[int]:
+    """The types of all stored tensors, inputs and outputs."""
     kinds = {tensor.data_type for graph in scopes(model.graph) for tensor in graph.initializer}
     kinds |= {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
     constants = (one for graph in scopes(model.graph) for node in graph.node for one in node.attribute)
     kinds |= {one.t.data_type for one in constants if one.type == AttributeProto.TENSOR}
-    return bool(kinds & {TensorProto.FLOAT16, TensorProto.BFLOAT16})
+    return kinds
 
 
 def _lift(draft: Draft, tags: set[str], samples: Samples) -> None:
@@ -151,6 +154,8 @@ def _at(draft: Draft, samples: Samples, batch: int, way: str) -> Prepared | None
     if widened:
         draft.note("a batch of 1 was stored in it and was taken out of the copy")
     _fit(draft, samples.many(batch))
+    if without_sequences(draft):
+        fold(draft)
     return _described(draft, samples, batch, outputs, tapped)
 
 
@@ -247,7 +252,7 @@ def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems
     """Only the signals are outputs; every tag is a weight or has a reason."""
     if made.batch != batch:
         size = "one sample" if made.batch == 1 else f"{made.batch} samples"
-        reason = f", because {problems[0]}" if problems else ": so the file takes them"
+        reason = f", because {problems[0]:.160}" if problems else ": so the file takes them"
         made.notes.append(f"trained {size} at a time{reason}")
     reduce_to(made.model, [signal.name for signal in made.signals])
     made.inputs = inputs_of(made.model)

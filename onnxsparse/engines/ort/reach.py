@@ -39,7 +39,8 @@ def reduce_to(model: ModelProto, outputs: Iterable[str]) -> None:
         keep(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in needed])
     keep(graph.input, [value for value in graph.input if value.name in needed])
     keep(graph.output, ends)
-    keep(graph.value_info, [value for value in graph.value_info if value.name in needed])
+    made = {name for node in graph.node for name in node.output}
+    keep(graph.value_info, [value for value in graph.value_info if value.name in made and value.name not in wanted])
 
 
 def part(model: ModelProto, outputs: Iterable[str]) -> ModelProto:

@@ -2,20 +2,23 @@
 
 1. A float output of fixed shape is one, if trained weights have a say in it; so are its taps.
 2. For any other output (whole numbers, a shape that data decides) the walk goes back to the nearest values that are
-   floats of fixed shape; these are taps of it.
+   floats of fixed shape; these are taps of it. So are those before a choice (TopK, ArgMax) that the weights make: the
+   pruned model picks others, and numbers of different things say nothing.
 3. A weight is reached if a signal depends on it by way of floats alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import GraphProto
+from onnx import GraphProto, NodeProto, TensorProto
 
 from onnxsparse.engines.ort.reach import downstream, upstream
 from onnxsparse.engines.ort.scopes import reads
 from onnxsparse.engines.ort.shapes import Shaped
+
+WHOLE = (TensorProto.INT64, TensorProto.INT32)
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,14 @@ class Signal:
 
 
 class Moving:
-    """Which values depend on trained weights, on inputs, on both."""
+    """Which values depend on trained weights, on inputs, on both; and which on a choice that weights make."""
 
-    def __init__(self, graph: GraphProto, trained: Iterable[str]) -> None:
+    def __init__(self, graph: GraphProto, trained: Iterable[str], shapes: Mapping[str, Shaped]) -> None:
         self.trained = set(trained)
         self.by_weights = downstream(graph, self.trained)
         self.by_data = downstream(graph, [value.name for value in graph.input])
+        picks = [name for name in self.by_weights if name in shapes and shapes[name].kind in WHOLE]
+        self.by_choice = downstream(graph, picks)
 
     def both(self, name: str) -> bool:
         return name in self.by_weights and name in self.by_data
@@ -52,21 +57,30 @@ def choose(
     shapes: Mapping[str, Shaped],
 ) -> list[Signal]:
     """The signals of a folded graph; `tapped` holds the taps of each output."""
-    moving, found = Moving(graph, trained), {}
+    moving, found = Moving(graph, trained, shapes), {}
     for name in outputs:
         if moving.both(name) and fixed_float(name, shapes):
             found[name] = Signal(name, name, "output")
     for name in outputs:
-        extra = tapped.get(name, ()) if name in found else frontier(graph, name, moving, shapes)
-        for tap in extra:
+        extra = [] if name in found and name not in moving.by_choice else frontier(graph, name, moving, shapes)
+        for tap in (*(tapped.get(name, ()) if name in found else ()), *extra):
             if moving.both(tap) and fixed_float(tap, shapes):
                 found.setdefault(tap, Signal(tap, name, "tap"))
     return list(found.values())
 
 
 def frontier(graph: GraphProto, name: str, moving: Moving, shapes: Mapping[str, Shaped]) -> list[str]:
-    """The nearest float values of fixed shape before a value, as far as weights and data have a say in them."""
+    """The nearest float values of fixed shape before a value, as far as weights and data have a say in them.
+
+    A value that was picked by what weights choose is passed over where there is one before the choice.
+    """
     makers = {output: node for node in graph.node for output in node.output if output}
+    return _nearest(makers, name, moving, shapes, moving.by_choice) or _nearest(makers, name, moving, shapes, set())
+
+
+def _nearest(
+    makers: Mapping[str, NodeProto], name: str, moving: Moving, shapes: Mapping[str, Shaped], avoid: Collection[str]
+) -> list[str]:
     found: dict[str, None] = {}
     seen, pending = set(), [name]
     while pending:
@@ -74,7 +88,7 @@ def frontier(graph: GraphProto, name: str, moving: Moving, shapes: Mapping[str, 
         if value in seen or value not in moving.by_weights or value not in makers:
             continue
         seen.add(value)
-        if moving.both(value) and fixed_float(value, shapes):
+        if moving.both(value) and fixed_float(value, shapes) and value not in avoid:
             found.setdefault(value)
         else:
             pending += reads(makers[value])

@@ -145,6 +145,24 @@ def test_a_batch_in_the_shape_of_a_reshape_is_taken_out() -> None:
     assert made.inputs[0][2] == (4, 2, 3)
 
 
+def test_a_batch_in_sizes_and_in_joined_constants_is_taken_out() -> None:
+    nodes = [
+        make_node("Resize", ["x", "", "", "sizes"], ["r"], mode="nearest"),
+        make_node("Concat", ["first", "r"], ["j"], axis=2),
+        make_node("MatMul", ["j", "w"], ["y"]),
+    ]
+    stored = [tensor(W, "w", "t0"), tensor(np.array([1, 1, 4, 6]), "sizes"), tensor(numbers(1, 1, 1, 6), "first", "t1")]
+    made = ready(
+        model(nodes, [info("x", [1, 1, 2, 6])], [info("y", None)], stored),
+        {"x": numbers(8, 1, 2, 6)},
+        tags=("t0", "t1"),
+        {"x": numbers(8, 1, 2, 6)},
+        tags=("t0", "t1"),
+    )
+    assert made.batch == 4
+    assert set(made.weights) == {"w", "first"}
+
+
 def test_samples_that_are_mixed_without_a_word_are_noticed() -> None:
     nodes = [
         make_node("MatMul", ["x", "w"], ["a"]),

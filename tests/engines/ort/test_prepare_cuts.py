@@ -129,13 +129,40 @@ def test_a_branch_that_the_data_decides_is_cut() -> None:
 
 def test_sequences_are_cut_as_a_whole() -> None:
     nodes = [
-        make_node("SplitToSequence", ["h", "one"], ["parts"], axis=1),
-        make_node("ConcatFromSequence", ["parts"], ["k"], axis=1),
+        make_node("SplitToSequence", ["h"], ["parts"], axis=1, keepdims=0),
+        make_node("ConcatFromSequence", ["parts"], ["k"], axis=1, new_axis=1),
     ]
-    made = around(nodes, [ONE])
+    made = around(nodes)
     after = cut(made, named(made, "SplitToSequence"))
     assert after.fed == ["k"]
     agrees(made, after)
+
+
+def test_sequences_that_say_split_and_concat_are_not_cut() -> None:
+    nodes = [
+        make_node("SplitToSequence", ["h", "four"], ["parts"], axis=1),
+        make_node("SequenceAt", ["parts", "last"], ["p"]),
+        make_node("SequenceAt", ["parts", "first"], ["q"]),
+        make_node("SequenceConstruct", ["p", "q"], ["turned"]),
+        make_node("ConcatFromSequence", ["turned"], ["k"], axis=1),
+    ]
+    stored = [tensor(np.array(number), name) for name, number in (("four", 4), ("first", 0), ("last", -1))]
+    made = around(nodes, stored)
+    assert {node.op_type for node in made.model.graph.node} == {"MatMul", "Split", "Concat"}
+    assert set(made.weights) == {"a", "b"}
+
+
+def test_picked_numbers_are_matched_before_they_are_picked() -> None:
+    nodes = [
+        make_node("MatMul", ["x", "a"], ["h"]),
+        make_node("MatMul", ["x", "b"], ["g"]),
+        make_node("TopK", ["h", "two"], ["best", "places"], axis=1),
+        make_node("GatherElements", ["g", "places"], ["y"], axis=1),
+    ]
+    stored = [tensor(A, "a", "t0"), tensor(numbers(6, 6, seed=3), "b", "t1"), tensor(np.array([2]), "two")]
+    made = ready(model(nodes, [X], [info("y", None)], stored), FEED, tags=TWO)
+    assert kinds(made) == [("y", "y", "output"), ("g", "y", "tap"), ("h", "y", "tap")]
+    assert set(made.weights) == {"a", "b"}
 
 
 def test_what_the_data_counts_is_matched_before_it_is_counted() -> None:

@@ -19,7 +19,7 @@ from onnxsparse.modifiers.modifier import Modifier, Part
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
-SMALLER = 3.0
+SMALLER, PART = 3.0, "a third"
 
 
 @dataclass(frozen=True)

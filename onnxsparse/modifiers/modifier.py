@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class Part:
     """A modifier at work in one run; a hook that is not needed is left as it is."""
 
+    final_from: int = 0
+    """The step from which on everything but the weights stands still."""
+
     def boundaries(self) -> Iterable[int]:
         """Steps before which the graph changes: each begins a segment."""
         return ()
@@ -28,11 +31,14 @@ class Part:
         """The graph that is wanted from a step on."""
         return spec
 
+    def leave(self, step: int) -> None:
+        """Another graph comes before this step; the engine is still the old one, for the last time."""
+
     def change(self, step: int) -> None:
         """A segment begins; the engine is the new one, with all that it shares with the old one."""
 
     def before_step(self, step: int) -> None:
-        """Before the loss of a step."""
+        """Before the loss of a step; its batch is known."""
 
     def before_update(self, step: int) -> None:
         """The gradients are there, the weights have not moved."""

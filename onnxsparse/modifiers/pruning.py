@@ -1,7 +1,9 @@
 """Masks that move on a schedule until the goal is reached exactly.
 
 1. At every update step each weight drops as many units as the schedule says, the smallest of `w * mask` first: what is
-   pruned stays pruned while the level rises, unless `regrow` lets places come back.
+   pruned stays pruned while the level rises, unless `regrow` lets places come back. By `weights`, numbers keep what
+   they were when they were hidden, and return when others have become smaller; by `gradient`, those return at 0 whose
+   gradient is the largest.
 2. At the end step the drop counts are those of the plan. From there on the masks stand still.
 3. A learned sparser stands in for the weights until the end step; there the graph changes, each weight keeps as many
    places as the plan says, chosen by what was learned, and masks take over.
@@ -10,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -86,124 +88,135 @@ class PruningPart(Part):
     """The masks of a run."""
 
     def __init__(self, options: Pruning, run: Run) -> None:
-        self._options, self._run = options, run
-        self._rows = run.planned
+        self._options, self._run, self._rows = options, run, run.planned
         self._sparser = sparsers.parse(options.sparser)
-        self._learns = self._sparser.name != MASK
-        fixed = all(_is_fixed(row) for row in run.planned.values())
-        self._schedule = schedules.parse(options.schedule or ("one-shot" if fixed else "cubic"))
-        if fixed and options.schedule is not None and self._schedule.name not in ("one-shot", "constant"):
+        learns = self._sparser.name != MASK
+        ramps = learns or not all(_is_fixed(row) for row in run.planned.values())
+        self._schedule = schedules.parse(options.schedule or ("cubic" if ramps else "one-shot"))
+        if not ramps and self._schedule.share(0.0) != 1.0:
             raise OptionError(
                 f"schedule {options.schedule} needs a level that can rise; masks of a fixed level are set at once: "
                 "leave --schedule out"
             )
-        self._first = math.floor(options.begin * run.total + 0.5)
-        self._last = self._end()
+        self._first = min(_rounded(options.begin * run.total), run.total - 1)
+        self._last = self._end(learns)
         self._every = max(1, (self._last - self._first) // options.updates)
+        self._learned = [tag for tag, row in self._rows.items() if learns and self._last > 0 and row.keep is None]
+        self._settled: dict[str, tuple[Array, Array]] = {}
 
-    def _end(self) -> int:
-        """The step at which the goal is reached: at once where nothing ramps and nothing is learned."""
-        at_once = self._schedule.share(0.0) == 1.0 and not self._learns and self._options.regrow == "none"
-        end = math.floor(self._options.end * self._run.total + 0.5)
-        return self._first if at_once else min(max(end, self._first), self._run.total - 1)
+    def _end(self, learns: bool) -> int:
+        """The step at which the goal is reached: at once where nothing ramps, nothing is learned and nothing grows."""
+        grows = self._options.regrow != "none" and any(row.keep is None for row in self._rows.values())
+        if self._schedule.share(0.0) == 1.0 and not learns and not grows:
+            return self._first
+        return min(max(_rounded(self._options.end * self._run.total), self._first), self._run.total - 1)
+
+    @property
+    def final_from(self) -> int:  # type: ignore[override]
+        """The first step whose masks are those of the plan."""
+        return self._last
 
     # -- the graph
 
     def boundaries(self) -> Iterable[int]:
-        return (self._last,) if self._learns else ()
+        return (self._last,) if self._learned else ()
 
     def shape(self, spec: Spec, step: int) -> Spec:
-        learning = self._learns and step < self._last
-        text = self._options.sparser if learning or not self._learns else MASK
-        return spec.with_sparsers(dict.fromkeys(self._rows, text))
+        learning = set(self._learned if step < self._last else ())
+        mask = self._options.sparser if self._sparser.name == MASK else MASK
+        return spec.with_sparsers({tag: self._options.sparser if tag in learning else mask for tag in self._rows})
+
+    def leave(self, step: int) -> None:
+        """What was learned is settled: what stays of each weight, and the numbers it has then."""
+        for tag in self._live(self._learned) if step == self._last else ():
+            weight, extra = self._run.engine.weights[tag], self._extra(tag)
+            keep = self._sparser.keep(weight, extra, _open(weight), self._choice(tag, self._rows[tag].drop))
+            self._settled[tag] = keep.reshape(-1), self._sparser.bake(weight, extra, keep)
 
     def change(self, step: int) -> None:
-        """The learned sparser has gone: its weights are in the engine, the choice is made from what it learned."""
-        for tag, keep in self._run.learned.items():
-            write(self._run.engine.weights[tag], self._mask(tag), keep)
+        for tag, (keep, numbers) in self._settled.items():
+            weight = self._run.engine.weights[tag]
+            weight[...] = numbers
+            write(weight, self._mask(tag), keep)
             self._run.engine.clear_moments(tag)
-
-    def learned(self, tag: str) -> tuple[Array, Array]:
-        """What stays of a weight that was learned, and the numbers it has then."""
-        weight, extra = self._run.engine.weights[tag], self._extra(tag)
-        ones = np.ones(weight.shape, np.float32)
-        keep = self._sparser.keep(weight, extra, ones, self._choice(tag, self._rows[tag].drop))
-        return keep.reshape(-1), self._sparser.bake(weight, extra, keep)
+        self._settled = {}
 
     # -- the hooks
 
     def before_step(self, step: int) -> None:
-        if self._learns and step < self._last:
+        if step < self._last:
             self._feed(step)
-        elif not self._learns and self._is_update(step) and self._options.regrow != "gradient":
-            self._renew(step)
-
-    def before_update(self, step: int) -> None:
-        if not self._learns and self._is_update(step) and self._options.regrow == "gradient":
-            self._exchange(step)
+        if self._is_update(step):
+            masked = self._live([tag for tag in self._rows if tag not in self._learned])
+            self._renew(step, masked)
 
     def after_update(self, step: int) -> None:
-        if self._learns and step < self._last:
-            for tag in self._tags():
-                self._sparser.settle(self._extra(tag))
-
-    @property
-    def final_from(self) -> int:
-        """The first step whose masks are those of the plan."""
-        return self._last
+        tags = self._live(self._learned) if step < self._last else []
+        if tags:
+            self._sparser.settle_all([self._extra(tag) for tag in tags], self._budget(tags, step + 1))
 
     def _is_update(self, step: int) -> bool:
         inside = self._first <= step <= self._last
         return inside and (step == self._last or (step - self._first) % self._every == 0)
 
-    def _renew(self, step: int) -> None:
-        revive = self._options.regrow == "weights" and step < self._last
-        for tag in self._tags():
-            weight, mask, row = self._run.engine.weights[tag], self._mask(tag), self._rows[tag]
-            if row.keep is not None:
-                write(weight, mask, row.keep.reshape(-1))
-            else:
-                renew(weight, mask, self._choice(tag, self._drop(row, step)), revive=revive)
-            self._run.engine.clear_moments(tag, mask == 0)
+    def _renew(self, step: int, tags: Sequence[str]) -> None:
+        """New masks; moments of what is masked are forgotten."""
+        given = [tag for tag in tags if self._rows[tag].keep is not None]
+        chosen = [tag for tag in tags if self._rows[tag].keep is None]
+        for tag in given:
+            keep = self._rows[tag].keep
+            assert keep is not None
+            write(self._run.engine.weights[tag], self._mask(tag), keep.reshape(-1))
+        if step < self._last and self._options.regrow == "gradient":
+            self._exchange(step, chosen)
+        else:
+            self._choose(step, chosen)
+        for tag in tags:
+            self._run.engine.clear_moments(tag, self._mask(tag) == 0)
 
-    def _exchange(self, step: int) -> None:
-        """Regrow by the dense gradient, which needs a step with open masks; then drop to the level of the step."""
-        gains = self._run.dense_gradients(list(self._tags()))
+    def _choose(self, step: int, tags: Sequence[str]) -> None:
+        revive = step < self._last and self._options.regrow == "weights"
+        for tag in tags:
+            weight, mask, choice = self._run.engine.weights[tag], self._mask(tag), self._choice_at(tag, step)
+            if revive:  # hidden numbers stay as they were, and may come back
+                mask.reshape(-1)[...] = choice.keep(weight)
+            else:
+                renew(weight, mask, choice)
+
+    def _exchange(self, step: int, tags: Sequence[str]) -> None:
+        """Drop to the level of the step, then regrow by the gradient that open masks have."""
+        gains = self._run.dense_gradients(tags)
         share = self._options.regrow_share * (1 - self._progress(step))
-        for tag in self._tags():
-            weight, mask, row = self._run.engine.weights[tag], self._mask(tag), self._rows[tag]
-            choice = self._choice(tag, self._drop(row, step))
+        for tag in tags:
+            weight, mask, choice = self._run.engine.weights[tag], self._mask(tag), self._choice_at(tag, step)
             renew(weight, mask, choice)
-            if step < self._last and share > 0:
-                exchange(weight, mask, gains[tag], choice, share)
-            self._run.engine.clear_moments(tag, mask == 0)
+            exchange(weight, mask, gains[tag], choice, share)
+        self._run.engine.discard_gradients()
 
     def _feed(self, step: int) -> None:
         """What the sparser's frozen arrays hold in this step."""
-        if step > self._first and not self._sparser.feeds:
+        if step > 0 and not self._sparser.feeds:
             return
         run = self._run
-        for tag in self._tags():
-            weight, row = run.engine.weights[tag], self._rows[tag]
-            keep = self._keep_now(tag, row, step)
-            moment = Moment(row.name, step, self._progress(step), run.seed)
-            for role, array in self._sparser.feed(weight, self._extra(tag), keep, moment).items():
+        for tag in self._live(self._learned):
+            weight, extra = run.engine.weights[tag], self._extra(tag)
+            keep = _open(weight)
+            if self._sparser.chooses:
+                keep = self._sparser.keep(weight, extra, keep, self._choice_at(tag, step))
+            moment = Moment(self._rows[tag].name, step, self._progress(step), run.seed)
+            for role, array in self._sparser.feed(weight, extra, keep, moment).items():
                 run.engine.frozen[f"{tag}/{role}"][...] = array
-
-    def _keep_now(self, tag: str, row: PlanRow, step: int) -> Array:
-        weight, extra = self._run.engine.weights[tag], self._extra(tag)
-        ones = np.ones(weight.shape, np.float32)
-        return self._sparser.keep(weight, extra, ones, self._choice(tag, self._drop(row, step)))
 
     # -- small things
 
-    def _tags(self) -> list[str]:
-        return [tag for tag in self._rows if tag in self._run.engine.weights]
+    def _live(self, tags: Sequence[str]) -> list[str]:
+        return [tag for tag in tags if tag in self._run.engine.weights]
 
     def _mask(self, tag: str) -> Array:
         return self._run.engine.frozen[f"{tag}/{MASK}"]
 
     def _extra(self, tag: str) -> dict[str, Array]:
+        """What is trained beside a weight."""
         weights, prefix = self._run.engine.weights, f"{tag}/"
         return {key[len(prefix) :]: array for key, array in weights.items() if key.startswith(prefix)}
 
@@ -212,16 +225,40 @@ class PruningPart(Part):
         assert row.pattern is not None
         return Choice(row.pattern, self._run.score.bind(row.name), drop, row.use.matrix, row.use.restore)
 
+    def _choice_at(self, tag: str, step: int) -> Choice:
+        """As many units as the schedule says at a step, which is the plan's own number where nothing can rise."""
+        row = self._rows[tag]
+        share = 1.0 if _is_fixed(row) else self._share(step)
+        return self._choice(tag, row.drop if share == 1.0 else _rounded(share * row.drop))
+
+    def _share(self, step: int) -> float:
+        """How much of the way has been gone before a step."""
+        return self._schedule.level(self._options.start_sparsity, 1.0, self._progress(step))
+
     def _progress(self, step: int) -> float:
         return 1.0 if step >= self._last else (step - self._first) / max(1, self._last - self._first)
 
-    def _drop(self, row: PlanRow, step: int) -> int:
-        if row.pattern is None or not row.pattern.takes_sparsity:
-            return row.drop
-        share = self._schedule.level(self._options.start_sparsity, 1.0, self._progress(step))
-        return row.drop if share == 1.0 else math.floor(share * row.drop + 0.5)
+    def _budget(self, tags: Sequence[str], step: int) -> float:
+        """How many elements of these weights may stay before a step."""
+        size = sum(self._rows[tag].weight.tensor.size for tag in tags)
+        return size - self._share(step) * sum(_elements(self._rows[tag]) for tag in tags)
 
 
 def _is_fixed(row: PlanRow) -> bool:
     """Whether there is no level that could rise."""
     return row.pattern is None or not row.pattern.takes_sparsity or row.keep is not None
+
+
+def _elements(row: PlanRow) -> int:
+    """How many elements of a weight go in the end."""
+    assert row.pattern is not None
+    return row.drop * (row.pattern.unit_size(row.use.shape4) if row.pattern.takes_sparsity else 1)
+
+
+def _open(weight: Array) -> Array:
+    """A mask that keeps everything, and takes no memory."""
+    return np.broadcast_to(np.float32(1), weight.shape)
+
+
+def _rounded(number: float) -> int:
+    return math.floor(number + 0.5)

@@ -22,6 +22,7 @@ class HardThreshold(Sparser):
 
     name: ClassVar[str] = "hard-threshold"
     hides: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
     start: float = -5.0
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ class Probabilistic(Sparser):
     name: ClassVar[str] = "probabilistic"
     hides: ClassVar[bool] = False
     feeds: ClassVar[bool] = True
+    chooses: ClassVar[bool] = False
     start: float = 1.0
     temperature: float = 3.0
     anneal: bool = False
@@ -81,6 +82,9 @@ class Probabilistic(Sparser):
 
     def settle(self, trained: Arrays) -> None:
         np.clip(trained["score"], 0, 1, out=trained["score"])
+
+    def settle_all(self, trained: Sequence[Arrays], kept: float) -> None:
+        project([one["score"] for one in trained], kept)
 
     def draw(self, score: Array, moment: Moment) -> Array:
         """The subnet: True with the probability of each place."""

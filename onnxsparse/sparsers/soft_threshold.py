@@ -19,6 +19,7 @@ class SoftThreshold(Sparser):
 
     name: ClassVar[str] = "soft-threshold"
     hides: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
     start: float = -5.0
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,6 +55,8 @@ class Sparser(Plugin, ABC):
     """Hidden numbers are +0.0 while training goes on: masks are renewed by `renew`. Otherwise they live on."""
     feeds: ClassVar[bool] = False
     """What `feed` returns changes with every step."""
+    chooses: ClassVar[bool] = True
+    """`feed` looks at the mask it is given; where it does not, none has to be chosen for it."""
 
     @property
     def text(self) -> str:
@@ -75,6 +77,11 @@ class Sparser(Plugin, ABC):
 
     def settle(self, trained: Arrays) -> None:
         """Put the trained arrays, in place, back where they make sense after the optimizer has moved them."""
+
+    def settle_all(self, trained: Sequence[Arrays], kept: float) -> None:
+        """The same for all weights of a network, of which `kept` elements may stay at this time."""
+        for one in trained:
+            self.settle(one)
 
     @abstractmethod
     def effective(self, weight: Array, trained: Arrays, frozen: Arrays) -> Array:

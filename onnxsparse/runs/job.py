@@ -1,0 +1,60 @@
+"""What a run is given, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.spec import Spec
+from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.passes.plan import PlanRow
+from onnxsparse.report.history import History
+from onnxsparse.runs.feeding import Feeding
+from onnxsparse.scores import Score
+from onnxsparse.values import Array
+
+MakeEngine = Callable[[Spec], Engine]
+Measure = Callable[[Engine], dict[str, float]]
+Watcher = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a run is given: nothing of it changes."""
+
+    modifiers: Sequence[Modifier]
+    spec: Spec
+    make_engine: MakeEngine
+    feeding: Feeding
+    planned: Mapping[str, PlanRow]
+    score: Score
+    start: Callable[[str], Array]
+    """The dense numbers of a stored tensor, by tag."""
+    pruned_share: float
+    digest: str = ""
+    folder: str | None = None
+    resume: bool = False
+    watch: Watcher | None = None
+    measure: Measure | None = None
+    measure_dense: Measure | None = None
+
+
+@dataclass
+class Outcome:
+    """What a run came to: the numbers of every stored tensor that trained, by tag."""
+
+    arrays: dict[str, Array]
+    masked: list[str]
+    history: History
+    loss_untrained: float
+    loss: float
+    helped: bool
+    attempts: int
+    notes: list[str] = field(default_factory=list)
+    unreached: dict[str, str] = field(default_factory=dict)
+    dense: dict[str, float] = field(default_factory=dict)
+    untrained: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    steps: int = 0

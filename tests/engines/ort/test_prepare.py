@@ -156,8 +156,6 @@ def test_a_batch_in_sizes_and_in_joined_constants_is_taken_out() -> None:
         model(nodes, [info("x", [1, 1, 2, 6])], [info("y", None)], stored),
         {"x": numbers(8, 1, 2, 6)},
         tags=("t0", "t1"),
-        {"x": numbers(8, 1, 2, 6)},
-        tags=("t0", "t1"),
     )
     assert made.batch == 4
     assert set(made.weights) == {"w", "first"}

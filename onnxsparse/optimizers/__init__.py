@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import cast
 
 from onnxsparse import plugins
-from onnxsparse.optimizers.clip import clip_factor, norm
+from onnxsparse.optimizers.clip import clip_factor, finite, norm
 from onnxsparse.optimizers.optimizer import Optimizer
 from onnxsparse.optimizers.store import Moments
 
-__all__ = ["Moments", "Optimizer", "available", "clip_factor", "norm", "parse"]
+__all__ = ["Moments", "Optimizer", "available", "clip_factor", "finite", "norm", "parse"]
 
 
 def parse(text: str) -> Optimizer:

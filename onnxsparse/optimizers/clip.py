@@ -17,6 +17,15 @@ def norm(gradients: Iterable[Array]) -> float:
     return math.sqrt(sum(sum_of_squares(np.reshape(gradient, -1)) for gradient in gradients))
 
 
+def finite(gradients: Iterable[Array]) -> bool:
+    """Whether all elements are numbers; a sum says so, unless large ones overflow in it."""
+    with np.errstate(all="ignore"):
+        return all(
+            math.isfinite(np.add.reduce(np.reshape(gradient, -1))) or math.isfinite(norm((gradient,)))
+            for gradient in gradients
+        )
+
+
 def clip_factor(gradients: Iterable[Array], limit: float) -> float:
     """What to multiply gradients with so that their norm is at most `limit`; nan when one of them is not finite."""
     if not limit > 0.0:

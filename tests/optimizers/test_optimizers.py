@@ -208,3 +208,12 @@ def test_the_factor_limits_the_norm():
     for limit in (0.0, -1.0, math.nan):
         with pytest.raises(OptionError, match="above 0"):
             optimizers.clip_factor(gradients, limit)
+
+
+@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+def test_one_element_that_is_no_number_is_found_among_many(odd):
+    gradients = [np.ones((3, 50_000), np.float32), np.full(40_000, 1e37, np.float32)]
+    assert optimizers.finite(gradients)
+    gradients[0][1, 77] = odd
+    assert not optimizers.finite(gradients)
+    assert not optimizers.finite([np.array([np.inf, -np.inf], np.float32)])

@@ -14,7 +14,7 @@ import numpy as np
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.teacher import Teacher
-from onnxsparse.optimizers import Moments, clip_factor, norm
+from onnxsparse.optimizers import Moments, clip_factor, finite
 from onnxsparse.optimizers import parse as parse_optimizer
 from onnxsparse.values import Array
 
@@ -53,7 +53,7 @@ class OrtEngine(Engine):
         gradients, scale = self._session.gradients, 1.0 / max(1, self._pieces)
         if pace.clip:
             scale *= clip_factor(gradients.values(), pace.clip / scale)
-        if not np.isfinite(scale * norm(gradients.values())):
+        if not (np.isfinite(scale) and finite(gradients.values())):
             raise DivergedError("the gradients are no numbers any more; use a lower --lr")
         for key, gradient in gradients.items():
             weight = self.weights[key]

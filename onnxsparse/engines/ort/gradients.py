@@ -37,19 +37,19 @@ _ALWAYS_GOOD = """
 """
 
 _WITHOUT_GRADIENT = """
-    Acos Acosh AffineGrid Asin Asinh Atan Atanh Bernoulli CastLike Ceil Celu CenterCropPad Col2Im Compress Cosh
-    CumSum DFT DepthToSpace DequantizeLinear Det DynamicQuantizeLinear Einsum Elu Floor GlobalLpPool
-    GlobalMaxPool GridSample GroupNormalization HardSigmoid HardSwish Hardmax InstanceNormalization LRN
-    LpNormalization LpPool MaxRoiPool MaxUnpool Mean MeanVarianceNormalization Mish Mod
+    Acos Acosh AffineGrid Asin Asinh Atan Atanh Bernoulli CastLike Ceil Celu CenterCropPad Col2Im Compress
+    ConcatFromSequence Cosh CumSum DFT DepthToSpace DequantizeLinear Det DynamicQuantizeLinear Einsum Elu Floor
+    GlobalLpPool GlobalMaxPool GridSample GroupNormalization HardSigmoid HardSwish Hardmax InstanceNormalization
+    LRN LpNormalization LpPool MaxRoiPool MaxUnpool Mean MeanVarianceNormalization Mish Mod
     NegativeLogLikelihoodLoss PRelu QuantizeLinear RNN RandomNormalLike RandomUniformLike ReduceL1 ReduceLogSum
-    ReduceMax ReduceMin ReduceProd ReduceSumSquare ReverseSequence RoiAlign Round STFT Selu Shrink Sign Sinh
-    Softplus Softsign SpaceToDepth Sum Swish Tan ThresholdedRelu com.microsoft:Attention
-    com.microsoft:DequantizeLinear com.microsoft:DynamicQuantizeLSTM com.microsoft:DynamicQuantizeMatMul
-    com.microsoft:EmbedLayerNormalization com.microsoft:FusedConv com.microsoft:FusedGemm
-    com.microsoft:FusedMatMul com.microsoft:GroupQueryAttention com.microsoft:Inverse com.microsoft:MatMulNBits
-    com.microsoft:MultiHeadAttention com.microsoft:QuantizeLinear com.microsoft:RotaryEmbedding
-    com.microsoft:SkipLayerNormalization com.microsoft:SkipSimplifiedLayerNormalization
-    com.microsoft:TransposeMatMul
+    ReduceMax ReduceMin ReduceProd ReduceSumSquare ReverseSequence RoiAlign Round STFT Selu SequenceAt
+    SequenceConstruct SequenceInsert Shrink Sign Sinh Softplus Softsign SpaceToDepth SplitToSequence Sum Swish
+    Tan ThresholdedRelu com.microsoft:Attention com.microsoft:DequantizeLinear com.microsoft:DynamicQuantizeLSTM
+    com.microsoft:DynamicQuantizeMatMul com.microsoft:EmbedLayerNormalization com.microsoft:FusedConv
+    com.microsoft:FusedGemm com.microsoft:FusedMatMul com.microsoft:GroupQueryAttention com.microsoft:Inverse
+    com.microsoft:MatMulNBits com.microsoft:MultiHeadAttention com.microsoft:QuantizeLinear
+    com.microsoft:RotaryEmbedding com.microsoft:SkipLayerNormalization
+    com.microsoft:SkipSimplifiedLayerNormalization com.microsoft:TransposeMatMul
 """
 
 FACTS: dict[str, Fact] = {

@@ -1,4 +1,4 @@
-"""Normalization by neighbouring channels, and by the length of a vector."""
+"""Normalization by neighbouring channels, by the length of a vector, and to mean 0 and variance 1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
-from onnxsparse.engines.ort.rewrites.shorthand import reduce, reshape
+from onnxsparse.engines.ort.rewrites.shorthand import reduce, reshape, standardized
 from onnxsparse.engines.ort.writer import Writer
 
 _TINY = 1e-24  # keeps the gradient of a vector of zeros finite
@@ -51,4 +51,15 @@ class LpNormalization(Rewrite):
             total = reduce(writer, "ReduceSum", writer.node("Mul", x, x), axes)
             length = writer.node("Sqrt", writer.node("Add", total, tiny))
         writer.node("Div", x, length, to=node.output[0])
+        return None
+
+
+class MeanVarianceNormalization(Rewrite):
+    """Over the given axes, without scale and bias."""
+
+    operators = ("MeanVarianceNormalization",)
+
+    def write(self, node: NodeProto, view: View, writer: Writer) -> str | None:
+        axes = attributes(node).get("axes", [0, 2, 3])
+        writer.node("Identity", standardized(writer, node.input[0], axes, _TINY), to=node.output[0])
         return None

@@ -25,6 +25,8 @@ class View:
     """Values through which a gradient has to flow: they depend on a trained weight, and an output depends on them."""
     read: set[str] = field(default_factory=set)
     """Values that a node or the graph's caller reads."""
+    makers: dict[str, NodeProto] = field(default_factory=dict)
+    """The node that each value comes from."""
 
     @classmethod
     def of(cls, model: ModelProto, trained: set[str]) -> View:
@@ -40,6 +42,7 @@ class View:
             view.shapes[tensor.name], view.types[tensor.name] = tuple(tensor.dims), tensor.data_type
             if tensor.name not in trained:
                 view.constants[tensor.name] = tensor
+        view.makers = {name: node for node in model.graph.node for name in node.output}
         view.read = {name for node in model.graph.node for name in reads(node)}
         view.read |= {value.name for value in model.graph.output}
         view.gradients = _reached(model.graph, trained, view.types) & _reaching(model.graph, view.types)
@@ -52,9 +55,9 @@ class View:
 
     def flows(self, node: NodeProto) -> bool:
         """Whether a gradient has to pass through this node."""
-        return any(name in self.gradients for name in reads(node)) and any(
-            name in self.gradients for name in node.output
-        )
+        if not any(name in self.gradients for name in node.output):
+            return False
+        return any(name in self.gradients for name in reads(node))
 
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)

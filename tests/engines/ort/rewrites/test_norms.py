@@ -63,3 +63,8 @@ def test_neighbouring_channels(size: int) -> None:
 @pytest.mark.parametrize("p", [1, 2])
 def test_length(axis: int, p: int) -> None:
     check(Case("LpNormalization", [X], {"axis": axis, "p": p}))
+
+
+def test_mean_zero_and_variance_one() -> None:
+    check(Case("MeanVarianceNormalization", [X]))
+    check(Case("MeanVarianceNormalization", [X], {"axes": [1, 2]}))

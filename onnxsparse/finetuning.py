@@ -175,7 +175,7 @@ class _Tuning:
 
     def open(self, data: Any, labels: str | None, eval_data: Any, metrics: Sequence[Any]) -> None:
         fields, task = fields_of(self.model), self.objective.task
-        self.data = open_data(data, fields, labels, want_labels=bool(task))
+        self.data = open_data(data, fields, labels, bool(task), task not in ("", "cross-entropy"))
         self.goal = _goal(self.objective, self.data)
         if task == "cross-entropy":
             check_labels(self.data, _classes(self.model, self.objective.output))
@@ -183,7 +183,9 @@ class _Tuning:
         self.feeding = Feeding(self.data, training.batch, training.seed, training.steps_per_epoch)
         self.measure: _Measure | None = None
         if eval_data is not None:
-            self.measure = _Measure(open_data(eval_data, fields, labels), fields, metrics, training.batch)
+            numbers = task not in ("", "cross-entropy")
+            found = open_data(eval_data, fields, labels, numbers=numbers)
+            self.measure = _Measure(found, fields, metrics, training.batch)
         elif metrics:
             raise OptionError("--metric measures on --eval-data; pass that too")
 

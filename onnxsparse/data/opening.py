@@ -19,7 +19,9 @@ from onnxsparse.errors import OptionError
 Data = Union[Samples, Stream]
 
 
-def open_data(source: Any, fields: Sequence[Field], labels: str | None = None, want_labels: bool = False) -> Data:
+def open_data(
+    source: Any, fields: Sequence[Field], labels: str | None = None, want_labels: bool = False, numbers: bool = False
+) -> Data:
     """Open training data for the inputs of a model, and look at its first samples.
 
     `source` is a path (`.npz`, `.npy`, a folder of either), a mapping of arrays, one array for the only input, a
@@ -30,13 +32,13 @@ def open_data(source: Any, fields: Sequence[Field], labels: str | None = None, w
     if isinstance(source, (str, os.PathLike)):
         text = str(os.fspath(source))
         if not os.path.exists(text) and names_function(text):
-            return _called(import_function(text), text, fields, labels, want_labels)
-        return _looked_at(Samples(_source_at(text, fields), fields, labels, want_labels))
+            return _called(import_function(text), text, fields, labels, want_labels, numbers)
+        return _looked_at(Samples(_source_at(text, fields), fields, labels, want_labels, numbers=numbers))
     if callable(source) and not isinstance(source, Mapping):
-        return _called(source, getattr(source, "__name__", "the function"), fields, labels, want_labels)
+        return _called(source, getattr(source, "__name__", "the function"), fields, labels, want_labels, numbers)
     if _is_loader(source):
-        return _called(lambda: source, "the loader", fields, labels, want_labels)
-    return _in_memory(source, "the data", fields, labels, want_labels)
+        return _called(lambda: source, "the loader", fields, labels, want_labels, numbers)
+    return _in_memory(source, "the data", fields, labels, want_labels, numbers)
 
 
 def _is_loader(source: Any) -> bool:
@@ -44,17 +46,21 @@ def _is_loader(source: Any) -> bool:
     return hasattr(source, "__iter__") and not isinstance(source, (Mapping, tuple)) and not hasattr(source, "shape")
 
 
-def _called(function: Any, name: str, fields: Sequence[Field], labels: str | None, want: bool) -> Data:
+def _called(function: Any, name: str, fields: Sequence[Field], labels: str | None, want: bool, numbers: bool) -> Data:
     """What a function returns whole are samples; what it yields, and what any loader of batches does, is a stream."""
     with running(name):
         made = function()
     if isinstance(made, (Mapping, tuple, np.ndarray)):
-        return _in_memory(made, name, fields, labels, want)
-    return Stream(function, made, name, fields, labels, want)
+        return _in_memory(made, name, fields, labels, want, numbers)
+    return Stream(function, made, name, fields, labels, want, numbers)
 
 
-def _in_memory(arrays: Any, called: str, fields: Sequence[Field], labels: str | None, want: bool) -> Samples:
-    return _looked_at(Samples(InMemory(by_name(arrays, fields, labels, called), called), fields, labels, want))
+def _in_memory(
+    arrays: Any, called: str, fields: Sequence[Field], labels: str | None, want: bool, numbers: bool
+) -> Samples:
+    return _looked_at(
+        Samples(InMemory(by_name(arrays, fields, labels, called), called), fields, labels, want, numbers=numbers)
+    )
 
 
 def _looked_at(samples: Samples) -> Samples:

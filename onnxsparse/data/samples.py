@@ -36,7 +36,9 @@ class Samples:
         labels: str | None = None,
         want: bool = False,
         shared: Sequence[str] = (),
+        numbers: bool = False,
     ) -> None:
+        self._numbers = numbers
         self.fields, self._known_shared = tuple(fields), shared
         self.called = source.called
         self.notes: list[str] = source.notes
@@ -69,9 +71,10 @@ class Samples:
             yield self.take(np.arange(start, min(start + rows, self.count)))
 
     def labels(self, rows: Array) -> Array:
-        """The labels alone, as int64."""
+        """The labels alone: classes as int64, numbers as float32."""
         assert self._labels is not None
-        return np.asarray(self._labels[np.asarray(rows, dtype=np.int64)], np.int64, order="C")
+        kind = np.float32 if self._numbers else np.int64
+        return np.asarray(self._labels[np.asarray(rows, dtype=np.int64)], kind, order="C")
 
     @property
     def fingerprint(self) -> str:
@@ -120,7 +123,7 @@ class Samples:
 
     def _accept(self, column: Column, name: str, demanded: bool) -> None:
         """Take the labels; those that nobody asked for may also be of no use."""
-        problem = _problem(column, self.count)
+        problem = _problem(column, self.count, self._numbers)
         if problem and demanded:
             raise OptionError(f"labels '{name}' of {self.called} {problem}")
         if problem:
@@ -143,8 +146,10 @@ def _labels_of(source: Source, fields: Iterable[Field], labels: str | None, dema
     return None
 
 
-def _problem(column: Column, count: int) -> str:
-    if column.dtype.kind not in "bui":
+def _problem(column: Column, count: int, numbers: bool) -> str:
+    if numbers and column.dtype.kind not in "buif":
+        return f"are {column.dtype}, not numbers; save them as float32"
+    if not numbers and column.dtype.kind not in "bui":
         return f"are {column.dtype}, not the numbers of classes; save them as int64"
     if not column.shape or column.shape[0] != count:
         return f"have shape {list(column.shape)}, but there are {count} samples"

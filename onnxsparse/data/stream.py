@@ -45,7 +45,9 @@ class Stream:
         fields: Sequence[Field],
         labels: str | None = None,
         want: bool = False,
+        numbers: bool = False,
     ) -> None:
+        self._numbers = numbers
         self.fields, self.called = tuple(fields), called
         self.passes = 0
         self._make, self._labels, self._want = make, labels, want
@@ -183,7 +185,7 @@ class Stream:
 
     def _understood(self, item: Any) -> Samples:
         source = InMemory(by_name(item, self.fields, self._labels, self.called), self.called)
-        samples = Samples(source, self.fields, self._labels, self._want, self.shared)
+        samples = Samples(source, self.fields, self._labels, self._want, self.shared, self._numbers)
         if self._known and samples.shared != self.shared:
             odd = next(iter(set(samples.shared) ^ set(self.shared)))
             raise OptionError(f"{self.called} yields '{odd}' once for each sample and once for all of them")

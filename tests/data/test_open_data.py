@@ -394,3 +394,13 @@ def test_tensors_of_other_frameworks() -> None:
     assert "unsupported ScalarType BFloat16" in refused({"image": Stubborn()})
     assert "dictionaries" in refused(3)
     assert "dictionaries" in refused(None)
+
+
+def test_labels_may_be_numbers() -> None:
+    path = {"x": np.zeros((3, 2), np.float32), "labels": np.array([0.5, 1, 2])}
+    samples = open_data(path, [Field("x", "float32", (None, 2))], want_labels=True, numbers=True)
+    found = samples.take(np.array([0, 2]))["labels"]
+    assert found.dtype == np.float32
+    assert found.tolist() == [0.5, 2.0]
+    with pytest.raises(OptionError, match="numbers of classes"):
+        open_data(path, [Field("x", "float32", (None, 2))], want_labels=True)

@@ -14,16 +14,20 @@ import onnx.shape_inference
 import onnx.version_converter
 from onnx import ModelProto, NodeProto
 from onnx.defs import OpSchema
-from onnx.helper import make_tensor_value_info
+from onnx.helper import make_attribute, make_node, make_tensor_value_info
 
 from onnxsparse.engines.ort import library
-from onnxsparse.engines.ort.draft import Draft, keep
+from onnxsparse.engines.ort.draft import Draft, called, keep
 from onnxsparse.engines.ort.runner import one_line
-from onnxsparse.engines.ort.scopes import scopes
+from onnxsparse.engines.ort.scopes import Names, scopes
+from onnxsparse.engines.ort.shapes import shapes_of
 from onnxsparse.errors import ModelError
 
 FIRST_OPSET, FIRST_IR = 13, 8
+FIRST_RUN = 7  # the runtime has no kernels of older arithmetic
+LAST_PLAIN_RESIZE = 10
 _OWN = ("", "ai.onnx")
+_PLACED = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
 def fit_version(draft: Draft) -> None:
@@ -45,13 +49,58 @@ def lower(draft: Draft) -> None:
 
 
 def _upgrade(draft: Draft) -> None:
+    given = draft.opset
     draft.model.ir_version = max(draft.model.ir_version, FIRST_IR)
+    if given < FIRST_RUN:
+        _place_broadcast(draft)
     try:
         draft.model = onnx.version_converter.convert_version(draft.model, FIRST_OPSET)
     except Exception as error:  # the converter is C++ and raises what it likes
         raise ModelError(
             f"the model's operator set {draft.opset} cannot be converted to {FIRST_OPSET}: {one_line(error)}"
         ) from error
+    del draft.graph.value_info[:]  # the converter leaves some without a type
+    if given <= LAST_PLAIN_RESIZE:
+        _place_resized(draft.model)
+
+
+def _place_broadcast(draft: Draft) -> None:
+    """Arithmetic once named the axis of its second input; axes of size 1 after it say the same."""
+    shapes = {name: shaped.sizes for name, shaped in shapes_of(draft.model, []).items()}
+    names, nodes = Names(draft.graph), []
+    for node in draft.graph.node:
+        axis = _named_axis(node)
+        if axis is not None:
+            left, right = (shapes.get(name) for name in node.input)
+            if left is None or right is None:
+                raise ModelError(f"the shapes that {called(node)} of operator set {draft.opset} works on are not known")
+            nodes += _spread(node, names, len(right), len(left) - axis % len(left))
+        nodes.append(node)
+    draft.place(nodes)
+
+
+def _named_axis(node: NodeProto) -> int | None:
+    given = {one.name: one.i for one in node.attribute}
+    if node.op_type == "PRelu":
+        return 1  # one slope for each channel
+    return given.get("axis") if "broadcast" in given else None
+
+
+def _spread(node: NodeProto, names: Names, rank: int, wanted: int) -> list[NodeProto]:
+    keep(node.attribute, [one for one in node.attribute if one.name != "axis"])
+    if wanted <= rank or not rank:
+        return []
+    wide = names.fresh(f"{node.input[1]}_spread")
+    made = make_node("Unsqueeze", [node.input[1]], [wide], axes=list(range(rank, wanted)))
+    node.input[1] = wide
+    return [made]
+
+
+def _place_resized(model: ModelProto) -> None:
+    """Resize had one way to place its samples, and the converter does not say it."""
+    for node in (node for graph in scopes(model.graph) for node in graph.node if node.op_type == "Resize"):
+        kept = [one for one in node.attribute if one.name not in _PLACED]
+        keep(node.attribute, [*kept, *(make_attribute(name, value) for name, value in _PLACED.items())])
 
 
 def _relabel(draft: Draft) -> None:

@@ -333,6 +333,30 @@ def test_an_old_operator_set_is_converted() -> None:
     assert made.weights == {"w": "t0"}
 
 
+def test_an_operator_set_with_named_broadcast_axes_is_converted() -> None:
+    nodes = [
+        make_node("Conv", ["x", "w"], ["c"]),
+        make_node("Add", ["c", "b"], ["d"], broadcast=1, axis=1),
+        make_node("Relu", ["d"], ["y"]),
+    ]
+    kernel, bias = numbers(3, 2, 1, 1), numbers(3, seed=1)
+    given = [info("x", ["N", 2, 4, 3]), info("w", [3, 2, 1, 1]), info("b", [3])]
+    proto = model(nodes, given, [info("y", None)], [tensor(kernel, "w", "t0"), tensor(bias, "b")], opset=6, ir=3)
+    feed = {"x": numbers(8, 2, 4, 3)}
+    made = ready(proto, feed)
+    summed = np.einsum("nchw,kc->nkhw", feed["x"][:4], kernel[:, :, 0, 0]) + bias[:, None, None]
+    assert np.allclose(Runner(made.model)({"x": feed["x"][:4]})["y"], np.maximum(summed, 0), atol=1e-5)
+
+
+def test_old_upsampling_stays_where_it_was() -> None:
+    nodes = [make_node("Conv", ["x", "w"], ["c"]), make_node("Upsample", ["c", "s"], ["y"], mode="linear")]
+    stored = [tensor(numbers(3, 2, 1, 1), "w", "t0"), tensor(np.array([1, 1, 2, 2], np.float32), "s")]
+    made = ready(
+        model(nodes, [info("x", ["N", 2, 4, 3])], [info("y", None)], stored, opset=9), {"x": numbers(8, 2, 4, 3)}
+    )
+    assert operators(made) == ["Conv", "Resize"]
+
+
 def test_a_new_operator_set_is_relabelled() -> None:
     nodes = [make_node("Conv", ["x", "w"], ["c"]), make_node("Relu", ["c"], ["y"])]
     proto = model(

@@ -22,7 +22,7 @@ from onnx.helper import make_tensor_value_info
 from onnxsparse.engines.ort.draft import called, keep
 from onnxsparse.engines.ort.fold import RANDOM
 from onnxsparse.engines.ort.prepare import Prepared, inputs_of
-from onnxsparse.engines.ort.reach import downstream, reduce_to
+from onnxsparse.engines.ort.reach import SIZES, downstream, reduce_to
 from onnxsparse.engines.ort.scopes import CONTROL_FLOW, reads
 from onnxsparse.engines.ort.shapes import Shaped, shapes_of
 from onnxsparse.engines.ort.signals import Moving, Signal, frontier, reached
@@ -73,7 +73,7 @@ class _Cut:
                 self._stop(node, moved)
                 continue
             self.kept.append(node)
-            if moved:
+            if moved and node.op_type not in SIZES:
                 self.alive |= {name for name in node.output if name}
 
     def _stops(self, node: NodeProto) -> bool:

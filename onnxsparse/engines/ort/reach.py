@@ -9,12 +9,14 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnxsparse.engines.ort.draft import keep
 from onnxsparse.engines.ort.scopes import reads
 
+SIZES = ("Shape", "Size")
 
-def downstream(graph: GraphProto, sources: Iterable[str]) -> set[str]:
-    """All values that depend on the sources, and these."""
+
+def downstream(graph: GraphProto, sources: Iterable[str], sizes: bool = True) -> set[str]:
+    """All values that depend on the sources, and these; without `sizes` not those that only ask for their shape."""
     found = set(sources)
     for node in graph.node:
-        if any(name in found for name in reads(node)):
+        if (sizes or node.op_type not in SIZES) and any(name in found for name in reads(node)):
             found |= {name for name in node.output if name}
     return found
 

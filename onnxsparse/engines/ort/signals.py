@@ -35,10 +35,10 @@ class Moving:
 
     def __init__(self, graph: GraphProto, trained: Iterable[str], shapes: Mapping[str, Shaped]) -> None:
         self.trained = set(trained)
-        self.by_weights = downstream(graph, self.trained)
+        self.by_weights = downstream(graph, self.trained, sizes=False)
         self.by_data = downstream(graph, [value.name for value in graph.input])
         picks = [name for name in self.by_weights if name in shapes and shapes[name].kind in WHOLE]
-        self.by_choice = downstream(graph, picks)
+        self.by_choice = downstream(graph, picks, sizes=False)
 
     def both(self, name: str) -> bool:
         return name in self.by_weights and name in self.by_data

@@ -98,6 +98,24 @@ def test_constant_arithmetic_without_weights_is_folded_and_with_weights_is_not()
     assert "w" in made.weights
 
 
+def test_constants_are_folded_without_the_runtime_where_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        make_node("Shape", ["x"], ["s"]),
+        make_node("Gather", ["s", "zero"], ["n"]),
+        make_node("Concat", ["n", "rest"], ["sizes"], axis=0),
+        make_node("Reshape", ["x", "sizes"], ["r"]),
+        make_node("Add", ["a", "a"], ["b"]),
+        make_node("MatMul", ["r", "w"], ["c"]),
+        make_node("Add", ["c", "b"], ["y"]),
+    ]
+    stored = [tensor(numbers(3, 5), "w", "t0"), tensor(numbers(5), "a")]
+    stored += [tensor(np.array([0]), "zero"), tensor(np.array([2, 3]), "rest")]
+    monkeypatch.setattr("onnxsparse.engines.ort.fold._by_runtime", lambda draft: None)
+    made = ready(model(nodes, [X], [info("y", None)], stored), FEED)
+    assert operators(made) == ["Reshape", "MatMul", "Add"]
+    assert made.weights == {"w": "t0"}
+
+
 # -- taps
 
 

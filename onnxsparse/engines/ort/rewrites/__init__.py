@@ -4,7 +4,8 @@
    of gradients: the operator has no kernel, or a wrong one.
 2. Rounds go on until nothing changes, as a rewrite may write nodes that need another one.
 3. Names of graph outputs and of trained tensors stay. Constants that nothing reads any more are dropped.
-4. Afterwards every node has a name of its own, so that it can be spoken of.
+4. Nodes get their own copies of what the engine would give two gradients (`aliases`).
+5. Afterwards every node has a name of its own, so that it can be spoken of.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxsparse.engines.ort import value_shapes
+from onnxsparse.engines.ort.rewrites.aliases import separate
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, operator, reads
 from onnxsparse.engines.ort.writer import Writer
 
@@ -38,6 +40,7 @@ def apply(model: ModelProto, trained: set[str]) -> list[str]:
         _drop_unread(model.graph, trained)
         if not changed:
             break
+    separate(model.graph, View.of(model, trained))
     return notes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import NodeProto, helper, numpy_helper
@@ -55,6 +56,23 @@ def joined(one: str, two: str, to: str) -> NodeProto:
 def test_a_norm_is_read_twice(scale: str, bias: str) -> None:
     stored = {name: floats(3) for name in {scale, bias}}
     check(chain(norm("in0", scale, bias, "a"), norm("a", scale, bias, "y"), **stored))
+
+
+def test_a_norm_of_small_operators_is_scaled_by_one_tensor_twice() -> None:
+    """The engine makes one operator of it before it writes gradients."""
+
+    def root(value: str, to: str) -> list[NodeProto]:
+        return [
+            make_node("Pow", [value, "power"], [f"{to}1"]),
+            make_node("ReduceMean", [f"{to}1"], [f"{to}2"], axes=[-1]),
+            make_node("Add", [f"{to}2", "small"], [f"{to}3"]),
+            make_node("Sqrt", [f"{to}3"], [f"{to}4"]),
+            make_node("Div", [value, f"{to}4"], [f"{to}5"]),
+            make_node("Mul", [f"{to}5", "s"], [to]),
+        ]
+
+    numbers = {"power": np.array(2, np.float32), "small": np.array(1e-3, np.float32)}
+    check(chain(*root("in0", "a"), *root("a", "y"), s=floats(3), **numbers))
 
 
 def test_one_tensor_is_scale_and_bias() -> None:

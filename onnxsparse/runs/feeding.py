@@ -2,6 +2,7 @@
 
 1. Arrays are asked for by number, so a resumed run needs nothing but the step. What a function yields is read on to it.
 2. A fixed share of the samples is held out and measures how the training goes (the probe).
+3. Steps per epoch that do not fit the data are said: of arrays at once, of a function when its first pass is over.
 """
 
 from __future__ import annotations
@@ -22,26 +23,23 @@ class Feeding:
 
     def __init__(self, data: Data, batch: int, seed: int, steps_per_epoch: int | None = None) -> None:
         self._data, self.size, self._asked = data, batch, steps_per_epoch
-        self.notes = list(data.notes)
+        self._before, self._ended = -1, False
         self._order: Order | None = None
         if isinstance(data, Samples):
             train, held = hold_out(data.count, min(PROBE, max(LEAST, data.count // SHARE)), seed)
             self._order, self._held = Order(train, batch, seed), held
-            self._check_length(len(train))
+            self.notes = [*data.notes, *self._misfit(max(1, len(train) // batch), f"{len(train)} samples")]
         else:
             self._probe = Batch(data.probe(PROBE))
+            self.notes = list(data.notes)
 
-    def _check_length(self, count: int) -> None:
-        if self._asked is not None and self._asked > max(1, count // self.size):
-            self.notes.append(
-                f"{self._asked} steps of {self.size} samples are more than an epoch: {count} samples make "
-                f"{max(1, count // self.size)} steps, so some come more than once in what counts as one"
-            )
-        elif self._asked is not None and self._asked < count // self.size:
-            self.notes.append(
-                f"{self._asked} steps of {self.size} samples are less than an epoch of {count} samples: "
-                f"what counts as one here is {self._asked * self.size / count:.2f} of one"
-            )
+    def _misfit(self, steps: int, data: str) -> list[str]:
+        """What to say where an epoch has other steps than the user thinks."""
+        if self._asked is None or self._asked == steps:
+            return []
+        what = "some samples come more than once in what counts as one" if self._asked > steps else "what counts as one"
+        share = "" if self._asked > steps else f" is {self._asked / steps:.2g} of one"
+        return [f"{self._asked} steps per epoch do not fit the data: {data} make {steps} of {self.size}; {what}{share}"]
 
     @property
     def count(self) -> int | None:
@@ -61,15 +59,25 @@ class Feeding:
 
     def batch(self, step: int) -> Batch:
         if isinstance(self._data, Stream):
-            return Batch(self._data.batch(step, self.size))
+            return Batch(self._streamed(self._data, step))
         assert self._order is not None
         rows = self._order.rows(step)
         return Batch(self._data.take(rows), rows)
 
+    def _streamed(self, data: Stream, step: int) -> dict[str, Array]:
+        found = data.batch(step, self.size)
+        if data.passes > 1 and not self._ended:
+            self._ended = True
+            # The pass ended within this batch; of one that was jumped over nobody knows where.
+            if step == self._before + 1 and self._asked not in (step, step + 1):
+                self.notes += self._misfit(max(step, 1), f"the samples of {data.called}")
+        self._before = step
+        return found
+
     def probe(self) -> Iterator[Batch]:
         """The samples that only measure, in batches; the last one is filled up from the first."""
         if isinstance(self._data, Stream):
-            yield from _cut(self._probe, self.size)
+            yield from self._cut(self._probe)
             return
         for start in range(0, len(self._held), self.size):
             rows = np.take(self._held, np.arange(start, start + self.size), mode="wrap")
@@ -87,20 +95,18 @@ class Feeding:
     def first(self, count: int) -> dict[str, Array]:
         """Some samples to make the graph with."""
         batches = [self.batch(step).arrays for step in range(-(-count // self.size))]
-        first = batches[0]
-        names = [name for name in first if all(len(one[name]) == self.size for one in batches if one[name].ndim)]
         shared = set(self._data.shared)
         return {
-            name: first[name] if name in shared or name not in names else np.concatenate([one[name] for one in batches])
-            for name in first
+            name: array if name in shared else np.concatenate([one[name] for one in batches])
+            for name, array in batches[0].items()
         }
 
-
-def _cut(batch: Batch, size: int) -> Iterator[Batch]:
-    count = max(len(array) for array in batch.arrays.values() if array.ndim)
-    for start in range(0, count, size):
-        rows = np.arange(start, start + size) % count
-        yield Batch({name: array[rows] if len(array) == count else array for name, array in batch.arrays.items()})
+    def _cut(self, batch: Batch) -> Iterator[Batch]:
+        shared = set(self._data.shared)
+        count = max((len(array) for name, array in batch.arrays.items() if name not in shared), default=1)
+        for start in range(0, count, self.size):
+            rows = np.arange(start, start + self.size) % count
+            yield Batch({name: array if name in shared else array[rows] for name, array in batch.arrays.items()})
 
 
 __all__ = ["LABELS", "Feeding"]

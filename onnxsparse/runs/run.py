@@ -129,14 +129,18 @@ class Run:
         else:
             self.restore(found)
         self._account.start_clock()
-        while True:
-            try:
-                while self.step < self.total:
-                    self._one_step()
-            except DivergedError as error:
-                self._note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
-            if not self._again():
-                return self._outcome()
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a run that diverges is noticed and said
+            self._attempt()
+            while self._again():
+                self._attempt()
+            return self._outcome()
+
+    def _attempt(self) -> None:
+        try:
+            while self.step < self.total:
+                self._one_step()
+        except DivergedError as error:
+            self._note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
 
     def _one_step(self) -> None:
         step = self.step

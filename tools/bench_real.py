@@ -26,14 +26,14 @@ import onnxruntime
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import onnxsparse as osp  # noqa: E402 - the script runs from anywhere
-from onnxsparse.errors import OnnxSparseError  # noqa: E402
-from onnxsparse.finetuning import finetune  # noqa: E402
-from onnxsparse.modifiers.pruning import Pruning  # noqa: E402
-from onnxsparse.modifiers.training import Training  # noqa: E402
-from onnxsparse.recipes import Recipe  # noqa: E402
-from onnxsparse.values import Array  # noqa: E402
-from tools.fetch_models import default_folder, fetch  # noqa: E402
+import onnxsparse as osp
+from onnxsparse.errors import OnnxSparseError
+from onnxsparse.finetuning import finetune
+from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.modifiers.training import Training
+from onnxsparse.recipes import Recipe
+from onnxsparse.values import Array
+from tools.fetch_models import default_folder, fetch
 
 # Part of a path -> sizes for the free axes of an input, in their order; the batch is not counted.
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
@@ -104,26 +104,32 @@ def _measured(path: Path, steps: int, pattern: str, verbose: bool) -> tuple[bool
             path, pattern=pruning.pattern, sparsity=pruning.sparsity, allocation=pruning.allocation, output=pruned
         )
         recipe = Recipe((Training(steps=steps), pruning))
-        watch = (lambda row: row["probe"] is None or print(row["step"], row["loss"], row["probe"])) if verbose else None
-        report = finetune(path, data=data, output=tuned, recipe=recipe, watch=watch).report
+        report = finetune(path, data=data, output=tuned, recipe=recipe, watch=_show if verbose else None).report
         far = [distances(str(path), other, fields, fresh) for other in (pruned, tuned)]
     facts: dict[str, Any] = dict(report.details)
     before, after = facts["loss_without_training"], facts["loss"]
-    lost = [row.name for row in report.rows if any(note.startswith(f"'{row.name}' was pruned, ") for note in report.notes)]
+    lost = [
+        row.name for row in report.rows if any(note.startswith(f"'{row.name}' was pruned, ") for note in report.notes)
+    ]
     size = {row.name: row.size for row in report.rows}
     pruned_size = sum(row.size for row in report.rows if row.status == "pruned")
     trained = pruned_size - sum(size[name] for name in lost)
     good = bool(after < before and far[1] < far[0])
     notes = [note for note in report.notes if verbose or not note.startswith("'")]
     return good, [
-        str(_count(data, fields)),
+        str(_count(data)),
         f"{pruning.pattern}",
         f"{trained / 1e6:.2f} of {pruned_size / 1e6:.2f} M",
         f"{before:.4g} -> {after:.4g}",
-        f"{far[0]:.4f} -> {far[1]:.4f}",
+        f"{far[0]:.5g} -> {far[1]:.5g}",
         str(facts["attempts"]),
         "; ".join(notes),
     ]
+
+
+def _show(row: Mapping[str, Any]) -> None:
+    if row["probe"] is not None:
+        print(f"attempt {row['attempt']}, step {row['step']}: {row['loss']:.4g}, held out {row['probe']:.4g}")
 
 
 def _pruning(path: Path, pattern: str) -> Pruning:
@@ -187,7 +193,7 @@ def _made(name: str, dims: list[int], shape: list[int], dtype: Any, count: int, 
 
 
 def pictures(count: int, shape: list[int], random: np.random.Generator) -> Array:
-    """Patches of several sizes over one another, in 0..1; channels come first unless the last axis is short."""
+    """Patches of several sizes and some lines of signs, in 0..1; channels come first unless the last axis is short."""
     last = shape[-1] <= 4 < shape[0]
     channels, height, width = (shape[2], shape[0], shape[1]) if last else shape
     total = np.zeros((count, channels, height, width), np.float32)
@@ -197,7 +203,21 @@ def pictures(count: int, shape: list[int], random: np.random.Generator) -> Array
         total += coarse.repeat(size, 2).repeat(size, 3)[:, :, :height, :width]
     total -= total.min((1, 2, 3), keepdims=True)
     total /= total.max((1, 2, 3), keepdims=True)
+    for picture in total:
+        _write(picture, random)
     return np.moveaxis(total, 1, -1) if last else total
+
+
+def _write(picture: Array, random: np.random.Generator) -> None:
+    """A line of dark or light signs, each a few strokes on a grid of 5 by 3."""
+    _, height, width = picture.shape
+    size = int(random.integers(1, max(2, height // 12)))
+    count = int(random.integers(1, max(2, width // (4 * size))))
+    signs = np.pad(random.random((count, 5, 3)) < 0.6, ((0, 0), (0, 0), (0, 1)))
+    line = np.concatenate(list(signs), 1).repeat(size, 0).repeat(size, 1)[:height, :width]
+    top, left = (int(random.integers(0, free + 1)) for free in (height - line.shape[0], width - line.shape[1]))
+    place = picture[:, top : top + line.shape[0], left : left + line.shape[1]]
+    place[:] = np.where(line, random.random(), 0.7 * place + 0.3 * random.random())
 
 
 def sounds(count: int, shape: list[int], random: np.random.Generator) -> Array:
@@ -214,7 +234,7 @@ def sounds(count: int, shape: list[int], random: np.random.Generator) -> Array:
     return np.broadcast_to(np.clip(total, -1, 1).reshape(count, *wide), (count, *shape))
 
 
-def _count(data: Inputs, fields: Mapping[str, tuple[int, list[int]]]) -> int:
+def _count(data: Inputs) -> int:
     return max(len(array) for array in data.values() if array.ndim)
 
 
@@ -239,7 +259,7 @@ def _answers(path: str, fields: Mapping[str, tuple[int, list[int]]], data: Input
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs() if "float" in output.type]
     found: dict[str, list[Array]] = {name: [] for name in names}
-    count = _count(data, fields)
+    count = _count(data)
     units = {name: dims[0] or 1 for name, (_, dims) in fields.items() if dims and len(data[name]) == count}
     unit = max(units.values())
     for start in range(0, count, unit):

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx import ModelProto, NodeProto, numpy_helper
@@ -36,6 +36,16 @@ class Assembled:
     teacher: dict[str, str] = field(default_factory=dict)  # signal -> input
     labels: str = ""
     outputs: list[str] = field(default_factory=list)
+    anchors: list[str] = field(default_factory=list)  # initializers that need a gradient, or the engine dies
+    still: list[str] = field(default_factory=list)  # keys of `trained` that must not move by their gradients
+
+    def drop(self, name: str) -> str:
+        """Leave a stored tensor out, with all that its sparser trains; returns its tag."""
+        tag = next(key for key, other in self.trained.items() if other == name).partition("/")[0]
+        for kept in (self.trained, self.frozen):
+            for key in [key for key in kept if key.partition("/")[0] == tag]:
+                del kept[key]
+        return tag
 
     def names(self) -> dict[str, object]:
         """What another process has to know of the graph, for JSON."""
@@ -53,6 +63,7 @@ def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, float]) -> Ass
     writer.nodes = []
     _lose(writer, prepared, spec.objective, scales, made)
     nodes = [NodeProto.FromString(node.SerializeToString()) for node in (*front, *model.graph.node, *writer.nodes)]
+    nodes = _once(nodes, set(made.trained.values()), writer)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     if any(node.domain == "com.microsoft" for node in nodes):
@@ -78,6 +89,19 @@ def _mask(writer: Writer, prepared: Prepared, spec: Spec, made: Assembled) -> No
         for place, name in enumerate(node.input):
             if name in renamed:
                 node.input[place] = renamed[name]
+
+
+def _once(nodes: Sequence[NodeProto], trained: Collection[str], writer: Writer) -> list[NodeProto]:
+    """A node that reads a trained tensor twice gets it by an Identity the second time: the engine fails otherwise."""
+    found: list[NodeProto] = []
+    for node in nodes:
+        for place, name in enumerate(node.input):
+            if name in trained and name in node.input[:place]:
+                writer.nodes = []
+                node.input[place] = writer.node("Identity", name)
+                found += writer.nodes
+        found.append(node)
+    return found
 
 
 def _lose(
@@ -114,6 +138,7 @@ def _distil(
 def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assembled) -> str:
     raw = objective.task in ("cross-entropy", "bce")
     student = (logits_of if raw else output_of)(prepared.signals, objective.output).name
+    _demand_labels(objective, _shapes(prepared)[student], prepared.batch, student)
     made.labels = writer.input("labels", objective.label_dtype, (prepared.batch, *objective.label_shape))
     writers: dict[str, Callable[[Writer, str, str], str]] = {
         "cross-entropy": losses.write_cross_entropy,
@@ -122,6 +147,19 @@ def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assemb
         "bce": losses.write_bce,
     }
     return writers[objective.task](writer, student, made.labels)
+
+
+def _demand_labels(objective: Objective, shape: tuple[int, ...], batch: int, name: str) -> None:
+    """Labels of another shape would be stretched in silence, or read beyond their end."""
+    given = (batch, *objective.label_shape)
+    wanted = (shape[0], *shape[2:]) if objective.task == "cross-entropy" else shape
+    if objective.task == "cross-entropy" and len(shape) < 2:
+        raise OptionError(f"cross-entropy needs classes along axis 1, but output '{name}' has shape {list(shape)}")
+    if given != wanted:
+        raise OptionError(
+            f"a sample's labels have shape {list(given[1:])}, but --loss {objective.task} on '{name}' takes "
+            f"{list(wanted[1:])}; reshape them, or name another output with --loss-output"
+        )
 
 
 def output_of(signals: Sequence[Signal], wanted: str) -> Signal:

@@ -1,6 +1,7 @@
 """Having a training graph built: the worker runs apart, so that a crash of the engine is an error and not the end.
 
-A folder that holds a graph of the same job is used again: a resumed run trains the very same graph.
+1. A folder that holds a graph of the same job is used again: a resumed run trains the very same graph.
+2. Where the engine dies, the operator it dies of is looked for, and the graph is cut there.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
 import onnxsparse
-from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort import culprit, library
+from onnxsparse.engines.ort.culprit import Culprit
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OutputError
 from onnxsparse.values import Array
 
 MANIFEST, ERROR = "manifest.json", "error.json"
 WAY_OUT = "try --engine torch, or leave out the part of the model it comes from"
+CUTS = 3
+"""Operators at most that a graph is cut at because the engine died of them."""
+WANT_OF_MEMORY = -9
 _DEATHS = {-11: "SIGSEGV", -8: "SIGFPE", -6: "abort", -4: "SIGILL", -9: "killed, perhaps for want of memory"}
 
 
@@ -36,13 +41,20 @@ def build(
     known = manifest(folder)
     if known is not None and known.get("digest") == digest and not check:
         return known
-    _write_job(folder, spec, model, samples, check)
-    status = _work(folder)
-    made = manifest(folder)
-    if status or made is None:
-        raise _failure(folder, status)
+    deadly: list[Culprit] = []
+    while True:
+        _write_job(folder, spec, model, samples, check, deadly)
+        status = _work(folder, "trial", os.path.abspath(folder))
+        made = manifest(folder)
+        if not status and made is not None:
+            break
+        found = _died_of(folder, status)
+        if found is None or found in deadly or len(deadly) == CUTS:
+            raise _failure(folder, status, found)
+        deadly.append(found)
+    made = {**made, "notes": [*made["notes"], *map(_cut_note, deadly)]}
     _mark(folder, {**made, "digest": digest})
-    for name in ("model.onnx", "samples.npz"):
+    for name in ("model.onnx", "samples.npz", culprit.MODEL, culprit.FEED, culprit.NAMES):
         os.unlink(os.path.join(folder, name))
     return {**made, "digest": digest}
 
@@ -57,8 +69,33 @@ def manifest(folder: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _write_job(folder: str, spec: Spec, model: ModelProto, samples: Mapping[str, Array], check: bool) -> None:
-    job = {"spec": json.loads(spec.to_json()), "names": list(samples), "check": check}
+def _died_of(folder: str, status: int) -> Culprit | None:
+    """The operator that the engine died of, where it did."""
+    if status in (0, 1, WANT_OF_MEMORY) or os.path.exists(os.path.join(folder, ERROR)):
+        return None
+    return culprit.find(
+        folder, lambda count: _work(folder, "culprit", os.path.abspath(folder), str(count)) not in (0, 1)
+    )
+
+
+def _cut_note(found: Culprit) -> str:
+    return f"the engine dies of {found.operator} '{found.node}': the graph is cut there and matched on both sides"
+
+
+def _write_job(
+    folder: str,
+    spec: Spec,
+    model: ModelProto,
+    samples: Mapping[str, Array],
+    check: bool,
+    deadly: Sequence[Culprit] = (),
+) -> None:
+    job = {
+        "spec": json.loads(spec.to_json()),
+        "names": list(samples),
+        "check": check,
+        "deadly": [one.node for one in deadly],
+    }
     try:
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
@@ -74,12 +111,12 @@ def _write_job(folder: str, spec: Spec, model: ModelProto, samples: Mapping[str,
         raise ModelError("the model is over 2 GB, more than the training engine takes; use --engine torch") from error
 
 
-def _work(folder: str) -> int:
-    """Run the worker; its noise goes to a file beside."""
+def _work(folder: str, module: str, *words: str) -> int:
+    """Run a module of this folder as a worker; its noise goes to a file beside."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(onnxsparse.__file__)))
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "onnxsparse.engines.ort.trial", os.path.abspath(folder)]
+    command = [sys.executable, "-m", f"onnxsparse.engines.ort.{module}", *words]
     with open(os.path.join(folder, "log"), "wb") as log:
         worker = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs this
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -92,14 +129,15 @@ def _work(folder: str) -> int:
             raise
 
 
-def _failure(folder: str, status: int) -> OnnxSparseError:
+def _failure(folder: str, status: int, found: Culprit | None) -> OnnxSparseError:
     try:
         with open(os.path.join(folder, ERROR), encoding="utf-8") as file:
-            found = json.load(file)
+            told = json.load(file)
     except (OSError, ValueError):
-        return ModelError(f"the training engine died while {_stage(folder)} ({_death(status)}); {WAY_OUT}")
-    line = " ".join(str(found["error"]).split())
-    if found["ours"]:
+        what = f" of {found.operator} '{found.node}'" if found else ""
+        return ModelError(f"the training engine died{what} while {_stage(folder)} ({_death(status)}); {WAY_OUT}")
+    line = " ".join(str(told["error"]).split())
+    if told["ours"]:
         return ModelError(line)
     return ModelError(f"the training engine refuses this model while {_stage(folder)}: {line[:300]}; {WAY_OUT}")
 

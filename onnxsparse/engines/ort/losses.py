@@ -71,13 +71,21 @@ def write_kl(writer: Writer, student: str, teacher: str, temperature: float = 2.
     return writer.node("Mul", _mean_of(writer, lanes), writer.constant(float(temperature) ** 2, "temperature_squared"))
 
 
+FAR = 1e10
+"""Scales beyond it, or below its reciprocal: there the square of a difference may leave float32."""
+
+
 def write_distill(writer: Writer, student: Names, teacher: Names, scales: Sequence[float]) -> str:
     """Mean square differences to the dense model's tensors, each over its scale, and the mean of them."""
-    parts = [
-        writer.node("Mul", write_mse(writer, ours, theirs), writer.constant(1.0 / scale, "distill_share"))
-        for ours, theirs, scale in zip(student, teacher, scales)
-    ]
-    return _mean(writer, parts)
+    return _mean(writer, [_write_share(writer, *triple) for triple in zip(student, teacher, scales)])
+
+
+def _write_share(writer: Writer, ours: str, theirs: str, scale: float) -> str:
+    if 1 / FAR <= scale <= FAR:
+        return writer.node("Mul", write_mse(writer, ours, theirs), writer.constant(1.0 / scale, "distill_share"))
+    root = writer.constant(scale**-0.5, "distill_root")
+    difference = writer.node("Mul", writer.node("Sub", ours, theirs), root)
+    return _mean_of(writer, writer.node("Mul", difference, difference))
 
 
 def write_mix(writer: Writer, task: str, distillation: str, hardness: float) -> str:

@@ -1,6 +1,7 @@
 """Proof before trust: a built training graph has to compute what the model does, and its gradients have to be right.
 
-1. With the dense weights and open masks the loss is that of the dense model against itself: about zero.
+1. With the dense weights and open masks the loss is that of the dense model against itself: about zero, where nothing
+   but the dense model is matched.
 2. At weights moved by some noise, the loss is lower a little way down each gradient and higher up it, by as much as the
    gradient says: central differences along the gradient's own direction, with several step sizes, because kinks and
    rounding make single ones look wrong.
@@ -9,6 +10,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,9 +19,13 @@ import numpy as np
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.values import Array
 
+Feed = Mapping[str, Array]
+
 GROUPS = 12
-NOISE = 0.1
-STEPS = (3e-2, 1e-2, 3e-3, 1e-3)
+NOISES = (0.1, 0.01, 0.001)
+"""How far the weights are moved, against their own scale; less where the loss then is no number."""
+CHANGES, FARTHEST = (0.1, 0.03, 0.01, 3e-3, 1e-3), 3e-2
+"""How much of the loss a step is to change, and the longest step against the size of what is moved."""
 AGREES, FAINT = 0.1, 1e-6
 
 
@@ -33,50 +39,66 @@ class Proof:
     silent: list[str] = field(default_factory=list)  # no gradient came, or only zeros
     checked: int = 0
 
+    @property
+    def still(self) -> list[str]:
+        """The tensors that must not move by their gradients."""
+        return [*self.wrong, *self.silent]
 
-def prove(session: Session, feed: Mapping[str, Array], each: bool) -> Proof:
-    """Prove a session with one batch. The weights are as they were afterwards."""
+
+def prove(session: Session, feeds: Sequence[Feed], groups: int = GROUPS) -> Proof:
+    """Prove a session with some batches. The weights are as they were afterwards."""
     kept = {key: array.copy() for key, array in session.weights.items()}
-    proof = Proof(at_rest=session.evaluate(feed)[0])
-    _shake(session.weights)
-    session.forget_gradients()
-    proof.moved = session.step(feed)
-    gradients = {key: grad.copy() for key, grad in session.gradients.items()}
-    proof.silent = [key for key in session.weights if not _moves(gradients.get(key))]
-    alive = [key for key in session.weights if key not in proof.silent]
-    shaken = {key: array.copy() for key, array in session.weights.items()}
-    for group in _groups(alive, each):
-        if not _agree(session, feed, gradients, shaken, group):
-            proof.wrong += [key for key in group if not _agree(session, feed, gradients, shaken, [key])]
+    proof = Proof(at_rest=_loss(session, feeds))
+    gradients: dict[str, Array] = {}
+    for noise in NOISES:
+        for key, array in session.weights.items():
+            array[...] = shaken(kept[key], key, noise)
+        proof.moved, gradients = _gradients(session, feeds)
+        if np.isfinite(proof.moved) and all(np.isfinite(one).all() for one in gradients.values()):
+            break
+    proof.silent = [key for key in session.weights if key not in gradients or not gradients[key].any()]
+    proof.wrong = [key for key, one in gradients.items() if not np.isfinite(one).all()]
+    alive = [key for key in session.weights if key not in proof.still]
+    start = {key: array.copy() for key, array in session.weights.items()}
+    for group in _groups(alive, groups):
+        if not _agree(session, feeds, gradients, start, group):
+            proof.wrong += [key for key in group if not _agree(session, feeds, gradients, start, [key])]
     proof.checked = len(alive)
     for key, array in session.weights.items():
         array[...] = kept[key]
     return proof
 
 
-def _shake(weights: Mapping[str, Array]) -> None:
-    """The same noise on every machine, relative to each tensor's scale."""
-    for number, array in enumerate(weights.values()):
-        noise = np.random.Generator(np.random.Philox(key=number)).standard_normal(array.shape, np.float32)
-        array += NOISE * _size(array) * noise
+def shaken(array: Array, key: str, noise: float) -> Array:
+    """The same noise on every machine, relative to the tensor's scale."""
+    random = np.random.Generator(np.random.Philox(key=zlib.crc32(key.encode())))
+    return np.asarray(array + np.float32(noise * _size(array)) * random.standard_normal(array.shape, np.float32))
+
+
+def _gradients(session: Session, feeds: Sequence[Feed]) -> tuple[float, dict[str, Array]]:
+    session.forget_gradients()
+    loss = sum(session.step(feed) for feed in feeds)
+    found = {key: grad.copy() for key, grad in session.gradients.items()}
+    session.forget_gradients()
+    return loss, found
+
+
+def _loss(session: Session, feeds: Sequence[Feed]) -> float:
+    return sum(session.evaluate(feed)[0] for feed in feeds)
 
 
 def _size(array: Array) -> float:
     return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
 
 
-def _moves(gradient: Array | None) -> bool:
-    return gradient is not None and bool(np.isfinite(gradient).all()) and bool(gradient.any())
-
-
-def _groups(keys: Sequence[str], each: bool) -> list[list[str]]:
-    count = len(keys) if each else min(GROUPS, len(keys))
+def _groups(keys: Sequence[str], count: int) -> list[list[str]]:
+    count = min(count, len(keys))
     return [list(keys[start::count]) for start in range(count)]
 
 
 def _agree(
     session: Session,
-    feed: Mapping[str, Array],
+    feeds: Sequence[Feed],
     gradients: Mapping[str, Array],
     start: Mapping[str, Array],
     keys: Sequence[str],
@@ -86,21 +108,24 @@ def _agree(
     sizes = {key: max(_size(start[key]), 1e-3) * np.sqrt(start[key].size) for key in keys}
     ways = {key: gradients[key] * np.float32(sizes[key] / lengths[key]) for key in keys}
     promised = sum(lengths[key] * sizes[key] for key in keys)
-    found = []
-    for step in STEPS:
-        slope = (_loss_at(session, feed, start, ways, step) - _loss_at(session, feed, start, ways, -step)) / (2 * step)
-        found.append(slope)
-        if abs(slope - promised) <= AGREES * promised:
-            break
+    loss = max(abs(_loss(session, feeds)), FAINT)
+    steps = dict.fromkeys(min(FARTHEST, change * loss / max(promised, FAINT * loss)) for change in CHANGES)
+    agrees = any(abs(_slope(session, feeds, start, ways, step) - promised) <= AGREES * promised for step in steps)
     for key in keys:
         session.weights[key][...] = start[key]
-    noise = FAINT * max(1.0, abs(session.evaluate(feed)[0])) / STEPS[-1]
-    return bool(abs(found[-1] - promised) <= AGREES * promised or promised <= noise)
+    return agrees or promised <= FAINT * loss / min(steps)
+
+
+def _slope(
+    session: Session, feeds: Sequence[Feed], start: Mapping[str, Array], ways: Mapping[str, Array], step: float
+) -> float:
+    up, down = (_loss_at(session, feeds, start, ways, way) for way in (step, -step))
+    return (up - down) / (2 * step)
 
 
 def _loss_at(
-    session: Session, feed: Mapping[str, Array], start: Mapping[str, Array], ways: Mapping[str, Array], step: float
+    session: Session, feeds: Sequence[Feed], start: Mapping[str, Array], ways: Mapping[str, Array], step: float
 ) -> float:
     for key, way in ways.items():
         session.weights[key][...] = start[key] + np.float32(step) * way
-    return session.evaluate(feed)[0]
+    return _loss(session, feeds)

@@ -24,6 +24,7 @@ class Session:
                 session_options=library.options(),
             )
         self._trained: dict[str, str] = dict(names["trained"])
+        self._still = set(names.get("still", ()))
         self.weights = {key: self._parameter(name).data for key, name in self._trained.items()}
         self.frozen = {key: self._parameter(name).data for key, name in names["frozen"].items()}
         self._gradients: dict[str, Array] | None = None
@@ -36,9 +37,10 @@ class Session:
 
     @property
     def gradients(self) -> dict[str, Array]:
-        """By the keys of `weights`; there are none before the first step."""
+        """By the keys of `weights`; there are none before the first step, and none of those that have to stay still."""
         if self._gradients is None:
-            found = {key: self._parameter(name).grad for key, name in self._trained.items()}
+            moving = {key: name for key, name in self._trained.items() if key not in self._still}
+            found = {key: self._parameter(name).grad for key, name in moving.items()}
             self._gradients = {key: grad for key, grad in found.items() if grad is not None}
         return self._gradients
 

@@ -11,29 +11,35 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import ModelProto
 
-from onnxsparse.engines.ort import gradients, library, rewrites
+from onnxsparse.engines.ort import culprit, gradients, rewrites, value_shapes
 from onnxsparse.engines.ort.assemble import Assembled, assemble
 from onnxsparse.engines.ort.cuts import cut, teacher
+from onnxsparse.engines.ort.feeds import Feeds
+from onnxsparse.engines.ort.generate import generate
 from onnxsparse.engines.ort.prepare import Prepared, prepare
-from onnxsparse.engines.ort.prove import Proof, prove
-from onnxsparse.engines.ort.runner import Runner
+from onnxsparse.engines.ort.prove import GROUPS, Proof, prove
+from onnxsparse.engines.ort.reach import downstream
+from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError
-from onnxsparse.losses import scale_of
 from onnxsparse.values import Array
 
-MEASURED = 64
-"""Samples from which the spread of every signal is taken."""
-ROUNDS = 8
+ROUNDS, LOST = 8, 50
+AT_REST = 1e-2
+"""The largest loss of the dense model against itself."""
+LEAST_GROUPS, NAMED = 3, 8
+PROVEN = 1 << 29
+"""Elements of all values of a graph, up to which a proof tells tensors apart in several groups."""
 
 
 class Trial:
@@ -53,41 +59,100 @@ class Trial:
         dense, prepared = self._differentiable(prepared)
         onnx.save(dense, self._at("teacher.onnx"))
         feeds = Feeds(prepared, samples, dense)
-        made = assemble(prepared, self.spec, feeds.scales())
+        measured = feeds.measure()
+        prepared.notes += measured.notes
+        made = assemble(prepared, self.spec, measured.scales)
         self._stage("building the gradients")
-        self._generate(made)
+        self._set_aside(made, feeds)
+        self._generate(prepared, made)
         self._stage("taking the first step")
-        proof = prove(Session(self.folder, made.names()), feeds.batch(made), self.job["check"])
+        proof = prove(Session(self.folder, made.names()), feeds.batches(made), self._groups(made))
+        self._judge(prepared, made, proof)
         self._manifest(prepared, made, proof)
 
     def _differentiable(self, prepared: Prepared) -> tuple[ModelProto, Prepared]:
         """Rewrite what the engine cannot differentiate, and cut the graph where that is not possible."""
-        plain = Prepared(**{**vars(prepared), "model": _copy(prepared.model)})
+        plain = Prepared(**{**vars(prepared), "model": _copy(prepared.model), "notes": list(prepared.notes)})
+        deadly: list[str] = []
         for _ in range(ROUNDS):
             self._stage("rewriting operators")
             prepared.notes += rewrites.apply(prepared.model, _trained(prepared))
             blocked = gradients.blocked(prepared.model, _trained(prepared))
-            if not blocked:
+            if blocked:
+                prepared = cut(prepared, [node.name for node, _ in blocked])
+                prepared.notes += [f"{reason}: matched to the dense model before and after it" for _, reason in blocked]
+                continue
+            fatal = [name for name in self._deadly(plain.model, prepared.model) if name not in deadly]
+            if not fatal:
                 return teacher(plain, prepared), prepared
-            prepared = cut(prepared, [node.name for node, _ in blocked])
-            prepared.notes += [f"{reason}: matched to the dense model before and after it" for _, reason in blocked]
+            deadly += fatal
+            prepared = cut(Prepared(**{**vars(plain), "model": _copy(plain.model)}), deadly)
         raise ModelError(f"no gradient gets past operator {blocked[0][0].op_type} of this model; try --engine torch")
+
+    def _deadly(self, plain: ModelProto, rewritten: ModelProto) -> list[str]:
+        """The nodes, by their names before rewriting, that earlier trials died of."""
+        makers = {name: node.name for node in plain.graph.node for name in node.output if name}
+        found = []
+        for node in rewritten.graph.node:
+            if node.name in self.job["deadly"]:
+                after = downstream(rewritten.graph, node.output)
+                known = [name for other in rewritten.graph.node for name in other.output if name in after & set(makers)]
+                found += [makers[name] for name in known[:1]]
+        return found
 
     def _samples(self) -> dict[str, Array]:
         with np.load(self._at("samples.npz"), allow_pickle=False) as arrays:
             return {name: arrays[f"a{place}"] for place, name in enumerate(self.job["names"])}
 
-    def _generate(self, made: Assembled) -> None:
-        training = library.training()
-        onnx.IR_VERSION = library.LAST_IR  # type: ignore[assignment]
-        made.model.ir_version = min(max(made.model.ir_version, 8), library.LAST_IR)
-        training.artifacts.generate_artifacts(
-            made.model,
-            requires_grad=list(made.trained.values()),
-            frozen_params=list(made.frozen.values()),
-            artifact_directory=self.folder,
-            additional_output_names=list(made.outputs),
-        )
+    def _set_aside(self, made: Assembled, feeds: Feeds) -> None:
+        """What is needed to find out which operator the engine dies of, should it."""
+        onnx.save(made.model, self._at(culprit.MODEL))
+        feed = feeds.batches(made)[0]
+        arrays: dict[str, Any] = {f"a{place}": array for place, array in enumerate(feed.values())}
+        np.savez(self._at(culprit.FEED), **arrays)
+        self._write(culprit.NAMES, {**made.names(), "fed": list(feed)})
+
+    def _generate(self, prepared: Prepared, made: Assembled) -> None:
+        """Build the gradients. Tensors that the engine finds no way to are left out."""
+        _keep_reachable(prepared, made)
+        for _ in range(LOST):
+            try:
+                return generate(
+                    made.model, [*made.trained.values(), *made.anchors], made.frozen.values(), made.outputs, self.folder
+                )
+            except RuntimeError as error:
+                lost = re.search("partial derivative for '(.*)' as it's unreachable", str(error))
+                if lost is None or lost[1] not in made.trained.values():
+                    raise
+                _leave_out(prepared, made, [lost[1]])
+        raise ModelError("no gradient comes to many of the weights of this model; try --engine torch")
+
+    def _groups(self, made: Assembled) -> int:
+        if self.job["check"]:
+            return len(made.trained)
+        sizes = [[dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in made.model.graph.value_info]
+        return int(np.clip(PROVEN // max(1, sum(int(np.prod(size)) for size in sizes)), LEAST_GROUPS, GROUPS))
+
+    def _judge(self, prepared: Prepared, made: Assembled, proof: Proof) -> None:
+        """What is wrong stays as it is and is pruned with the others; the graph has to be right."""
+        if self.spec.objective.hardness == 1 and not proof.at_rest <= AT_REST:
+            raise ModelError(
+                f"the training graph does not do what the model does (it is off by {proof.at_rest:.3g}, "
+                "where its outputs vary by 1); try --engine torch"
+            )
+        made.still = proof.still
+        names = {key: self.spec.trained[key.partition("/")[0]] for key in made.trained}
+        if len(proof.still) == len(made.trained):
+            why = "are wrong" if proof.wrong else "are all zero on these samples"
+            raise ModelError(f"the engine's gradients of this model {why}: nothing can be trained; try --engine torch")
+        for keys, why in (
+            (proof.wrong, "the engine's gradient is not right"),
+            (proof.silent, "the samples give no gradient"),
+        ):
+            if keys:
+                prepared.notes.append(
+                    f"{_listed([names[key] for key in keys])}: pruned as planned, but not trained: {why}"
+                )
 
     def _manifest(self, prepared: Prepared, made: Assembled, proof: Proof) -> None:
         self._write(
@@ -120,53 +185,27 @@ class Trial:
         return os.path.join(self.folder, name)
 
 
-class Feeds:
-    """What the dense model says to the samples of a trial."""
-
-    def __init__(self, prepared: Prepared, samples: Mapping[str, Array], dense: ModelProto) -> None:
-        self._prepared, self._samples, self._runner = prepared, samples, Runner(dense)
-        self._count = max((len(samples[name]) for name, _, shape in self._own() if shape), default=1)
-
-    def _own(self) -> list[Any]:
-        return [entry for entry in self._prepared.inputs if entry[0] not in self._prepared.fed]
-
-    def at(self, start: int) -> dict[str, Array]:
-        """The inputs of the batch that starts at a sample; it turns round where there are too few."""
-        rows = np.arange(start, start + self._prepared.batch)
-        feed = {}
-        for name, kind, shape in self._own():
-            array = self._samples[name]
-            whole = not shape or (array.shape == tuple(shape) and len(array) != self._count)
-            taken = array if whole else np.take(array, rows, axis=0, mode="wrap")
-            feed[name] = np.ascontiguousarray(taken.reshape(shape), np.dtype(kind))
-        return feed
-
-    def scales(self) -> dict[str, float]:
-        """How much every signal varies, from some samples."""
-        starts = range(0, min(self._count, MEASURED), self._prepared.batch)
-        found: dict[str, list[Array]] = {}
-        for start in starts:
-            for name, value in self._runner(self.at(start)).items():
-                found.setdefault(name, []).append(value)
-        names = [signal.name for signal in self._prepared.signals]
-        return {name: scale_of(np.stack(found[name])) for name in names}
-
-    def batch(self, made: Assembled) -> dict[str, Array]:
-        """One whole feed of the training graph."""
-        feed = self.at(0)
-        dense = self._runner(feed)
-        feed.update({name: dense[name] for name in self._prepared.fed})
-        feed.update({name: dense[signal] for signal, name in made.teacher.items()})
-        if made.labels:
-            feed[made.labels] = _labels(made, self._samples)
-        return feed
+def _keep_reachable(prepared: Prepared, made: Assembled) -> None:
+    """Only tensors that the loss depends on by way of floats, and what recurrent layers must have."""
+    value_shapes.infer(made.model)
+    view = View.of(made.model, {*made.trained.values(), *gradients.must_train(made.model)})
+    _leave_out(prepared, made, [name for name in prepared.weights if name not in view.gradients])
+    known = set(made.trained.values())
+    made.anchors = sorted((gradients.must_train(made.model) & view.gradients) - known)
 
 
-def _labels(made: Assembled, samples: Mapping[str, Array]) -> Array:
-    value = next(value for value in made.model.graph.input if value.name == made.labels)
-    shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-    return np.ascontiguousarray(np.take(samples["labels"], np.arange(shape[0]), axis=0, mode="wrap"), dtype)
+def _leave_out(prepared: Prepared, made: Assembled, names: Sequence[str]) -> None:
+    for name in names:
+        prepared.unreached[made.drop(name)] = "what the loss measures hangs on it by whole numbers or steps only"
+    if not made.trained:
+        raise ModelError("no gradient comes to any weight: between them and the outputs are whole numbers or steps")
+
+
+def _listed(names: Sequence[str]) -> str:
+    unique = list(dict.fromkeys(names))
+    return ", ".join(f"'{name}'" for name in unique[:NAMED]) + (
+        f" and {len(unique) - NAMED} more" if len(unique) > NAMED else ""
+    )
 
 
 def _trained(prepared: Prepared) -> set[str]:

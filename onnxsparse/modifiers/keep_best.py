@@ -1,7 +1,8 @@
 """Never worse than without training: the best weights seen are what is delivered.
 
 1. From the first step with the final masks on, the loss on the probe is taken at even distances, and the best state
-   kept.
+   kept. The probe is small: of states that are as good on it within `ALIKE`, the latest is the best, which has trained
+   longest and at the gentlest rate.
 2. At the end it is held against the weights of the dense model under the same masks. If training did not help, it
    begins again with a third of the rate, a few times.
 3. If no rate helped, the dense model's weights under the masks are delivered, and that is said.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
 SMALLER, PART = 3.0, "a third"
+ALIKE = 1.05
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class KeepBest(Modifier):
 class KeepBestPart(Part):
     def __init__(self, options: KeepBest, run: Run) -> None:
         self._options, self._run = options, run
-        self.best = math.inf
+        self.best = self._least = math.inf
 
     def after_update(self, step: int) -> None:
         run = self._run
@@ -59,8 +61,8 @@ class KeepBestPart(Part):
         if step == run.total - 1 or (step - begin + 1) % every == 0:
             loss = run.probe_loss()
             run.note_probe(loss)
-            if loss < self.best:
-                self.best = loss
+            if loss < math.inf and loss <= ALIKE * self._least:
+                self.best, self._least = loss, min(loss, self._least)
                 run.remember()
 
     def again(self) -> bool:
@@ -72,10 +74,13 @@ class KeepBestPart(Part):
         return self.best < self._run.untrained_loss()
 
     def begin_again(self) -> None:
-        self.best = math.inf
+        self.best = self._least = math.inf
 
     def state(self) -> dict[str, Any]:
-        return {"best": self.best if math.isfinite(self.best) else None}
+        if not math.isfinite(self.best):
+            return {"best": None, "least": None}
+        return {"best": self.best, "least": self._least}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.best = math.inf if state["best"] is None else float(state["best"])
+        if state["best"] is not None:
+            self.best, self._least = float(state["best"]), float(state["least"])

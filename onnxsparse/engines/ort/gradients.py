@@ -26,7 +26,7 @@ class Fact:
 
     verdict: str
     condition: str = ""
-    """When the verdict is not the whole truth: what has to hold for it to be good."""
+    """What has to hold for it to be good, or why it is not."""
 
 
 _ALWAYS_GOOD = """
@@ -37,11 +37,11 @@ _ALWAYS_GOOD = """
 """
 
 _WITHOUT_GRADIENT = """
-    Acos Acosh AffineGrid Asin Asinh Atan Atanh Bernoulli CastLike Ceil Celu CenterCropPad Col2Im Compress
+    Acos Acosh AffineGrid Asin Asinh Atan Atanh CastLike Ceil Celu CenterCropPad Col2Im Compress
     ConcatFromSequence Cosh CumSum DFT DepthToSpace DequantizeLinear Det DynamicQuantizeLinear Einsum Elu Floor
     GlobalLpPool GlobalMaxPool GridSample GroupNormalization HardSigmoid HardSwish Hardmax InstanceNormalization
     LRN LpNormalization LpPool MaxRoiPool MaxUnpool Mean MeanVarianceNormalization Mish Mod
-    NegativeLogLikelihoodLoss PRelu QuantizeLinear RNN RandomNormalLike RandomUniformLike ReduceL1 ReduceLogSum
+    NegativeLogLikelihoodLoss PRelu QuantizeLinear RNN ReduceL1 ReduceLogSum
     ReduceMax ReduceMin ReduceProd ReduceSumSquare ReverseSequence RoiAlign Round STFT Selu SequenceAt
     SequenceConstruct SequenceInsert Shrink Sign Sinh Softplus Softsign SpaceToDepth SplitToSequence Sum Swish
     Tan ThresholdedRelu com.microsoft:Attention com.microsoft:DequantizeLinear com.microsoft:DynamicQuantizeLSTM
@@ -56,6 +56,7 @@ FACTS: dict[str, Fact] = {
     **{name: Fact(GOOD) for name in _ALWAYS_GOOD.split()},
     **{name: Fact(NONE) for name in _WITHOUT_GRADIENT.split()},
     "AveragePool": Fact(GOOD, "no automatic SAME pads, no dilation: silently wrong with them"),
+    **{name: Fact(NONE, "it draws random numbers") for name in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")},
     "BatchNormalization": Fact(WRONG, "silently takes the statistics of the batch"),
     "Cast": Fact(GOOD, "between floats"),
     "Clip": Fact(GOOD, "its limits need no gradient"),
@@ -117,7 +118,9 @@ def _obstacle(node: NodeProto, view: View) -> str | None:
             return refusal or "it has not been rewritten"
     if fact is None:
         return "it is not known whether the engine has a right gradient for it"
-    return None if fact.verdict == GOOD else _REASONS[fact.verdict]
+    if fact.verdict == GOOD:
+        return None
+    return _REASONS[fact.verdict] + (f" ({fact.condition})" if fact.condition else "")
 
 
 def must_train(model: ModelProto) -> set[str]:

@@ -95,3 +95,17 @@ def test_embeddings_with_fewer_inputs_and_a_mask(mask: list[Any]) -> None:
     inputs = embedding(*mask)
     inputs[1] = inputs[4] = None
     check(Case("EmbedLayerNormalization", inputs, outputs=("y", "m"), domain=MS))
+
+
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("places", [[[0, 1, 2], [3, 1, 0]], [1]])
+@pytest.mark.parametrize("more", [{}, {"num_heads": 2, "rotary_embedding_dim": 2}])
+def test_rotations(interleaved: int, places: Any, more: dict[str, int]) -> None:
+    half = more.get("rotary_embedding_dim", 4) // 2
+    inputs = [floats(B, S, WIDTH), np.array(places, np.int64), floats(6, half), floats(6, half)]
+    check(Case("RotaryEmbedding", inputs, {"interleaved": interleaved, **more}, domain=MS, fixed=(2, 3)))
+
+
+def test_rotations_by_heads() -> None:
+    inputs = [floats(B, HEADS, S, 4), np.array([[0, 1, 2], [3, 1, 0]], np.int64), floats(6, 2), floats(6, 2)]
+    check(Case("RotaryEmbedding", inputs, domain=MS, fixed=(2, 3)))

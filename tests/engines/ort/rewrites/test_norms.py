@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from onnxsparse.engines.ort import library
-from tests.engines.ort.rewrites.harness import Case, check, refused
+from tests.engines.ort.rewrites.harness import Case, check, refused, rewritten
 from tests.engines.ort.rewrites.numbers import floats
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -23,6 +23,12 @@ def test_layer_normalization(opset: int, bias: bool, axis: int) -> None:
 def test_a_layer_normalization_with_its_statistics_read() -> None:
     case = Case("LayerNormalization", [floats(2, 4), floats(4)], outputs=("y", "mean"))
     assert refused(case) == ["LayerNormalization tried: a gradient would have to flow through its statistics"]
+
+
+@pytest.mark.parametrize(("opset", "goes"), [(13, True), (17, False)])
+def test_a_layer_normalization_without_a_gradient(opset: int, goes: bool) -> None:
+    model = rewritten(Case("LayerNormalization", [floats(2, 4), floats(4)], opset=opset), trained=set())
+    assert ("LayerNormalization" not in [node.op_type for node in model.graph.node]) == goes
 
 
 @pytest.mark.parametrize("opset", [13, 18])

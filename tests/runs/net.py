@@ -207,7 +207,9 @@ class Bench:
 
 def _asked(pruning: Pruning, training: Training) -> Options:
     seed = training.seed if pruning.score == "random" else None
-    return Options(pruning.pattern, None, pruning.sparsity, pruning.allocation, pruning.score, allow=("small", "stem"), seed=seed)
+    return Options(
+        pruning.pattern, None, pruning.sparsity, pruning.allocation, pruning.score, allow=("small", "stem"), seed=seed
+    )
 
 
 class Spy:

@@ -101,7 +101,8 @@ def test_resumed_after_any_step(case: str, tmp_path, monkeypatch: pytest.MonkeyP
     for folder in copies:
         resumed = Run(bench(**CASES[case]).job(folder=folder, resume=True)).go()
         same_outcome(outcome, resumed)
-        same_state(checkpoints.newest(copies[-1]), checkpoints.newest(folder))
+        if checkpoints.newest(copies[-1]).facts["step"] == STEPS:  # otherwise it diverged, and there is no last state
+            same_state(checkpoints.newest(copies[-1]), checkpoints.newest(folder))
 
 
 @pytest.mark.parametrize("case", ["mask", "probabilistic", "gradient", "too fast and learned"])

@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
+import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from onnxsparse.engines.ort import library, rewrites, value_shapes
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.values import Array
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 STEPS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
@@ -14,6 +13,7 @@ from onnxsparse.engines.ort import library, rewrites, value_shapes
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from tests.engines.ort.rewrites.numbers import floats
 
+onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 MS = "com.microsoft"
 

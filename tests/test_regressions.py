@@ -320,3 +320,24 @@ def test_a_mask_of_one_number_goes_in_and_out() -> None:
     masked = osp.insert_masks(model, pattern="unstructured", sparsity=0.0, allow=["small"]).model
     assert masked is not None
     assert osp.fold_masks(masked, discard=True).model == model
+
+
+def test_one_scale_for_each_direction_of_a_quantized_lstm() -> None:
+    """A row of two scales belongs to two directions, not to the columns."""
+    size, inputs = 8, 12
+    rng = np.random.default_rng(0)
+    w = rng.integers(-120, 120, (2, inputs, 4 * size)).astype(np.int8)
+    r = rng.integers(-120, 120, (2, size, 4 * size)).astype(np.int8)
+    scales, zeros = np.array([0.01, 0.02], np.float32), np.zeros(2, np.int8)
+    names = {"w": w, "r": r, "ws": scales, "wz": zeros, "rs": scales, "rz": zeros}
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"], ["y"],
+        domain="com.microsoft", hidden_size=size, direction="bidirectional",
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", 1, [3, 1, inputs])],
+        [helper.make_tensor_value_info("y", 1, [3, 2, 1, size])],
+        [numpy_helper.from_array(array, name) for name, array in names.items()],
+    )  # fmt: skip
+    report = osp.prune(helper.make_model(graph), pattern="2:4").report
+    assert {row.name: row.zeros for row in report.rows} == {"w": w.size // 2, "r": r.size // 2}

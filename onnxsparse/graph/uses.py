@@ -196,8 +196,10 @@ def _quantization(place: Place, slot: Slot, value: Traced, arrangement: Arrangem
         return None
     if slot.family == "Embedding":
         return _from_reader(place, value)
-    # Scales and zero points run along the outputs; a convolution's are its first axis, before it is cut into groups.
-    axis = arrangement.out[0] if len(arrangement.shape) == len(value.shape) else 0
+    # Scales and zero points run along the outputs; a convolution's are its first axis, before it is cut into groups,
+    # and a single row of a recurrent layer's is one number for each direction.
+    along_first = slot.family == "Recurrent" or len(arrangement.shape) != len(value.shape)
+    axis = 0 if along_first else arrangement.out[0]
     return _from_inputs(place, slot, value, axis)
 
 

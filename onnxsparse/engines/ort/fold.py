@@ -35,9 +35,9 @@ def fold(draft: Draft) -> None:
     folded = _by_runtime(draft)
     if folded is None:
         draft.note("the runtime's own folding of constants could not be used")
-        _by_parts(draft)
     else:
         draft.model = folded
+    _by_parts(draft)  # the runtime stops after some rounds
     lift(draft, set(draft.tags.values()))
     reduce_to(draft.model, outputs)
     strip_imports(draft.model)

@@ -52,6 +52,9 @@ class Training(Modifier):
             value = getattr(self, name)
             if value is not None and not 0 < value <= LONGEST:
                 raise OptionError(f"{name.replace('_', '-')} is a number above 0, not {value}")
+        for name in ("steps", "steps_per_epoch", "batch", "seed"):
+            if not isinstance(getattr(self, name), (int, type(None))):
+                raise OptionError(f"{name.replace('_', '-')} is a whole number, not {getattr(self, name)!r:.40}")
         if not 1 <= self.batch <= LONGEST:
             raise OptionError(f"batch is a whole number from 1, not {self.batch}")
         for name in ("weight_decay", "clip", "warm_up"):

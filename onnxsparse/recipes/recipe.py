@@ -5,7 +5,7 @@ modifiers:
   epochs: 3
 - !pruning
   pattern: unstructured
-  sparsity: '0.9'
+  sparsity: 0.9
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import yaml
 from onnxsparse import plugins
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.recipes.reading import LONGEST, Entry, entries
+from onnxsparse.recipes.values import as_field_says, reads_as_other
 
 Kind = TypeVar("Kind", bound=Modifier)
-LONGEST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,7 @@ class Recipe:
 
     @classmethod
     def from_yaml(cls, text: str, called: str = "the recipe") -> Recipe:
-        if len(text) > LONGEST:
-            raise PlanError(f"{called} is longer than {LONGEST >> 20} MB, which no recipe is")
-        try:
-            found = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader of our own
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f", line {mark.line + 1}" if mark is not None else ""
-            raise PlanError(f"{called}{where}: {getattr(error, 'problem', None) or 'it is not YAML'}") from error
-        except RecursionError:
-            raise PlanError(f"{called} is nested too deeply") from None
-        if not isinstance(found, dict) or not isinstance(found.get("modifiers"), list):
-            raise PlanError(f"{called} is no recipe: it has no list `modifiers`")
-        return cls(tuple(_modifier(entry, called) for entry in found["modifiers"]))
+        return cls(tuple(_modifier(entry, called) for entry in entries(text, called)))
 
     @classmethod
     def load(cls, path: str) -> Recipe:
@@ -73,80 +62,63 @@ class Recipe:
             raise PlanError(f"the recipe {path} is not text in UTF-8") from error
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """What stands under a tag in a file."""
-
-    tag: str
-    options: dict[str, Any]
-    line: int
-
-
 class _Tagged:
     def __init__(self, modifier: Modifier) -> None:
         self.modifier = modifier
 
 
 class _Dumper(yaml.SafeDumper):
-    pass
-
-
-class _Loader(yaml.SafeLoader):
-    pass
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _represent(dumper: _Dumper, tagged: _Tagged) -> yaml.Node:
-    fields = dataclasses.fields(tagged.modifier)  # type: ignore[arg-type]
-    values = {field.name: getattr(tagged.modifier, field.name) for field in fields}
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    chosen = {name: value for name, value in plain.items() if value is not None and value != []}
-    return dumper.represent_mapping(f"!{tagged.modifier.name}", chosen)
+    """What is not there by default anyway: an option that may be left out is."""
+    values = {}
+    for field in dataclasses.fields(tagged.modifier):  # type: ignore[arg-type]
+        value = getattr(tagged.modifier, field.name)
+        if not (value == field.default and (value is None or value == ())):
+            values[field.name] = list(value) if isinstance(value, tuple) else value
+    return dumper.represent_mapping(f"!{tagged.modifier.name}", values)
 
 
-def _construct(loader: _Loader, tag: str, node: yaml.Node) -> _Entry:
-    options = loader.construct_mapping(node, deep=True) if isinstance(node, yaml.MappingNode) else {}
-    return _Entry(tag, {str(name): value for name, value in options.items()}, node.start_mark.line + 1)
+def _written(dumper: _Dumper, text: str) -> yaml.Node:
+    """In quotes where `values` would otherwise read something else."""
+    style = "'" if reads_as_other(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
 _Dumper.add_representer(_Tagged, _represent)
-_Loader.add_multi_constructor("!", _construct)
+_Dumper.add_representer(str, _written)
 
 
-def _modifier(entry: object, called: str) -> Modifier:
-    if not isinstance(entry, _Entry):
-        raise PlanError(f"{called}: an entry of `modifiers` has no tag such as !pruning")
+def _modifier(entry: Entry, called: str) -> Modifier:
     where = f"{called}, line {entry.line}"
     known = plugins.every("modifiers")
     cls = known.get(entry.tag)
     if cls is None:
-        raise PlanError(f"{where}: unknown modifier !{entry.tag:.60}{nearest(entry.tag, known)}")
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    for name in entry.options:
-        if name not in fields:
-            raise PlanError(f"{where}: !{entry.tag} has no option {name[:60]!r}{nearest(name, fields)}")
+        hint = nearest(entry.tag, known) or f" (known: {', '.join(f'!{name}' for name in known)})"
+        raise PlanError(f"{where}: unknown modifier !{entry.tag:.60}{hint}")
+    values = _values(entry, {field.name: field for field in dataclasses.fields(cls)}, called)  # type: ignore[arg-type]
     try:
-        values = {name: _value(fields[name], value) for name, value in entry.options.items()}
         made = cls(**values)
-    except (TypeError, ValueError, OptionError) as error:
+    except (TypeError, ValueError, OverflowError, OptionError) as error:
         raise PlanError(f"{where}: !{entry.tag}: {error}") from error
     assert isinstance(made, Modifier)
     return made
 
 
-def _value(field: dataclasses.Field[Any], value: Any) -> Any:
-    """A value in the type of its field; what YAML reads as another kind of number or as text is understood."""
-    wanted = str(field.type)
-    if value is None or (isinstance(value, bool) and "bool" in wanted):
-        return value
-    if "tuple" in wanted:
-        return tuple(str(one) for one in (value if isinstance(value, list) else [value]))
-    for name, make in (("int", _whole), ("float", float), ("str", str)):
-        if name in wanted and not isinstance(value, (bool, dict, list)):
-            return make(value)
-    raise OptionError(f"{field.name} does not take {value!r:.60}")
-
-
-def _whole(value: Any) -> int:
-    if float(value) != int(float(value)):
-        raise OptionError(f"{value!r:.40} is not a whole number")
-    return int(float(value))
+def _values(entry: Entry, fields: dict[str, dataclasses.Field[Any]], called: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for option in entry.options:
+        where = f"{called}, line {option.line}"
+        name = option.name.replace("-", "_")
+        if name not in fields:
+            raise PlanError(f"{where}: !{entry.tag} has no option {option.name[:60]!r}{nearest(name, fields)}")
+        if name in values:
+            raise PlanError(f"{where}: {option.name} of !{entry.tag} is there twice")
+        try:
+            values[name] = as_field_says(str(fields[name].type), option.value)
+        except OptionError as error:
+            raise PlanError(f"{where}: {option.name} of !{entry.tag}: {error}") from None
+    return values

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.keep_best import KeepBest
+from onnxsparse.modifiers.keep_best import ALIKE, KeepBest
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
-from onnxsparse.runs.job import Job
 from onnxsparse.runs.run import Run
 from tests.runs.net import Bench, NumpyEngine, Spy, random
 
@@ -48,7 +47,9 @@ def test_what_comes_out_is_the_best_that_was_seen() -> None:
     bench, _, outcome = run_of(Training(steps=40, batch=8), HALF, KeepBest(checks=10))
     probes = [row.probe for row in outcome.history.rows if row.probe is not None]
     assert len(probes) == 10
-    assert outcome.loss == min(probes) == measured(bench, outcome.arrays)
+    assert min(probes) <= outcome.loss <= ALIKE * min(probes)
+    assert outcome.loss == [loss for loss in probes if loss <= ALIKE * min(probes)][-1]
+    assert outcome.loss == measured(bench, outcome.arrays)
     assert outcome.loss_untrained == measured(bench, one_shot(bench)) > outcome.loss
     assert outcome.helped
     assert outcome.attempts == 1
@@ -146,20 +147,14 @@ def test_two_segments_share_weights_and_masks_but_no_moments_of_what_was_learned
 # -- what is told
 
 
-def measures(job: Job, engine_calls: list[int]):
-    def measure(engine) -> dict[str, float]:
-        engine_calls.append(len(engine.calls))
-        return {"size": float(sum(np.abs(array).sum() for array in engine.weights.values()))}
-
-    return measure
+def size(engine) -> dict[str, float]:
+    return {"size": float(sum(np.abs(array).sum() for array in engine.weights.values()))}
 
 
 def test_metrics_come_after_every_epoch_whatever_the_rows() -> None:
     bench = Bench(Training(epochs=5, batch=8), HALF)
     steps = Run(bench.job()).per_epoch
-    calls: list[int] = []
-    rows: list[dict] = []
-    outcome = Run(bench.job(measure=measures(job, calls), watch=rows.append)).go()
+    outcome = Run(bench.job(measure=size)).go()
     assert [row.step for row in outcome.history.rows if row.metrics] == [steps * epoch for epoch in range(1, 5)]
     assert set(outcome.metrics) == set(outcome.untrained) == {"size"}
 
@@ -167,7 +162,7 @@ def test_metrics_come_after_every_epoch_whatever_the_rows() -> None:
 def test_long_runs_have_about_a_hundred_rows_and_every_epoch() -> None:
     bench = Bench(Training(steps=1203, batch=1, optimizer="sgd", rate=1e-9), HALF, KeepBest(1, 0), steps_per_epoch=71)
     rows: list[dict] = []
-    outcome = Run(bench.job(measure=measures(bench.job(), []), watch=rows.append)).go()
+    outcome = Run(bench.job(measure=size, watch=rows.append)).go()
     found = [row.step for row in outcome.history.rows]
     assert found == sorted({*range(12, 1204, 12), *range(71, 1204, 71), 1203})
     assert [row["step"] for row in rows] == found

@@ -18,11 +18,13 @@ from onnxsparse.engines.ort import losses
 from onnxsparse.engines.ort.prepare import Prepared
 from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.ort.sparsers import write
+from onnxsparse.engines.ort.statistics import Statistics
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.engines.spec import Objective, Spec
 from onnxsparse.errors import OptionError, nearest
 
 FLOAT = 1
+_NONE = Statistics()
 
 
 @dataclass
@@ -38,6 +40,10 @@ class Assembled:
     outputs: list[str] = field(default_factory=list)
     anchors: list[str] = field(default_factory=list)  # initializers that need a gradient, or the engine dies
     still: list[str] = field(default_factory=list)  # keys of `trained` that must not move by their gradients
+    switch: str = ""  # the frozen number that says whose statistics count
+    follows: dict[str, tuple[str, float]] = field(
+        default_factory=dict
+    )  # key of a running statistic -> output, momentum
 
     def drop(self, name: str) -> str:
         """Leave a stored tensor out, with all that its sparser trains; returns its tag."""
@@ -51,19 +57,37 @@ class Assembled:
         """What another process has to know of the graph, for JSON."""
         return {key: value for key, value in vars(self).items() if key != "model"}
 
+    @property
+    def moving(self) -> list[str]:
+        """Initializers that train by their gradients."""
+        return [name for key, name in self.trained.items() if key not in self.follows]
 
-def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, float]) -> Assembled:
+    @property
+    def frozen_names(self) -> list[str]:
+        """Initializers that are written from outside."""
+        statistics = [self.trained[key] for key in self.follows]
+        return [*self.frozen.values(), *statistics, *([self.switch] if self.switch else [])]
+
+    @property
+    def extra(self) -> list[str]:
+        """Outputs beside the loss and the user's own."""
+        return list(dict.fromkeys(output for output, _ in self.follows.values()))
+
+
+def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, float], statistics: Statistics = _NONE) -> Assembled:
     """Turn the prepared graph, in place, into one whose first output is the loss."""
     model = prepared.model
     opset = max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     writer = Writer(model.graph, opset)
     made = Assembled(model, "")
     _mask(writer, prepared, spec, made)
+    tags = {name: tag for name, tag in prepared.weights.items() if name in statistics.follows}
+    made.switch, made.follows = statistics.switch, {tag: statistics.follows[name] for name, tag in tags.items()}
     front = writer.nodes
     writer.nodes = []
     _lose(writer, prepared, spec.objective, scales, made)
     nodes = [NodeProto.FromString(node.SerializeToString()) for node in (*front, *model.graph.node, *writer.nodes)]
-    nodes = _once(nodes, set(made.trained.values()), writer)
+    nodes = _once(nodes, set(made.moving), writer)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     if any(node.domain == "com.microsoft" for node in nodes):

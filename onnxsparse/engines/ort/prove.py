@@ -50,20 +50,22 @@ def prove(session: Session, feeds: Sequence[Feed], groups: int = GROUPS) -> Proo
     kept = {key: array.copy() for key, array in session.weights.items()}
     proof = Proof(at_rest=_loss(session, feeds))
     gradients: dict[str, Array] = {}
+    trained = {key: array for key, array in session.weights.items() if key not in session.statistics}
+    session.of_the_batch = True
     for noise in NOISES:
-        for key, array in session.weights.items():
+        for key, array in trained.items():
             array[...] = shaken(kept[key], key, noise)
         proof.moved, gradients = _gradients(session, feeds)
         if np.isfinite(proof.moved) and all(np.isfinite(one).all() for one in gradients.values()):
             break
-    proof.silent = [key for key in session.weights if key not in gradients or not gradients[key].any()]
+    proof.silent = [key for key in trained if key not in gradients or not gradients[key].any()]
     proof.wrong = [key for key, one in gradients.items() if not np.isfinite(one).all()]
-    alive = [key for key in session.weights if key not in proof.still]
+    alive = [key for key in trained if key not in proof.still]
     start = {key: array.copy() for key, array in session.weights.items()}
     for group in _groups(alive, groups):
         if not _agree(session, feeds, gradients, start, group):
             proof.wrong += [key for key in group if not _agree(session, feeds, gradients, start, [key])]
-    proof.checked = len(alive)
+    proof.checked, session.of_the_batch = len(alive), False
     for key, array in session.weights.items():
         array[...] = kept[key]
     return proof

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from onnxsparse.engines.ort import library
 from onnxsparse.values import Array
 
@@ -27,6 +29,11 @@ class Session:
         self._still = set(names.get("still", ()))
         self.weights = {key: self._parameter(name).data for key, name in self._trained.items()}
         self.frozen = {key: self._parameter(name).data for key, name in names["frozen"].items()}
+        self._follows: dict[str, tuple[str, float]] = {key: tuple(one) for key, one in names.get("follows", {}).items()}
+        self._still |= set(self._follows)
+        self._switch = self._parameter(names["switch"]).data if names.get("switch") else None
+        self.of_the_batch = False
+        """Whether measurements take the statistics of their batch, as training steps do."""
         self._gradients: dict[str, Array] | None = None
         self._module.train()
         self._inputs: list[str] = list(self._module.input_names())
@@ -51,13 +58,34 @@ class Session:
     def step(self, feed: Mapping[str, Array]) -> float:
         """The loss of a batch; its gradient is added to `gradients`."""
         self._module.train()
-        return float(self._run(feed)[0])
+        self._turn(True)
+        found = self._run(feed)
+        self._follow(dict(zip(self._outputs, found)))
+        return float(found[0])
 
     def evaluate(self, feed: Mapping[str, Array]) -> tuple[float, dict[str, Array]]:
         """The loss of a batch and the outputs, without gradients."""
         self._module.eval()
+        self._turn(self.of_the_batch)
         found = self._run(feed)
-        return float(found[0]), dict(zip(self._outputs[1:], found[1:]))
+        own = {output for output, _ in self._follows.values()}
+        return float(found[0]), {name: value for name, value in zip(self._outputs[1:], found[1:]) if name not in own}
+
+    @property
+    def statistics(self) -> set[str]:
+        """The keys of `weights` that are running statistics."""
+        return set(self._follows)
+
+    def _turn(self, of_the_batch: bool) -> None:
+        if self._switch is not None:
+            self._switch[...] = float(of_the_batch)
+
+    def _follow(self, outputs: Mapping[str, Array]) -> None:
+        """The running statistics take a step towards those of the batch."""
+        for key, (output, momentum) in self._follows.items():
+            running = self.weights[key]
+            running *= np.float32(momentum)
+            running += np.float32(1 - momentum) * outputs[output].reshape(running.shape)
 
     def _run(self, feed: Mapping[str, Array]) -> Any:
         found = self._module(*(feed[name] for name in self._inputs))

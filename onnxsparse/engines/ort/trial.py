@@ -30,6 +30,7 @@ from onnxsparse.engines.ort.prove import GROUPS, Proof, prove
 from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
+from onnxsparse.engines.ort.statistics import Statistics, train_statistics
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError
 from onnxsparse.values import Array
@@ -56,12 +57,15 @@ class Trial:
         model = onnx.load(self._at("model.onnx"))
         samples = self._samples()
         prepared = prepare(model, set(self.spec.trained), samples, self.spec.batch)
-        dense, prepared = self._differentiable(prepared)
+        plain = _plain(prepared)
+        statistics = train_statistics(prepared.model, _trained(prepared)) if self.spec.train_bn else Statistics()
+        self._statistics = set(statistics.follows)
+        dense, prepared = self._differentiable(plain, prepared)
         onnx.save(dense, self._at("teacher.onnx"))
         feeds = Feeds(prepared, samples, dense)
         measured = feeds.measure()
         prepared.notes += measured.notes
-        made = assemble(prepared, self.spec, measured.scales)
+        made = assemble(prepared, self.spec, measured.scales, statistics)
         self._stage("building the gradients")
         self._set_aside(made, feeds)
         self._generate(prepared, made)
@@ -70,23 +74,24 @@ class Trial:
         self._judge(prepared, made, proof)
         self._manifest(prepared, made, proof)
 
-    def _differentiable(self, prepared: Prepared) -> tuple[ModelProto, Prepared]:
+    def _differentiable(self, plain: Prepared, prepared: Prepared) -> tuple[ModelProto, Prepared]:
         """Rewrite what the engine cannot differentiate, and cut the graph where that is not possible."""
-        plain = Prepared(**{**vars(prepared), "model": _copy(prepared.model), "notes": list(prepared.notes)})
+        start = _plain(prepared)
         deadly: list[str] = []
         for _ in range(ROUNDS):
             self._stage("rewriting operators")
-            prepared.notes += rewrites.apply(prepared.model, _trained(prepared))
-            blocked = gradients.blocked(prepared.model, _trained(prepared))
+            trained = _trained(prepared) - self._statistics
+            prepared.notes += rewrites.apply(prepared.model, trained)
+            blocked = gradients.blocked(prepared.model, trained)
             if blocked:
                 prepared = cut(prepared, [node.name for node, _ in blocked])
                 prepared.notes += [f"{reason}: matched to the dense model before and after it" for _, reason in blocked]
                 continue
-            fatal = [name for name in self._deadly(plain.model, prepared.model) if name not in deadly]
+            fatal = [name for name in self._deadly(start.model, prepared.model) if name not in deadly]
             if not fatal:
                 return teacher(plain, prepared), prepared
             deadly += fatal
-            prepared = cut(Prepared(**{**vars(plain), "model": _copy(plain.model)}), deadly)
+            prepared = cut(_plain(start), deadly)
         raise ModelError(f"no gradient gets past operator {blocked[0][0].op_type} of this model; try --engine torch")
 
     def _deadly(self, plain: ModelProto, rewritten: ModelProto) -> list[str]:
@@ -117,9 +122,8 @@ class Trial:
         _keep_reachable(prepared, made)
         for _ in range(LOST):
             try:
-                return generate(
-                    made.model, [*made.trained.values(), *made.anchors], made.frozen.values(), made.outputs, self.folder
-                )
+                outputs = [*made.outputs, *made.extra]
+                return generate(made.model, [*made.moving, *made.anchors], made.frozen_names, outputs, self.folder)
             except RuntimeError as error:
                 lost = re.search("partial derivative for '(.*)' as it's unreachable", str(error))
                 if lost is None or lost[1] not in made.trained.values():
@@ -188,8 +192,10 @@ class Trial:
 def _keep_reachable(prepared: Prepared, made: Assembled) -> None:
     """Only tensors that the loss depends on by way of floats, and what recurrent layers must have."""
     value_shapes.infer(made.model)
-    view = View.of(made.model, {*made.trained.values(), *gradients.must_train(made.model)})
-    _leave_out(prepared, made, [name for name in prepared.weights if name not in view.gradients])
+    view = View.of(made.model, {*made.moving, *gradients.must_train(made.model)})
+    statistics = {made.trained[key] for key in made.follows}
+    lost = [name for name in prepared.weights if name not in view.gradients and name not in statistics]
+    _leave_out(prepared, made, lost)
     known = set(made.trained.values())
     made.anchors = sorted((gradients.must_train(made.model) & view.gradients) - known)
 
@@ -206,6 +212,11 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in unique[:NAMED]) + (
         f" and {len(unique) - NAMED} more" if len(unique) > NAMED else ""
     )
+
+
+def _plain(prepared: Prepared) -> Prepared:
+    """The same again, with a graph of its own."""
+    return Prepared(**{**vars(prepared), "model": _copy(prepared.model), "notes": list(prepared.notes)})
 
 
 def _trained(prepared: Prepared) -> set[str]:

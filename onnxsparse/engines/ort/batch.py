@@ -17,6 +17,7 @@ from onnx.helper import make_node
 
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.reach import downstream
+from onnxsparse.engines.ort.sample_axis import SampleAxis
 from onnxsparse.engines.ort.scopes import Names
 from onnxsparse.engines.ort.shapes import shapes_of
 from onnxsparse.values import Array
@@ -84,10 +85,11 @@ def _allowed(singles: Sequence[Array], rounding: float) -> float:
 
 def widen(draft: Draft, batch: int, sampled: set[str]) -> bool:
     """Take a batch of 1 out of the constants; whether any was found. `sampled` are inputs with an axis of samples."""
-    work = _Widening(draft, batch, downstream(draft.graph, sampled))
+    work = _Widening(draft, batch, sampled)
     nodes: list[NodeProto] = []
     found = False
     for node in draft.graph.node:
+        work.axis.follow(node)
         before = work.before(node)
         found |= before is not None
         nodes += [*(before or []), node]
@@ -97,10 +99,11 @@ def widen(draft: Draft, batch: int, sampled: set[str]) -> bool:
 
 
 class _Widening:
-    def __init__(self, draft: Draft, batch: int, moving: set[str]) -> None:
-        self.draft, self.batch, self.moving = draft, batch, moving
+    def __init__(self, draft: Draft, batch: int, sampled: set[str]) -> None:
+        self.draft, self.batch, self.moving = draft, batch, downstream(draft.graph, sampled)
         self.stored, self.names = draft.tensors(), Names(draft.graph)
         self.shapes = shapes_of(draft.model, [])
+        self.axis = SampleAxis(sampled, self.shapes, self.stored)
 
     def before(self, node: NodeProto) -> list[NodeProto] | None:
         """Nodes to put before this one, after its inputs were changed; None if it holds no batch."""
@@ -118,21 +121,23 @@ class _Widening:
         if len(node.input) <= slot or node.input[slot] not in self.stored:
             return None
         sizes = numpy_helper.to_array(self.stored[node.input[slot]]).copy()
-        if not sizes.size or sizes[0] < 1 or (node.op_type != "Reshape" and sizes[0] != 1):
+        axis = self.axis.of(node.output[0]) or 0
+        if axis >= sizes.size or sizes[axis] < 1 or (node.op_type != "Reshape" and sizes[axis] != 1):
             return None
-        sizes[0] *= self.batch
+        sizes[axis] *= self.batch
         node.input[slot] = self._constant(sizes)
         return []
 
     def _joined_with(self, node: NodeProto) -> list[NodeProto] | None:
         """Constants beside data have to be there once for each sample."""
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        along = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        axis = self.axis.of(node.output[0]) or 0
         made: list[NodeProto] = []
         for slot, name in enumerate(node.input):
             shaped = self.shapes.get(name)
             sizes = shaped.sizes if shaped is not None and name not in self.moving else None
-            if sizes and len(sizes) > 1 and sizes[0] == 1 and axis % len(sizes):
-                made += self._repeated(node, [slot], (1,) * len(sizes), 0) or []
+            if sizes and axis < len(sizes) and sizes[axis] == 1 and along % len(sizes) != axis:
+                made += self._repeated(node, [slot], (1,) * len(sizes), axis) or []
         return made or None
 
     def _repeated(self, node: NodeProto, slots: Sequence[int], ones: Shape, axis: int) -> list[NodeProto] | None:

@@ -179,6 +179,25 @@ def test_a_batch_in_sizes_and_in_joined_constants_is_taken_out() -> None:
     assert set(made.weights) == {"w", "first"}
 
 
+def test_a_batch_is_found_behind_transposes_and_heads() -> None:
+    """Attention as it is written with time first: samples joined with time steps, then with heads."""
+    nodes = [
+        make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),  # time, sample, feature
+        make_node("Reshape", ["t", "rows"], ["r"]),  # time and sample, feature
+        make_node("MatMul", ["r", "w"], ["m"]),
+        make_node("Reshape", ["m", "heads"], ["h"]),  # time, sample and head, feature
+        make_node("Transpose", ["h"], ["g"], perm=[1, 0, 2]),
+        make_node("Transpose", ["h"], ["k"], perm=[1, 2, 0]),
+        make_node("MatMul", ["g", "k"], ["scores"]),  # sample and head, time, time
+        make_node("Softmax", ["scores"], ["p"], axis=-1),
+        make_node("Reshape", ["p", "apart"], ["y"]),  # sample, head, time, time
+    ]
+    shapes = {"rows": [7, 6], "heads": [7, 3, 2], "apart": [1, 3, 7, 7]}
+    stored = [tensor(numbers(6, 6), "w", "t0"), *(tensor(np.array(sizes), name) for name, sizes in shapes.items())]
+    made = ready(model(nodes, [info("x", [1, 7, 6])], [info("y", None)], stored), {"x": numbers(8, 7, 6)})
+    assert made.batch == 4
+
+
 def test_samples_that_are_mixed_without_a_word_are_noticed() -> None:
     nodes = [
         make_node("MatMul", ["x", "w"], ["a"]),

@@ -23,7 +23,7 @@ from onnxsparse.metrics import Meter, Metric, available, function_metric
 from onnxsparse.metrics import parse as parse_metric
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
+from onnxsparse.modifiers.training import BUILT_IN, Training
 from onnxsparse.passes.describe import planned_report
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.plan import Plan, PlanRow
@@ -194,9 +194,9 @@ class _Tuning:
     def first_spec(self) -> Spec:
         """The graph without sparsers, which the pruning's part adds."""
         trained = {tag: one.name for tag, one in self.tags.items()}
-        return Spec(
-            self.training.batch, trained, dict.fromkeys(self.planned, "mask"), self.goal, self.training.train_bn
-        )
+        training, masked = self.training, dict.fromkeys(self.planned, "mask")
+        decay = training.weight_decay if training.optimizer == BUILT_IN else None
+        return Spec(training.batch, trained, masked, self.goal, training.train_bn, decay)
 
     def job(self, room: str, folder: str | None, resume: bool, check: bool, watch: Watcher | None) -> Job:
         return Job(

@@ -33,7 +33,7 @@ _TRAINING = {
     "--steps": "how long, in optimizer steps",
     "--steps-per-epoch": "what counts as an epoch, where the data does not say it",
     "--batch-size": "samples for one step (default 32)",
-    "--optimizer": "relative (default), adamw, adam, sgd or nesterov, with options such as sgd:momentum=0.8",
+    "--optimizer": "relative (default), adamw, adam, sgd, nesterov, with options such as sgd:momentum=0.8; ort-adamw",
     "--lr": "the highest learning rate (default: by how much is pruned)",
     "--lr-schedule": "cosine (default), constant, linear, step, multi-step or exponential",
     "--warm-up": "a share of the run, or a number of steps (default 0.05)",

@@ -30,7 +30,7 @@ class Spec:
     sparsers: Mapping[str, str] = field(default_factory=dict)  # tag -> the sparser's text
     objective: Objective = field(default_factory=Objective)
     train_bn: bool = False
-    optimizer: str = ""  # only where the engine's own optimizer is wanted
+    decay: float | None = None  # only where the engine's own optimizer is wanted: its weight decay
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from onnxsparse import optimizers, rates
+from onnxsparse.data.order import checked_seed
 from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import OptionError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
 LONGEST = 10**9
+BUILT_IN = "ort-adamw"
+"""The optimizer inside onnxruntime-training; only that engine has it."""
 GENTLE, STEEPEST = 0.015, 0.1
 """The relative rate when half of the weights go, and the highest one."""
 
@@ -60,9 +63,10 @@ class Training(Modifier):
         for name in ("weight_decay", "clip", "warm_up"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise OptionError(f"{name.replace('_', '-')} is a number from 0, not {getattr(self, name)}")
-        if not 0 <= self.seed < 1 << 64:
-            raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {self.seed}")
-        optimizers.parse(self.optimizer), rates.parse(self.rate_schedule)
+        checked_seed(self.seed)
+        if self.optimizer != BUILT_IN:
+            optimizers.parse(self.optimizer)
+        rates.parse(self.rate_schedule)
 
     def start(self, run: Run) -> Part:
         return _Training(self, run)
@@ -79,7 +83,8 @@ class Training(Modifier):
             return self.rate
         rate = GENTLE * (pruned / max(1 - pruned, 1e-9)) ** 0.5
         rate = min(max(rate, GENTLE / 3), STEEPEST)
-        return float(rate) if optimizers.parse(self.optimizer).name == "relative" else float(rate) / 10
+        relative = self.optimizer != BUILT_IN and optimizers.parse(self.optimizer).name == "relative"
+        return float(rate) if relative else float(rate) / 10
 
 
 class _Training(Part):

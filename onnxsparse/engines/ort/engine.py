@@ -1,7 +1,7 @@
 """The engine that trains in onnxruntime-training, with optimizers of our own on its live arrays.
 
 1. A batch larger than the graph's is taken in pieces whose gradients add up; the update uses their mean.
-2. The optimizer's memory is ours: it can be cleared, saved, and carried over into another graph.
+2. The optimizer's memory is ours: it can be cleared, saved, and carried over into another graph (see `stepping`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
 from onnxsparse.engines.ort.session import Session
+from onnxsparse.engines.ort.stepping import stepping_of
 from onnxsparse.engines.ort.teacher import Teacher
-from onnxsparse.optimizers import Moments, clip_factor, finite
-from onnxsparse.optimizers import parse as parse_optimizer
+from onnxsparse.optimizers import clip_factor, finite
 from onnxsparse.values import Array
 
 LABELS = "labels"
@@ -27,7 +27,7 @@ class OrtEngine(Engine):
     def __init__(self, folder: str, manifest: Mapping[str, Any], optimizer: str) -> None:
         self._made = manifest
         self._session, self._teacher = Session(folder, manifest), Teacher(folder)
-        self._moments = Moments(parse_optimizer(optimizer))
+        self._stepping = stepping_of(optimizer, self._session, folder)
         self._pieces = 0
         self.weights, self.frozen = self._session.weights, self._session.frozen
         self.notes, self.unreached = list(manifest["notes"]), dict(manifest["unreached"])
@@ -55,9 +55,7 @@ class OrtEngine(Engine):
             scale *= clip_factor(gradients.values(), pace.clip / scale)
         if not (np.isfinite(scale) and finite(gradients.values())):
             raise DivergedError("the gradients are no numbers any more; use a lower --lr")
-        for key, gradient in gradients.items():
-            weight = self.weights[key]
-            self._moments.step(key, weight, gradient, pace.rate, pace.decay if weight.ndim > 1 else 0.0, scale)
+        self._stepping.step(self._session, pace, scale)
         self.discard_gradients()
 
     def discard_gradients(self) -> None:
@@ -78,21 +76,21 @@ class OrtEngine(Engine):
         return {self._originals[name]: value for name, value in _joined(pieces).items()}
 
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
-        self._moments.clear(tag, where)
+        self._stepping.clear(tag, where)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         arrays = {f"weight/{key}": array for key, array in self.weights.items()}
         arrays.update({f"frozen/{key}": array for key, array in self.frozen.items()})
-        arrays.update(self._moments.arrays())
-        return arrays, {"counts": dict(self._moments.counts)}
+        remembered, facts = self._stepping.state(self._session)
+        return {**arrays, **remembered}, facts
 
     def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+        self._stepping.restore(self._session, arrays, facts)
+        self.weights, self.frozen = self._session.weights, self._session.frozen
         for kind, own in (("weight", self.weights), ("frozen", self.frozen)):
             for key, array in own.items():
                 if f"{kind}/{key}" in arrays:
                     array[...] = arrays[f"{kind}/{key}"]
-        counts = {key: count for key, count in facts["counts"].items() if key in self.weights}
-        self._moments.load({key: arrays[key] for key in _moments_of(arrays, counts)}, counts)
         self.discard_gradients()
 
     def _inputs(self, batch: Batch) -> Iterator[tuple[Array, dict[str, Array]]]:
@@ -128,12 +126,6 @@ class OrtEngine(Engine):
             for places, feed in self._inputs(batch)
         )
         self._teacher.keep(count, self.batch, self._asked, feeds)
-
-
-def _moments_of(arrays: Iterable[str], counts: Mapping[str, int]) -> list[str]:
-    """The keys, `moment/tag`, of what the optimizer remembers of these tags."""
-    parts = ((key, key.partition("/")) for key in arrays)
-    return [key for key, (kind, _, tag) in parts if kind not in ("weight", "frozen", "best") and tag in counts]
 
 
 def _piece(array: Array, rows: Array, count: int, dtype: str, shape: list[int]) -> Array:

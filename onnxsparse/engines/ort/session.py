@@ -16,28 +16,50 @@ class Session:
     """Loads the artifacts of a folder. `weights`, `frozen` and `gradients` are views of the engine's own memory."""
 
     def __init__(self, folder: str, names: Mapping[str, Any]) -> None:
-        training = library.training()
+        self._folder = folder
+        self._trained: dict[str, str] = dict(names["trained"])
+        self._frozen: dict[str, str] = dict(names["frozen"])
+        self._follows: dict[str, tuple[str, float]] = {key: tuple(one) for key, one in names.get("follows", {}).items()}
+        self._still = set(names.get("still", ())) | set(self._follows)
+        self._switch_name = str(names.get("switch", ""))
+        self.of_the_batch = False
+        """Whether measurements take the statistics of their batch, as training steps do."""
+        self.open(os.path.join(folder, "checkpoint"))
+
+    def open(self, checkpoint: str) -> None:
+        """Begin with the numbers of a checkpoint of the engine's own."""
+        training, folder = library.training(), self._folder
         with library.quiet():
-            self._state = training.api.CheckpointState.load_checkpoint(os.path.join(folder, "checkpoint"))
+            self._state = training.api.CheckpointState.load_checkpoint(checkpoint)
             self._module = training.api.Module(
                 os.path.join(folder, "training_model.onnx"),
                 self._state,
                 os.path.join(folder, "eval_model.onnx"),
                 session_options=library.options(),
             )
-        self._trained: dict[str, str] = dict(names["trained"])
-        self._still = set(names.get("still", ()))
         self.weights = {key: self._parameter(name).data for key, name in self._trained.items()}
-        self.frozen = {key: self._parameter(name).data for key, name in names["frozen"].items()}
-        self._follows: dict[str, tuple[str, float]] = {key: tuple(one) for key, one in names.get("follows", {}).items()}
-        self._still |= set(self._follows)
-        self._switch = self._parameter(names["switch"]).data if names.get("switch") else None
-        self.of_the_batch = False
-        """Whether measurements take the statistics of their batch, as training steps do."""
+        self.frozen = {key: self._parameter(name).data for key, name in self._frozen.items()}
+        self._switch = self._parameter(self._switch_name).data if self._switch_name else None
         self._gradients: dict[str, Array] | None = None
         self._module.train()
         self._inputs: list[str] = list(self._module.input_names())
         self._outputs: list[str] = list(self._module.output_names())
+
+    def save(self, path: str) -> None:
+        """Write a checkpoint of the engine's own, with what its optimizer remembers."""
+        library.training().api.CheckpointState.save_checkpoint(self._state, path, include_optimizer_state=True)
+
+    def optimizer(self, path: str) -> Any:
+        """The engine's own optimizer over these weights."""
+        with library.quiet():
+            return library.training().api.Optimizer(path, self._module)
+
+    def hush(self) -> None:
+        """No gradient for what has to stay still."""
+        for key in self._still:
+            gradient = self._parameter(self._trained[key]).grad
+            if gradient is not None:
+                gradient[...] = 0
 
     def _parameter(self, name: str) -> Any:
         return self._state.parameters[name]

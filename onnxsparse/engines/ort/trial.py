@@ -123,7 +123,9 @@ class Trial:
         for _ in range(LOST):
             try:
                 outputs = [*made.outputs, *made.extra]
-                return generate(made.model, [*made.moving, *made.anchors], made.frozen_names, outputs, self.folder)
+                return generate(
+                    made.model, [*made.moving, *made.anchors], made.frozen_names, outputs, self.folder, self.spec.decay
+                )
             except RuntimeError as error:
                 lost = re.search("partial derivative for '(.*)' as it's unreachable", str(error))
                 if lost is None or lost[1] not in made.trained.values():

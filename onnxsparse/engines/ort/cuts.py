@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from onnx import ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 from onnx.helper import make_tensor_value_info
 
 from onnxsparse.engines.ort.draft import called, keep
@@ -26,6 +26,7 @@ from onnxsparse.engines.ort.reach import SIZES, downstream, reduce_to
 from onnxsparse.engines.ort.scopes import CONTROL_FLOW, reads
 from onnxsparse.engines.ort.shapes import Shaped, shapes_of
 from onnxsparse.engines.ort.signals import Moving, Signal, frontier, reached
+from onnxsparse.errors import ModelError
 
 
 def cut(prepared: Prepared, blocked: Sequence[str] = ()) -> Prepared:
@@ -41,11 +42,31 @@ def cut(prepared: Prepared, blocked: Sequence[str] = ()) -> Prepared:
 
 
 def teacher(before: Prepared, after: Prepared) -> ModelProto:
-    """The dense model: gives all signals of `after`, then what is fed to it. `before` is the graph it was cut from."""
+    """The dense model: gives all signals of `after`, then what is fed to it. `before` is the graph it was cut from;
+    values that were only written into the later graph are computed as they are there."""
     model = ModelProto()
     model.CopyFrom(before.model)
-    reduce_to(model, [*(signal.name for signal in after.signals), *after.fed])
+    _graft(model.graph, after)
+    wanted = [*(signal.name for signal in after.signals), *after.fed]
+    reduce_to(model, wanted)
+    missing = set(wanted) - {name for node in model.graph.node for name in node.output}
+    if missing:
+        raise ModelError(f"the dense model does not compute '{min(missing)}', which the graph to train is fed")
     return model
+
+
+def _graft(graph: GraphProto, after: Prepared) -> None:
+    """Nodes of the later graph that its signals need and the earlier one does not have."""
+    known = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
+    stored = {tensor.name for tensor in graph.initializer}
+    wanted = {signal.name for signal in after.signals} - known
+    nodes: list[NodeProto] = []
+    for node in reversed(after.model.graph.node):
+        if wanted & set(node.output):
+            nodes.insert(0, node)
+            wanted |= set(reads(node)) - known - stored
+    graph.node.extend(nodes)
+    graph.initializer.extend(tensor for tensor in after.model.graph.initializer if tensor.name in wanted - stored)
 
 
 @dataclass

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 from onnx.helper import make_graph, make_node
 
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.cuts import cut, teacher
 from onnxsparse.engines.ort.prepare import Prepared
 from onnxsparse.engines.ort.runner import Runner
+from onnxsparse.errors import ModelError
 from tests.engines.ort.build import BOOL, FEED, INT64, X, info, model, numbers, ready, tensor
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -60,6 +63,26 @@ def test_both_sides_of_a_blocked_node_train() -> None:
     assert set(after.weights) == {"a", "b"}
     assert any("cut at CumSum" in note for note in after.notes)
     agrees(made, after)
+
+
+def test_the_teacher_knows_values_that_were_written_in_later() -> None:
+    made = around([make_node("CumSum", ["h", "one"], ["k"])], [ONE])
+    later = replace(made, model=ModelProto.FromString(made.model.SerializeToString()))
+    graph = later.model.graph
+    place = next(place for place, node in enumerate(graph.node) if node.op_type == "CumSum")
+    graph.node[place].input[0] = "scaled"
+    graph.node.insert(place, make_node("Mul", ["h", "two"], ["scaled"], name="new"))
+    graph.initializer.append(tensor(np.array(1, np.float32), "two"))
+    after = cut(later, named(later, "CumSum"))
+    assert ("scaled", "y", "cut") in kinds(after)
+    agrees(made, after)
+
+
+def test_what_the_dense_model_does_not_compute_is_named() -> None:
+    made = around([make_node("CumSum", ["h", "one"], ["k"])], [ONE])
+    after = cut(made, named(made, "CumSum"))
+    with pytest.raises(ModelError, match="does not compute 'other'"):
+        teacher(made, replace(after, fed=["other"]))
 
 
 ONE = tensor(np.array(1), "one")

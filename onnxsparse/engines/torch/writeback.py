@@ -1,0 +1,72 @@
+"""`write_back`: the numbers of a module's parameters, in the user's own file.
+
+1. The table of the module says which stored tensor each parameter is; tensors are found by scope and name.
+2. What the module computes with goes back: a parametrization or a mask of `torch.nn.utils.prune` is read through.
+3. A tensor whose numbers did not change is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.materialize import TABLE, as_tensor, keys
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import Array
+
+_WRAPPERS = ("_orig_mod", "module")
+
+
+def write_back(module: Any, model: Model) -> list[str]:
+    """Make the module's numbers the edits of the model's stored tensors; return the names of those that changed."""
+    bare = unwrapped(module)
+    by_key = {key: tensor for tensor, key in keys(model.flow.stores).items()}
+    changed = []
+    with torch().no_grad():
+        for path, (scope, name) in names_of(bare)["tensors"].items():
+            stored = by_key.get((scope, name))
+            numbers = _numbers(bare, path)
+            if stored is None or stored.shape != tuple(numbers.shape):
+                raise ModelError(f"the module was made from another model: '{name}' of it is not in this one as it was")
+            if not torch().equal(numbers, as_tensor(stored)):
+                stored.edit = _Sent(numbers)
+                changed.append(name)
+    return changed
+
+
+def unwrapped(module: Any) -> Any:
+    """The module itself, without DistributedDataParallel, torch.compile and their like around it."""
+    while getattr(module, TABLE, None) is None:
+        inner = next((getattr(module, name) for name in _WRAPPERS if hasattr(module, name)), None)
+        if inner is None:
+            raise OptionError("write_back takes a module that to_module made; this one has no table of its tensors")
+        module = inner
+    return module
+
+
+def names_of(module: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(module, TABLE)
+    return found
+
+
+def _numbers(module: Any, path: str) -> Any:
+    for step in path.split("."):
+        module = getattr(module, step)
+    return module.detach().cpu()
+
+
+class _Sent:
+    """Numbers in the type they are stored in; bfloat16 as its bits."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor.contiguous()
+
+    def __call__(self) -> Iterator[Array]:
+        if self._tensor.dtype == torch().bfloat16:
+            yield self._tensor.view(torch().int16).numpy().view(np.uint16).reshape(-1)
+        else:
+            yield self._tensor.numpy().reshape(-1)

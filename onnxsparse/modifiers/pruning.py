@@ -190,7 +190,8 @@ class PruningPart(Part):
         for tag in tags:
             weight, mask, choice = self._run.engine.weights[tag], self._mask(tag), self._choice_at(tag, step)
             renew(weight, mask, choice)
-            exchange(weight, mask, gains[tag], choice, share)
+            if tag in gains:  # what stays still has no gradient to go by
+                exchange(weight, mask, gains[tag], choice, share)
         self._run.engine.discard_gradients()
 
     def _feed(self, step: int) -> None:

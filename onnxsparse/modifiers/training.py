@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from onnxsparse import optimizers, rates
 from onnxsparse.data.order import checked_seed
 from onnxsparse.engines.engine import Pace
-from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.modifier import Modifier, Part
 from onnxsparse.rates.warmup import factor_at
@@ -90,12 +89,9 @@ class Training(Modifier):
 class _Training(Part):
     def __init__(self, options: Training, run: Run) -> None:
         self._options, self._run, self._schedule = options, run, rates.parse(options.rate_schedule)
-
-    def shape(self, spec: Spec, step: int) -> Spec:
-        return spec
+        self._base = options.base_rate(run.pruned_share)
 
     def before_step(self, step: int) -> None:
         run, options = self._run, self._options
         factor = factor_at(self._schedule, step, run.total, run.per_epoch, options.warm_up)
-        base = options.base_rate(run.pruned_share) * run.caution
-        run.pace = Pace(base * factor, options.weight_decay, options.clip)
+        run.pace = Pace(self._base * run.caution * factor, options.weight_decay, options.clip)

@@ -23,6 +23,7 @@ LARGEST_EXPONENT = 60.0
 DRAWN, NOISE = 1, 0
 UNIT = 1 << 30
 """Probabilities are added up in whole units, so that no order of summing decides anything."""
+TANGENTS = 16
 
 
 @dataclass(frozen=True)
@@ -96,28 +97,42 @@ def project(scores: Sequence[Array], kept: float) -> float:
 
     Where their sum is not above it, only the ends are cut. Sums are in units: the least count of them that will do.
     """
-    units = [_units(score) for score in scores]
-    lowest, highest, goal = 0, 2 * UNIT, int(np.floor(kept * UNIT))
-    if _total(units, 0) <= goal:
-        highest = 0
-    while lowest < highest:
-        middle = (lowest + highest) // 2
-        lowest, highest = (lowest, middle) if _total(units, middle) <= goal else (middle + 1, highest)
+    lowered = _lowered([_units(score) for score in scores], int(np.floor(kept * UNIT)))
     for score in scores:
-        np.clip(score - score.dtype.type(lowest / UNIT), 0, 1, out=score)
-    return lowest / UNIT
+        np.clip(score - score.dtype.type(lowered / UNIT), 0, 1, out=score)
+    return lowered / UNIT
 
 
-def _total(units: Sequence[Array], lowered: int) -> int:
-    """The sum of all probabilities, lowered by so many units, in units."""
-    total, room = 0, np.empty(BLOCK, np.int32)
+def _lowered(units: Sequence[Array], goal: int) -> int:
+    """By how many units to lower: found by tangents, which come close from below, or by halving."""
+    below, above, guess, tangents = -1, 2 * UNIT, 0, TANGENTS
+    while above - below > 1:
+        total, moving = _total(units, guess)
+        if total > goal:
+            below = guess
+            tangents -= 1
+            guess = below + max(-(-(total - goal) // max(moving, 1)), 1)
+        else:
+            above = guess
+            guess = above - 1 if tangents > 0 else below
+            tangents = 0
+        if tangents < 0 or not below < guess < above:
+            guess = (below + above) // 2
+    return above
+
+
+def _total(units: Sequence[Array], lowered: int) -> tuple[int, int]:
+    """The sum of all probabilities, lowered by so many units, in units; and how many of them move."""
+    total, moving, room = 0, 0, np.empty(BLOCK, np.int32)
     for one in units:
         for start in range(0, one.size, BLOCK):
             block = one[start : start + BLOCK]
             part = np.subtract(block, np.int32(lowered), out=room[: block.size])
+            moving -= int(np.count_nonzero(part > UNIT))
             np.maximum(part, 0, out=part)
+            moving += int(np.count_nonzero(part))
             total += int(np.minimum(part, UNIT, out=part).sum(dtype=np.int64))
-    return total
+    return total, moving
 
 
 def _units(score: Array) -> Array:

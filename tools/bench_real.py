@@ -48,7 +48,7 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
 SHARED_STATES = ("state", "h", "c", "h0", "c0")
 NUMBERS = {"sr": 16000}
 LEAST_SHARE = 1 / 3
-TOKENS, FREE = 1000, 16
+FREE = 16
 BYTES = 48 << 20
 MOST, FEWEST, FRESH = 1024, 160, 32
 
@@ -166,7 +166,28 @@ def samples(path: Path, fields: Mapping[str, tuple[int, list[int]]], seed: int, 
         random = np.random.Generator(np.random.Philox(key=seed * 100 + place))
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
         made[name] = _made(name, dims, whole[name], dtype, count, random)
+        if np.dtype(dtype).kind in "iu" and dims and "mask" not in name:
+            made[name] %= np.asarray(_words(path, name), dtype)
     return made
+
+
+def _words(path: Path, name: str) -> int:
+    """How many rows the table has that a whole number is looked up in."""
+    graph = onnx.load(path, load_external_data=False).graph
+    rows = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 2}
+    for node in graph.node:
+        if node.op_type == "Constant" and len(node.attribute[0].t.dims) == 2:
+            rows[node.output[0]] = node.attribute[0].t.dims[0]
+    same = {name}
+    for node in graph.node:
+        if node.op_type in ("Cast", "Identity") and node.input[0] in same:
+            same.add(node.output[0])
+    found = [
+        rows[node.input[0]]
+        for node in graph.node
+        if node.op_type == "Gather" and node.input[1] in same and node.input[0] in rows
+    ]
+    return min(found, default=256 if "byte" in name else 2)
 
 
 def _filled(dims: list[int], free: tuple[int, ...]) -> list[int]:
@@ -183,8 +204,7 @@ def _made(name: str, dims: list[int], shape: list[int], dtype: Any, count: int, 
     if dtype == np.bool_ or "mask" in name:
         return np.ones((count, *shape), dtype)
     if np.dtype(dtype).kind in "iu":
-        top = 256 if "byte" in name else 2 if "type" in name else TOKENS
-        return random.integers(0, top, (count, *shape)).astype(dtype)
+        return random.integers(0, 1 << 16, (count, *shape)).astype(dtype)
     if len(shape) == 3:
         return pictures(count, shape, random).astype(dtype)
     if max(shape, default=0) >= 400:

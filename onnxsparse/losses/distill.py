@@ -14,8 +14,8 @@ from onnxsparse.values import Array
 
 SHARE_OF_SIZE = 1e-4
 """What hardly varies is measured against a little of its mean square instead."""
-SMALLEST = 1e-30
-"""Below this a scale is as good as 0: its reciprocal and a difference would leave float32."""
+SMALLEST = 1e-60
+"""Below this a scale is as good as 0: the reciprocal of its root would leave float32."""
 
 
 @dataclass(frozen=True)

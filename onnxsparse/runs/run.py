@@ -19,7 +19,7 @@ import numpy as np
 from onnxsparse.checkpoints import Checkpoint
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
 from onnxsparse.engines.spec import Spec
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestPart
 from onnxsparse.modifiers.modifier import Part
 from onnxsparse.modifiers.training import Training
@@ -150,7 +150,7 @@ class Run:
             part.before_step(step)
         loss = self.engine.step(self._batch)
         if not math.isfinite(loss):
-            raise DivergedError("the loss is no number any more")
+            raise _no_number(step)
         for part in self.parts:
             part.before_update(step)
         self.engine.update(self.pace)
@@ -258,6 +258,8 @@ class Run:
         else:
             self._to_one_shot()
             self._note("no training helped on the samples held out; the weights are those of a one-shot pruning")
+        if not math.isfinite(untrained):
+            self._note("right after pruning, what the model gives for the samples held out is no finite number")
         loss = untrained if not helped else self.probe_loss() if keeper is None else keeper.best
         return Outcome(
             self._best if helped else {tag: weights.baked(self.engine, tag) for tag in weights.stored(self.engine)},
@@ -305,6 +307,16 @@ class Run:
         for note in facts["notes"]:
             self._note(note)
         self._note(f"resumed at step {self.step} of {self.total}")
+
+
+def _no_number(step: int) -> OnnxSparseError:
+    """Before the first update no rate is to blame."""
+    if step:
+        return DivergedError("the loss is no number any more")
+    return ModelError(
+        "before any training the loss is no finite number: what is pruned at the start makes the model overflow; "
+        "prune less or exclude weights, or look at the data"
+    )
 
 
 __all__ = ["Job", "Outcome", "Run", "Watcher"]

@@ -38,6 +38,8 @@ from onnxsparse.values import Array
 ROUNDS, LOST = 8, 50
 AT_REST = 1e-2
 """The largest loss of the dense model against itself."""
+WRONG = "the engine's gradients of this model are wrong: nothing can be trained; try --engine torch"
+SILENT = "no weight gets a gradient from these samples: are they what the model is made for?"
 LEAST_GROUPS, NAMED = 3, 8
 PROVEN = 1 << 29
 """Elements of all values of a graph, up to which a proof tells tensors apart in several groups."""
@@ -147,18 +149,17 @@ class Trial:
                 "where its outputs vary by 1); try --engine torch"
             )
         made.still = proof.still
-        names = {key: self.spec.trained[key.partition("/")[0]] for key in made.trained}
         if len(proof.still) == len(made.trained):
-            why = "are wrong" if proof.wrong else "are all zero on these samples"
-            raise ModelError(f"the engine's gradients of this model {why}: nothing can be trained; try --engine torch")
-        for keys, why in (
-            (proof.wrong, "the engine's gradient is not right"),
-            (proof.silent, "the samples give no gradient"),
-        ):
+            raise ModelError(WRONG if proof.wrong else SILENT)
+        for keys, why in ((proof.wrong, "the engine's gradient of it is wrong"), (proof.silent, "it gets no gradient")):
             if keys:
-                prepared.notes.append(
-                    f"{_listed([names[key] for key in keys])}: pruned as planned, but not trained: {why}"
-                )
+                prepared.notes.append(f"not trained, only pruned where that was planned: {self._listed(keys)} ({why})")
+
+    def _listed(self, keys: Sequence[str]) -> str:
+        pairs = (key.partition("/") for key in keys)
+        names = [f"'{self.spec.trained[tag]}'{' as to its ' * bool(role)}{role}" for tag, _, role in pairs]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return ", ".join(names[:NAMED]) + more
 
     def _manifest(self, prepared: Prepared, made: Assembled, proof: Proof) -> None:
         self._write(
@@ -207,13 +208,6 @@ def _leave_out(prepared: Prepared, made: Assembled, names: Sequence[str]) -> Non
         prepared.unreached[made.drop(name)] = "what the loss measures hangs on it by whole numbers or steps only"
     if not made.trained:
         raise ModelError("no gradient comes to any weight: between them and the outputs are whole numbers or steps")
-
-
-def _listed(names: Sequence[str]) -> str:
-    unique = list(dict.fromkeys(names))
-    return ", ".join(f"'{name}'" for name in unique[:NAMED]) + (
-        f" and {len(unique) - NAMED} more" if len(unique) > NAMED else ""
-    )
 
 
 def _plain(prepared: Prepared) -> Prepared:

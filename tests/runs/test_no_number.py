@@ -1,0 +1,43 @@
+"""A loss that is no number before the first update is the model's doing, and no rate would help."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxsparse.errors import ModelError
+from onnxsparse.modifiers.keep_best import KeepBest
+from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.modifiers.training import Training
+from onnxsparse.runs.run import Run
+from tests.runs.net import Bench, NumpyEngine
+
+
+class Overflowing(NumpyEngine):
+    """Gives no number while anything is masked."""
+
+    def _is_pruned(self) -> bool:
+        return any(not mask.all() for mask in self.frozen.values())
+
+    def step(self, batch) -> float:
+        loss = super().step(batch)
+        return np.inf if self._is_pruned() else loss
+
+    def evaluate(self, batch):
+        loss, outputs = super().evaluate(batch)
+        return (np.nan if self._is_pruned() else loss), outputs
+
+
+def test_a_model_that_overflows_when_it_is_pruned_is_refused() -> None:
+    bench = Bench(Training(steps=6, batch=8), Pruning(pattern="2:4"), make=Overflowing)
+    with pytest.raises(ModelError, match="before any training the loss is no finite number"):
+        Run(bench.job()).go()
+
+
+def test_a_pruned_start_that_is_no_number_is_said() -> None:
+    """The masks come later here: the run ends with what it had."""
+    late = Pruning(pattern="unstructured", sparsity="0.5", begin=0.9, end=0.9)
+    bench = Bench(Training(steps=10, batch=8), late, KeepBest(retries=0), make=Overflowing)
+    outcome = Run(bench.job()).go()
+    assert any("right after pruning" in note for note in outcome.notes)
+    assert not outcome.helped

@@ -53,21 +53,37 @@ def _if(conversion: Conversion, node: NodeProto, attributes: Attributes, scope: 
 def _loop(conversion: Conversion, node: NodeProto, attributes: Attributes, scope: Scope) -> Made:
     from onnxsparse.engines.torch.operators.control import Loop
 
-    body, _ = conversion.body(_graph(node, attributes, "body"), "body", node, scope)
+    graph = _graph(node, attributes, "body")
     inputs = [*scope.values(node.input), None, None][: max(len(node.input), 2)]
     states = len(inputs) - 2
+    kept = _kept(graph, inputs[2:], 2, 1)
+    body, _ = conversion.body(graph, "body", node, scope, [None, None, *kept])
     child = Child(lambda made: Loop(made, states), (body,), ("body",))
-    return child, tuple(_given([*inputs, *body.captures], scope.draft)), ()
+    return child, tuple(_given([*inputs, *body.captures], scope.draft)), kept
+
+
+def _kept(graph: GraphProto, states: Sequence[Value | None], inputs: int, outputs: int) -> list[Sources]:
+    """A state that every step hands on as it came is what it started as."""
+    alias = {one.output[0]: one.input[0] for one in graph.node if one.op_type == "Identity"}
+    found: list[Sources] = []
+    for index, value in enumerate(states):
+        name = graph.output[index + outputs].name
+        while name in alias:
+            name = alias[name]
+        same = value is not None and name == graph.input[index + inputs].name
+        found.append(value.sources if value is not None and same else None)
+    return found
 
 
 def _scan(conversion: Conversion, node: NodeProto, attributes: Attributes, scope: Scope) -> Made:
     from onnxsparse.engines.torch.operators.control import BatchedScan, Scan
 
     graph = _graph(node, attributes, "body")
-    body, _ = conversion.body(graph, "body", node, scope)
     batched = scope.opsets.get("", 9) < 9
     scanned = attributes.integer("num_scan_inputs")
     states = len(node.input) - scanned - batched
+    kept = _kept(graph, scope.values(node.input[batched : batched + states]), 0, 0)
+    body, _ = conversion.body(graph, "body", node, scope, kept)
     stacked = len(graph.output) - states
     turned = attributes.integers("directions" if batched else "scan_input_directions") or [0] * scanned
     axes = attributes.integers("scan_input_axes") or [0] * scanned
@@ -79,4 +95,4 @@ def _scan(conversion: Conversion, node: NodeProto, attributes: Attributes, scope
         return BatchedScan(scan) if batched else scan
 
     args = _given([*scope.values(node.input), *body.captures], scope.draft)
-    return Child(make, (body,), ("scan.body" if batched else "body",)), tuple(args), ()
+    return Child(make, (body,), ("scan.body" if batched else "body",)), tuple(args), kept

@@ -65,7 +65,7 @@ class Scope:
             if self.around is None:
                 raise ModelError(f"tensor '{name}' is used, but no node, input or initializer makes it")
             outer = self.around.find(name)
-            self.names[name] = Value(outer.sources, stored=outer.stored, outer=outer)
+            self.names[name] = Value(outer.sources, stored=outer.stored, outer=outer, name=name)
         return self.names[name]
 
     def values(self, names: Iterable[str]) -> list[Value | None]:
@@ -90,16 +90,17 @@ class Conversion:
         pool = Pool(self._parameters, self._stores)
         return materialize(scope.draft, pool, inputs, [entry.name for entry in graph.output], self._train_bn)
 
-    def graph(self, graph: GraphProto, scope: Scope) -> list[Sources]:
-        """Write a graph into its draft; return what its outputs are made of."""
+    def graph(self, graph: GraphProto, scope: Scope, given: Sequence[Sources] = ()) -> list[Sources]:
+        """Write a graph into its draft; return what its outputs are made of, as `given` says of its inputs."""
         if graph.sparse_initializer:
             raise ModelError("the model has sparse initializers; store them dense first")
         for tensor in graph.initializer:
             stored = self._stores.of(tensor, tensor.name, scope.title, "initializer", graph)
             scope.names[tensor.name] = Value(own(stored), stored=stored)
-        for entry in graph.input:
+        for index, entry in enumerate(graph.input):
             if entry.name not in scope.names:
-                scope.names[entry.name] = Value(node=scope.draft.input(entry.name))
+                sources = given[index] if index < len(given) else None
+                scope.names[entry.name] = Value(sources, scope.draft.input(entry.name))
         self._nodes(graph.node, scope)
         found = [scope.find(entry.name) for entry in graph.output]
         results = tuple(scope.draft.node(value) for value in found)
@@ -173,11 +174,13 @@ class Conversion:
         called = scope.draft.call_child(child, f"{node.op_type}_{_title(node)}", args)
         define(node, called, True, sources, scope)
 
-    def body(self, graph: GraphProto, name: str, node: NodeProto, scope: Scope) -> tuple[Draft, list[Sources]]:
+    def body(
+        self, graph: GraphProto, name: str, node: NodeProto, scope: Scope, given: Sequence[Sources] = ()
+    ) -> tuple[Draft, list[Sources]]:
         """The body of a node, as a draft of its own."""
         title = "/".join(part for part in (scope.title, label(node), name) if part)
         inner = Scope(Draft(), graph, title, scope.opsets, scope.caller, scope)
-        sources = self.graph(graph, inner)
+        sources = self.graph(graph, inner, given)
         return inner.draft, sources
 
     def _inline(self, function: FunctionProto, node: NodeProto, attributes: Attributes, scope: Scope) -> None:

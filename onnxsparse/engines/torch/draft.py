@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -21,7 +22,8 @@ class Value:
     sources: Sources = None
     node: Any = None
     stored: StoredTensor | None = None
-    outer: Value | None = None  # the value around a body that this is a capture of
+    outer: Value | None = None  # the value around a body that this is a capture of, under this name
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,20 +49,23 @@ class Draft:
         """A new placeholder, behind those there are."""
         root = self._last_input if self._last_input is not None else self.graph._root
         with self.graph.inserting_after(root):
-            self._last_input = self.graph.create_node("placeholder", clean(name), name=clean(name))
-        return self._last_input
+            made = self.graph.create_node("placeholder", clean(name), name=clean(name))
+        made.target = made.name  # which no other input has
+        self._last_input = made
+        return made
 
     def node(self, value: Value) -> Any:
         """The graph node of a value of this draft."""
         if value.node is None:
-            value.node = self._capture(value.outer) if value.outer is not None else self._attribute(value.stored)
+            value.node = self._attribute(value.stored) if value.outer is None else self._capture(value)
         return value.node
 
-    def _capture(self, outer: Value) -> Any:
-        if outer not in self._nodes:
-            self.captures.append(outer)
-            self._nodes[outer] = self.input(outer.stored.name if outer.stored else str(outer.node))
-        return self._nodes[outer]
+    def _capture(self, value: Value) -> Any:
+        assert value.outer is not None
+        if value.outer not in self._nodes:
+            self.captures.append(value.outer)
+            self._nodes[value.outer] = self.input(value.name)
+        return self._nodes[value.outer]
 
     def _attribute(self, stored: StoredTensor | None) -> Any:
         assert stored is not None
@@ -84,4 +89,4 @@ class Draft:
 def clean(name: str) -> str:
     """A Python name."""
     word = "".join(letter if letter.isascii() and (letter.isalnum() or letter == "_") else "_" for letter in name)
-    return word if word and not word[0].isdigit() else f"_{word}"
+    return word if word and not word[0].isdigit() and not keyword.iskeyword(word) else f"_{word}"

@@ -74,6 +74,7 @@ PATHS: dict[str, tuple[int, ...] | None] = {
     "Where": (1, 2),
 }
 SCALING = ("Div", "Mul")
+FILLING = ("Expand", "Tile", "Pad")  # one number, many times over, is none that was learned
 
 
 def own(tensor: StoredTensor) -> Sources:
@@ -109,6 +110,8 @@ def onward(domain: str, operator: str, sources: Sequence[Sources]) -> Sources:
     parts = [one for one in given if one]
     if operator in SCALING and len(parts) > 1:
         parts = _without_scales(parts)
+    if operator in FILLING:
+        parts = [frozenset(tensor for tensor in part if tensor.size > 1) for part in parts]
     return frozenset().union(*parts)
 
 

@@ -48,6 +48,7 @@ CONTROL = ("If", "Loop", "Scan")  # their bodies become child modules, see contr
 
 # (domain, operator): the last opset of the earlier meaning, and the function that has it
 VARIANTS: dict[tuple[str, str], tuple[tuple[int, str], ...]] = {
+    ("", "BatchNormalization"): ((13, "BatchNormalization_6"),),
     ("", "PRelu"): ((6, "PRelu_6"),),
     ("", "Softmax"): ((12, "Softmax_1"),),
     ("", "LogSoftmax"): ((12, "LogSoftmax_1"),),

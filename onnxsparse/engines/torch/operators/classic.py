@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -94,3 +95,11 @@ def _transformed(scores: Tensor, how: str) -> Tensor:
     if how != "NONE":
         raise ValueError(f"post_transform {how} is not supported")
     return scores
+
+
+def ZipMap(
+    X: Tensor, *, classlabels_int64s: list[int] | None = None, classlabels_strings: list[str] | None = None
+) -> list[dict[Any, Tensor]]:
+    """For each sample its scores by class."""
+    names: list[Any] = list(classlabels_int64s or classlabels_strings or range(X.shape[-1]))
+    return [dict(zip(names, row)) for row in X]

@@ -17,12 +17,8 @@ def BatchNormalization(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     training_mode: int = 0,
-    spatial: int = 1,
-    is_test: int = 1,
 ) -> Outputs:
     """A fixed affine map, unless the file itself asks for the statistics of the batch."""
-    if not spatial:
-        return ((X - input_mean) * torch.rsqrt(input_var + epsilon) * scale + B,)
     if not training_mode:
         return (_affine(X, scale, B, input_mean, input_var, epsilon),)
     axes = [axis for axis in range(X.dim()) if axis != 1]
@@ -30,6 +26,28 @@ def BatchNormalization(
     running_mean = input_mean * momentum + mean.to(input_mean.dtype) * (1 - momentum)
     running_var = input_var * momentum + variance.to(input_var.dtype) * (1 - momentum)
     return _affine(X, scale, B, mean, variance, epsilon), running_mean, running_var
+
+
+def BatchNormalization_6(
+    X: Tensor,
+    scale: Tensor,
+    B: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    spatial: int = 1,
+    is_test: int = 1,
+    outputs: int,
+) -> Outputs:
+    """Without `spatial` each element has statistics of its own; who names more outputs wants those of the batch."""
+    if not spatial:
+        return ((X - mean) * torch.rsqrt(var + epsilon) * scale + B,)
+    found = BatchNormalization(
+        X, scale, B, mean, var, epsilon=epsilon, momentum=momentum, training_mode=int(outputs > 1)
+    )
+    return (*found, *found[1:])
 
 
 def _affine(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, epsilon: float) -> Tensor:

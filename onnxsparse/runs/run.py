@@ -203,8 +203,7 @@ class Run:
 
     def _load(self, spec: Spec) -> None:
         """A new engine; never two at once."""
-        if self._spec is not None:
-            del self.engine
+        self.__dict__.pop("engine", None)
         self.engine, self._spec = self.job.make_engine(spec), spec
         for note in self.engine.notes:
             self._note(note)
@@ -235,6 +234,7 @@ class Run:
             return False
         self.attempt, self.step, self._best = self.attempt + 1, 0, {}
         self._meet()
+        self._spec = None  # a new engine: nobody knows what one remembers that diverged
         self._jump(0)
         self._to_dense()
         self._account.begin_again()

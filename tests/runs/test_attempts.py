@@ -68,12 +68,20 @@ def test_a_rate_that_destroys_is_divided_by_three() -> None:
     assert [row.step for row in outcome.history.rows] == list(range(1, 11))
 
 
+class Stubborn(NumpyEngine):
+    """What its optimizer remembers cannot be cleared."""
+
+    def clear_moments(self, tag, where=None) -> None:
+        pass
+
+
+@pytest.mark.parametrize("make", [NumpyEngine, Stubborn])
 @pytest.mark.parametrize("sparser", ["mask", "probabilistic", "straight-through", "soft-threshold", "hard-threshold"])
-def test_an_attempt_begins_like_the_first(sparser: str) -> None:
+def test_an_attempt_begins_like_the_first(sparser: str, make: type) -> None:
     """At a rate of nearly nothing no attempt helps, and all see the same."""
     spy = Spy(lambda run, step: {key: array.copy() for key, array in run.engine.state()[0].items()})
     training = Training(steps=6, batch=8, rate=1e-30, optimizer="sgd")
-    bench, _, outcome = run_of(training, Pruning(pattern="2:4", sparser=sparser), KeepBest(retries=2), spy)
+    bench, _, outcome = run_of(training, Pruning(pattern="2:4", sparser=sparser), KeepBest(retries=2), spy, make=make)
     assert (outcome.attempts, outcome.helped) == (3, False)
     for step in range(6):
         first, *others = spy.seen[step::6]

@@ -74,7 +74,7 @@ class BuiltIn(Stepping):
     """The engine's AdamW; its decay and its longest gradient were fixed when the graph was made."""
 
     def __init__(self, session: Session, folder: str) -> None:
-        self._folder = folder
+        self._folder, self._graph = folder, os.path.basename(folder)
         self._optimizer = session.optimizer(os.path.join(folder, "optimizer_model.onnx"))
 
     def step(self, session: Session, pace: Pace, scale: float) -> None:
@@ -92,10 +92,10 @@ class BuiltIn(Stepping):
         path = os.path.join(self._folder, "saved")
         session.save(path)
         with open(path, "rb") as file:
-            return {_SAVED: np.frombuffer(file.read(), np.uint8)}, {"counts": {}}
+            return {_SAVED: np.frombuffer(file.read(), np.uint8)}, {"counts": {}, "graph": self._graph}
 
     def restore(self, session: Session, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        if _SAVED not in arrays:
+        if _SAVED not in arrays or facts.get("graph") != self._graph:  # another graph: its optimizer begins anew
             return
         path = os.path.join(self._folder, "restored")
         with open(path, "wb") as file:

@@ -34,6 +34,10 @@ JOBS = {
     "regrown": {"pruning": {**LEVEL, "regrow": "gradient"}, "data": LOADER},
     "learned": {"pruning": {**LEVEL, "sparser": "straight-through"}, "data": LOADER},
     "noise": {"pruning": {**LEVEL, "sparser": "probabilistic:start=0.9"}},
+    "built in": {
+        "pruning": {**LEVEL, "sparser": "straight-through"},
+        "training": {"optimizer": "ort-adamw", "rate": 1e-3},
+    },
     "attempts": {"pruning": {"pattern": "2:4"}, "training": {"optimizer": "sgd", "rate": 0.3}},
 }
 
@@ -117,6 +121,8 @@ MOMENTS = [
     ("noise", "segment", 1),
     ("noise", "update", 16),
     ("attempts", "step", 32),
+    ("built in", "segment", 1),
+    ("built in", "update", 17),
 ]
 
 

@@ -277,7 +277,11 @@ def _answers(path: str, fields: Mapping[str, tuple[int, list[int]]], data: Input
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs() if "float" in output.type]
+    names = [
+        output.name
+        for output in session.get_outputs()
+        if output.type in ("tensor(float)", "tensor(float16)", "tensor(double)")
+    ]
     found: dict[str, list[Array]] = {name: [] for name in names}
     count = _count(data)
     units = {name: dims[0] or 1 for name, (_, dims) in fields.items() if dims and len(data[name]) == count}

@@ -14,9 +14,11 @@ import numpy as np
 from onnxsparse.api import Result, finish, target_of
 from onnxsparse.data import Data, Field, Stream, check_labels, open_data
 from onnxsparse.engines.engine import Batch, Engine
+from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.engines.spec import Spec
-from onnxsparse.errors import MissingExtraError, OptionError
+from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target, write_text
 from onnxsparse.metrics import Meter, Metric, available, function_metric
@@ -102,6 +104,7 @@ def finetune(
     _demand_engine(engine)
     made = recipe_of({**given, **_listed(include, exclude, allow)}, _loaded(recipe))
     tuning = _Tuning(source, made, plan, masks, output, overwrite)
+    tuning.engine = engine
     tuning.open(data, labels, eval_data, metrics)
     demand_whole(tuning.plan, strict)
     with ExitStack() as stack:
@@ -142,7 +145,7 @@ def _demand_engine(name: str) -> None:
     if name not in ENGINES:
         raise OptionError(f"engine is one of {', '.join(ENGINES)}, not {name!r:.40}")
     if name == "torch":
-        raise MissingExtraError("the torch engine is not in this version; use --engine ort")
+        torch_library.torch()
 
 
 class _Tuning:
@@ -159,6 +162,7 @@ class _Tuning:
     ) -> None:
         self.target = target_of(output, source, overwrite)
         self.overwrite, self.recipe, self.source = overwrite, recipe, source
+        self.engine, self.chosen = "auto", ""
         if self.target is not None:
             check_target(recipe_path(self.target), overwrite)
         self.model = Model.open(source)
@@ -223,10 +227,35 @@ class _Tuning:
         return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows)
 
     def _engine(self, spec: Spec, room: str, check: bool) -> Engine:
+        """The engine that was asked for; by default the first that takes the model."""
+        if self.engine == "torch" or (self.engine == "auto" and self.chosen == "torch"):
+            return self._torch(spec)
+        if self.engine == "auto" and not ort_library.available() and torch_library.available():
+            return self._rather_torch(spec, "onnxruntime-training is not installed")
+        try:
+            return self._ort(spec, room, check)
+        except ModelError as error:
+            if self.engine == "auto" and torch_library.available():
+                return self._rather_torch(spec, str(error))
+            raise
+
+    def _ort(self, spec: Spec, room: str, check: bool) -> Engine:
         from onnxsparse.engines.ort.engine import OrtEngine
 
         made = self.built(spec, room, check)
         return OrtEngine(_folder_of(spec, room), made, self.training.optimizer)
+
+    def _rather_torch(self, spec: Spec, why: str) -> Engine:
+        self.chosen = "torch"
+        self.notes.append(f"trained in torch: {why}")
+        return self._torch(spec)
+
+    def _torch(self, spec: Spec) -> Engine:
+        from onnxsparse.engines.torch.engine import TorchEngine
+
+        tensors = {tag: one.tensor for tag, one in self.tags.items()}
+        samples = self.feeding.first(max(SAMPLES, self.training.batch))
+        return TorchEngine(self.model, tensors, spec, samples, self.training.optimizer)
 
     def built(self, spec: Spec, room: str, check: bool) -> dict[str, Any]:
         from onnxsparse.engines.ort.building import build

@@ -1,0 +1,43 @@
+"""Tensors as arrays on the host, live as far as that is possible.
+
+On the CPU an array is the tensor's own memory. From another device it is a copy, which is sent back, if it was handed
+out, before the tensor is used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.values import Array
+
+
+class Lending(Mapping[str, Array]):
+    """Arrays by the keys of tensors."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self._tensors = tensors
+        self._lent: dict[str, Array] = {}
+
+    def __getitem__(self, key: str) -> Array:
+        tensor = self._tensors[key].detach()
+        if tensor.device.type == "cpu":
+            array: Array = tensor.numpy()
+            return array
+        if key not in self._lent:
+            self._lent[key] = tensor.cpu().numpy()
+        return self._lent[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def send(self) -> None:
+        """What was handed out is what the tensors are."""
+        with torch().no_grad():
+            for key, array in self._lent.items():
+                self._tensors[key].copy_(torch().from_numpy(array))
+        self._lent.clear()

@@ -1,0 +1,42 @@
+"""Losses in torch; the numpy form is the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OptionError
+
+
+def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[float]) -> Any:
+    """Mean square differences to the dense model's tensors, each over its scale, and the mean of them."""
+    parts = [((ours - theirs) ** 2).mean() * (1.0 / scale) for ours, theirs, scale in zip(student, dense, scales)]
+    return sum(parts[1:], parts[0]) / len(parts)
+
+
+def kl(student: Any, dense: Any, temperature: float, axis: int) -> Any:
+    """The divergence from the dense model's softmax along an axis, both softened, times the temperature squared."""
+    softmax = torch().nn.functional.log_softmax
+    ours, theirs = softmax(student / temperature, axis), softmax(dense / temperature, axis)
+    return (theirs.exp() * (theirs - ours)).sum(axis).mean() * temperature**2
+
+
+def task(name: str, student: Any, labels: Any) -> Any:
+    """A loss against labels: classes for cross-entropy, numbers for the others."""
+    functional = torch().nn.functional
+    if name == "cross-entropy":
+        if bool((labels == -100).all()):
+            return student.sum() * 0
+        return functional.cross_entropy(student, labels)
+    _demand_alike(name, student, labels)
+    forms = {"mse": functional.mse_loss, "l1": functional.l1_loss, "bce": functional.binary_cross_entropy_with_logits}
+    return forms[name](student, labels)
+
+
+def _demand_alike(name: str, student: Any, labels: Any) -> None:
+    if student.shape != labels.shape:
+        raise OptionError(
+            f"a sample's labels have shape {list(labels.shape[1:])}, but --loss {name} takes "
+            f"{list(student.shape[1:])}; reshape them, or name another output with --loss-output"
+        )

@@ -1,0 +1,129 @@
+"""The two networks of a run: the dense model, and the one that is trained in its place.
+
+1. Both are made from one copy of the file whose outputs are the signals: the float outputs, and what stands before
+   their squashing functions.
+2. The student's weights are parameters; what it multiplies with is made of them by sparsers at every forward pass, so
+   that masked places get no gradient, whatever the optimizer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxsparse import sparsers
+from onnxsparse.engines.ort.reach import downstream
+from onnxsparse.engines.ort.signals import Signal
+from onnxsparse.engines.ort.taps import taps
+from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.torch.convert import to_module
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.materialize import keys
+from onnxsparse.engines.torch.sparsers import effective
+from onnxsparse.engines.torch.writeback import names_of
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.sparsers.sparser import Moment
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The module, the parameters' paths by tag, and the signals that it gives in order."""
+
+    module: Any
+    paths: dict[str, str]
+    signals: list[Signal]
+
+
+def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool) -> Networks:
+    """The module of a copy of the model; `tags` are tensors of the model itself."""
+    proto, signals = _with_taps(model)
+    module = to_module(proto, train_bn=train_bn).float()
+    own = keys(model.flow.stores)
+    by_key = {tuple(key): path for path, key in reversed(list(names_of(module)["tensors"].items()))}
+    paths = {tag: by_key[own[tensor]] for tag, tensor in tags.items() if own[tensor] in by_key}
+    return Networks(module, paths, signals)
+
+
+def _with_taps(model: Model) -> tuple[ModelProto, list[Signal]]:
+    """A whole copy whose outputs are the model's, and their taps."""
+    opened = Model.open(model.path) if model.path is not None else Model.open(model.proto)
+    proto = opened.take_proto()
+    graph = proto.graph
+    moving = downstream(graph, [value.name for value in graph.input])
+    made = {name for node in graph.node for name in node.output if name}
+    constants = frozenset((made | {tensor.name for tensor in graph.initializer}) - moving)
+    signals = [Signal(value.name, value.name, "output") for value in graph.output]
+    for value in list(graph.output):
+        for name in taps(graph, value.name, constants):
+            if all(name != signal.name for signal in signals):
+                signals.append(Signal(name, value.name, "tap"))
+                graph.output.add(name=name)
+    return proto, signals
+
+
+def frozen_copy(module: Any) -> Any:
+    """The dense model: the same numbers, in measuring mode, without gradients."""
+    dense = copy.deepcopy(module).eval()
+    for parameter in dense.parameters():
+        parameter.requires_grad_(False)
+    return dense
+
+
+def student_class() -> Any:
+    """The class of the student; made when torch is there."""
+
+    class Student(torch().nn.Module):  # type: ignore[misc]
+        """The module, with sparsers between its parameters and what it computes with."""
+
+        def __init__(self, module: Any, paths: Mapping[str, str], spec: Spec, device: Any) -> None:
+            super().__init__()
+            self.module, self._paths = module, dict(paths)
+            self._sparsers = {tag: sparsers.parse(text) for tag, text in spec.sparsers.items() if tag in paths}
+            self.extra = torch().nn.ParameterDict()
+            self.frozen: dict[str, Any] = {}  # no buffers: wrappers for several devices would send those around
+            self._numbers = {tag: str(place) for place, tag in enumerate(self._sparsers)}
+            named = dict(module.named_parameters())
+            for tag, sparser in self._sparsers.items():
+                self._begin(tag, sparser, named[self._paths[tag]], spec.trained[tag], device)
+
+        def _begin(self, tag: str, sparser: Any, parameter: Any, name: str, device: Any) -> None:
+            weight = parameter.detach().cpu().numpy()
+            trained = sparser.trained(weight)
+            ones = weight * 0 + 1
+            for role, array in trained.items():
+                self.extra[f"{self._numbers[tag]}_{role}"] = torch().nn.Parameter(_tensor(array, device))
+            for role, array in sparser.feed(weight, trained, ones, Moment(name)).items():
+                self.frozen[f"{tag}/{role}"] = _tensor(array, device)
+
+        def trained_of(self, tag: str) -> dict[str, Any]:
+            """What the sparser of a weight trains, by role."""
+            prefix = self._numbers[tag] + "_"
+            return {key[len(prefix) :]: one for key, one in self.extra.items() if key.startswith(prefix)}
+
+        def frozen_of(self, tag: str) -> dict[str, Any]:
+            prefix = tag + "/"
+            return {key[len(prefix) :]: one for key, one in self.frozen.items() if key.startswith(prefix)}
+
+        def forward(self, *inputs: Any) -> Any:
+            named = dict(self.module.named_parameters())
+            seen = {
+                self._paths[tag]: effective(sparser, named[self._paths[tag]], self.trained_of(tag), self.frozen_of(tag))
+                for tag, sparser in self._sparsers.items()
+            }
+            found = torch().func.functional_call(self.module, seen, inputs)
+            return found if isinstance(found, tuple) else (found,)
+
+    return Student
+
+
+def _tensor(array: Any, device: Any) -> Any:
+    return torch().from_numpy(array.copy()).to(device)
+
+
+def outputs_of(found: Any) -> Sequence[Any]:
+    return found if isinstance(found, tuple) else (found,)

@@ -1,0 +1,90 @@
+"""Training in torch: sparsers as defined, runs that train and resume, and the same result as the other engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import onnxsparse as osp
+from onnxsparse import sparsers
+from onnxsparse.engines.ort import library as ort_library
+from onnxsparse.engines.torch import library
+from onnxsparse.sparsers.sparser import Moment
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="needs torch")
+
+SPARSERS = ["mask", "mask:storage=bool", "soft-threshold", "hard-threshold", "straight-through", "probabilistic"]
+
+
+def images(count: int = 256) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((count, 1, 8, 8)).astype(np.float32)
+
+
+def arrays(model: onnx.ModelProto | None) -> dict[str, np.ndarray]:
+    assert model is not None
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+@pytest.mark.parametrize("text", SPARSERS)
+def test_sparsers_are_those_of_the_definition(text: str) -> None:
+    from onnxsparse.engines.torch.sparsers import effective
+
+    torch, random = library.torch(), np.random.default_rng(1)
+    sparser, weight = sparsers.parse(text), random.standard_normal((6, 8)).astype(np.float32)
+    trained = {role: array + 0.3 for role, array in sparser.trained(weight).items()}
+    if "score" in trained:
+        trained["score"] = random.uniform(0.1, 0.9, weight.shape).astype(np.float32)
+    frozen = sparser.feed(weight, trained, random.random(weight.shape) < 0.5, Moment("w", 3))
+    upstream = random.standard_normal(weight.shape).astype(np.float32)
+
+    leaf = torch.from_numpy(weight.copy()).requires_grad_()
+    more = {role: torch.from_numpy(array.copy()).requires_grad_() for role, array in trained.items()}
+    seen = effective(sparser, leaf, more, {role: torch.from_numpy(array.copy()) for role, array in frozen.items()})
+    seen.backward(torch.from_numpy(upstream))
+    wanted, others = sparser.gradient(weight, trained, frozen, upstream)
+    np.testing.assert_allclose(seen.detach(), sparser.effective(weight, trained, frozen), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(leaf.grad, wanted, rtol=1e-4, atol=1e-5)
+    for role, gradient in others.items():
+        np.testing.assert_allclose(more[role].grad, gradient, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["distill", "kl", "cross-entropy"])
+def test_it_trains(digits_cnn: Path, loss: str) -> None:
+    data = {"x": images(), "labels": np.arange(256) % 10}
+    report = osp.finetune(digits_cnn, data=data, pattern="2:4", engine="torch", steps=12, loss=loss).report
+    assert float(str(report.details["loss"])) < float(str(report.details["loss_without_training"]))
+    assert {row.zeros for row in report.rows if row.status == "pruned" and row.size % 4 == 0} != {0}
+
+
+def test_a_run_goes_on_bit_for_bit(digits_cnn: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "data": {"x": images()}, "pattern": "unstructured", "sparsity": 0.8, "engine": "torch", "steps": 14,
+        "sparser": "probabilistic",
+    }  # fmt: skip
+    whole = arrays(osp.finetune(digits_cnn, **options).model)
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["step"] == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        osp.finetune(digits_cnn, checkpoint=tmp_path / "run", watch=stop, **options)
+    again = arrays(osp.finetune(digits_cnn, checkpoint=tmp_path / "run", resume=True, **options).model)
+    for name, array in whole.items():
+        assert (array == again[name]).all(), name
+
+
+@pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training beside torch")
+def test_both_engines_agree(digits_cnn: Path) -> None:
+    options: dict[str, Any] = {
+        "data": {"x": images()}, "pattern": "2:4", "steps": 20, "optimizer": "sgd", "lr": 1e-3, "retries": 0,
+    }  # fmt: skip
+    one = arrays(osp.finetune(digits_cnn, engine="torch", **options).model)
+    other = arrays(osp.finetune(digits_cnn, engine="ort", **options).model)
+    for name, array in one.items():
+        assert np.abs(array - other[name]).max() <= 1e-4 * np.abs(array).max(), name

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SMALLER, PART = 3.0, "a third"
 ALIKE = 1.05
+NOTHING = 1e-9
+"""Up to this loss a pruned model does what the dense one does: no training can help, and no lower rate."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class KeepBestPart(Part):
 
     def again(self) -> bool:
         """Whether the run has to begin once more: nothing it came to is better than no training."""
-        return not self.helped and self._run.attempt < self._options.retries
+        left = self._run.attempt < self._options.retries
+        return left and not self.helped and self._run.untrained_loss() > NOTHING
 
     @property
     def helped(self) -> bool:

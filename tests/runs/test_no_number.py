@@ -41,3 +41,10 @@ def test_a_pruned_start_that_is_no_number_is_said() -> None:
     outcome = Run(bench.job()).go()
     assert any("right after pruning" in note for note in outcome.notes)
     assert not outcome.helped
+
+
+def test_where_pruning_costs_nothing_no_lower_rate_is_tried() -> None:
+    bench = Bench(Training(steps=6, batch=8), Pruning(pattern="unstructured", sparsity="0"), KeepBest(retries=3))
+    outcome = Run(bench.job()).go()
+    assert outcome.loss_untrained == 0
+    assert outcome.attempts == 1

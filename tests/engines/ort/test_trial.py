@@ -236,3 +236,21 @@ def test_the_engine_really_dies_of_the_culprit(tmp_path: Path, monkeypatch: pyte
     found = building._died_of(str(folder), -11)
     assert found is not None
     assert found.node == "deadly"
+
+
+def test_a_layer_that_does_not_train_may_stand_before_one_that_does(tmp_path: Path) -> None:
+    """The engine has one kernel for recurrent layers, and that goes forward only."""
+    nodes = [
+        make_node("Unsqueeze", ["x", "axis"], ["steps"]),
+        make_node("LSTM", ["steps", "i", "r"], ["", "last"], hidden_size=3, direction="bidirectional"),
+        make_node("Transpose", ["last"], ["rows"], perm=[1, 0, 2]),
+        make_node("Reshape", ["rows", "flat"], ["h"]),
+        make_node("MatMul", ["h", "w"], ["y"]),
+    ]
+    shapes = {"axis": np.array([0], np.int64), "flat": np.array([-1, 6], np.int64)}
+    stored = [tensor(array, name) for name, array in shapes.items()]
+    stored += [tensor(numbers(2, 12, 6), "i"), tensor(numbers(2, 12, 3), "r"), tensor(W, "w", "t0")]
+    made = built(graph(nodes, stored), tmp_path, masked=("t0",))
+    assert list(made["trained"]) == ["t0"]
+    assert made["still"] == []
+    assert made["batch"] == 4

@@ -3,7 +3,8 @@
 1. The engine differentiates forward LSTM and GRU layers of the usual activations whose weights need a gradient.
 2. A backward layer is a forward one on the reversed sequence; two directions are two layers, joined.
 3. Whatever else there is (RNN, other activations, clipping, peepholes, coupled gates) is written step by step.
-4. A layer whose weights need no gradient kills the process: a trained tensor times zero is added to them.
+4. A layer whose weights need no gradient kills the process if a gradient passes: a trained tensor times zero is added
+   to them. A layer that no gradient passes is rewritten all the same, as the engine has one kernel for both.
 5. Sequences of different lengths are refused.
 """
 
@@ -64,6 +65,7 @@ class Recurrent(Rewrite):
     """LSTM, GRU and RNN."""
 
     operators = ("LSTM", "GRU", "RNN")
+    needless = True
 
     def write(self, node: NodeProto, view: View, writer: Writer) -> str | None:
         refusal = _refusal(node, view)
@@ -97,7 +99,7 @@ def _is_right(node: NodeProto, view: View) -> bool:
     plain = options.get("direction", "forward") == "forward" and not options.get("layout")
     whole = len(node.output) == states + 1 and all(node.output)
     begun = all(given(node, 5 + state) for state in range(states)) and not given(node, 4)
-    trained = all(name in view.gradients for name in node.input[1:3])
+    trained = all(name in view.gradients for name in node.input[1:3]) or not view.flows(node)
     usual = not (options.get("clip") or options.get("input_forget") or options.get("activations") or given(node, 7))
     return node.op_type != "RNN" and plain and whole and begun and trained and usual
 
@@ -114,7 +116,7 @@ def _read(node: NodeProto, view: View, writer: Writer) -> _Layer:
         for place in (5, *([6] if node.op_type == "LSTM" else []))
     ]
     x = writer.node("Transpose", node.input[0], perm=(1, 0, 2)) if turned else node.input[0]
-    w, r = (_anchored(writer, name, view) for name in node.input[1:3])
+    w, r = (_anchored(writer, name, view) if view.flows(node) else name for name in node.input[1:3])
     cell = states[1] if len(states) > 1 else None
     peepholes, bias = given(node, 7), given(node, 3)
     return _Layer(node.op_type, x, w, r, bias, states[0], cell, peepholes, time, batch, size, directions, options)

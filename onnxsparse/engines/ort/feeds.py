@@ -97,9 +97,9 @@ class Feeds:
                     tensor.CopyFrom(numpy_helper.from_array(other, tensor.name))
         return Runner(model, [signal.name for signal in self._prepared.signals])(feed)
 
-    def batches(self, made: Assembled) -> list[dict[str, Array]]:
+    def batches(self, made: Assembled, most: int = PROVEN) -> list[dict[str, Array]]:
         """Whole feeds of the training graph."""
-        return [self._whole(made, start) for start in list(self._starts())[:PROVEN]]
+        return [self._whole(made, start) for start in list(self._starts())[:most]]
 
     def _whole(self, made: Assembled, start: int) -> dict[str, Array]:
         feed = self.at(start)

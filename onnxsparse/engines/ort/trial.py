@@ -64,6 +64,7 @@ class Trial:
         self._statistics = set(statistics.follows)
         dense, prepared = self._differentiable(plain, prepared)
         onnx.save(dense, self._at("teacher.onnx"))
+        self._demand_weights(prepared)
         feeds = Feeds(prepared, samples, dense)
         measured = feeds.measure()
         prepared.notes += measured.notes
@@ -107,6 +108,15 @@ class Trial:
                 found += [makers[name] for name in known[:1]]
         return found
 
+    def _demand_weights(self, prepared: Prepared) -> None:
+        if prepared.weights and prepared.signals:
+            return
+        if not self.spec.trained:
+            raise ModelError("nothing in this model trains: it stores no weights as floats")
+        tag, reason = next(iter(prepared.unreached.items()), ("", "no output depends on any"))
+        name = f"'{self.spec.trained[tag]}': " if tag else ""
+        raise ModelError(f"no weight of this model can be trained ({name}{reason}); try --engine torch")
+
     def _samples(self) -> dict[str, Array]:
         with np.load(self._at("samples.npz"), allow_pickle=False) as arrays:
             return {name: arrays[f"a{place}"] for place, name in enumerate(self.job["names"])}
@@ -114,7 +124,7 @@ class Trial:
     def _set_aside(self, made: Assembled, feeds: Feeds) -> None:
         """What is needed to find out which operator the engine dies of, should it."""
         onnx.save(made.model, self._at(culprit.MODEL))
-        feed = feeds.batches(made)[0]
+        feed = feeds.batches(made, 1)[0]
         arrays: dict[str, Any] = {f"a{place}": array for place, array in enumerate(feed.values())}
         np.savez(self._at(culprit.FEED), **arrays)
         self._write(culprit.NAMES, {**made.names(), "fed": list(feed)})

@@ -254,3 +254,14 @@ def test_a_layer_that_does_not_train_may_stand_before_one_that_does(tmp_path: Pa
     assert list(made["trained"]) == ["t0"]
     assert made["still"] == []
     assert made["batch"] == 4
+
+
+def test_a_model_whose_weights_are_whole_numbers_is_refused(tmp_path: Path) -> None:
+    nodes = [make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])]
+    nodes += [make_node("MatMulInteger", ["q", "i", "z"], ["p"]), make_node("Cast", ["p"], ["f"], to=1)]
+    nodes += [make_node("Mul", ["f", "s"], ["y"])]
+    stored = [tensor(np.ones((6, 5), np.int8), "i"), tensor(W, "w", "t0")]
+    with pytest.raises(ModelError, match=r"no weight of this model can be trained .'weight t0': no output depends on"):
+        built(graph(nodes, stored), tmp_path)
+    with pytest.raises(ModelError, match="it stores no weights as floats"):
+        built(graph(nodes, stored), tmp_path / "none", ())

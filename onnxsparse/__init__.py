@@ -34,6 +34,7 @@ __all__ = [
     "prune",
     "verify",
 ]
+_MODULES = ("torch",)  # not in __all__: `from onnxsparse import *` has to leave the name to torch itself
 _HOMES = {
     "Recipe": "onnxsparse.recipes",
     "Report": "onnxsparse.report.rows",
@@ -45,6 +46,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module(_HOMES.get(name, "onnxsparse.api")), name)
+    if name in _MODULES:
+        return importlib.import_module(f"onnxsparse.{name}")
     raise AttributeError(f"module 'onnxsparse' has no attribute {name!r}")
 
 

@@ -67,8 +67,8 @@ TABLES = ("Gather",)  # look-ups, in what has rows
 BESIDE = ("Add", "Mul")  # a stored vector beside what depends on the inputs
 # operators through which numbers are followed, and the inputs that carry them; None for all
 PATHS: dict[str, tuple[int, ...] | None] = {
-    **dict.fromkeys(("Add", "Concat", "Div", "Einsum", "Gemm", "MatMul", "Mul", "Sub", "Sum"), None),
-    **dict.fromkeys(("Cast", "CastLike", "Clip", "Dropout", "Exp", "Expand", "Flatten", "Gather", "Identity"), (0,)),
+    **dict.fromkeys(("Add", "Concat", "Div", "Einsum", "Gather", "Gemm", "MatMul", "Mul", "Sub", "Sum"), None),
+    **dict.fromkeys(("Cast", "CastLike", "Clip", "Dropout", "Exp", "Expand", "Flatten", "Identity"), (0,)),
     **dict.fromkeys(("Abs", "Neg", "Pad", "Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Relu", "Reshape"), (0,)),
     **dict.fromkeys(("Sigmoid", "Slice", "Split", "Sqrt", "Squeeze", "Tanh", "Tile", "Transpose", "Unsqueeze"), (0,)),
     "Where": (1, 2),

@@ -17,9 +17,7 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(outside)
         self.downsample: Any = None
         if stride != 1 or inside != outside:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
-            )
+            self.downsample = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
 
     def forward(self, x: Any) -> Any:
         y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))

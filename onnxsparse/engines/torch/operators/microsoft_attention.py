@@ -29,6 +29,7 @@ def Attention(
     rotary_embedding_dim: int = 0,
     scale: float = 0.0,
     unidirectional: int = 0,
+    outputs: int,
 ) -> Outputs:
     """Queries, keys and values from one product with packed weights."""
     if do_rotary or past_present_share_buffer:
@@ -46,7 +47,8 @@ def Attention(
         allowed = between(Q, K, K.shape[2] - Q.shape[2], 0, -1)
         seen = allowed if seen is None else seen & allowed
     total = total if seen is None else torch.where(seen, total, total + mask_filter_value)
-    return unheads(torch.softmax(total, -1) @ V), torch.stack([K, V])
+    Y = unheads(torch.softmax(total, -1) @ V)
+    return (Y, torch.stack([K, V])) if outputs > 1 else (Y,)
 
 
 def _seen(mask: Tensor | None, batch: int, keys: int, like: Tensor) -> Tensor | None:

@@ -100,19 +100,18 @@ def _resized(x: Tensor, axis: int, factor: float, size: int, part: tuple[float, 
 
 def _source(x: Tensor, axis: int, factor: float, size: int, part: tuple[float, float], mode: str) -> Tensor:
     """Where each new place lies on the old axis."""
-    old, exact = x.shape[axis], factor * x.shape[axis]
+    old = x.shape[axis]
     new = torch.arange(size, device=x.device, dtype=torch.float64)
     if mode == "align_corners":
-        return new * ((old - 1) / (exact - 1) if exact != 1 else 0.0)
+        return new * ((old - 1) / (size - 1) if size != 1 else 0.0)
     if mode == "asymmetric":
         return new / factor
     if mode == "tf_crop_and_resize":
-        first, last = part
-        slope = (last - first) * (old - 1) / (exact - 1) if exact != 1 else 0.0
-        return first * (old - 1) + (new * slope if exact != 1 else (last - first) * (old - 1) / 2 + new * 0)
-    if mode == "pytorch_half_pixel" and exact == 1:
-        return new * 0 - 0.5
-    shift = old / 2 * (1 - size / exact) if mode == "half_pixel_symmetric" else 0.0
+        first, last = (edge * (old - 1) for edge in part)
+        return first + (new * (last - first) / (size - 1) if size != 1 else new + (last - first) / 2)
+    if mode == "pytorch_half_pixel" and size == 1:
+        return new - 0.5
+    shift = old / 2 * (1 - size / (factor * old)) if mode == "half_pixel_symmetric" else 0.0
     return shift + (new + 0.5) / factor - 0.5
 
 

@@ -1,0 +1,366 @@
+"""From a graph to a module: what becomes a parameter, what a call, what a child module, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import io
+import sys
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.helper import make_node
+
+import onnxsparse as osp
+from onnxsparse.engines.torch import library
+from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.torch import to_module
+from tests.engines.torch.running import MICROSOFT, apply, assert_equal, assert_same, model, numbers, runtime
+
+X = {"x": numbers(3, 4)}
+W, V = numbers(4, 5, seed=1), numbers(5, 2, seed=2)
+
+
+def parameters(module: Any) -> set[str]:
+    return {name for name, _ in module.named_parameters()}
+
+
+def buffers(module: Any) -> set[str]:
+    return {name for name, _ in module.named_buffers()}
+
+
+def graph(nodes: list[Any], inputs: list[Any], outputs: list[str], stored: dict[str, Any] | None = None) -> Any:
+    return helper.make_graph(
+        nodes,
+        "body",
+        inputs,
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(one, name) for name, one in (stored or {}).items()],
+    )
+
+
+def test_weights_biases_and_scaling_vectors_are_parameters_and_nothing_else() -> None:
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]),
+        make_node("Add", ["a", "bias"], ["b"]),
+        make_node("Mul", ["b", "point5"], ["c"]),
+        make_node("Mul", ["c", "factors"], ["d"]),
+        make_node("Sub", ["d", "mean"], ["e"]),
+        make_node("Add", ["e", "table"], ["f"]),
+        make_node("LayerNormalization", ["f", "scale", "shift"], ["y"]),
+    ]
+    vector = {name: numbers(5, seed=index) for index, name in enumerate(("bias", "factors", "mean", "scale", "shift"))}
+    stored = {"w": W, "point5": np.float32([0.5]), "table": numbers(3, 5), **vector}
+    module = assert_same(model(nodes, X, stored), X)
+    assert parameters(module) == {"w", "bias", "factors", "scale", "shift"}
+    assert buffers(module) == {"point5", "mean", "table"}
+
+
+def test_a_weight_is_found_behind_what_only_moves_it() -> None:
+    nodes = [
+        make_node("Constant", [], ["w"], value=numpy_helper.from_array(W.T.copy())),
+        make_node("Identity", ["w"], ["same"]),
+        make_node("Transpose", ["same"], ["turned"], perm=[1, 0]),
+        make_node("Mul", ["turned", "mask"], ["masked"]),
+        make_node("Mul", ["masked", "scale"], ["scaled"]),
+        make_node("MatMul", ["x", "scaled"], ["y"]),
+    ]
+    mask = (np.arange(20).reshape(4, 5) % 3 > 0).astype(np.float32)
+    module = assert_same(model(nodes, X, {"mask": mask, "scale": np.float32(2)}), X)
+    assert parameters(module) == {"w"}
+    assert buffers(module) == {"mask", "scale"}
+
+
+def test_both_parts_of_a_normalized_weight_train() -> None:
+    nodes = [
+        make_node("ReduceL2", ["v"], ["size"], axes=[0], keepdims=1),
+        make_node("Div", ["v", "size"], ["unit"]),
+        make_node("Mul", ["unit", "g"], ["w"]),
+        make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    module = assert_same(model(nodes, X, {"v": W, "g": numbers(1, 5)}), X)
+    assert parameters(module) == {"v", "g"}
+
+
+def test_what_is_looked_up_depends_on_the_inputs() -> None:
+    """A look-up table is a weight; what is added to its rows is none because of that."""
+    nodes = [
+        make_node("Gather", ["table", "x"], ["rows"]),
+        make_node("Add", ["rows", "places"], ["sum"]),
+        make_node("MatMul", ["sum", "w"], ["y"]),
+    ]
+    feeds = {"x": np.array([1, -1, 0])}
+    module = assert_same(model(nodes, feeds, {"table": numbers(6, 4), "places": numbers(3, 4), "w": W}), feeds)
+    assert parameters(module) == {"table", "w"}
+
+
+def test_one_tensor_of_the_file_is_one_parameter() -> None:
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]),
+        make_node("Identity", ["w"], ["again"]),
+        make_node("Transpose", ["again"], ["turned"]),
+        make_node("MatMul", ["a", "turned"], ["y"]),
+    ]
+    module = assert_same(model(nodes, X, {"w": W}), X)
+    assert parameters(module) == {"w"}
+
+
+def test_two_names_for_the_same_bytes_of_a_data_file_are_one_parameter(tmp_path: Path) -> None:
+    nodes = [make_node("MatMul", ["x", "w"], ["a"]), make_node("Gemm", ["a", "v"], ["y"], transB=1)]
+    proto = model(nodes, X, {"w": W, "v": W})
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="d", size_threshold=0)
+    small = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    del small.graph.initializer[1].external_data[:]
+    small.graph.initializer[1].external_data.extend(small.graph.initializer[0].external_data)
+    onnx.save(small, tmp_path / "m.onnx")
+    module = to_module(tmp_path / "m.onnx")
+    assert len(list(module.parameters())) == 1
+    assert module.w is module.v
+
+
+def test_the_names_of_the_file_survive_as_far_as_python_takes_them() -> None:
+    names = ["layer.0.weight", "layer.0", "a/b::c;d", "forward", "5", "a_b_c_d"]
+    nodes = [
+        make_node("MatMul", ["x" if index == 0 else f"y{index - 1}", name], [f"y{index}"])
+        for index, name in enumerate(names)
+    ]
+    stored = {name: numbers(4, 4, seed=index) for index, name in enumerate(names)}
+    module = assert_same(model(nodes, X, stored, outputs=["y5"]), X)
+    found = {name: tensor for name, (_, tensor) in module.onnx_names["tensors"].items()}
+    assert set(found.values()) == set(names)
+    assert found["layer.0.weight"] == "layer.0.weight"
+    assert found["5"] == "5"
+    assert set(module.state_dict()) == set(found)
+
+
+def test_batch_normalization_is_a_fixed_map_unless_it_is_asked_for() -> None:
+    feeds = {"x": numbers(4, 3, 5, 5)}
+    stored = {"s": numbers(3), "b": numbers(3), "m": numbers(3), "v": np.float32([1, 2, 3])}
+    proto = model([make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])], feeds, stored)
+    module = assert_same(proto, feeds)
+    assert parameters(module) == {"s", "b"}
+    module.train()
+    apply(module, feeds)
+    assert torch.equal(module.m, torch.from_numpy(stored["m"]))
+    follows = to_module(proto, train_bn=True)
+    (y,) = apply(follows, feeds)
+    assert not torch.equal(follows.m, torch.from_numpy(stored["m"]))
+    assert not np.allclose(y.detach().numpy(), runtime(proto, feeds)[0], atol=1e-2)
+    assert follows.onnx_names["tensors"].keys() == {"s", "b", "m", "v"}
+    assert_equal(apply(to_module(proto, train_bn=True).eval(), feeds)[0], runtime(proto, feeds)[0])
+
+
+def test_dropout_does_nothing() -> None:
+    node = make_node("Dropout", ["x", "ratio", "training"], ["y", "mask"])
+    stored = {"ratio": np.float32(0.9), "training": np.array(True)}
+    y, mask = apply(to_module(model([node], X, stored, outputs=["y", "mask"])), X)
+    assert torch.equal(y, torch.from_numpy(X["x"]))
+    assert bool(mask.all())
+
+
+@pytest.mark.parametrize("choice", [True, False])
+def test_a_choice_is_a_child_module_that_is_handed_what_it_reads(choice: bool) -> None:
+    then = graph([make_node("MatMul", ["h", "w"], ["t"])], [], ["t"])
+    other = graph([make_node("MatMul", ["h", "own"], ["o"])], [], ["o"], {"own": numbers(4, 5, seed=9)})
+    nodes = [
+        make_node("Relu", ["x"], ["h"]),
+        make_node("If", ["c"], ["i"], then_branch=then, else_branch=other),
+        make_node("MatMul", ["i", "v"], ["y"]),
+    ]
+    feeds = {**X, "c": np.array(choice)}
+    module = assert_same(model(nodes, feeds, {"w": W, "v": V}), feeds)
+    assert parameters(module) == {"w", "v", "If_i.else_branch.own"}
+    apply(module, feeds)[0].sum().backward()
+    own = dict(module.named_parameters())["If_i.else_branch.own"]
+    assert (module.w.grad is None) != choice
+    assert (own.grad is None) == choice
+
+
+def test_a_choice_between_weights_makes_both_parameters() -> None:
+    branches = {
+        name: graph([make_node("Constant", [], [name], value=numpy_helper.from_array(one))], [], [name])
+        for name, one in (("then", W), ("other", -W))
+    }
+    choice = make_node("If", ["c"], ["w"], then_branch=branches["then"], else_branch=branches["other"])
+    feeds = {**X, "c": np.array(True)}
+    module = assert_same(model([choice, make_node("MatMul", ["x", "w"], ["y"])], feeds), feeds)
+    assert len(parameters(module)) == 2
+
+
+def loop() -> Any:
+    info = helper.make_tensor_value_info
+    inputs = [info("i", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("h", TensorProto.FLOAT, None),
+              info("kept", TensorProto.FLOAT, None)]  # fmt: skip
+    body = graph(
+        [
+            make_node("MatMul", ["h", "kept"], ["m"]),
+            make_node("Add", ["m", "bias"], ["s"]),
+            make_node("Tanh", ["s"], ["n"]),
+            make_node("Identity", ["go"], ["goes"]),
+            make_node("Identity", ["kept"], ["keeps"]),
+            make_node("ReduceSum", ["n"], ["total"], keepdims=0),
+        ],
+        inputs,
+        ["goes", "n", "keeps", "total"],
+    )
+    return make_node("Loop", ["count", "", "x", "square"], ["y", "same", "totals"], body=body)
+
+
+def test_a_loop_runs_its_body_and_trains_what_it_hands_on() -> None:
+    stored = {"square": numbers(4, 4, seed=1), "bias": numbers(4), "count": np.array(3)}
+    module = assert_same(model([loop()], X, stored, outputs=["y", "totals"]), X)
+    assert parameters(module) == {"square", "bias"}
+    apply(module, X)[0].sum().backward()
+    assert bool(module.square.grad.abs().sum() > 0)
+
+
+def test_a_scan_steps_through_slices() -> None:
+    info = helper.make_tensor_value_info
+    body = graph(
+        [make_node("MatMul", ["h", "w"], ["m"]), make_node("Add", ["m", "s"], ["n"]), make_node("Relu", ["n"], ["o"])],
+        [info("h", TensorProto.FLOAT, None), info("s", TensorProto.FLOAT, None)],
+        ["n", "o"],
+    )
+    node = make_node(
+        "Scan", ["first", "x"], ["last", "all"], body=body, num_scan_inputs=1,
+        scan_input_axes=[1], scan_input_directions=[1], scan_output_axes=[1],
+    )  # fmt: skip
+    feeds = {"first": numbers(2, 4), "x": numbers(2, 6, 4, seed=5)}
+    module = assert_same(model([node], feeds, {"w": numbers(4, 4, seed=1)}, outputs=["last", "all"]), feeds)
+    assert parameters(module) == {"w"}
+
+
+def test_local_functions_are_written_out_where_they_are_called() -> None:
+    function = helper.make_function(
+        "mine", "linear", ["a", "b"], ["c"],
+        [
+            helper.make_node("MatMul", ["a", "b"], ["m"]),
+            helper.make_node("LeakyRelu", ["m"], ["c"], alpha=None),
+        ],
+        [helper.make_opsetid("", 17)], ["slope"],
+    )  # fmt: skip
+    function.node[1].attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    nodes = [
+        make_node("linear", ["x", "w"], ["a"], domain="mine", slope=0.3),
+        make_node("linear", ["a", "v"], ["y"], domain="mine", slope=0.7),
+    ]
+    module = assert_same(model(nodes, X, {"w": W, "v": V}, functions=[function]), X)
+    assert parameters(module) == {"w", "v"}
+
+
+def test_shapes_stay_open() -> None:
+    nodes = [
+        make_node("Shape", ["x"], ["s"]),
+        make_node("Gather", ["s", "first"], ["n"]),
+        make_node("Concat", ["n", "rest"], ["to"], axis=0),
+        make_node("Reshape", ["x", "to"], ["y"]),
+    ]
+    stored = {"first": np.array([0]), "rest": np.array([2, -1])}
+    proto = model(nodes, X, stored)
+    for rows in (1, 3, 7):
+        feeds = {"x": numbers(rows, 4)}
+        assert apply(assert_same(proto, feeds), feeds)[0].shape == (rows, 2, 2)
+
+
+def test_an_old_model_with_attributes_for_inputs() -> None:
+    nodes = [
+        make_node("Add", ["x", "b"], ["a"], broadcast=1, axis=1),
+        make_node("Clip", ["a"], ["c"], min=-0.5, max=1.0),
+        make_node("Unsqueeze", ["c"], ["u"], axes=[1]),
+        make_node("Softmax", ["u"], ["p"], axis=1),
+        make_node("Slice", ["p"], ["y"], starts=[1], ends=[9], axes=[0]),
+    ]
+    (y,) = apply(to_module(model(nodes, X, {"b": numbers(4)}, opset=6)), X)
+    x = np.clip(X["x"] + numbers(4), -0.5, 1).astype(np.float64)
+    wanted = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    assert np.allclose(y.detach().numpy(), wanted[1:, None], atol=1e-6)
+
+
+def two_layers() -> Any:
+    nodes = [make_node("Gemm", ["x", "fc.w", "fc.b"], ["h"]), make_node("Relu", ["h"], ["r"]),
+             make_node("MatMul", ["r", "v"], ["y"])]  # fmt: skip
+    return model(nodes, X, {"fc.w": W, "fc.b": numbers(5), "v": V})
+
+
+def test_a_module_can_be_copied_saved_printed_and_filled() -> None:
+    module = assert_same(two_layers(), X)
+    twin = copy.deepcopy(module)
+    with torch.no_grad():
+        module.v.mul_(2)
+    assert not torch.equal(module.v, twin.v)
+    assert twin.onnx_names == module.onnx_names
+    twin.load_state_dict(module.state_dict())
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    for other in (twin, loaded):
+        assert torch.equal(apply(other, X)[0], apply(module, X)[0])
+        assert other.onnx_names == module.onnx_names
+    assert "Gemm" in module.code
+    assert [node.meta["onnx"][0] for node in module.graph.nodes if "onnx" in node.meta] == ["Gemm", "Relu", "MatMul"]
+
+
+def test_every_operator_that_is_not_known_is_named_before_anything_runs() -> None:
+    inside = graph([make_node("StringNormalizer", ["x"], ["t"], name="low")], [], ["t"])
+    other = graph([make_node("Identity", ["x"], ["o"])], [], ["o"])
+    nodes = [
+        make_node("Twist", ["x"], ["a"], name="one", domain="their.own"),
+        make_node("Twist", ["a"], ["b"], name="two", domain="their.own"),
+        make_node("If", ["c"], ["y"], then_branch=inside, else_branch=other),
+    ]
+    proto = model(nodes, {**X, "c": np.array(True)})
+    with pytest.raises(ModelError) as caught:
+        to_module(proto)
+    text = str(caught.value)
+    for part in ("StringNormalizer", "'low'", "their.own.Twist", "'one', 'two'", "extract_model"):
+        assert part in text
+    assert "\n" not in text
+
+
+def test_an_attribute_that_is_not_known_is_named() -> None:
+    with pytest.raises(ModelError, match=r"Relu 'odd'.*slope"):
+        to_module(model([make_node("Relu", ["x"], ["y"], name="odd", slope=1.0)], X))
+
+
+def test_a_quantized_model_is_refused_in_one_line() -> None:
+    nodes = [
+        make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        make_node("MatMulInteger", ["q", "w", "z"], ["y"], name="mm"),
+    ]
+    with pytest.raises(
+        ModelError, match=r"^the model is quantized to integers .*MatMulInteger \(node 'mm'\).*float model"
+    ):
+        to_module(model(nodes, X, {"w": np.ones((4, 4), np.uint8)}))
+
+
+@pytest.mark.parametrize("opset", [5, 40])
+def test_an_opset_out_of_reach_is_refused(opset: int) -> None:
+    with pytest.raises(ModelError, match=f"opset {opset}; torch takes 6 to"):
+        to_module(model([make_node("Relu", ["x"], ["y"])], X, opset=opset))
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    library.torch.cache_clear()
+    monkeypatch.setattr(library, "available", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"onnxsparse\[torch\]"):
+        osp.torch.to_module(two_layers())
+    library.torch.cache_clear()
+
+
+def test_nothing_waits_for_torch_before_it_is_needed() -> None:
+    code = "import sys, onnxsparse as osp; osp.torch.to_module; sys.exit('torch' in sys.modules)"
+    assert run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_fused_operators_hold_weights() -> None:
+    nodes = [make_node("FusedMatMul", ["x", "w"], ["a"], domain=MICROSOFT), make_node("Relu", ["a"], ["y"])]
+    assert parameters(assert_same(model(nodes, X, {"w": W}), X)) == {"w"}

@@ -1,0 +1,130 @@
+"""The way back: trained numbers in the user's own file, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import onnx
+from onnx import helper, numpy_helper
+from onnx.helper import make_node
+from torch.nn.utils import prune
+
+import onnxsparse as osp
+from onnxsparse.errors import ModelError, OptionError, OutputError
+from onnxsparse.torch import to_module, write_back
+from tests.engines.torch.running import apply, model, numbers
+
+X = {"x": numbers(3, 4)}
+
+
+def branch(name: str, seed: int) -> Any:
+    nodes = [make_node("Constant", [], ["w"], value=numpy_helper.from_array(numbers(4, 4, seed=seed))),
+             make_node("MatMul", ["x", "w"], [name])]  # fmt: skip
+    return helper.make_graph(nodes, name, [], [helper.make_empty_tensor_value_info(name)])
+
+
+def chosen() -> Any:
+    """The same name in two branches, and weights in halves and doubles."""
+    nodes = [
+        make_node("If", ["c"], ["i"], then_branch=branch("t", 1), else_branch=branch("o", 2)),
+        make_node("Cast", ["half"], ["f"], to=1),
+        make_node("MatMul", ["i", "f"], ["y"]),
+    ]
+    return model(nodes, {**X, "c": np.array(True)}, {"half": numbers(4, 2).astype(np.float16)})
+
+
+def trained(module: Any) -> Any:
+    with torch.no_grad():
+        for index, parameter in enumerate(module.parameters()):
+            parameter.mul_(1.5 + index)
+    return module
+
+
+@pytest.mark.parametrize("choice", [True, False])
+def test_trained_numbers_come_back_in_their_scope_and_type(choice: bool) -> None:
+    proto = chosen()
+    module = trained(to_module(proto))
+    back = write_back(module, proto)
+    assert back is not None
+    assert proto.SerializeToString() == chosen().SerializeToString()
+    assert [one.data_type for one in back.graph.initializer] == [one.data_type for one in proto.graph.initializer]
+    feeds = {**X, "c": np.array(choice)}
+    assert torch.equal(apply(to_module(back), feeds)[0], apply(module, feeds)[0])
+
+
+def test_numbers_that_did_not_change_leave_every_byte_as_it_was(digits_cnn: Path, tmp_path: Path) -> None:
+    write_back(to_module(digits_cnn), digits_cnn, output=tmp_path / "same.onnx")
+    assert (tmp_path / "same.onnx").read_bytes() == digits_cnn.read_bytes()
+
+
+def test_training_a_file_and_back(digits_cnn: Path, tmp_path: Path) -> None:
+    module = to_module(digits_cnn)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+    shape = [one.dim_value or 2 for one in onnx.load(digits_cnn).graph.input[0].type.tensor_type.shape.dim]
+    feeds = {module.onnx_names["inputs"][0]: numbers(*shape)}
+    apply(module, feeds)[0].square().sum().backward()
+    optimizer.step()
+    osp.torch.write_back(module, digits_cnn, output=tmp_path / "trained.onnx")
+    again = to_module(tmp_path / "trained.onnx")
+    assert torch.equal(apply(again, feeds)[0], apply(module, feeds)[0])
+    assert all(torch.equal(one, other) for one, other in zip(module.parameters(), again.parameters()))
+    with pytest.raises(OutputError):
+        write_back(module, digits_cnn, output=tmp_path / "trained.onnx")
+
+
+def test_data_files_stay_data_files(tmp_path: Path) -> None:
+    proto = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 5)})
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    module = trained(to_module(tmp_path / "m.onnx"))
+    (tmp_path / "out").mkdir()
+    write_back(module, tmp_path / "m.onnx", output=tmp_path / "out" / "m.onnx")
+    assert (tmp_path / "out" / "m.data").stat().st_size == 80
+    assert torch.equal(to_module(tmp_path / "out" / "m.onnx").w, module.w)
+
+
+def test_bfloat16_is_kept_bit_for_bit() -> None:
+    weight = helper.make_tensor("w", onnx.TensorProto.BFLOAT16, [4, 5], numbers(4, 5).reshape(-1).tolist())
+    proto = model([make_node("Cast", ["w"], ["f"], to=1), make_node("MatMul", ["x", "f"], ["y"])], X)
+    proto.graph.initializer.append(weight)
+    module = trained(to_module(proto))
+    back = write_back(module, proto)
+    assert module.w.dtype == torch.bfloat16
+    assert back is not None
+    assert torch.equal(to_module(back).w, module.w)
+
+
+def test_statistics_come_back_where_they_were_followed() -> None:
+    feeds = {"x": numbers(4, 3, 5, 5)}
+    stored = {"s": numbers(3), "b": numbers(3), "m": numbers(3), "v": np.float32([1, 2, 3])}
+    proto = model([make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])], feeds, stored)
+    module = to_module(proto, train_bn=True)
+    apply(module, feeds)
+    back = write_back(module, proto)
+    assert back is not None
+    found = {one.name: numpy_helper.to_array(one) for one in back.graph.initializer}
+    assert not np.array_equal(found["m"], stored["m"])
+    assert np.array_equal(found["v"], module.v.numpy())
+
+
+def test_masks_of_torch_and_wrappers_are_seen_through() -> None:
+    proto = model([make_node("MatMul", ["x", "fc.w"], ["y"])], X, {"fc.w": numbers(4, 5)})
+    module = to_module(proto)
+    prune.l1_unstructured(module.fc, "w", 0.5)
+    back = write_back(torch.nn.DataParallel(module), proto)
+    assert back is not None
+    assert int((numpy_helper.to_array(back.graph.initializer[0]) == 0).sum()) == 10
+
+
+def test_another_model_or_module_is_refused() -> None:
+    proto = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 5)})
+    other = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 6)})
+    with pytest.raises(ModelError, match="made from another model"):
+        write_back(to_module(proto), other)
+    with pytest.raises(OptionError, match="to_module made"):
+        write_back(torch.nn.Linear(2, 2), proto)

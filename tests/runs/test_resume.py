@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from onnxsparse import checkpoints
 from onnxsparse.errors import OptionError
@@ -226,3 +228,57 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, monkeypatch: pytest.Monke
     assert any("passed over" in note for note in resumed.notes)
     resumed.notes = [note for note in resumed.notes if "passed over" not in note]
     same_outcome(outcome, resumed)
+
+
+@st.composite
+def any_run(draw):
+    """Modifiers of every kind, with windows and rates that make sense or do not."""
+    pattern = draw(st.sampled_from(["unstructured", "block:4x2", "filter", "channel", "2:4"]))
+    begin, end = sorted(draw(st.tuples(*[st.sampled_from([0, 0.1, 0.3, 0.5, 0.8, 1])] * 2)))
+    pruning = Pruning(
+        pattern,
+        sparsity=None if pattern == "2:4" else draw(st.sampled_from([0.3, 0.5, 0.9])),
+        schedule=None if pattern == "2:4" else draw(st.sampled_from([None, "linear", "one-shot", "steps:3"])),
+        start_sparsity=draw(st.sampled_from([0.0, 0.4])),
+        begin=begin,
+        end=end,
+        updates=draw(st.sampled_from([1, 3, 60])),
+        regrow=draw(st.sampled_from(["none", "weights", "gradient"])),
+        sparser=draw(
+            st.sampled_from(["mask", "probabilistic", "soft-threshold", "straight-through", "hard-threshold"])
+        ),
+    )
+    training = Training(
+        steps=draw(st.integers(1, 12)),
+        batch=8,
+        optimizer=draw(st.sampled_from(["relative", "sgd", "adamw"])),
+        rate=draw(st.sampled_from([None, 0.01, 1.0])),
+        rate_schedule=draw(st.sampled_from(["cosine", "constant"])),
+        clip=draw(st.sampled_from([0.0, 1.0])),
+        weight_decay=draw(st.sampled_from([0.0, 0.1])),
+    )
+    return training, pruning, KeepBest(draw(st.integers(1, 5)), draw(st.integers(0, 2)))
+
+
+def try_any(modifiers, tmp_path_factory) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        outcome, copies = kept(Bench(*modifiers), tmp_path_factory.mktemp("any") / "run", patched)
+    made = Bench(*modifiers)
+    for tag, row in made.planned.items():
+        zero = row.use.matrix(outcome.arrays[tag].reshape(-1) == 0)
+        assert not row.pattern.violations(zero, row.drop)
+    for folder in copies[:: max(1, len(copies) // 4)]:
+        same_outcome(outcome, Run(Bench(*modifiers).job(folder=folder, resume=True)).go())
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(any_run())
+def test_any_run_meets_its_plan_and_resumes(tmp_path_factory, modifiers) -> None:
+    try_any(modifiers, tmp_path_factory)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(any_run())
+def test_many_runs_meet_their_plan_and_resume(tmp_path_factory, modifiers) -> None:
+    try_any(modifiers, tmp_path_factory)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ WAY_OUT = "try --engine torch, or leave out the part of the model it comes from"
 CUTS = 3
 """Operators at most that a graph is cut at because the engine died of them."""
 WANT_OF_MEMORY = -9
+MAKING = ".making-"
 _DEATHS = {-11: "SIGSEGV", -8: "SIGFPE", -6: "abort", -4: "SIGILL", -9: "killed, perhaps for want of memory"}
 
 
@@ -41,6 +43,22 @@ def build(
     known = manifest(folder)
     if known is not None and known.get("digest") == digest and not check:
         return known
+    # Made beside its place: where this process is killed, its worker lives on for a while, and may write.
+    for left in glob.glob(f"{glob.escape(folder)}{MAKING}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    room = f"{folder}{MAKING}{os.getpid()}"
+    try:
+        made = {**_made(room, spec, model, samples, check), "digest": digest}
+        _mark(room, made)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(room, folder)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+    return made
+
+
+def _made(folder: str, spec: Spec, model: ModelProto, samples: Mapping[str, Array], check: bool) -> dict[str, Any]:
+    """Have the graph made and proven in a folder of its own, and keep what training needs of it."""
     deadly: list[Culprit] = []
     while True:
         _write_job(folder, spec, model, samples, check, deadly)
@@ -52,11 +70,9 @@ def build(
         if found is None or found in deadly or len(deadly) == CUTS:
             raise _failure(folder, status, found)
         deadly.append(found)
-    made = {**made, "notes": [*made["notes"], *map(_cut_note, deadly)]}
-    _mark(folder, {**made, "digest": digest})
     for name in ("model.onnx", "samples.npz", culprit.MODEL, culprit.FEED, culprit.NAMES):
         os.unlink(os.path.join(folder, name))
-    return {**made, "digest": digest}
+    return {**made, "notes": [*made["notes"], *map(_cut_note, deadly)]}
 
 
 def manifest(folder: str) -> dict[str, Any] | None:

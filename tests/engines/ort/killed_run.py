@@ -2,8 +2,9 @@
 
     python killed_run.py JOB EVENT COUNT
 
-runs the job of a JSON file and ends at the so-manieth event: a step, a write into a checkpoint, the naming of one, the
-removal of old ones, a new segment. Without an event, or where it does not come, the run goes to its end.
+runs the job of a JSON file and ends at the so-manieth event: the building of a graph (its worker lives on), a step, a
+write into a checkpoint, the naming of one, the removal of old ones, a new segment. Without an event, or where it does
+not come, the run goes to its end.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,7 @@ def die_at(event: str, count: int) -> None:
         return counted
 
     place: dict[str, tuple[Any, str]] = {
+        "building": (subprocess.Popen, "wait"),
         "step": (OrtEngine, "step"),
         "update": (OrtEngine, "update"),
         "probe": (OrtEngine, "evaluate"),

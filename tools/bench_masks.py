@@ -107,6 +107,8 @@ def main() -> None:
         size = sum(int(np.prod(layout.sizes)) for layout in layouts)
         print(f"{size / 1e6:.1f} million numbers in {len(layouts)} tensors")
         _line(options.markdown, "case", "ms", "copyto x")
+        if options.markdown:
+            _line(True, "---", "---:", "---:")
         for case in CASES:
             spent, copied = _measured(
                 case, [_weight(layout, case, seed) for seed, layout in enumerate(layouts)], options

@@ -44,7 +44,7 @@ def test_parameters_have_the_names_of_the_schema(name: str) -> None:
     form = signature(operators.table()["", name])
     assert set(schema.attributes) <= form.attributes
     if form.inputs is not None:
-        newest = [one for one in inspect.signature(operators.table()["", name]).parameters][: len(schema.inputs)]
+        newest = list(inspect.signature(operators.table()["", name]).parameters)[: len(schema.inputs)]
         assert len(newest) == len(schema.inputs)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto
 
+from onnxsparse import sparsers
 from onnxsparse.engines.ort import culprit, gradients, rewrites, value_shapes
 from onnxsparse.engines.ort.assemble import Assembled, assemble
 from onnxsparse.engines.ort.cuts import cut, teacher
@@ -36,6 +37,7 @@ from onnxsparse.errors import ModelError, OnnxSparseError
 from onnxsparse.values import Array
 
 ROUNDS, LOST = 8, 50
+MASK = "mask"
 AT_REST = 1e-2
 """The largest loss of the dense model against itself."""
 WRONG = "the engine's gradients of this model are wrong: nothing can be trained; try --engine torch"
@@ -68,14 +70,29 @@ class Trial:
         feeds = Feeds(prepared, samples, dense)
         measured = feeds.measure()
         prepared.notes += measured.notes
-        made = assemble(prepared, self.spec, measured.scales, statistics)
+        apart = _plain(prepared)
+        made = assemble(prepared, _with_masks(self.spec), measured.scales, statistics)
         self._stage("building the gradients")
         self._set_aside(made, feeds)
         self._generate(prepared, made)
         self._stage("taking the first step")
         proof = prove(Session(self.folder, made.names()), feeds.batches(made), self._groups(made))
         self._judge(prepared, made, proof)
+        if _with_masks(self.spec) != self.spec:
+            made = self._learning(apart, made.still, assemble(apart, self.spec, measured.scales, statistics), feeds)
         self._manifest(prepared, made, proof)
+
+    def _learning(self, prepared: Prepared, still: Sequence[str], made: Assembled, feeds: Feeds) -> Assembled:
+        """The graph with what learns in place of masks, with which it was proven: its gradients are not meant to be
+        those of what it computes, and it need not begin as the dense model."""
+        self._stage("building the gradients of what learns")
+        self._set_aside(made, feeds)
+        self._generate(prepared, made)
+        made.still = [key for key in made.trained if key.partition("/")[0] in still]
+        self._stage("taking the first step of what learns")
+        if not np.isfinite(Session(self.folder, made.names()).step(feeds.batches(made, 1)[0])):
+            raise ModelError("the loss of what learns the masks is no number; try --sparser mask")
+        return made
 
     def _differentiable(self, plain: Prepared, prepared: Prepared) -> tuple[ModelProto, Prepared]:
         """Rewrite what the engine cannot differentiate, and cut the graph where that is not possible."""
@@ -223,6 +240,12 @@ def _leave_out(prepared: Prepared, made: Assembled, names: Sequence[str]) -> Non
 def _plain(prepared: Prepared) -> Prepared:
     """The same again, with a graph of its own."""
     return Prepared(**{**vars(prepared), "model": _copy(prepared.model), "notes": list(prepared.notes)})
+
+
+def _with_masks(spec: Spec) -> Spec:
+    """The same graph, with a mask for everything that learns what stays."""
+    learned = {tag: text for tag, text in spec.sparsers.items() if sparsers.parse(text).name != MASK}
+    return spec.with_sparsers({**spec.sparsers, **dict.fromkeys(learned, MASK)})
 
 
 def _trained(prepared: Prepared) -> set[str]:

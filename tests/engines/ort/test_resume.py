@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.errors import OptionError
 from tests.engines.ort import killed_run
 
 pytestmark = [
@@ -100,12 +100,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ground]:
     def of(name: str) -> Ground:
         if name not in made:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
-            try:
-                made[name] = Ground(tmp_path_factory.mktemp("runs"), name)
-            except ModelError as error:
-                if "sparser" not in JOBS[name]["pruning"]:
-                    raise
-                pytest.skip(f"the engine does not take this sparser: {error}")
+            made[name] = Ground(tmp_path_factory.mktemp("runs"), name)
         return made[name]
 
     sys.path.insert(0, str(SCRIPT.parent))

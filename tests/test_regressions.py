@@ -341,3 +341,36 @@ def test_one_scale_for_each_direction_of_a_quantized_lstm() -> None:
     )  # fmt: skip
     report = osp.prune(helper.make_model(graph), pattern="2:4").report
     assert {row.name: row.zeros for row in report.rows} == {"w": w.size // 2, "r": r.size // 2}
+
+
+def sliced_by_a_shape(declared: bool) -> onnx.ModelProto:
+    """The halves of a weight change places; where it is cut, the shape of something with a free batch says."""
+    weight = np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32)
+    nodes = [
+        helper.make_node("Shape", ["state"], ["half"], start=1, end=2),
+        helper.make_node("Mul", ["half", "two"], ["whole"]),
+        helper.make_node("Slice", ["w", "half", "whole", "one"], ["right"]),
+        helper.make_node("Slice", ["w", "nought", "half", "one"], ["left"]),
+        helper.make_node("Concat", ["right", "left"], ["turned"], axis=1),
+        helper.make_node("MatMul", ["x", "turned"], ["y"]),
+        helper.make_node("Identity", ["s"], ["state"]),
+    ]
+    stored = {"w": weight, **{n: np.array([v]) for n, v in (("two", 2), ("one", 1), ("nought", 0))}}
+    graph = helper.make_graph(
+        nodes[-1:] + nodes[:-1], "g",
+        [helper.make_tensor_value_info("x", 1, ["N", 16]), helper.make_tensor_value_info("s", 1, ["N", 16])],
+        [helper.make_tensor_value_info("y", 1, ["N", 32])],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )  # fmt: skip
+    if declared:
+        graph.value_info.append(helper.make_tensor_value_info("state", 1, ["N", 16]))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_weight_cut_where_a_shape_says_is_listed_and_pruned_where_the_shape_is_declared(declared: bool) -> None:
+    report = osp.prune(sliced_by_a_shape(declared), pattern="2:4").report
+    (row,) = report.rows
+    assert row.name == "w"
+    assert (row.zeros == 256) is declared
+    assert bool(row.reason) is not declared

@@ -16,18 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.arithmetic import LARGEST, evaluate
 from onnxsparse.graph.attributes import Attributes, Caller, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
 from onnxsparse.graph.every import every_tensor
+from onnxsparse.graph.integers import known, shape_of
 from onnxsparse.graph.layout import Layout
-from onnxsparse.graph.storage import Array, StoredTensor
+from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import Container, Stores
-from onnxsparse.graph.traced import Computed, Joined, Known, Part, Traced, Value, computed, small_array
+from onnxsparse.graph.traced import Computed, Joined, Part, Traced, Value, computed
 from onnxsparse.graph.uses import Place, Uses
 from onnxsparse.graph.weights import Weight
 
@@ -56,6 +55,19 @@ class Scope:
     caller: Caller
     names: dict[str, Value] = field(default_factory=dict)
     readers: dict[str, list[NodeProto]] | None = None
+    shapes: dict[str, tuple[int | None, ...]] | None = None
+
+    def declared(self, name: str) -> tuple[int | None, ...] | None:
+        """The shape that the file declares for a value of this graph; free sizes are None."""
+        if self.shapes is None:
+            values = (self.container.value_info, getattr(self.container, "input", ()))
+            tensors = [(one.name, one.type.tensor_type) for each in values for one in each if hasattr(one, "type")]
+            self.shapes = {
+                name: tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
+                for name, kind in tensors
+                if kind.HasField("shape")
+            }
+        return self.shapes.get(name)
 
     def peek(self, name: str) -> Value:
         """The value of a name, where it is known already."""
@@ -232,14 +244,17 @@ class Flow:
         if node.domain in ("", "ai.onnx") and node.op_type == "Constant":
             stored = self.stores.of_constant(node, attributes, scope.title, scope.container)
             return Traced(stored, Layout.stored(stored.shape)) if stored else None
+        shape = shape_of(node, values, attributes, scope.declared)
+        if shape is not None:
+            return shape
         given = [value for value in values if value is not None]
         if not given:
             return None
         if len(given) < len([name for name in node.input if name]):
-            moved = values[0] is not None and node.op_type in PASSING
+            moved = values[0] is not None and (node.op_type in PASSING or node.op_type == "Slice")
             return computed(given[:1], f"{node.op_type} with inputs known only at run time") if moved else None
-        known = _known(node, values, attributes)
-        return known or self._crossed(node, values, attributes, scope) or computed(given, node.op_type)
+        found = known(node, values, attributes)
+        return found or self._crossed(node, values, attributes, scope) or computed(given, node.op_type)
 
     def _crossed(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> Value:
         crossing = cross(node, values, attributes)
@@ -253,25 +268,6 @@ class Flow:
             value = replace(value, masks=(*value.masks, mask_of(crossing.mask, value)))
         seen = node.op_type in value.crossed
         return value if seen else replace(value, crossed=(*value.crossed, node.op_type))
-
-
-def _known(node: NodeProto, values: Sequence[Value], attributes: Attributes) -> Known | None:
-    """Small integers computed from small integers, or the shape of a constant."""
-    if node.domain not in ("", "ai.onnx"):
-        return None
-    given = [value for value in values if value is not None]
-    if node.op_type == "Shape" and isinstance(values[0], Traced):
-        array: Array | None = np.array(values[0].shape, np.int64)
-    else:
-        small = [value.array if isinstance(value, Known) else _integers(value) for value in values]
-        arrays = [array for array in small if array is not None]
-        array = evaluate(node.op_type, arrays, attributes) if len(arrays) == len(values) else None
-    return None if array is None else Known(computed(given, node.op_type).tensors, node.op_type, array)
-
-
-def _integers(value: Value) -> Array | None:
-    whole = isinstance(value, Traced) and value.tensor.kind in ("int64", "int32") and value.tensor.size <= LARGEST
-    return small_array(value) if whole else None
 
 
 def _results_of_bodies(node: NodeProto, bodies: list[list[Value]]) -> list[Value]:

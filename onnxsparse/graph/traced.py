@@ -67,6 +67,13 @@ class Known(Computed):
     array: Array
 
 
+@dataclass(frozen=True, eq=False)
+class Dims(Computed):
+    """The shape of a value that depends on the model's inputs, as the file declares it; None where it is free."""
+
+    sizes: tuple[int | None, ...]
+
+
 Value = Optional[Union[Traced, Computed]]
 
 

@@ -36,7 +36,7 @@ _TRAINING = {
     "--optimizer": "relative (default), adamw, adam, sgd, nesterov, with options such as sgd:momentum=0.8; ort-adamw",
     "--lr": "the highest learning rate (default: by how much is pruned)",
     "--lr-schedule": "cosine (default), constant, linear, step, multi-step or exponential",
-    "--warm-up": "a share of the run, or a number of steps (default 0.05)",
+    "--warm-up": "a share of the run, or a number of steps (default 0.05, at least 10 steps of 50 or more)",
     "--weight-decay": "(default 0)",
     "--clip": "the longest gradient, as a 2-norm over all weights (default: any)",
 }

@@ -10,12 +10,14 @@ from onnxsparse.data.order import checked_seed
 from onnxsparse.engines.engine import Pace
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.modifier import Modifier, Part
-from onnxsparse.rates.warmup import factor_at
+from onnxsparse.rates.warmup import factor_at, warm_up_steps
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
 LONGEST = 10**9
+SHARE, LEAST_STEPS = 0.05, 10
+"""The warm-up, as a share of the run and in steps."""
 BUILT_IN = "ort-adamw"
 """The optimizer inside onnxruntime-training; only that engine has it."""
 GENTLE, STEEPEST = 0.015, 0.1
@@ -41,7 +43,7 @@ class Training(Modifier):
     optimizer: str = "relative"
     rate: float | None = None
     rate_schedule: str = "cosine"
-    warm_up: float = 0.05
+    warm_up: float | None = None
     weight_decay: float = 0.0
     clip: float = 0.0
     train_bn: bool = False
@@ -60,7 +62,7 @@ class Training(Modifier):
         if not 1 <= self.batch <= LONGEST:
             raise OptionError(f"batch is a whole number from 1, not {self.batch}")
         for name in ("weight_decay", "clip", "warm_up"):
-            if not 0 <= getattr(self, name) < float("inf"):
+            if not 0 <= (getattr(self, name) or 0.0) < float("inf"):
                 raise OptionError(f"{name.replace('_', '-')} is a number from 0, not {getattr(self, name)}")
         checked_seed(self.seed)
         if self.optimizer != BUILT_IN:
@@ -76,6 +78,12 @@ class Training(Modifier):
             return self.steps
         return max(1, round((3.0 if self.epochs is None else self.epochs) * per_epoch))
 
+    def warm_up_at(self, total: int) -> float:
+        """The warm-up of a run: a share below 1, or steps. By default 5 %, and up to ten steps of a short run."""
+        if self.warm_up is not None:
+            return self.warm_up
+        return float(max(warm_up_steps(total, SHARE), min(LEAST_STEPS, total // 5)))
+
     def base_rate(self, pruned: float) -> float:
         """The rate asked for; by default the more has gone, the farther the rest has to move."""
         if self.rate is not None:
@@ -89,9 +97,9 @@ class Training(Modifier):
 class _Training(Part):
     def __init__(self, options: Training, run: Run) -> None:
         self._options, self._run, self._schedule = options, run, rates.parse(options.rate_schedule)
-        self._base = options.base_rate(run.pruned_share)
+        self._base, self._warm_up = options.base_rate(run.pruned_share), options.warm_up_at(run.total)
 
     def before_step(self, step: int) -> None:
         run, options = self._run, self._options
-        factor = factor_at(self._schedule, step, run.total, run.per_epoch, options.warm_up)
+        factor = factor_at(self._schedule, step, run.total, run.per_epoch, self._warm_up)
         run.pace = Pace(self._base * run.caution * factor, options.weight_decay, options.clip)

@@ -58,7 +58,7 @@ def _loop(conversion: Conversion, node: NodeProto, attributes: Attributes, scope
     states = len(inputs) - 2
     kept = _kept(graph, inputs[2:], 2, 1)
     body, _ = conversion.body(graph, "body", node, scope, [None, None, *kept])
-    child = Child(lambda made: Loop(made, states), (body,), ("body",))
+    child = Child(lambda made: Loop(made, states, len(graph.output) - 1 - states), (body,), ("body",))
     return child, tuple(_given([*inputs, *body.captures], scope.draft)), kept
 
 

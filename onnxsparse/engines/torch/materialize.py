@@ -19,7 +19,7 @@ from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import Stores
 
 TABLE = "onnx_names"
-_PRESERVED = "_user_preserved_attributes"  # what torch.fx keeps when it copies a module
+PRESERVED = "_user_preserved_attributes"  # what torch.fx keeps when it copies a module
 
 
 class Pool:
@@ -73,7 +73,7 @@ def materialize(draft: Draft, pool: Pool, inputs: Sequence[str], outputs: Sequen
     module = _module(draft, pool, "", followed)
     table = {"inputs": list(inputs), "outputs": list(outputs), "tensors": pool.table}
     setattr(module, TABLE, table)
-    module.meta[_PRESERVED] = {TABLE: table}
+    module.meta[PRESERVED] = {TABLE: table}
     return module
 
 

@@ -28,7 +28,7 @@ class Targets:
         return found
 
     def _free(self, path: str) -> bool:
-        return path not in self._taken | self._folders and not self._taken & set(_folders(path))
+        return not {path} & self._taken and not {path} & self._folders and not self._taken & set(_folders(path))
 
     def _path(self, name: str) -> str:
         steps = [step for step in _FOREIGN.sub("_", name).split(".") if step] or ["tensor"]

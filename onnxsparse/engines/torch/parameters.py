@@ -65,15 +65,16 @@ SLOTS: dict[tuple[str, str], tuple[int, ...]] = {
 }
 TABLES = ("Gather",)  # look-ups, in what has rows
 BESIDE = ("Add", "Mul")  # a stored vector beside what depends on the inputs
-# operators through which numbers are followed, and the inputs that carry them; None for all
+# operators through which numbers are followed, and the inputs that carry them; None for all. A norm, a variance or a
+# size that is computed from stored numbers is none of what they are for
 PATHS: dict[str, tuple[int, ...] | None] = {
     **dict.fromkeys(("Add", "Concat", "Div", "Einsum", "Gather", "Gemm", "MatMul", "Mul", "Sub", "Sum"), None),
-    **dict.fromkeys(("Cast", "CastLike", "Clip", "Dropout", "Exp", "Expand", "Flatten", "Identity"), (0,)),
-    **dict.fromkeys(("Abs", "Neg", "Pad", "Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Relu", "Reshape"), (0,)),
-    **dict.fromkeys(("Sigmoid", "Slice", "Split", "Sqrt", "Squeeze", "Tanh", "Tile", "Transpose", "Unsqueeze"), (0,)),
+    **dict.fromkeys(("Cast", "CastLike", "Dropout", "Exp", "Expand", "Flatten", "Identity", "Neg", "Pad"), (0,)),
+    **dict.fromkeys(("Relu", "Reshape", "Sigmoid", "Slice", "Split", "Squeeze", "Tanh", "Tile"), (0,)),
+    **dict.fromkeys(("Transpose", "Unsqueeze"), (0,)),
     "Where": (1, 2),
 }
-SCALING = ("Div", "Mul")
+SCALING = ("Add", "Div", "Mul", "Sub", "Where")  # a single number or a mask beside a weight is none
 FILLING = ("Expand", "Tile", "Pad")  # one number, many times over, is none that was learned
 
 

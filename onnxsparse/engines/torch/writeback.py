@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.materialize import TABLE, as_tensor, keys
+from onnxsparse.engines.torch.materialize import PRESERVED, TABLE, as_tensor, keys
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import Array
@@ -40,7 +40,7 @@ def write_back(module: Any, model: Model) -> list[str]:
 
 def unwrapped(module: Any) -> Any:
     """The module itself, without DistributedDataParallel, torch.compile and their like around it."""
-    while getattr(module, TABLE, None) is None:
+    while _table(module) is None:
         inner = next((getattr(module, name) for name in _WRAPPERS if hasattr(module, name)), None)
         if inner is None:
             raise OptionError("write_back takes a module that to_module made; this one has no table of its tensors")
@@ -49,8 +49,16 @@ def unwrapped(module: Any) -> Any:
 
 
 def names_of(module: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = getattr(module, TABLE)
+    """The table of a module that `to_module` made."""
+    found = _table(module)
+    assert found is not None
     return found
+
+
+def _table(module: Any) -> Mapping[str, Any] | None:
+    """A copy that an older torch made has it in `meta` only."""
+    found: Mapping[str, Any] | None = getattr(module, TABLE, None)
+    return found or getattr(module, "meta", {}).get(PRESERVED, {}).get(TABLE)
 
 
 def _numbers(module: Any, path: str) -> Any:

@@ -22,11 +22,11 @@ class If(torch.nn.Module):  # type: ignore[misc]
 
 
 class Loop(torch.nn.Module):  # type: ignore[misc]
-    """`states` are carried from step to step; what else the body puts out is stacked."""
+    """`states` are carried from step to step; what else the body puts out is stacked, as many as `stacked`."""
 
-    def __init__(self, body: Any, states: int) -> None:
+    def __init__(self, body: Any, states: int, stacked: int) -> None:
         super().__init__()
-        self.body, self.states = body, states
+        self.body, self.states, self.stacked = body, states, stacked
 
     def forward(self, M: Tensor | None, cond: Tensor | None, *given: Tensor) -> Outputs:
         states, captures = list(given[: self.states]), given[self.states :]
@@ -39,6 +39,8 @@ class Loop(torch.nn.Module):  # type: ignore[misc]
             running, *results = _tuple(self.body(step, running, *states, *captures))
             states = results[: self.states]
             steps.append(tuple(results[self.states :]))
+        if not steps:
+            return (*states, *(torch.zeros(0, device=device) for _ in range(self.stacked)))
         return (*states, *(torch.stack(parts) for parts in zip(*steps)))
 
 

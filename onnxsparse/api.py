@@ -17,7 +17,7 @@ from onnx import ModelProto
 from onnxsparse.data.files import load_arrays
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.output import Staged, check_target, write_text
+from onnxsparse.graph.output import Staged, check_target, put, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import outputs
@@ -287,12 +287,25 @@ def target_of(output: Path | None, source: Source, overwrite: bool) -> str | Non
     return target
 
 
-def finish(model: Model, report: Report, target: str | None, overwrite: bool, made: Plan | None = None) -> Result:
-    """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name."""
+def finish(
+    model: Model,
+    report: Report,
+    target: str | None,
+    overwrite: bool,
+    made: Plan | None = None,
+    beside: Mapping[str, str] | None = None,
+) -> Result:
+    """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
+
+    Texts that belong `beside` it get their names just before it does: all of them or none.
+    """
     if target is None:
         proto = model.take_proto()
         return Result(_counted(report, Model.over(proto), made), proto=proto)
     with Staged(overwrite) as staged:
+        for path, text in (beside or {}).items():
+            with staged.create(path) as file:
+                put(file, text.encode("utf-8", "backslashreplace"))
         model.save(target, overwrite, staged)
         folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
         written = Model.open(staged.waiting[os.path.realpath(target)], folder)

@@ -6,6 +6,7 @@
     |-- PlanError                a plan, masks file or recipe that does not fit the model
     |-- OutputError              the result cannot be written where it should go
     |-- MissingExtraError        the command needs an optional package
+    |-- StoppedError             exit 130: interrupted; it says what is left of the run
     `-- LeftOutError             exit 1: --strict, and something was left out; nothing was written
 
 A verification that does not hold is a result, not an error: see `Report.ok`.
@@ -41,6 +42,12 @@ class OutputError(OnnxSparseError):
 
 class MissingExtraError(OnnxSparseError):
     """The command needs an optional package that is not installed."""
+
+
+class StoppedError(OnnxSparseError):
+    """A run was interrupted."""
+
+    exit_code = 130
 
 
 class LeftOutError(OnnxSparseError):

@@ -18,9 +18,9 @@ from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.errors import ModelError, OptionError, OutputError, nearest
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.output import check_target, write_text
+from onnxsparse.graph.output import check_target
 from onnxsparse.metrics import Meter, Metric, available, function_metric
 from onnxsparse.metrics import parse as parse_metric
 from onnxsparse.modifiers.objective import Objective
@@ -103,8 +103,13 @@ def finetune(
     given = {name: value for name, value in locals().items() if name in FLAGS}
     _demand_engine(engine)
     made = recipe_of({**given, **_listed(include, exclude, allow)}, _loaded(recipe))
-    tuning = _Tuning(source, made, plan, masks, output, overwrite)
+    if resume and checkpoint is None:
+        raise OptionError("resume goes on with a run in a folder; pass its checkpoint folder too")
+    tuning = _Tuning(source, made, plan, masks, output, overwrite or resume)
     tuning.engine = engine
+    tuning.keep_apart(
+        overwrite, resume, {"data": data, "eval-data": eval_data, "plan": plan, "masks": masks, "recipe": recipe}
+    )
     tuning.open(data, labels, eval_data, metrics)
     demand_whole(tuning.plan, strict)
     with ExitStack() as stack:
@@ -137,7 +142,8 @@ def check_graph(
     tuning = _Tuning(source, recipe, plan, masks, None, False)
     tuning.open(data, labels, None, ())
     with tempfile.TemporaryDirectory(prefix="onnxsparse-") as room:
-        made = tuning.built(tuning.first_spec(), room, check=True)
+        sparsers = dict.fromkeys(tuning.planned, recipe.only(Pruning).sparser)
+        made = tuning.built(tuning.first_spec().with_sparsers(sparsers), room, check=True)
     return {**made, "names": {tag: one.name for tag, one in tuning.tags.items()}}
 
 
@@ -163,17 +169,32 @@ class _Tuning:
         self.target = target_of(output, source, overwrite)
         self.overwrite, self.recipe, self.source = overwrite, recipe, source
         self.engine, self.chosen = "auto", ""
-        if self.target is not None:
-            check_target(recipe_path(self.target), overwrite)
         self.model = Model.open(source)
         self.training, self.objective = recipe.only(Training), recipe.only(Objective)
         self.plan, self.notes = planned(
             self.model, plan, masks, _options(recipe.only(Pruning), plan, masks, self.training)
         )
+        _demand_output(self.model, self.objective.output)
         self.tags = trainables(self.model, self.plan, self.training.train_bn)
         by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
         rows = {by_tensor.get(row.weight.tensor): row for row in self.plan.planned}
         self.planned = {tag: row for tag, row in rows.items() if tag is not None}
+
+    def keep_apart(self, overwrite: bool, resume: bool, inputs: Mapping[str, Any]) -> None:
+        """Say now what would be in the way of the result, and that it would replace what it is made from.
+
+        A run that goes on may replace what it wrote itself: then its recipe lies beside.
+        """
+        if self.target is None:
+            return
+        own = resume and _holds(recipe_path(self.target), self.recipe.to_yaml())
+        for path in (self.target, *beside(self.target)):
+            check_target(path, overwrite or own)
+            for name, value in inputs.items():
+                if isinstance(value, (str, os.PathLike)) and _covers(os.fspath(value), path):
+                    raise OutputError(f"{path} would replace what --{name} names; choose another name for the result")
+        if any(os.path.realpath(path) in map(os.path.realpath, self.model.inputs) for path in beside(self.target)):
+            raise OutputError(f"a file beside {self.target} would replace one of the model; choose another name")
 
     # -- data
 
@@ -206,7 +227,7 @@ class _Tuning:
         return Job(
             self.recipe.modifiers,
             self.first_spec(),
-            lambda spec: self._engine(spec, room, check),
+            lambda spec: self._begun(self._engine(spec, room, check)),
             self.feeding,
             self.planned,
             self.plan.rule.score,
@@ -225,6 +246,11 @@ class _Tuning:
             f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in self.planned.items()
         )
         return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows)
+
+    def _begun(self, engine: Engine) -> Engine:
+        if self.measure is not None:
+            self.measure.begin(engine)
+        return engine
 
     def _engine(self, spec: Spec, room: str, check: bool) -> Engine:
         """The engine that was asked for; by default the first that takes the model."""
@@ -279,12 +305,9 @@ class _Tuning:
         )
         report = replace(report, command="finetune", details=_details(outcome, self.recipe))
         record(self.model, self.plan)
-        result = finish(self.model, report, self.target, self.overwrite, self.plan)
-        if self.target is not None:
-            write_text(recipe_path(self.target), self.recipe.to_yaml(), True)
-            names = [os.path.basename(_beside(self.target, end)) for end in (".history.json", ".history.csv")]
-            outcome.history.write(self.target, lambda path, text: write_text(path, text, True), names)
-        return result
+        texts = (self.recipe.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
+        more = dict(zip(beside(self.target), texts)) if self.target is not None else {}
+        return finish(self.model, report, self.target, self.overwrite, self.plan, more)
 
     def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
         notes = [*self.notes, *outcome.notes]
@@ -306,6 +329,9 @@ class _Measure:
         self._data, self._batch = data, batch
         chosen = list(metrics) or (["accuracy", "top-5", "distance"] if data.has_labels else ["distance"])
         self._metrics = [_metric(one) for one in chosen]
+        for metric in self._metrics:
+            if "labels" in metric.needs and not data.has_labels:
+                raise OptionError(f"--metric {metric.text} needs labels, and {data.called} has none")
 
     def __call__(self, engine: Engine) -> dict[str, float]:
         """Figures of the model in training."""
@@ -315,10 +341,17 @@ class _Measure:
         """Figures of the dense model."""
         return self._measured(engine, engine.dense)
 
-    def _measured(self, engine: Engine, run: Callable[[Batch], dict[str, Any]]) -> dict[str, float]:
+    def begin(self, engine: Engine) -> None:
+        """Measure one batch, so that what is wrong with a metric is said before training starts."""
+        self._measured(engine, engine.dense, self._batch)
+
+    def _measured(
+        self, engine: Engine, run: Callable[[Batch], dict[str, Any]], limit: int | None = None
+    ) -> dict[str, float]:
         meters: list[Meter] = [metric.meter() for metric in self._metrics]
-        for start in range(0, self._data.count, self._batch):
-            rows = np.arange(start, min(start + self._batch, self._data.count))
+        count = min(self._data.count, limit or self._data.count)
+        for start in range(0, count, self._batch):
+            rows = np.arange(start, min(start + self._batch, count))
             arrays = self._data.take(np.resize(rows, self._batch) if len(rows) < self._batch else rows)
             outputs = run(Batch(arrays))
             dense = engine.dense(Batch(arrays))
@@ -399,12 +432,33 @@ def _folder_of(spec: Spec, room: str) -> str:
     return os.path.join(room, f"graph-{spec.digest()}")
 
 
+def beside(target: str) -> list[str]:
+    """What is written beside a result: the recipe, and the history twice."""
+    return [os.path.splitext(target)[0] + ending for ending in (".recipe.yaml", ".history.json", ".history.csv")]
+
+
 def recipe_path(target: str) -> str:
-    return _beside(target, ".recipe.yaml")
+    return beside(target)[0]
 
 
-def _beside(target: str, ending: str) -> str:
-    return os.path.splitext(target)[0] + ending
+def _holds(path: str, text: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read() == text
+    except (OSError, ValueError):
+        return False
+
+
+def _covers(given: str, path: str) -> bool:
+    """Whether a path is the given file, or in the given folder."""
+    ours, theirs = os.path.realpath(path), os.path.realpath(given)
+    return ours == theirs or (os.path.isdir(theirs) and os.path.dirname(ours) == theirs and os.path.exists(ours))
+
+
+def _demand_output(model: Model, wanted: str) -> None:
+    names = [value.name for value in model.proto.graph.output]
+    if wanted and wanted not in names:
+        raise OptionError(f"the model has no output {wanted!r:.60}{nearest(wanted, names)}")
 
 
 def _called(source: Source) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.cli import arguments as shared
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, StoppedError
 
 if TYPE_CHECKING:
     from onnxsparse.recipes import Recipe
@@ -98,7 +101,8 @@ def run(arguments: Namespace) -> int:
     from onnxsparse.recipes import Recipe
     from onnxsparse.recipes.flags import FLAGS, recipe_of
 
-    file = Recipe.load(arguments.recipe) if arguments.recipe else None
+    _demand_paths(arguments)
+    file = None if arguments.recipe is None else Recipe.load(arguments.recipe)
     flags = {name: getattr(arguments, name) for name in FLAGS if hasattr(arguments, name)}
     recipe = recipe_of(flags, file)
     if arguments.verbose:
@@ -112,7 +116,7 @@ def run(arguments: Namespace) -> int:
     from onnxsparse.cli.finish import finish
     from onnxsparse.cli.training_progress import training_progress
 
-    with training_progress(arguments) as watch:
+    with training_progress(arguments) as watch, _interruptible(arguments):
         result = finetune(
             arguments.model,
             data=arguments.data,
@@ -131,6 +135,31 @@ def run(arguments: Namespace) -> int:
             watch=watch,
         )
     return finish(result.report, arguments)
+
+
+def _demand_paths(arguments: Namespace) -> None:
+    """Paths that are empty, and a report that would replace what is written beside the model."""
+    for name in ("data", "eval_data", "checkpoint", "recipe", "output"):
+        if getattr(arguments, name) == "":
+            raise OptionError(f"--{name.replace('_', '-')} is empty; name a file or folder")
+    if arguments.json and arguments.output:
+        from onnxsparse.finetuning import beside
+
+        if os.path.realpath(arguments.json) in map(os.path.realpath, beside(arguments.output)):
+            raise OptionError(f"--json {arguments.json} is what finetune itself writes beside OUT; choose another name")
+
+
+@contextmanager
+def _interruptible(arguments: Namespace) -> Iterator[None]:
+    """What an interrupted run leaves, in words."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(
+            f"interrupted; go on with --checkpoint {arguments.checkpoint} --resume"
+            if arguments.checkpoint
+            else "interrupted; nothing was kept (with --checkpoint DIR the state would be)"
+        ) from None
 
 
 def _check(arguments: Namespace, recipe: Recipe) -> int:

@@ -28,6 +28,8 @@ def check_target(path: str, overwrite: bool) -> None:
         raise OutputError(f"{path} is a folder; name the file to write")
     if not os.path.isdir(folder):
         raise OutputError(f"the folder {folder} does not exist; make it first")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"the folder {folder} cannot be written to; choose another one")
     if os.path.lexists(path) and not overwrite:
         raise OutputError(f"{path} exists; choose another name or pass --overwrite")
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):

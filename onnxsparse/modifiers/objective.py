@@ -35,9 +35,8 @@ class Objective(Modifier):
     def __post_init__(self) -> None:
         if self.loss not in (*TASKS, *DISTILLATIONS):
             known = (*DISTILLATIONS, *TASKS)
-            raise OptionError(
-                f"--loss does not know {self.loss!r:.40}{nearest(self.loss, known) or f' (known: {known})'}"
-            )
+            hint = nearest(self.loss, known) or f" (known: {', '.join(known)})"
+            raise OptionError(f"--loss does not know {self.loss!r:.40}{hint}")
         if self.distillation not in DISTILLATIONS:
             raise OptionError(f"distillation is one of {', '.join(DISTILLATIONS)}, not {self.distillation!r:.40}")
         if self.hardness is not None and not 0 <= self.hardness <= 1:

@@ -8,6 +8,10 @@ from torch.nn import functional
 from onnxsparse.engines.torch.operators.values import Ints, Tensor, along, ints
 from onnxsparse.engines.torch.operators.windows import Window, padded, window
 
+# by the number of spatial axes; torch.convolution takes any, but not the types of autocast
+_FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_BACKWARD = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+
 
 def Conv(
     X: Tensor,
@@ -25,8 +29,7 @@ def Conv(
     if not place.symmetric or min(place.before, default=0) < 0:
         X = padded(X, place.before, place.after)
         place = window((), place.kernel, strides, dilations, None, "NOTSET")
-    none = [0] * len(place.kernel)
-    return torch.convolution(X, W, B, place.strides, place.before, place.dilations, False, none, group)
+    return _FORWARD[len(place.kernel)](X, W, B, place.strides, place.before, place.dilations, group)
 
 
 def ConvTranspose(
@@ -48,11 +51,11 @@ def ConvTranspose(
     more = output_padding or [0] * len(place.kernel)
     if auto_pad != "NOTSET" or output_shape:
         place = _fitted(place, tuple(X.shape[2:]), more, output_shape, auto_pad)
-    none = [0] * len(place.kernel)
+    turned = _BACKWARD[len(place.kernel)]
     simple = place.symmetric and min(place.before) >= 0
     if simple and all(size < stride for size, stride in zip(more, place.strides)):
-        return torch.convolution(X, W, B, place.strides, place.before, place.dilations, True, more, group)
-    whole = torch.convolution(X, W, None, place.strides, none, place.dilations, True, none, group)
+        return turned(X, W, B, place.strides, place.before, more, group, place.dilations)
+    whole = turned(X, W, None, place.strides, 0, 0, group, place.dilations)
     cut = tuple(extra - size for extra, size in zip(more, place.after))
     Y = padded(whole, tuple(-size for size in place.before), cut)
     return Y if B is None else Y + along(B, 1, Y.dim())

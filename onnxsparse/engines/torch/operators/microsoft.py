@@ -162,7 +162,7 @@ def SkipLayerNormalization(
 ) -> Outputs:
     """The result, its mean and inverse deviation, and the sum that went in."""
     total = input + skip if bias is None else input + skip + bias
-    return (*LayerNormalization(total, gamma, beta, epsilon=epsilon), total)
+    return (*LayerNormalization(total, gamma, beta, epsilon=epsilon, outputs=3), total)
 
 
 def SimplifiedLayerNormalization(

@@ -40,12 +40,17 @@ from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import Container
 
 
-def to_module(source: Source, *, train_bn: bool = False) -> Any:
+def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
     """The model as a trainable module; `train_bn` lets batch normalizations follow the statistics of the batches."""
     torch()
-    model = Model.over(source) if isinstance(source, ModelProto) else Model.open(source)
+    model = source if isinstance(source, Model) else _opened(source)
     demand_support(model.proto)
     return Conversion(model, train_bn).module()
+
+
+def _opened(source: Source) -> Model:
+    """To read only: a ModelProto of the caller's is not copied."""
+    return Model.over(source) if isinstance(source, ModelProto) else Model.open(source)
 
 
 @dataclass(eq=False)

@@ -309,6 +309,27 @@ def test_a_module_can_be_copied_saved_printed_and_filled() -> None:
     assert [node.meta["onnx"][0] for node in module.graph.nodes if "onnx" in node.meta] == ["Gemm", "Relu", "MatMul"]
 
 
+def test_it_runs_in_mixed_precision() -> None:
+    nodes = [
+        make_node("Conv", ["x", "k", "b"], ["c"], pads=[1, 1]),
+        make_node("ConvTranspose", ["c", "t"], ["u"], strides=[2]),
+        make_node("Transpose", ["u"], ["s"], perm=[2, 0, 1]),
+        make_node("LSTM", ["s", "w", "r"], ["l"], hidden_size=3),
+        make_node("Squeeze", ["l", "one"], ["f"]),
+        make_node("LayerNormalization", ["f", "scale"], ["n"]),
+        make_node("MatMul", ["n", "m"], ["y"]),
+    ]
+    stored = {"k": numbers(4, 2, 3), "b": numbers(4), "t": numbers(4, 5, 2), "w": numbers(1, 12, 5),
+              "r": numbers(1, 12, 3), "one": np.array([1]), "scale": numbers(3), "m": numbers(3, 6)}  # fmt: skip
+    feeds = {"x": numbers(2, 2, 7)}
+    module = assert_same(model(nodes, feeds, stored), feeds)
+    with torch.autocast("cpu", torch.bfloat16):
+        (y,) = apply(module, feeds)
+    assert y.dtype == torch.bfloat16
+    y.float().sum().backward()
+    assert all(one.grad is not None for one in module.parameters())
+
+
 def test_every_operator_that_is_not_known_is_named_before_anything_runs() -> None:
     inside = graph([make_node("StringNormalizer", ["x"], ["t"], name="low")], [], ["t"])
     other = graph([make_node("Identity", ["x"], ["o"])], [], ["o"])

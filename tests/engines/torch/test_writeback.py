@@ -121,6 +121,14 @@ def test_masks_of_torch_and_wrappers_are_seen_through() -> None:
     assert int((numpy_helper.to_array(back.graph.initializer[0]) == 0).sum()) == 10
 
 
+def test_a_model_that_is_open_gets_edits(digits_cnn: Path) -> None:
+    opened = osp.load(digits_cnn)
+    module = trained(to_module(opened))
+    assert write_back(module, opened) is None
+    again = to_module(opened.take_proto())
+    assert all(torch.equal(one, other) for one, other in zip(module.parameters(), again.parameters()))
+
+
 def test_another_model_or_module_is_refused() -> None:
     proto = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 5)})
     other = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 6)})

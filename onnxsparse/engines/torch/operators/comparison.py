@@ -59,6 +59,10 @@ def BitwiseNot(X: Tensor) -> Tensor:
     return torch.bitwise_not(X)
 
 
+def BitShift(X: Tensor, Y: Tensor, *, direction: str) -> Tensor:
+    return torch.bitwise_left_shift(X, Y) if direction == "LEFT" else torch.bitwise_right_shift(X, Y)
+
+
 def IsNaN(X: Tensor) -> Tensor:
     return torch.isnan(X)
 

@@ -30,8 +30,8 @@ def write_back(
 ) -> ModelProto | None:
     """The model that `module` was made from, with the module's numbers: written to `output`, else returned.
 
-    Nothing but the numbers changes: names, order, storage and metadata are those of `source`, which stays as it is. In a
-    Model that the caller opened they become edits, and nothing is returned.
+    Nothing but the numbers changes: names, order, storage and metadata are those of `source`, which stays as it is.
+    In a Model that the caller opened they become edits, and nothing is returned.
     """
     model = source if isinstance(source, Model) else Model.open(source)
     writeback.write_back(module, model)

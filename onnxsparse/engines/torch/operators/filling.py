@@ -13,6 +13,19 @@ def ConstantOfShape(input: Tensor, *, value: Tensor | None = None) -> Tensor:
     return value.reshape(()).to(input.device).expand(ints(input)).clone()
 
 
+def ConstantFill(
+    input: Tensor,
+    *,
+    dtype: int = 1,
+    extra_shape: list[int] | None = None,
+    input_as_shape: int = 0,
+    value: float = 0.0,
+) -> Tensor:
+    """What torch wrote for ConstantOfShape before there was one."""
+    shape = ints(input) if input_as_shape else list(input.shape)
+    return torch.full([*shape, *(extra_shape or [])], value, dtype=DTYPES[dtype], device=input.device)
+
+
 def Range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
     first, last, step = start.item(), limit.item(), delta.item()
     count = max(-int((first - last) // step), 0) if step else 0

@@ -3,16 +3,19 @@ PYTHON ?= python3
 VENV ?= .venv
 # The engine that trains brings an older onnxruntime and cannot live beside the newest one: a second environment has that.
 PLAIN ?= $(VENV)-runtime
+# torch is large: its tests have an environment of their own, beside the engine that trains where there is one.
+TORCH ?= $(VENV)-torch
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: help demo test test-venv test-runtime test-all lint bench clean
+.PHONY: help demo test test-venv test-runtime test-torch test-all lint bench clean
 
 help:
 	@echo "make demo          install and prune a small trained network, with its accuracy before and after"
 	@echo "make test          install and run the tests, with the engine that trains and with the newest onnxruntime"
 	@echo "make test-venv     the first half: the tests in $(VENV)"
 	@echo "make test-runtime  the second half: the tests in $(PLAIN)"
+	@echo "make test-torch    the tests that need torch, in $(TORCH)"
 	@echo "make test-all      the slow tests and those that download models, too"
 	@echo "make lint          ruff and mypy"
 	@echo "make bench         time and memory, file to file"
@@ -40,6 +43,10 @@ $(PLAIN)/.test: $(PLAIN)/pyvenv.cfg $(PINS)
 	$(PLAIN)/bin/python $(PIP) --editable '.[runtime,test]'
 	@touch $@
 
+$(TORCH)/.test: $(TORCH)/pyvenv.cfg $(VENV)/.engine $(PINS)
+	$(TORCH)/bin/python $(PIP) --editable ".[$$(cat $(VENV)/.engine),torch,test]"
+	@touch $@
+
 demo: $(VENV)/.demo
 	$(VENV)/bin/python tools/demo.py
 
@@ -52,6 +59,9 @@ test-venv: $(VENV)/.dev
 
 test-runtime: $(PLAIN)/.test
 	$(PLAIN)/bin/python -m pytest
+
+test-torch: $(TORCH)/.test
+	$(TORCH)/bin/python -m pytest tests/engines/torch
 
 test-all: $(VENV)/.dev $(PLAIN)/.test
 	$(VENV)/bin/python -m pytest -m ''
@@ -66,4 +76,4 @@ bench: $(VENV)/.dev
 	$(VENV)/bin/python tools/bench_files.py
 
 clean:
-	rm -rf $(VENV) $(PLAIN) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PLAIN) $(TORCH) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -107,5 +107,12 @@ def _statistics(draft: Draft, wanted: bool = True) -> set[Any]:
     """The running means and variances that batch normalizations change while they train."""
     modules = (node for node in draft.graph.nodes if node.op == "call_module")
     plain = [node for node in modules if not draft.children[node.target].drafts]
-    targets = [one.target for node in plain for one in node.args[3:5] if one.op == "get_attr"]
-    return {draft.tensors[target] for target in targets} if wanted else set()
+    read = [_source(one) for node in plain for one in node.args[3:5]]
+    return {draft.tensors[one.target] for one in read if one.op == "get_attr"} if wanted else set()
+
+
+def _source(node: Any) -> Any:
+    """What exporters put behind Identity, where several tensors have the same numbers."""
+    while node.op == "call_function" and getattr(node.target, "__name__", "") == "Identity":
+        node = node.args[0]
+    return node

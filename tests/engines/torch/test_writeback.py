@@ -102,7 +102,8 @@ def test_bfloat16_is_kept_bit_for_bit() -> None:
 def test_statistics_come_back_where_they_were_followed() -> None:
     feeds = {"x": numbers(4, 3, 5, 5)}
     stored = {"s": numbers(3), "b": numbers(3), "m": numbers(3), "v": np.float32([1, 2, 3])}
-    proto = model([make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])], feeds, stored)
+    nodes = [make_node("Identity", ["m"], ["i"]), make_node("BatchNormalization", ["x", "s", "b", "i", "v"], ["y"])]
+    proto = model(nodes, feeds, stored)
     module = to_module(proto, train_bn=True)
     apply(module, feeds)
     back = write_back(module, proto)

@@ -5,6 +5,8 @@
 2. The newest one whose every byte is right counts; damaged ones are passed over.
 3. A second checkpoint of the same step is a folder `step-00000012-2`: nothing that is whole is ever written over.
 4. What killed writers leave is removed by the next one. A writer that lives holds a lock on its file.
+5. A folder is ours when it bears our mark or holds a checkpoint; any other that is not empty is refused. Even in ours,
+   what was not written here is never removed: it goes file by file, and only what a checkpoint is made of.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from onnxsparse.checkpoints.manifest import ARRAYS, MANIFEST, DamageError, Manifest, placed
+from onnxsparse.checkpoints.manifest import ARRAYS, MANIFEST, DamageError, Manifest, is_sealed, placed
 from onnxsparse.checkpoints.reading import BLOCK, Checkpoint, open_checkpoint
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.values import Array
@@ -35,6 +36,10 @@ except ImportError:  # Windows, which does not remove what somebody has open
 
 STEP = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 WRITING, REMOVED = ".writing-", ".removed-"
+PASSING = re.compile(rf"({re.escape(WRITING)}|{re.escape(REMOVED)})[0-9a-f]{{16}}")
+MARK = ".onnxsparse"
+BARE = {MARK, ".DS_Store", ".gitignore", ".gitkeep", ".keep", "lost+found"}
+"""What makes a folder ours, or no less empty."""
 LOCKING, PATIENCE = 1.0, 3600.0
 """Seconds that a writer has to lock its file, and after which one without a lock is taken for dead."""
 
@@ -45,7 +50,7 @@ def save(folder: str, step: int, arrays: Mapping[str, Array], facts: Mapping[str
     places = placed(plain)
     earlier = None
     try:
-        os.makedirs(folder, exist_ok=True)
+        _claim(folder)
         _tidy(folder)
         earlier = [path for path in _paths(folder) if _step_of(path)[0] == step]
         with _staged(folder) as staging:
@@ -64,6 +69,25 @@ def save(folder: str, step: int, arrays: Mapping[str, Array], facts: Mapping[str
     for old in earlier:
         _remove(old)
     return path
+
+
+def claim(folder: str) -> None:
+    """Make a folder ours, so that it can be written to and tidied; one with other things in it is refused."""
+    try:
+        _claim(folder)
+    except OSError as error:
+        raise OutputError(f"cannot write a checkpoint to {folder}: {error.strerror or error}") from error
+
+
+def _claim(folder: str) -> None:
+    os.makedirs(folder, exist_ok=True)
+    names = os.listdir(folder)
+    if MARK in names:
+        return
+    if not BARE.issuperset(names) and not any(map(_is_sealed, _paths(folder))):
+        raise OptionError(f"{folder} holds other things than checkpoints; name a new folder, or an empty one, for them")
+    with suppress(FileExistsError):  # another writer was as quick
+        open(os.path.join(folder, MARK), "xb").close()
 
 
 def newest(folder: str, notes: list[str] | None = None) -> Checkpoint | None:
@@ -92,7 +116,7 @@ def clean(folder: str, keep: int = 2) -> None:
     for path in _paths(folder):
         if _looks_whole(path) and whole < max(keep, 1):
             whole += 1
-        else:
+        elif _is_ours(path):
             _remove(path)
     _tidy(folder)
 
@@ -139,7 +163,7 @@ def _staged(folder: str) -> Iterator[str]:
     try:
         yield staging
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        _discard(staging)
 
 
 @contextmanager
@@ -207,21 +231,52 @@ def _rename(staging: str, folder: str, step: int) -> str:
 # -- removing
 
 
+def _is_ours(path: str) -> bool:
+    """Whether a folder is a checkpoint, whole or not: it holds nothing else, and both files or a sealed manifest."""
+    names = _names(path)
+    return names <= {ARRAYS, MANIFEST} and (len(names) == 2 or _is_sealed(path))
+
+
+def _is_sealed(path: str) -> bool:
+    with suppress(OSError), open(os.path.join(path, MANIFEST), "rb") as file:
+        return is_sealed(file.read())
+    return False
+
+
+def _names(path: str) -> set[str]:
+    """What a folder holds; of a link or a file, that it is none."""
+    if os.path.islink(path):
+        return {""}
+    try:
+        return set(os.listdir(path))
+    except OSError:
+        return {""}
+
+
 def _remove(path: str) -> None:
     """Take the name away first: a checkpoint that is half removed is none."""
     gone = os.path.join(os.path.dirname(path), REMOVED + secrets.token_hex(8))
     with suppress(OSError):
         os.rename(path, gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        _discard(gone)
+
+
+def _discard(path: str) -> None:
+    """Remove a folder of ours, file by file: what else came into it meanwhile stays."""
+    for name in (MANIFEST, ARRAYS):
+        with suppress(OSError):
+            os.unlink(os.path.join(path, name))
+    with suppress(OSError):
+        os.rmdir(path)
 
 
 def _tidy(folder: str) -> None:
     """Remove what killed writers left."""
     with suppress(OSError):
-        for name in os.listdir(folder):
+        for name in filter(PASSING.fullmatch, os.listdir(folder)):
             path = os.path.join(folder, name)
-            if name.startswith(REMOVED) or (name.startswith(WRITING) and _is_left(path)):
-                shutil.rmtree(path, ignore_errors=True)
+            if _names(path) <= {ARRAYS, MANIFEST} and (name.startswith(REMOVED) or _is_left(path)):
+                _discard(path)
 
 
 def _is_left(staging: str) -> bool:

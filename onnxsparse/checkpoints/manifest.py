@@ -106,6 +106,15 @@ def placed(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Place]:
     return places
 
 
+def is_sealed(data: bytes) -> bool:
+    """Whether this is a manifest of a checkpoint, of whatever version."""
+    try:
+        content = json.loads(data)
+        return bool(content.pop("sha256") == _digest(content))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
 def _digest(content: Mapping[str, Any]) -> str:
     """Of the content in one fixed spelling, so that no bit of it can change unseen."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -55,6 +55,7 @@ class Saves:
         folder = self._job.folder
         if folder is None:
             return None
+        checkpoints.claim(folder)
         found = checkpoints.newest(folder, notes)
         if found is None:
             if self._job.resume:

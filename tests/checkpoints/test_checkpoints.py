@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from onnxsparse.checkpoints import clean, newest, save
+from onnxsparse.checkpoints import claim, clean, newest, save
 from onnxsparse.checkpoints import folder as writing
 from onnxsparse.errors import OptionError, OutputError
 
@@ -41,7 +41,8 @@ DTYPES = st.sampled_from(
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir())
+    """All but the mark that makes the folder one of checkpoints."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name != writing.MARK)
 
 
 def same(found, wanted) -> bool:
@@ -229,19 +230,74 @@ def leftover(folder: Path, name: str, age: float) -> Path:
 
 
 def test_what_killed_writers_leave_is_removed(tmp_path: Path) -> None:
-    leftover(tmp_path, ".writing-1", 10)
-    leftover(tmp_path, ".removed-2", 0)
+    claim(str(tmp_path))
+    leftover(tmp_path, f".writing-{1:016x}", 10)
+    leftover(tmp_path, f".removed-{2:016x}", 0)
     save(str(tmp_path), 1, ARRAYS, {})
     assert names(tmp_path) == ["step-00000001"]
 
 
 def test_writers_that_live_are_left_alone(tmp_path: Path) -> None:
     fcntl = pytest.importorskip("fcntl")
-    with open(leftover(tmp_path, ".writing-1", 10) / "arrays.bin") as file:
+    living = [f".writing-{number:016x}" for number in (1, 2)]
+    with open(leftover(tmp_path, living[0], 10) / "arrays.bin") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        os.mkdir(tmp_path / ".writing-2")
+        os.mkdir(tmp_path / living[1])
         clean(str(tmp_path))
-        assert names(tmp_path) == [".writing-1", ".writing-2"]
+        assert names(tmp_path) == living
+
+
+FOREIGN = ("step-00000099/my.txt", "step-00000098/manifest.json", ".removed-x/f", ".writing-notes/", "step-00000097/")
+
+
+def foreign(folder: Path) -> list[str]:
+    """Things of somebody else that are called like ours."""
+    for name in FOREIGN:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).mkdir() if name.endswith("/") else (folder / name).write_text("{}")
+    leftover(folder, f".removed-{7:016x}", 9999)
+    (folder / f".removed-{7:016x}" / "more").write_text("mine")
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    before = foreign(tmp_path)
+    for call in (claim, lambda folder: save(folder, 1, ARRAYS, {})):
+        with pytest.raises(OptionError, match="holds other things than checkpoints"):
+            call(str(tmp_path))
+    clean(str(tmp_path))
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == before
+
+
+def test_what_is_not_ours_is_never_removed(tmp_path: Path) -> None:
+    claim(str(tmp_path))
+    before = foreign(tmp_path)
+    for step in range(4):
+        save(str(tmp_path), step, ARRAYS, {})
+        clean(str(tmp_path), keep=1)
+    after = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    files = {f"step-00000003/{name}" for name in ("arrays.bin", "manifest.json")}
+    assert after == {*before, "step-00000003", *files}
+
+
+def test_folders_that_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / ".gitkeep").write_text("")
+    claim(str(tmp_path))
+    claim(str(tmp_path / "new" / "deep"))
+    save(str(tmp_path / "old"), 1, ARRAYS, {})
+    (tmp_path / "old" / writing.MARK).unlink()
+    (tmp_path / "old" / "notes.txt").write_text("mine")
+    claim(str(tmp_path / "old"))
+    assert names(tmp_path / "old") == ["notes.txt", "step-00000001"]
+
+
+def test_a_link_to_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    save(str(tmp_path / "other"), 1, ARRAYS, {})
+    save(str(tmp_path / "own"), 5, ARRAYS, {})
+    os.symlink(tmp_path / "other" / "step-00000001", tmp_path / "own" / "step-00000001")
+    clean(str(tmp_path / "own"), keep=1)
+    assert names(tmp_path / "own") == ["step-00000001", "step-00000005"]
+    assert names(tmp_path / "other") == ["step-00000001"]
 
 
 # -- writers that fail
@@ -344,7 +400,7 @@ def test_killed_at_any_moment_the_newest_is_whole(tmp_path: Path, repository: Pa
             os.utime(path, (0, 0))
         clean(str(folder))
         assert len(names(folder)) <= 2
-        assert not list(folder.glob(".*"))
+        assert [path.name for path in folder.glob(".*")] == [writing.MARK]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")

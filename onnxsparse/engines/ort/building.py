@@ -1,35 +1,41 @@
 """Having a training graph built: the worker runs apart, so that a crash of the engine is an error and not the end.
 
-1. A folder that holds a graph of the same job is used again: a resumed run trains the very same graph.
-2. Where the engine dies, the operator it dies of is looked for, and the graph is cut there.
+1. A folder that holds a graph of the same job and samples is used again: a resumed run trains the very same graph.
+2. A graph of which a byte is not what it was is made anew, with a note.
+3. Where the engine dies, the operator it dies of is looked for, and the graph is cut there.
 """
 
 from __future__ import annotations
 
+import errno
 import glob
+import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto
 
 import onnxsparse
-from onnxsparse.engines.ort import culprit, library
+from onnxsparse.engines.ort import culprit, library, worker
 from onnxsparse.engines.ort.culprit import Culprit
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OutputError
 from onnxsparse.values import Array
 
 MANIFEST, ERROR = "manifest.json", "error.json"
+SEAL, BLOCK = "seal", 1 << 20
 WAY_OUT = "try --engine torch, or leave out the part of the model it comes from"
 CUTS = 3
 """Operators at most that a graph is cut at because the engine died of them."""
 WANT_OF_MEMORY = -9
+LEAST_SPACE = 1 << 16
+"""Bytes below which a disk is full."""
 MAKING = ".making-"
 _DEATHS = {-11: "SIGSEGV", -8: "SIGFPE", -6: "abort", -4: "SIGILL", -9: "killed, perhaps for want of memory"}
 
@@ -39,22 +45,69 @@ def build(
 ) -> dict[str, Any]:
     """Make and prove the graph of a job in `folder`, unless it is there; returns what is known of it."""
     library.training()
-    digest = spec.digest(origin, onnxsparse.__version__)
+    digest = spec.digest(origin, onnxsparse.__version__, _of_samples(samples))
     known = manifest(folder)
-    if known is not None and known.get("digest") == digest and not check:
+    damage = "" if check or not os.path.isdir(folder) else _damage(folder, known)
+    if known is not None and known.get("digest") == digest and not check and not damage:
         return known
-    # Made beside its place: where this process is killed, its worker lives on for a while, and may write.
+    with _room(folder) as room:
+        made = {**_made(room, spec, model, samples, check), "digest": digest}
+        made["files"] = {name: _of_file(os.path.join(room, name)) for name in sorted({*os.listdir(room)} - {MANIFEST})}
+        made[SEAL] = _seal(made)
+        _mark(room, made)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.rename(room, folder)
+    note = f"the training graph in {folder} was damaged ({damage}) and was made anew"
+    return {**made, "notes": [*made["notes"], note]} if damage else made
+
+
+@contextmanager
+def _room(folder: str) -> Iterator[str]:
+    """A place beside a folder: a worker that outlives this process writes into nothing that counts."""
     for left in glob.glob(f"{glob.escape(folder)}{MAKING}*"):
         shutil.rmtree(left, ignore_errors=True)
     room = f"{folder}{MAKING}{os.getpid()}"
     try:
-        made = {**_made(room, spec, model, samples, check), "digest": digest}
-        _mark(room, made)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.rename(room, folder)
+        yield room
+    except OSError as error:
+        raise OutputError(f"cannot write the training graph to {folder}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(room, ignore_errors=True)
-    return made
+
+
+def _of_samples(samples: Mapping[str, Array]) -> str:
+    """A digest of what a graph is proven and scaled with."""
+    found = hashlib.sha256()
+    for name, array in sorted(samples.items()):
+        found.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def _of_file(path: str) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(BLOCK), b""):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _seal(known: Mapping[str, Any]) -> str:
+    plain = {name: value for name, value in known.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _damage(folder: str, known: Mapping[str, Any] | None) -> str:
+    """What is not as it was written; '' where all is."""
+    if known is None or known.get(SEAL) != _seal(known):
+        return f"{MANIFEST} has changed"
+    for name, digest in known["files"].items():
+        try:
+            if _of_file(os.path.join(folder, name)) != digest:
+                return f"{name} has changed"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return ""
 
 
 def _made(folder: str, spec: Spec, model: ModelProto, samples: Mapping[str, Array], check: bool) -> dict[str, Any]:
@@ -70,7 +123,7 @@ def _made(folder: str, spec: Spec, model: ModelProto, samples: Mapping[str, Arra
         if found is None or found in deadly or len(deadly) == CUTS:
             raise _failure(folder, status, found)
         deadly.append(found)
-    for name in ("model.onnx", "samples.npz", culprit.MODEL, culprit.FEED, culprit.NAMES):
+    for name in ("model.onnx", "samples.npz", "job.json", "log", "stage", culprit.MODEL, culprit.FEED, culprit.NAMES):
         os.unlink(os.path.join(folder, name))
     return {**made, "notes": [*made["notes"], *map(_cut_note, deadly)]}
 
@@ -87,7 +140,7 @@ def manifest(folder: str) -> dict[str, Any] | None:
 
 def _died_of(folder: str, status: int) -> Culprit | None:
     """The operator that the engine died of, where it did."""
-    if status in (0, 1, WANT_OF_MEMORY) or os.path.exists(os.path.join(folder, ERROR)):
+    if status in (0, 1, WANT_OF_MEMORY, worker.NO_SPACE) or os.path.exists(os.path.join(folder, ERROR)):
         return None
     return culprit.find(
         folder, lambda count: _work(folder, "culprit", os.path.abspath(folder), str(count)) not in (0, 1)
@@ -122,7 +175,7 @@ def _write_job(
         with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
             json.dump(job, file)
     except OSError as error:
-        raise OutputError(f"cannot write the training graph to {folder}: {error.strerror}") from error
+        raise OutputError(f"cannot write the training graph to {folder}: {error.strerror or error}") from error
     except ValueError as error:  # protobuf's word for more than 2 GB
         raise ModelError("the model is over 2 GB, more than the training engine takes; use --engine torch") from error
 
@@ -131,21 +184,12 @@ def _work(folder: str, module: str, *words: str) -> int:
     """Run a module of this folder as a worker; its noise goes to a file beside."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(onnxsparse.__file__)))
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", f"onnxsparse.engines.ort.{module}", *words]
-    with open(os.path.join(folder, "log"), "wb") as log:
-        worker = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs this
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-        )
-        try:
-            return worker.wait()
-        except BaseException:
-            worker.kill()
-            worker.wait()
-            raise
+    return worker.run([sys.executable, "-m", f"onnxsparse.engines.ort.{module}", *words], folder, path)
 
 
 def _failure(folder: str, status: int, found: Culprit | None) -> OnnxSparseError:
+    if _is_full(folder, status):
+        return OutputError(f"cannot write the training graph to {folder}: {os.strerror(errno.ENOSPC)}")
     try:
         with open(os.path.join(folder, ERROR), encoding="utf-8") as file:
             told = json.load(file)
@@ -156,6 +200,11 @@ def _failure(folder: str, status: int, found: Culprit | None) -> OnnxSparseError
     if told["ours"]:
         return ModelError(line)
     return ModelError(f"the training engine refuses this model while {_stage(folder)}: {line[:300]}; {WAY_OUT}")
+
+
+def _is_full(folder: str, status: int) -> bool:
+    """The engine itself does not say why it could not write."""
+    return status == worker.NO_SPACE or shutil.disk_usage(folder).free < LEAST_SPACE
 
 
 def _stage(folder: str) -> str:

@@ -26,6 +26,7 @@ from onnxsparse.engines.ort.generate import generate
 from onnxsparse.engines.ort.reach import reduce_to
 from onnxsparse.engines.ort.rewrites.rewrite import View, reads
 from onnxsparse.engines.ort.session import Session
+from onnxsparse.engines.ort.worker import follow_parent
 from onnxsparse.engines.ort.writer import Writer
 
 MODEL, FEED, NAMES = "assembled.onnx", "feed.npz", "assembled.json"
@@ -103,4 +104,5 @@ def _hold(model: ModelProto, nodes: Sequence[NodeProto], outputs: Sequence[Value
 
 
 if __name__ == "__main__":
+    follow_parent()
     attempt(sys.argv[1], int(sys.argv[2]))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
+from onnxsparse.engines.ort.refusals import LOOK, batch_of, told
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.stepping import stepping_of
 from onnxsparse.engines.ort.teacher import Teacher
@@ -41,8 +42,9 @@ class OrtEngine(Engine):
 
     def step(self, batch: Batch) -> float:
         losses = []
-        for feed in self._feeds(batch):
-            losses.append(self._session.step(feed))
+        for rows, feed in self._feeds(batch):
+            with told(f"train on {batch_of(rows)}", LOOK):
+                losses.append(self._session.step(feed))
             self._pieces += 1
         return float(np.mean(losses))
 
@@ -64,15 +66,16 @@ class OrtEngine(Engine):
 
     def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         losses, pieces = [], list[dict[str, Array]]()
-        for feed in self._feeds(batch):
-            loss, outputs = self._session.evaluate(feed)
+        for rows, feed in self._feeds(batch):
+            with told(f"measure on {batch_of(rows)}", LOOK):
+                loss, outputs = self._session.evaluate(feed)
             losses.append(loss)
             pieces.append({self._originals[name]: value for name, value in outputs.items()})
         return float(np.mean(losses)), _joined(pieces)
 
     def dense(self, batch: Batch) -> dict[str, Array]:
         names = list(self._originals)
-        pieces = [self._teacher.values(feed, names) for _, feed in self._inputs(batch)]
+        pieces = [self._teacher.values(feed, names, _rows(batch, places)) for places, feed in self._inputs(batch)]
         return {self._originals[name]: value for name, value in _joined(pieces).items()}
 
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
@@ -102,16 +105,16 @@ class OrtEngine(Engine):
             feed = {name: _piece(batch.arrays[name], places, count, dtype, shape) for name, dtype, shape in own}
             yield places, feed
 
-    def _feeds(self, batch: Batch) -> Iterator[dict[str, Array]]:
+    def _feeds(self, batch: Batch) -> Iterator[tuple[Array | None, dict[str, Array]]]:
         teacher, fed, labels = self._made["teacher"], self._made["fed"], self._made["labels"]
         for places, feed in self._inputs(batch):
-            rows = None if batch.rows is None else batch.rows[places]
+            rows = _rows(batch, places)
             dense = self._teacher.values(feed, self._asked, rows)
             feed.update({name: dense[name] for name in fed})
             feed.update({name: dense[signal] for signal, name in teacher.items()})
             if labels:
                 feed[labels] = np.ascontiguousarray(batch.arrays[LABELS][places])
-            yield feed
+            yield rows, feed
 
     @property
     def _asked(self) -> list[str]:
@@ -126,6 +129,11 @@ class OrtEngine(Engine):
             for places, feed in self._inputs(batch)
         )
         self._teacher.keep(count, self.batch, self._asked, feeds)
+
+
+def _rows(batch: Batch, places: Array) -> Array | None:
+    """The numbers that some samples of a batch have in the data."""
+    return None if batch.rows is None else batch.rows[places]
 
 
 def _piece(array: Array, rows: Array, count: int, dtype: str, shape: list[int]) -> Array:

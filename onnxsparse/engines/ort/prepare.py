@@ -20,6 +20,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from onnxsparse.engines.ort.batch import HALF_ROUNDING, ROUNDING, difference, widen
 from onnxsparse.engines.ort.branches import take_branches
+from onnxsparse.engines.ort.division import guard_divisions
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.fold import RANDOM, fold
 from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
@@ -70,6 +71,7 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
     given = Samples(model.graph, samples)
     draft = Draft(inline_functions(model))
     lower(draft)
+    guard_divisions(draft)
     runs = max(1, batch // given.unit)
     truth = _truth(draft.model, given, runs)
     _lift(draft, tags, given)

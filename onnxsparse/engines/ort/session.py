@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.refusals import LOAD, told
 from onnxsparse.values import Array
 
 
@@ -29,7 +30,7 @@ class Session:
     def open(self, checkpoint: str) -> None:
         """Begin with the numbers of a checkpoint of the engine's own."""
         training, folder = library.training(), self._folder
-        with library.quiet():
+        with told("load its graph", LOAD), library.quiet():
             self._state = training.api.CheckpointState.load_checkpoint(checkpoint)
             self._module = training.api.Module(
                 os.path.join(folder, "training_model.onnx"),
@@ -51,7 +52,7 @@ class Session:
 
     def optimizer(self, path: str) -> Any:
         """The engine's own optimizer over these weights."""
-        with library.quiet():
+        with told("load its optimizer", LOAD), library.quiet():
             return library.training().api.Optimizer(path, self._module)
 
     def hush(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.refusals import LOAD, LOOK, batch_of, told
 from onnxsparse.values import Array
 
 MOST_KEPT = 1 << 27
@@ -26,7 +27,7 @@ class Teacher:
 
     def __init__(self, folder: str) -> None:
         runtime = importlib.import_module("onnxruntime")
-        with library.quiet():
+        with told("load the dense model", LOAD), library.quiet():
             self._session = runtime.InferenceSession(
                 os.path.join(folder, "teacher.onnx"), library.options(), providers=["CPUExecutionProvider"]
             )
@@ -40,7 +41,8 @@ class Teacher:
             return {}
         if rows is not None and self._kept and all(name in self._kept for name in names):
             return {name: self._kept[name][rows] for name in names}
-        found: list[Any] = self._session.run(list(names), {name: feed[name] for name in self.inputs})
+        with told(f"run the dense model on {batch_of(rows)}", LOOK):
+            found: list[Any] = self._session.run(list(names), {name: feed[name] for name in self.inputs})
         return dict(zip(names, found))
 
     def keep(
@@ -52,8 +54,10 @@ class Teacher:
             return
         if sum(4 * count * int(np.prod(shape[1:])) for shape in shapes.values()) > MOST_KEPT:
             return
-        kept = {name: np.empty((count, *shape[1:]), np.float32) for name, shape in shapes.items()}
+        kept: dict[str, Array] = {}
         for rows, feed in feeds:
-            for name, value in self.values(feed, names).items():
+            for name, value in self.values(feed, names, rows).items():
+                if name not in kept:
+                    kept[name] = np.empty((count, *shapes[name][1:]), value.dtype)
                 kept[name][rows] = value
         self._kept = kept

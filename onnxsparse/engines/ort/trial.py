@@ -9,6 +9,7 @@ that whoever started it can tell what it died of.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.statistics import Statistics, train_statistics
+from onnxsparse.engines.ort.worker import NO_SPACE, follow_parent
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError
 from onnxsparse.values import Array
@@ -42,7 +44,8 @@ AT_REST = 1e-2
 """The largest loss of the dense model against itself."""
 WRONG = "the engine's gradients of this model are wrong: nothing can be trained; try --engine torch"
 SILENT = "no weight gets a gradient from these samples: are they what the model is made for?"
-LEAST_GROUPS, NAMED = 3, 8
+PRUNE = "`onnxsparse prune` prunes it without training"
+LEAST_GROUPS, NAMED, REASONS = 3, 8, 2
 PROVEN = 1 << 29
 """Elements of all values of a graph, up to which a proof tells tensors apart in several groups."""
 
@@ -98,6 +101,7 @@ class Trial:
         """Rewrite what the engine cannot differentiate, and cut the graph where that is not possible."""
         start = _plain(prepared)
         deadly: list[str] = []
+        prepared = cut(prepared)
         for _ in range(ROUNDS):
             self._stage("rewriting operators")
             trained = _trained(prepared) - self._statistics
@@ -129,10 +133,13 @@ class Trial:
         if prepared.weights and prepared.signals:
             return
         if not self.spec.trained:
-            raise ModelError("nothing in this model trains: it stores no weights as floats")
-        tag, reason = next(iter(prepared.unreached.items()), ("", "no output depends on any"))
-        name = f"'{self.spec.trained[tag]}': " if tag else ""
-        raise ModelError(f"no weight of this model can be trained ({name}{reason}); try --engine torch")
+            raise ModelError(f"nothing in this model trains: it stores no weights as floats of their own; {PRUNE}")
+        tags: dict[str, list[str]] = {}
+        for tag, reason in prepared.unreached.items():
+            tags.setdefault(reason, []).append(tag)
+        reasons = [f"{self._listed(same)}: {reason}" for reason, same in list(tags.items())[:REASONS]]
+        why = "; ".join(reasons) or "no output depends on any"
+        raise ModelError(f"no weight of this model can be trained ({why}); {PRUNE}, or try --engine torch")
 
     def _samples(self) -> dict[str, Array]:
         with np.load(self._at("samples.npz"), allow_pickle=False) as arrays:
@@ -259,10 +266,13 @@ def _copy(model: ModelProto) -> ModelProto:
 
 
 def main(folder: str) -> int:
+    follow_parent()
     trial = Trial(folder)
     try:
         trial.run()
     except Exception as error:  # the engine raises whatever it likes; the caller makes one line of it
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            return NO_SPACE
         trial.fail(error)
         if os.environ.get("ONNXSPARSE_DEBUG"):
             raise

@@ -9,6 +9,8 @@
     |-- StoppedError             exit 130: interrupted; it says what is left of the run
     `-- LeftOutError             exit 1: --strict, and something was left out; nothing was written
 
+`Stopped` is no error: it is how a signal ends the process, past whatever catches the `sys.exit` of a user's function.
+
 A verification that does not hold is a result, not an error: see `Report.ok`.
 """
 
@@ -54,6 +56,10 @@ class LeftOutError(OnnxSparseError):
     """--strict was given and something was left out, so nothing was written."""
 
     exit_code = 1
+
+
+class Stopped(SystemExit):
+    """A signal ends the process; the code is 128 and its number."""
 
 
 LONG, MANY = 200, 2000  # beyond these no spelling is compared: it would take longer than it helps

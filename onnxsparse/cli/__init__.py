@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from onnxsparse.cli.arguments import check_report_target
-from onnxsparse.errors import OnnxSparseError, OptionError, nearest
+from onnxsparse.errors import OnnxSparseError, OptionError, Stopped, nearest
 from onnxsparse.version import __version__
 
 COMMANDS = {
@@ -140,7 +140,7 @@ def _stop_cleanly() -> None:
     """SIGTERM ends the process through the cleanup of half-written files."""
 
     def stop(number: int, _: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
+        raise Stopped(128 + number)
 
     with suppress(ValueError):  # not in the main thread: the caller handles signals
         for name in ("SIGTERM", "SIGHUP"):

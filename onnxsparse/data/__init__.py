@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxsparse.data.field import LABELS, Field
-from onnxsparse.data.labels import IGNORED, check_labels
+from onnxsparse.data.field import IGNORED, LABELS, Field
+from onnxsparse.data.labels import check_labels
 from onnxsparse.data.opening import Data, open_data
 from onnxsparse.data.order import Order, hold_out
 from onnxsparse.data.samples import Samples

@@ -1,4 +1,4 @@
-"""Arrays with samples along the first axis, wherever they lie: in memory, mapped from a file, or in many files."""
+"""Arrays with samples along the first axis, wherever they lie: in memory, in a file, or in many files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from onnxsparse.data.stored import Stored
 from onnxsparse.values import Array
 
 CACHE = 1 << 30
 """Bytes of compressed files that are kept at a time."""
+
+OPEN = 256
+"""Files that are open at a time."""
 
 
 class Kind(Protocol):
@@ -31,25 +35,25 @@ class Column(Kind, Protocol):
 
 
 class Shelf:
-    """Arrays by key. Mapped ones stay; loaded ones go when there are too many bytes, the longest unused first."""
+    """Arrays by key. They go when too many are open, or too many bytes are loaded, the longest unused first."""
 
     def __init__(self, limit: int = CACHE) -> None:
         self._limit, self._held = limit, 0
-        self._mapped: dict[Any, Array] = {}
+        self._open: OrderedDict[Any, Stored] = OrderedDict()
         self._loaded: OrderedDict[Any, Array] = OrderedDict()
 
-    def get(self, key: Any, read: Callable[[], Array]) -> Array:
-        found = self._mapped.get(key)
-        if found is not None:
-            return found
-        if key in self._loaded:
-            self._loaded.move_to_end(key)
-            return self._loaded[key]
+    def get(self, key: Any, read: Callable[[], Stored | Array]) -> Column:
+        for known in (self._open, self._loaded):
+            if key in known:
+                known.move_to_end(key)
+                return known[key]
         return self._keep(key, read())
 
-    def _keep(self, key: Any, array: Array) -> Array:
-        if is_mapped(array):
-            self._mapped[key] = array
+    def _keep(self, key: Any, array: Stored | Array) -> Column:
+        if isinstance(array, Stored):
+            self._open[key] = array
+            if len(self._open) > OPEN:
+                self._open.popitem(last=False)
             return array
         self._loaded[key] = array
         self._held += array.nbytes
@@ -58,25 +62,17 @@ class Shelf:
         return array
 
 
-def is_mapped(array: Any) -> bool:
-    """Whether the bytes of an array are those of a file."""
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap):
-            return True
-        array = array.base
-    return False
-
-
 class Joined:
     """The arrays of several files as one, each opened when one of its samples is wanted."""
 
-    def __init__(self, parts: Sequence[Callable[[], Array]], counts: Sequence[int], like: Kind) -> None:
+    def __init__(self, parts: Sequence[Callable[[], Column]], counts: Sequence[int], like: Kind) -> None:
         self._parts = parts
         self._starts = np.concatenate([[0], np.cumsum(counts)])
         self.shape = (int(self._starts[-1]), *like.shape[1:])
         self.dtype = like.dtype
 
     def __getitem__(self, rows: Any) -> Array:
+        rows = slice(None) if rows is Ellipsis else rows
         wanted = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else np.asarray(rows)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self.shape[0]:
             raise IndexError(f"rows {wanted.min()} to {wanted.max()} of {self.shape[0]} samples")

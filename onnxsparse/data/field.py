@@ -18,16 +18,22 @@ from onnxsparse.values import Array
 LABELS = "labels"
 """The key of the labels in what `take` and `batch` give."""
 
+IGNORED = -100
+"""The label of what is to be left out of the loss."""
+
 Shape = tuple[Optional[int], ...]
 
 
 @dataclass(frozen=True)
 class Field:
-    """One input as the model declares it. The first axis is the samples; None is a dimension that is free."""
+    """One input as the model declares it. The first axis is the samples; None is a dimension that is free.
+
+    Without a shape the model does not say how many axes there are.
+    """
 
     name: str
     dtype: str
-    shape: Shape
+    shape: Shape | None
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -42,10 +48,14 @@ class Field:
 
     def is_sample(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape can be samples along its first axis."""
+        if self.shape is None:
+            return bool(shape)
         return bool(self.shape) and len(shape) == len(self.shape) and _fits(shape[1:], self.shape[1:])
 
     def is_whole(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape is all that the model declares, batch and all; free axes may have any size."""
+        if self.shape is None:
+            return False
         if not self.shape or len(shape) != len(self.shape):
             return shape == self.shape
         return self.shape[0] is not None and _fits(shape, self.shape)
@@ -54,11 +64,17 @@ class Field:
         """Say what is wrong with an array that is neither."""
         if self.is_sample(shape) or self.is_whole(shape):
             return
-        if not self.shape:
+        if self.shape is None:
+            wanted = "[samples, ...]"
+        elif not self.shape:
             wanted = "one number for all samples"
         else:
             wanted = f"[samples{''.join(', any' if size is None else f', {size}' for size in self.shape[1:])}]"
         raise OptionError(f"array '{self.name}' of {source} has shape {list(shape)}, the model takes {wanted}")
+
+
+def all_ignored(source: str) -> OptionError:
+    return OptionError(f"all labels of {source} are {IGNORED}, which leaves a sample out")
 
 
 def _fits(shape: tuple[int, ...], declared: Shape) -> bool:

@@ -1,13 +1,13 @@
 """Arrays in files: `.npy` and `.npz`. Nothing in either is ever executed, and damage of any kind is one line.
 
-1. A member of an `.npz` that is stored as it is (`numpy.savez`) is mapped into memory: it costs no memory of its own.
-2. A compressed member (`numpy.savez_compressed`) has to be loaded whole.
+1. A member of an `.npz` that is stored as it is (`numpy.savez`) is read row by row: it costs no memory of its own.
+2. A compressed member (`numpy.savez_compressed`) has to be loaded whole, and so has one in Fortran order.
 3. Shape and type are read from the first bytes of either.
 """
 
 from __future__ import annotations
 
-import math
+import errno
 import os
 import struct
 import warnings
@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from onnxsparse.data.stored import Stored, mark_of, open_rows
 from onnxsparse.errors import OptionError
 from onnxsparse.values import Array
 
@@ -36,10 +37,6 @@ class Header:
     fortran: bool
     length: int
 
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
 
 class ArrayFile(Mapping[str, Any]):
     """The arrays of an .npz, each read when it is asked for, and how large each says it is."""
@@ -48,6 +45,7 @@ class ArrayFile(Mapping[str, Any]):
         self._path, self._loaded = path, loaded
         self._close = weakref.finalize(self, file.close)
         self._entries = {_bare(entry.filename): entry for entry in loaded.zip.infolist()}
+        self.mark = mark_of(file.fileno())
         self.sizes = {name: entry.file_size for name, entry in self._entries.items()}
 
     def __getitem__(self, name: str) -> Any:
@@ -78,14 +76,14 @@ class ArrayFile(Mapping[str, Any]):
         with reading(self._path), self._loaded.zip.open(self._entries[name]) as member:
             return _header(member)
 
-    def mapped(self, name: str) -> Array:
-        """An array that is read from the file where it is touched; loaded where that cannot be."""
+    def rows(self, name: str) -> Stored | Array:
+        """An array that is read from the file where it is wanted; loaded where that cannot be."""
         header = self.header(name)
-        if not self.stored(name):
+        if not self.stored(name) or header.fortran:
             array: Array = self[name]
             return array
         with reading(self._path):
-            return _mapped(self._path, self._start(name) + header.length, header)
+            return open_rows(self._path, self._start(name) + header.length, header.dtype, header.shape)
 
     def _start(self, name: str) -> int:
         entry = self._entries[name]
@@ -112,15 +110,6 @@ def _header(file: IO[bytes]) -> Header:
     return Header(dtype, shape, fortran, file.tell())
 
 
-def _mapped(path: str, start: int, header: Header) -> Array:
-    order: Any = "F" if header.fortran else "C"
-    if os.path.getsize(path) < start + header.size:
-        raise ValueError("the file ends before the array does")
-    if not header.size:
-        return np.empty(header.shape, header.dtype, order)
-    return np.asarray(np.memmap(path, header.dtype, "r", start, header.shape, order))
-
-
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Whatever NumPy, zipfile and zlib make of a damaged file is one line."""
@@ -130,7 +119,11 @@ def reading(path: str) -> Iterator[None]:
             yield
     except MemoryError:
         raise OptionError(f"{path} holds an array that does not fit into memory") from None
+    except OptionError:
+        raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise OptionError(f"{path} cannot be read: {os.strerror(error.errno)}") from error
         raise OptionError(f"{path} is not a NumPy file of plain arrays, or is damaged") from error
 
 
@@ -155,8 +148,12 @@ def open_npz(path: str) -> ArrayFile:
     raise OptionError(f"{path} is not an .npz but a single array; name it .npy")
 
 
-def map_npy(path: str) -> Array:
-    """The array of an .npy, read from the file where it is touched."""
+def open_npy(path: str) -> Stored | Array:
+    """The array of an .npy, read from the file where it is wanted."""
     with reading(path), open(path, "rb") as file:
         header = _header(file)
-        return _mapped(path, header.length, header)
+        if header.fortran:
+            file.seek(0)
+            loaded: Array = np.load(file, allow_pickle=False)
+            return loaded
+        return open_rows(path, header.length, header.dtype, header.shape)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from onnxsparse.errors import OnnxSparseError, OptionError, nearest
+from onnxsparse.errors import OnnxSparseError, OptionError, Stopped, nearest
 
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -29,6 +29,8 @@ def import_function(text: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module)
+    except Stopped:
+        raise
     except (Exception, SystemExit) as error:
         raise OptionError(f"{text}: the module {module} cannot be imported: {told(error)}{_hint(module)}") from error
     for part in name.split("."):
@@ -56,7 +58,7 @@ def running(called: str) -> Iterator[None]:
     """Whatever a function of the user's raises is one line with the place of it."""
     try:
         yield
-    except OnnxSparseError:
+    except (OnnxSparseError, Stopped):
         raise
     except (Exception, SystemExit) as error:
         raise OptionError(f"{called} failed: {told(error)}{_place(error)}") from error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from onnxsparse.data.field import IGNORED, all_ignored
 from onnxsparse.data.samples import Samples
 from onnxsparse.data.stream import Stream
 from onnxsparse.errors import OptionError
 from onnxsparse.values import Array
 
-IGNORED = -100
 BLOCK = 1 << 16
 
 
@@ -25,7 +25,7 @@ def check_labels(samples: Samples | Stream, classes: int) -> None:
         block = samples.labels(np.arange(start, min(start + BLOCK, samples.count)))
         used += check_block(block, start, classes, samples.called)
     if not used:
-        raise OptionError(f"all labels of {samples.called} are {IGNORED}, which leaves a sample out")
+        raise all_ignored(samples.called)
 
 
 def check_block(labels: Array, start: int, classes: int, source: str) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
 
 from onnxsparse.data.field import Field
-from onnxsparse.data.files import map_npy
+from onnxsparse.data.files import open_npy
 from onnxsparse.data.imported import import_function, names_function, running, told
-from onnxsparse.data.samples import LOOKED_AT, Samples, demand_finite
+from onnxsparse.data.samples import Samples
 from onnxsparse.data.sources import InMemory, NpyFolder, Npz, NpzFolder, Source, file_names
 from onnxsparse.data.stream import Stream, by_name
 from onnxsparse.errors import OptionError
@@ -31,6 +32,8 @@ def open_data(
     """
     if isinstance(source, (str, os.PathLike)):
         text = str(os.fspath(source))
+        if not text:
+            raise OptionError("the path of the data is empty; name a file, a folder or module:function")
         if not os.path.exists(text) and names_function(text):
             return _called(import_function(text), text, fields, labels, want_labels, numbers)
         return _looked_at(Samples(_source_at(text, fields), fields, labels, want_labels, numbers=numbers))
@@ -64,7 +67,7 @@ def _in_memory(
 
 
 def _looked_at(samples: Samples) -> Samples:
-    demand_finite(samples.take(np.arange(min(samples.count, LOOKED_AT))), samples.called)
+    samples.look_through()
     return samples
 
 
@@ -80,8 +83,13 @@ def _source_at(path: str, fields: Sequence[Field]) -> Source:
 
 
 def _demand_file(path: str) -> str:
-    if os.path.isfile(path):
-        return path
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):
+            return path
+    except PermissionError as error:
+        raise OptionError(f"{path} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError):  # it is not there, or no path at all
+        pass
     raise OptionError(
         f"{path} is neither a file nor a folder; pass an .npz, an .npy, a folder of them or module:function"
     )
@@ -89,7 +97,7 @@ def _demand_file(path: str) -> str:
 
 def _only(path: str, fields: Sequence[Field]) -> Mapping[str, Any]:
     if len(fields) == 1:
-        return {fields[0].name: map_npy(path)}
+        return {fields[0].name: open_npy(path)}
     names = ", ".join(field.name for field in fields)
     raise OptionError(f"{path} is one array, but the model has inputs {names}; pass an .npz with their names")
 

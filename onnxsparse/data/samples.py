@@ -3,12 +3,15 @@
 1. An array whose first axis counts the samples is taken by rows.
 2. An array that is not as long, but has the whole shape that the model declares, is the same for every sample.
 3. Arrays that are no input of the model are left alone, but for the labels.
+4. NaN and infinity are an error wherever they are met: at once in data of few bytes, else when a sample is taken.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,12 @@ USUAL = (LABELS, "label", "targets", "target", "y")
 """Names under which labels are looked for when the user names none."""
 
 LOOKED_AT = 32
+CHEAP, BLOCK = 1 << 26, 1 << 17
+"""Bytes of data that are looked through at once, and of what is taken at a time for that."""
+
+SPREAD, FEWEST = 4096, 64
+"""How many samples, and how few, stand for data that is larger."""
+
 Batch = dict[str, Array]
 
 
@@ -43,6 +52,7 @@ class Samples:
         self.called = source.called
         self.notes: list[str] = source.notes
         self._columns = {field.name: self._checked(source, field) for field in self.fields}
+        self._whole: dict[str, Array] = {}
         self._labels: Column | None = None
         demanded = want or labels is not None
         found = _labels_of(source, self.fields, labels, demanded)
@@ -57,13 +67,24 @@ class Samples:
     def has_labels(self) -> bool:
         return self._labels is not None
 
-    def take(self, rows: Array) -> Batch:
-        """The samples of these numbers: one C-contiguous array for each input, and the labels under `LABELS`."""
+    def take(self, rows: Array, first: int = 0) -> Batch:
+        """The samples of these numbers: one C-contiguous array for each input, and the labels under `LABELS`.
+
+        `first` is the number under which errors tell of the first of all samples.
+        """
         rows = np.asarray(rows, dtype=np.int64)
-        batch = {field.name: self._taken(field, rows) for field in self.fields}
+        batch = {f.name: self._same(f) if f.name in self.shared else self._taken(f, rows) for f in self.fields}
         if self._labels is not None:
             batch.setdefault(LABELS, self.labels(rows))
+        by_rows = {name: array for name, array in batch.items() if name not in self.shared}
+        demand_finite(by_rows, self.called, rows + first)
         return batch
+
+    def look_through(self, limit: int = CHEAP) -> None:
+        """Have all samples looked at, or the first ones where all are more bytes than that."""
+        few = self._row_bytes * self.count <= limit
+        for _ in self._in_blocks(range(self.count if few else min(self.count, LOOKED_AT))):
+            pass
 
     def through(self, rows: int) -> Iterator[Batch]:
         """All samples in their order; the last batch may be smaller."""
@@ -74,20 +95,44 @@ class Samples:
         """The labels alone: classes as int64, numbers as float32."""
         assert self._labels is not None
         kind = np.float32 if self._numbers else np.int64
-        return np.asarray(self._labels[np.asarray(rows, dtype=np.int64)], kind, order="C")
+        with np.errstate(over="ignore"):  # what becomes infinite by it is found by `demand_finite`
+            return np.asarray(self._labels[np.asarray(rows, dtype=np.int64)], kind, order="C")
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over names, types and shapes, and the first, the middle and the last sample."""
+        """SHA-256 over names, types and shapes, and all samples, or many at even distances where all are too many."""
         digest = hashlib.sha256(str(self.count).encode())
-        add_to(digest, self.take(np.array([0, self.count // 2, self.count - 1])))
+        apart = 1
+        if self._row_bytes * self.count > CHEAP:
+            apart = max(1, self.count // max(FEWEST, min(SPREAD, CHEAP // self._row_bytes)))
+        for batch in self._in_blocks(range((self.count - 1) % apart, self.count, apart)):
+            add_to(digest, batch)
         return digest.hexdigest()
 
-    def _taken(self, field: Field, rows: Array) -> Array:
-        column = self._columns[field.name]
-        found = column[...] if field.name in self.shared else column[rows]
+    @property
+    def _row_bytes(self) -> int:
+        """Of one sample, as the model takes it."""
+        by_rows = [field for field in self.fields if field.name not in self.shared]
+        inputs = sum(f.numpy.itemsize * math.prod(self._columns[f.name].shape[1:]) for f in by_rows)
+        return inputs + (8 * math.prod(self._labels.shape[1:]) if self._labels is not None else 0)
+
+    def _in_blocks(self, rows: range) -> Iterator[Batch]:
+        size = max(1, BLOCK // max(1, self._row_bytes))
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            yield self.take(np.arange(some.start, some.stop, some.step))
+
+    def _taken(self, field: Field, rows: Any) -> Array:
         with np.errstate(over="ignore"):  # what becomes infinite by it is found by `demand_finite`
-            return np.asarray(found, field.numpy, order="C")
+            return np.asarray(self._columns[field.name][rows], field.numpy, order="C")
+
+    def _same(self, field: Field) -> Array:
+        """What is the same for all samples, read once."""
+        if field.name not in self._whole:
+            found = {field.name: self._taken(field, ...)}
+            demand_finite(found, self.called)
+            self._whole.update(found)
+        return self._whole[field.name]
 
     def _checked(self, source: Source, field: Field) -> Column:
         column = source.demand(field.name, "an input of the model")
@@ -162,14 +207,17 @@ def _shared_note(name: str, source: str, column: Column) -> str:
     )
 
 
-def demand_finite(batch: Batch, source: str) -> None:
-    """NaN and infinity in training data come from a mistake, and every weight would be NaN after one step."""
+def demand_finite(batch: Batch, source: str, numbers: Array | None = None) -> None:
+    """NaN and infinity in training data come from a mistake, and every weight would be NaN after one step.
+
+    `numbers` are those of the samples, where the first axis counts samples.
+    """
     for name, array in batch.items():
         if array.dtype.kind not in "fc" or np.isfinite(array).all():
             continue
         where = tuple(int(place[0]) for place in np.nonzero(~np.isfinite(array)))
-        row = f" in sample {where[0]}" if where else ""
-        raise OptionError(f"input '{name}' of {source} holds NaN or infinity{row}; clean the data first")
+        row = f" in sample {numbers[where[0]]}" if numbers is not None and where else ""
+        raise OptionError(f"array '{name}' of {source} holds NaN or infinity{row}; clean the data first")
 
 
 def add_to(digest: Any, batch: Batch) -> None:

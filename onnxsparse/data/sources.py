@@ -11,7 +11,8 @@ from typing import Any
 
 from onnxsparse.data.columns import CACHE, Column, Joined, Shelf
 from onnxsparse.data.field import as_array
-from onnxsparse.data.files import Header, map_npy, open_npz
+from onnxsparse.data.files import Header, open_npy, open_npz
+from onnxsparse.data.stored import Mark, Stored, changed
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.values import Array
 
@@ -59,7 +60,8 @@ class InMemory(Source):
         return list(self._arrays)
 
     def column(self, name: str) -> Column:
-        return as_array(self._arrays[name], name, self.called)
+        found = self._arrays[name]
+        return found if isinstance(found, Stored) else as_array(found, name, self.called)
 
 
 class Npz(Source):
@@ -74,7 +76,8 @@ class Npz(Source):
         return self._names
 
     def column(self, name: str) -> Column:
-        return _read(self.called, name)
+        with open_npz(self.called) as file:
+            return file.rows(name)
 
 
 class NpzFolder(Source):
@@ -85,6 +88,7 @@ class NpzFolder(Source):
         self._paths = [os.path.join(folder, file) for file in files]
         self._limit, self._shelf = limit, Shelf(limit)
         self._names = _names(self._paths[0])
+        self._marks: dict[str, Mark] = {}
         self._packed = 0
 
     @property
@@ -105,6 +109,8 @@ class NpzFolder(Source):
         with open_npz(path) as file:
             if name not in file:
                 raise OptionError(f"{path} has no array '{name}', unlike {self._paths[0]}")
+            if self._marks.setdefault(path, file.mark) != file.mark:
+                raise changed(path)
             self._packed += 0 if file.stored(name) else file.sizes[name]
             return file.header(name)
 
@@ -119,18 +125,19 @@ class NpzFolder(Source):
                 f"which does not go on from {first.dtype} {list(first.shape)} in {self._paths[0]}"
             )
 
-    def _part(self, path: str, name: str) -> Array:
-        return self._shelf.get((path, name), partial(_read, path, name))
+    def _part(self, path: str, name: str) -> Column:
+        return self._shelf.get((path, name), partial(self._read, path, name))
+
+    def _read(self, path: str, name: str) -> Stored | Array:
+        with open_npz(path) as file:
+            if file.mark != self._marks[path]:
+                raise changed(path)
+            return file.rows(name)
 
     def _mention_packed(self) -> None:
         note = f"the compressed files of {self.called} are unpacked again and again; numpy.savez is faster here"
         if self._packed > self._limit and note not in self.notes:
             self.notes.append(note)
-
-
-def _read(path: str, name: str) -> Array:
-    with open_npz(path) as file:
-        return file.mapped(name)
 
 
 def _names(path: str) -> list[str]:
@@ -159,7 +166,7 @@ class NpyFolder(Source):
         other = self._taken.setdefault(file, name)
         if other != name:
             raise OptionError(f"{file} of {self.called} is the file of both '{other}' and '{name}'; pass an .npz")
-        return map_npy(os.path.join(self.called, file))
+        return open_npy(os.path.join(self.called, file))
 
     def _file(self, name: str) -> str | None:
         return next((file for file in file_names(name) if file in self._files), None)

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxsparse.data.field import LABELS, Field
+from onnxsparse.data.field import LABELS, Field, all_ignored
 from onnxsparse.data.imported import running
-from onnxsparse.data.samples import Batch, Samples, add_to, demand_finite
+from onnxsparse.data.samples import Batch, Samples, add_to
 from onnxsparse.data.sources import InMemory
 from onnxsparse.errors import OptionError
 from onnxsparse.values import Array
 
-LabelCheck = Callable[[Array, int], Any]
+LabelCheck = Callable[[Array, int], int]
 _END = object()
 
 
@@ -52,6 +52,7 @@ class Stream:
         self.passes = 0
         self._make, self._labels, self._want = make, labels, want
         self._check: LabelCheck | None = None
+        self._used = 0
         self._held_out, self._known = 0, False
         self.shared: tuple[str, ...] = ()
         self._opened: Iterator[Any] | None = self._over(made)
@@ -62,7 +63,10 @@ class Stream:
         self._begin()
 
     def check_with(self, check: LabelCheck) -> None:
-        """Look at the labels of all samples as they come: `check(labels, number of the first one in its pass)`."""
+        """Look at the labels of all samples as they come: `check(labels, number of the first one in its pass)`.
+
+        It gives how many of them count; where none does, in what is held out or in a whole pass, that is an error.
+        """
         self._check = check
 
     def batch(self, step: int, rows: int) -> Batch:
@@ -83,6 +87,7 @@ class Stream:
                 break
         if not found:
             raise self._empty()
+        self._demand_used(f"the first {sum(map(_rows, found))} samples of {self.called}")
         if (piece.rows > found[-1].rows or next(pieces, None) is not None) and not count:
             self._held_out = sum(map(_rows, found))
         else:
@@ -145,13 +150,21 @@ class Stream:
             with running(self.called):
                 made = self._make()
             opened = self._over(made)
-        start = 0
+        start = self._used = 0
         for item in self._items(opened):
             samples = self._understood(item)
+            rows = np.arange(samples.count)
             if self._check is not None:
-                self._check(samples.labels(np.arange(samples.count)), start)
+                self._used += self._check(samples.labels(rows), start)
+            batch = samples.take(rows, start)
             start += samples.count
-            yield Piece(samples.count, samples.take(np.arange(samples.count)))
+            yield Piece(samples.count, batch)
+        if start:
+            self._demand_used(self.called)
+
+    def _demand_used(self, where: str) -> None:
+        if self._check is not None and not self._used:
+            raise all_ignored(where)
 
     def _over(self, made: Any) -> Iterator[Any]:
         with running(self.called):
@@ -178,7 +191,6 @@ class Stream:
 
     def _look_closer(self, first: Samples) -> str:
         batch = first.take(np.arange(first.count))
-        demand_finite(batch, self.called)
         digest = hashlib.sha256()
         add_to(digest, batch)
         return digest.hexdigest()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from onnxsparse.data.labels import IGNORED
+from onnxsparse.data.field import IGNORED
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.values import Array
 

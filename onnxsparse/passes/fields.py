@@ -21,7 +21,9 @@ def _field(value: ValueInfoProto) -> Field:
     kind = value.type.tensor_type
     if not value.type.HasField("tensor_type"):
         raise ModelError(f"input '{value.name}' of the model is no tensor, which training data cannot hold")
-    shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
+    shape = None
+    if kind.HasField("shape"):
+        shape = tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
     return Field(value.name, _dtype(value, kind.elem_type), shape)
 
 

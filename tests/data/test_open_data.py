@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tracemalloc
 import zipfile
@@ -13,7 +14,6 @@ import pytest
 
 from onnxsparse.data import LABELS, Field, Samples, check_labels, open_data
 from onnxsparse.data import sources as rooms
-from onnxsparse.data.columns import is_mapped
 from onnxsparse.errors import OptionError
 
 IMAGE = Field("image", "float32", (None, 3, 4))
@@ -93,16 +93,17 @@ def test_every_place_names_what_is_missing(place: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("save", ["npy", "npz"])
-def test_one_array_of_any_layout_is_mapped(order: str, save: str, tmp_path: Path) -> None:
+def test_one_array_of_any_layout(order: str, save: str, tmp_path: Path) -> None:
     array = np.asarray(IMAGES, order=order)
     path = tmp_path / f"one.{save}"
     (np.save if save == "npy" else lambda to, it: np.savez(to, image=it))(path, array)
     samples = opened(path)
     assert np.array_equal(samples.take(ROWS)["image"], IMAGES[ROWS])
-    assert is_mapped(samples._columns["image"])
+    assert np.array_equal(samples.take(np.arange(10))["image"], IMAGES)
+    assert samples.fingerprint == opened({"image": IMAGES}).fingerprint
 
 
-def test_mapping_costs_no_memory(tmp_path: Path) -> None:
+def test_what_is_read_by_rows_costs_no_memory(tmp_path: Path) -> None:
     np.savez(tmp_path / "large.npz", image=np.zeros((50000, 3, 4), np.float32), other=np.zeros(1 << 20))
     tracemalloc.start()
     opened(tmp_path / "large.npz").take(ROWS)
@@ -205,6 +206,13 @@ def test_unequal_counts() -> None:
     assert "but 9 of 'the labels'" in refused({**BOTH, "labels": CLASSES[:9]}, labels="labels")
 
 
+def test_a_model_that_does_not_say_how_many_axes() -> None:
+    free = (Field("x", "float32", None),)
+    assert opened({"x": IMAGES}, free).take(ROWS)["x"].shape == (4, 3, 4)
+    assert opened({"x": IMAGES[:, 0, 0]}, free).count == 10
+    assert "shape [], the model takes [samples, ...]" in refused({"x": np.float32(1)}, free)
+
+
 def test_no_samples() -> None:
     assert "no samples" in refused({"image": IMAGES[:0]})
     assert "first axis" in refused({"x": np.float32(1)}, (Field("x", "float32", ()),))
@@ -224,6 +232,75 @@ def test_what_is_not_finite(odd: float) -> None:
     array[7, 1, 2] = odd
     assert "in sample 7" in refused({"image": array})
     assert "holds NaN or infinity" in refused({"image": np.full((2, 3, 4), 1e300)})
+
+
+WIDE = (Field("x", "float32", (None, 1000)),)
+
+
+@pytest.mark.parametrize("place", ["file", "mapping"])
+def test_what_is_not_finite_is_found_anywhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.ones((500, 1000), np.float32)
+    array[333, 7] = np.nan
+    np.savez(tmp_path / "data.npz", x=array)
+    data = {"x": array} if place == "mapping" else tmp_path / "data.npz"
+    assert "holds NaN or infinity in sample 333;" in refused(data, WIDE)
+    monkeypatch.setattr(Samples.look_through, "__defaults__", (1000,))
+    samples = opened(data, WIDE)
+    samples.take(np.array([3, 332]))
+    for rows in ([3, 333, 1], [333]):
+        with pytest.raises(OptionError, match="NaN or infinity in sample 333;"):
+            samples.take(np.array(rows))
+    with pytest.raises(OptionError, match="NaN or infinity in sample 333;"):
+        samples.look_through(1 << 30)
+
+
+def test_what_is_the_same_for_all_samples_is_finite_too() -> None:
+    fields = (IMAGE, Field("table", "float32", (2,)))
+    message = refused({"image": IMAGES, "table": np.array([1, np.inf], np.float32)}, fields)
+    assert "'table'" in message
+    assert "sample" not in message
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e300])
+def test_labels_that_are_not_finite(odd: float) -> None:
+    labels = np.ones(100)
+    labels[77] = odd
+    data = {"x": np.ones((100, 2), np.float32), "labels": labels}
+    with pytest.raises(OptionError, match=r"'labels' .* NaN or infinity in sample 77"):
+        open_data(data, [Field("x", "float32", (None, 2))], want_labels=True, numbers=True)
+
+
+# -- fingerprints
+
+
+@pytest.mark.parametrize("sample", [0, 1, 123, 499])
+def test_every_sample_counts(sample: int) -> None:
+    array, labels = np.ones((500, 1000), np.float32), np.zeros(500, np.int64)
+    same = opened({"x": array, "labels": labels}, WIDE).fingerprint
+    other, kinds = array.copy(), labels.copy()
+    other[sample, 999] = 2
+    kinds[sample] = 1
+    found = [opened({"x": x, "labels": y}, WIDE).fingerprint for x, y in ((other, labels), (array, kinds))]
+    assert len({same, *found}) == 3
+    assert opened({"x": array.copy(), "labels": labels.copy()}, WIDE).fingerprint == same
+
+
+def test_of_large_data_many_samples_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxsparse.data import samples
+
+    array = np.zeros((100_000, 2), np.float32)
+    monkeypatch.setattr(samples, "CHEAP", 400_000)
+    taken: list[int] = []
+    take = Samples.take
+    monkeypatch.setattr(Samples, "take", lambda self, rows: taken.extend(rows.tolist()) or take(self, rows))
+    wide = (Field("x", "float32", (None, 2)),)
+    found = open_data({"x": array}, wide)
+    taken.clear()
+    first = found.fingerprint
+    assert samples.SPREAD <= len(set(taken)) == len(taken) < 2 * samples.SPREAD
+    assert max(taken) == 99_999
+    array[taken[1234], 1] = 1
+    assert open_data({"x": array}, wide).fingerprint != first
 
 
 # -- labels
@@ -325,6 +402,25 @@ def test_flipped_bytes_never_end_in_a_traceback(save, tmp_path: Path) -> None:
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :])
         with suppress(OptionError):
             opened(path, (IMAGE, IDS)).take(ROWS)
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data.npy"])
+def test_files_that_may_not_be_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / name).write_bytes(b"")
+
+    def deny(path, *rest, **more):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as denied:
+        denied.setattr("builtins.open", deny)
+        assert refused(tmp_path / name) == f"{tmp_path / name} cannot be read: Permission denied"
+    with monkeypatch.context() as denied:
+        denied.setattr(os, "stat", deny)
+        assert "cannot be read: Permission denied" in refused(tmp_path / "data.npz")
+
+
+def test_an_empty_path() -> None:
+    assert refused("") == "the path of the data is empty; name a file, a folder or module:function"
 
 
 # -- folders

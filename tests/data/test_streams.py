@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsparse.data import LABELS, Field, Samples, Stream, check_labels, open_data
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, Stopped
 
 X = Field("x", "float32", (None, 1))
 Y = Field("y", "int64", (None,))
@@ -258,3 +258,52 @@ def test_names_that_lead_nowhere(name: str, words: str, module) -> None:
 def test_a_file_goes_before_a_function_of_its_name(module, tmp_path: Path) -> None:
     (tmp_path / "a:b").mkdir()
     assert "holds neither" in refused("a:b")
+
+
+def test_what_is_not_finite_is_found_wherever_it_is_yielded() -> None:
+    def loader():
+        for number in range(5):
+            rows = np.ones((4, 1), np.float32)
+            rows[2] = np.nan if number == 3 else 1
+            yield {"x": rows}
+
+    with pytest.raises(OptionError, match="'x' of loader holds NaN or infinity in sample 14;"):
+        stream_of(loader).batch(3, 4)
+
+
+@pytest.mark.parametrize("used", [None, 2, 30])
+def test_labels_that_all_leave_their_sample_out(used: int | None) -> None:
+    labels = np.full(40, -100)
+    if used is not None:
+        labels[used] = 1
+    stream = stream_of(lambda: ({"x": np.ones((4, 1)), "labels": labels[at : at + 4]} for at in range(0, 40, 4)))
+    check_labels(stream, 3)
+    if used == 2:
+        stream.probe(8)
+        stream.batch(11, 4)
+    elif used == 30:
+        stream.batch(11, 4)
+        with pytest.raises(OptionError, match="all labels of the first 8 samples of <lambda> are -100"):
+            stream.probe(8)
+    else:
+        with pytest.raises(OptionError, match="all labels of <lambda> are -100, which leaves"):
+            stream.batch(11, 4)
+
+
+def test_a_signal_ends_a_function_but_its_own_exit_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leaving(error):
+        def loader():
+            yield {"x": np.ones((4, 1), np.float32)}
+            raise error
+
+        return loader
+
+    with pytest.raises(OptionError, match="loader failed: SystemExit: 3"):
+        stream_of(leaving(SystemExit(3))).batch(3, 4)
+    for error in (Stopped(143), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            stream_of(leaving(error)).batch(3, 4)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stopped_on_import.py").write_text("from onnxsparse.errors import Stopped\nraise Stopped(143)\n")
+    with pytest.raises(Stopped):
+        open_data("stopped_on_import:loader", (X,))

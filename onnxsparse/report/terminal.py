@@ -162,7 +162,7 @@ def _summary(report: Report) -> str:
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}"
     share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
-    verb = _VERBS[report.command]
+    verb = _VERBS[report.command if report.details.get("helped", True) else "prune"]
     return f"{totals.done} of {totals.weights} weights {verb}{share}"
 
 
@@ -190,11 +190,13 @@ def _training(report: Report) -> list[str]:
         return []
     found: Any = report.details
     before, after = found["loss_without_training"], found["loss"]
-    lines = [f"loss on samples held out: {before:.4g} pruned, {after:.4g} trained ({found['steps']} steps)"]
-    for name, value in found["metrics"].items():
-        stages = (("dense", found["metrics_dense"]), ("pruned", found["metrics_without_training"]))
-        known = [f"{stages_[name]:.4g} {stage}" for stage, stages_ in stages if name in stages_]
-        lines.append(f"{name}: {', '.join([*known, f'{value:.4g} trained'])}")
+    came_to = f"{after:.4g} trained ({found['steps']} steps)" if found["helped"] else "training did not help"
+    lines = [f"loss on samples held out: {before:.4g} pruned, {came_to}"]
+    stages = [("dense", found["metrics_dense"]), ("pruned", found["metrics_without_training"])]
+    stages += [("trained", found["metrics"])] if found["helped"] else []
+    for name in found["metrics"]:
+        known = [f"{figures[name]:.4g} {stage}" for stage, figures in stages if name in figures]
+        lines.append(f"{name}: {', '.join(known)}")
     return lines
 
 

@@ -274,7 +274,7 @@ class Run:
             dense=self.job.measure_dense(self.engine) if self.job.measure_dense else {},
             untrained=self._untrained[1] if self._untrained else {},
             metrics=self.job.measure(self.engine) if self.job.measure else {},
-            steps=self.total,
+            steps=self.step,
         )
 
     def _note(self, note: str) -> None:

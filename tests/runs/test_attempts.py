@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from onnxsparse.data import Samples
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.keep_best import ALIKE, KeepBest
 from onnxsparse.modifiers.pruning import Pruning
@@ -210,3 +211,22 @@ def test_a_function_without_an_epoch_needs_steps() -> None:
         Run(Bench(Training(epochs=1, batch=8), HALF, data=loader).job())
     assert Run(Bench(Training(steps=3, batch=8), HALF, data=loader).job()).total == 3
     assert Run(Bench(Training(epochs=2, batch=8), HALF, data=loader, steps_per_epoch=5).job()).total == 10
+
+
+class Diverging(NumpyEngine):
+    def step(self, batch) -> float:
+        return super().step(batch) if self.calls.count("step") < 4 else math.nan
+
+
+def test_the_steps_told_are_those_of_the_last_attempt() -> None:
+    _, run, outcome = run_of(Training(steps=20, batch=8), HALF, KeepBest(checks=4, retries=0), make=Diverging)
+    assert (outcome.steps, run.total) == (4, 20)
+    assert run_of(Training(steps=20, batch=8), HALF)[2].steps == 20
+
+
+def test_data_that_is_not_finite_is_no_divergence(monkeypatch) -> None:
+    monkeypatch.setattr(Samples.look_through, "__defaults__", (100,))
+    data = random(96, 8, seed=3)
+    data[40:] = np.nan
+    with pytest.raises(OptionError, match="holds NaN or infinity in sample"):
+        run_of(Training(steps=20, batch=8), HALF, data={"x": data})

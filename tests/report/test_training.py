@@ -1,0 +1,35 @@
+"""What the terminal says of a training that helped, and of one that did not."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxsparse.report.rows import Report, Totals
+from onnxsparse.report.terminal import show
+
+FIGURES = {
+    "loss_without_training": 0.5,
+    "metrics_dense": {"accuracy": 0.9},
+    "metrics_without_training": {"accuracy": 0.6},
+}
+
+
+def shown(capsys: pytest.CaptureFixture[str], **details: object) -> str:
+    totals = Totals(weights=3, done=2, elements=100, zeros=50)
+    show(Report("finetune", "model.onnx", "2:4", (), totals, details={**FIGURES, **details}), 0)
+    return capsys.readouterr().out
+
+
+def test_training_that_helped(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, helped=True, steps=89, loss=0.1, metrics={"accuracy": 0.8})
+    assert "2 of 3 weights pruned and trained" in out
+    assert "0.5 pruned, 0.1 trained (89 steps)" in out
+    assert "accuracy: 0.9 dense, 0.6 pruned, 0.8 trained" in out
+
+
+def test_training_that_did_not_help(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, helped=False, steps=4, loss=0.5, metrics={"accuracy": 0.6})
+    assert "2 of 3 weights pruned, 50.0 %" in out
+    assert "0.5 pruned, training did not help" in out
+    assert "accuracy: 0.9 dense, 0.6 pruned\n" in out
+    assert "trained" not in out

@@ -1,0 +1,44 @@
+"""Signals end a command with their own exit code, wherever it is: also within a function of the user's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SLOW = """
+import time
+import numpy as np
+
+def f():
+    print("begun", flush=True)
+    while True:
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs signals")
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
+def test_within_a_function_of_the_users(
+    name: str, code: int, tmp_path: Path, digits_cnn: Path, repository: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    words = ["finetune", str(digits_cnn), "--data", "slow:f", "--pattern", "2:4", "--steps", "2", "-o", "out.onnx"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "onnxsparse", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(repository)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(getattr(signal, name))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "failed" not in said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxsparse.checkpoints.folder import claim, clean, newest, save
+from onnxsparse.checkpoints.folder import MARK, claim, clean, newest, save
 from onnxsparse.checkpoints.reading import Checkpoint
 
-__all__ = ["Checkpoint", "claim", "clean", "newest", "save"]
+__all__ = ["MARK", "Checkpoint", "claim", "clean", "newest", "save"]

@@ -38,7 +38,7 @@ STEP = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 WRITING, REMOVED = ".writing-", ".removed-"
 PASSING = re.compile(rf"({re.escape(WRITING)}|{re.escape(REMOVED)})[0-9a-f]{{16}}")
 MARK = ".onnxsparse"
-BARE = {MARK, ".DS_Store", ".gitignore", ".gitkeep", ".keep", "lost+found"}
+BARE = {MARK, ".lock", ".DS_Store", ".gitignore", ".gitkeep", ".keep", "lost+found"}
 """What makes a folder ours, or no less empty."""
 LOCKING, PATIENCE = 1.0, 3600.0
 """Seconds that a writer has to lock its file, and after which one without a lock is taken for dead."""

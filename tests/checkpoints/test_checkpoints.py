@@ -281,7 +281,8 @@ def test_what_is_not_ours_is_never_removed(tmp_path: Path) -> None:
 
 
 def test_folders_that_may_be_used(tmp_path: Path) -> None:
-    (tmp_path / ".gitkeep").write_text("")
+    for name in (".gitkeep", ".lock"):
+        (tmp_path / name).write_text("")
     claim(str(tmp_path))
     claim(str(tmp_path / "new" / "deep"))
     save(str(tmp_path / "old"), 1, ARRAYS, {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.api import Result, finish, target_of
-from onnxsparse.data import Data, Field, Stream, check_labels, open_data
+from onnxsparse.checkpoints import MARK, claim
+from onnxsparse.data import Data, Stream, check_labels, open_data
 from onnxsparse.engines.engine import Batch, Engine
 from onnxsparse.engines.ort import library as ort_library
+from onnxsparse.engines.rooms import claimed, temporary
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch import library as torch_library
@@ -41,6 +42,8 @@ from onnxsparse.runs.run import Job, Outcome, Run, Watcher
 
 ENGINES = ("auto", "ort", "torch")
 SAMPLES = 64
+LOSS = "loss"
+"""The metric that is what training makes small."""
 
 
 def finetune(
@@ -114,7 +117,10 @@ def finetune(
     demand_whole(tuning.plan, strict)
     with ExitStack() as stack:
         folder = None if checkpoint is None else path_of(checkpoint, "checkpoint")
-        room = folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxsparse-"))
+        room = folder or stack.enter_context(temporary())
+        if folder is not None:
+            claim(folder)
+            stack.enter_context(claimed(folder, MARK))
         outcome = Run(tuning.job(room, folder, resume, check, watch)).go()
     return tuning.deliver(outcome)
 
@@ -141,7 +147,7 @@ def check_graph(
     """Make the training graph of a recipe, prove every gradient, and say what was found."""
     tuning = _Tuning(source, recipe, plan, masks, None, False)
     tuning.open(data, labels, None, ())
-    with tempfile.TemporaryDirectory(prefix="onnxsparse-") as room:
+    with temporary() as room:
         sparsers = dict.fromkeys(tuning.planned, recipe.only(Pruning).sparser)
         made = tuning.built(tuning.first_spec().with_sparsers(sparsers), room, check=True)
     return {**made, "names": {tag: one.name for tag, one in tuning.tags.items()}}
@@ -187,7 +193,7 @@ class _Tuning:
         """
         if self.target is None:
             return
-        own = resume and _holds(recipe_path(self.target), self.recipe.to_yaml())
+        own = resume and os.path.exists(recipe_path(self.target))
         for path in (self.target, *beside(self.target)):
             check_target(path, overwrite or own)
             for name, value in inputs.items():
@@ -209,8 +215,10 @@ class _Tuning:
         self.measure: _Measure | None = None
         if eval_data is not None:
             numbers = task not in ("", "cross-entropy")
-            found = open_data(eval_data, fields, labels, numbers=numbers)
-            self.measure = _Measure(found, fields, metrics, training.batch)
+            found = open_data(eval_data, fields, labels, bool(task), numbers)
+            if task == "cross-entropy":
+                check_labels(found, _classes(self.model, self.objective.output))
+            self.measure = _Measure(found, metrics, training.batch, numbers)
         elif metrics:
             raise OptionError("--metric measures on --eval-data; pass that too")
 
@@ -305,9 +313,26 @@ class _Tuning:
         )
         report = replace(report, command="finetune", details=_details(outcome, self.recipe))
         record(self.model, self.plan)
-        texts = (self.recipe.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
+        texts = (self._decided().to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
         more = dict(zip(beside(self.target), texts)) if self.target is not None else {}
         return finish(self.model, report, self.target, self.overwrite, self.plan, more)
+
+    def _decided(self) -> Recipe:
+        """The recipe with every default that was decided on the way filled in."""
+        training, pruning = self.training, self.recipe.only(Pruning)
+        per_epoch = self.feeding.per_epoch
+        if training.steps is None and training.epochs is None:
+            training = replace(training, epochs=3.0)
+        rate = training.base_rate(pruned_share(self.planned))
+        warm_up = training.warm_up_at(training.total(per_epoch)) if per_epoch else training.warm_up
+        training = replace(training, rate=rate, warm_up=warm_up)
+        rule = self.plan.rule
+        if rule.pattern is not None and rule.pattern.takes_sparsity:
+            fixed = any(row.keep is not None for row in self.plan.planned)
+            schedule = pruning.schedule or ("one-shot" if fixed else "cubic")
+            pruning = replace(pruning, allocation=rule.allocation.name, score=rule.score.text, schedule=schedule)
+        known = {Training: training, Pruning: pruning}
+        return Recipe(tuple(known.get(type(one), one) for one in self.recipe.modifiers))
 
     def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
         notes = [*self.notes, *outcome.notes]
@@ -323,11 +348,13 @@ class _Tuning:
 class _Measure:
     """Metrics of an engine on data of their own."""
 
-    def __init__(self, data: Data, fields: Sequence[Field], metrics: Sequence[Any], batch: int) -> None:
+    def __init__(self, data: Data, metrics: Sequence[Any], batch: int, numbers: bool) -> None:
         if isinstance(data, Stream):
             raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
         self._data, self._batch = data, batch
-        chosen = list(metrics) or (["accuracy", "top-5", "distance"] if data.has_labels else ["distance"])
+        classes = data.has_labels and not numbers
+        chosen = list(metrics) or ["loss", *(["accuracy", "top-5"] if classes else []), "distance"]
+        self._loss, chosen = LOSS in chosen, [one for one in chosen if one != LOSS]
         self._metrics = [_metric(one) for one in chosen]
         for metric in self._metrics:
             if "labels" in metric.needs and not data.has_labels:
@@ -335,7 +362,16 @@ class _Measure:
 
     def __call__(self, engine: Engine) -> dict[str, float]:
         """Figures of the model in training."""
-        return self._measured(engine, lambda batch: engine.evaluate(batch)[1])
+        losses: list[tuple[int, float]] = []
+
+        def run(batch: Batch) -> dict[str, Any]:
+            loss, outputs = engine.evaluate(batch)
+            losses.append((max(len(array) for array in batch.arrays.values() if array.ndim), loss))
+            return outputs
+
+        found = self._measured(engine, run)
+        mean = sum(count * loss for count, loss in losses) / max(1, sum(count for count, _ in losses))
+        return {LOSS: mean, **found} if self._loss else found
 
     def dense(self, engine: Engine) -> dict[str, float]:
         """Figures of the dense model."""
@@ -439,14 +475,6 @@ def beside(target: str) -> list[str]:
 
 def recipe_path(target: str) -> str:
     return beside(target)[0]
-
-
-def _holds(path: str, text: str) -> bool:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read() == text
-    except (OSError, ValueError):
-        return False
 
 
 def _covers(given: str, path: str) -> bool:

@@ -52,7 +52,8 @@ def build(
         return known
     with _room(folder) as room:
         made = {**_made(room, spec, model, samples, check), "digest": digest}
-        made["files"] = {name: _of_file(os.path.join(room, name)) for name in sorted({*os.listdir(room)} - {MANIFEST})}
+        paths = {name: os.path.join(room, name) for name in sorted(os.listdir(room)) if name != MANIFEST}
+        made["files"] = {name: _of_file(path) for name, path in paths.items() if os.path.isfile(path)}
         made[SEAL] = _seal(made)
         _mark(room, made)
         shutil.rmtree(folder, ignore_errors=True)

@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import OptionError
+from onnxsparse.engines.rooms import claimed
+from onnxsparse.errors import OptionError, OutputError
 from tests.engines.ort import killed_run
 
 pytestmark = [
@@ -64,6 +66,7 @@ class Ground:
 
     def _child(self, name: str, *death: str) -> subprocess.Popen:
         """A run of its own process, with the graph of the whole run: to build it again would take the most time."""
+        claim(str(self.folder / name))
         for graph in (self.folder / "whole").glob("graph-*") if "building" not in death else ():
             shutil.copytree(graph, self.folder / name / graph.name, dirs_exist_ok=True)
         environment = {**os.environ, "PYTHONPATH": str(SCRIPT.parent), "OMP_NUM_THREADS": "1"}
@@ -158,6 +161,26 @@ def test_the_folder_of_another_run_is_refused(ground: Callable[[str], Ground]) -
         killed_run.run(job)
     with pytest.raises(OptionError, match="pass --resume"):
         killed_run.run({**job, "resume": False})
+
+
+def test_a_folder_has_one_run_at_a_time(ground: Callable[[str], Ground]) -> None:
+    here = ground("2:4")
+    job = here._written("whole", resume=True)
+    with claimed(job["folder"], MARK), pytest.raises(OutputError, match="another run is using"):
+        killed_run.run(job)
+
+
+def test_resumed_with_a_graph_that_was_damaged(ground: Callable[[str], Ground]) -> None:
+    here = ground("2:4")
+    here.kill("damaged", "step", 17)
+    (graph,) = (here.folder / "damaged").glob("graph-*")
+    (graph / "teacher.onnx").unlink()
+    data = bytearray((graph / "training_model.onnx").read_bytes())
+    data[len(data) // 2] ^= 1
+    (graph / "training_model.onnx").write_bytes(bytes(data))
+    found, notes = here.resumed("damaged")
+    assert found == here.goal
+    assert any("was damaged" in note for note in notes)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -90,3 +91,31 @@ def test_a_finished_run_may_be_resumed_over_its_own_result(folder: Path) -> None
     assert call(folder, *words, "--resume") == 0
     assert (folder / "out.onnx").read_bytes() == first
     assert {path.suffix for path in folder.glob("out*")} == {".onnx", ".yaml", ".json", ".csv"}
+
+
+@trains
+def test_the_saved_recipe_says_everything_and_gives_the_same_file(folder: Path) -> None:
+    words = ["--data", "@data.npz", "--pattern", "unstructured", "--sparsity", "0.8"]
+    assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "a.onnx"), "-q", *at(folder, words)]) == 0
+    recipe = (folder / "a.recipe.yaml").read_text()
+    for decided in ("epochs: 3.0", "rate: 0.03", "allocation: erk", "schedule: cubic", "score: magnitude", "warm_up: "):
+        assert decided in recipe
+    again = ["--data", "@data.npz", "--recipe", "@a.recipe.yaml"]
+    assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "b.onnx"), "-q", *at(folder, again)]) == 0
+    assert (folder / "a.onnx").read_bytes() == (folder / "b.onnx").read_bytes()
+    assert (folder / "b.recipe.yaml").read_text() == recipe
+
+
+@trains
+def test_numbers_as_labels_are_measured_by_the_loss(folder: Path, capsys: Any) -> None:
+    arrays = np.load(folder / "data.npz")
+    np.savez(folder / "numbers.npz", x=arrays["x"], labels=np.zeros((64, 10), np.float32))
+    words = ["--data", "@numbers.npz", "--eval-data", "@numbers.npz", "--loss", "mse", "-o", "@out.onnx", "--json", "-"]
+    assert call(folder, *words) == 0
+    details = json.loads(capsys.readouterr().out)["details"]
+    assert set(details["metrics"]) == {"loss", "distance"}
+    assert set(details["metrics_dense"]) == {"distance"}
+
+
+def at(folder: Path, words: list[str]) -> list[str]:
+    return [str(folder / word[1:]) if word.startswith("@") else word for word in words]

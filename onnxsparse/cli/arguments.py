@@ -20,14 +20,14 @@ def add_output(parser: ArgumentParser, what: str, required: bool = True) -> None
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
 
 
-def add_rule(parser: ArgumentParser) -> None:
+def add_rule(parser: ArgumentParser, allocation: str = "uniform (default), global or erk") -> None:
     """What to prune, how much, and which weights."""
     group = parser.add_argument_group("which zeros")
     group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
     group.add_argument("--target", help="a device instead of a pattern: ampere or ampere:PROFILE")
     group.add_argument("--sparsity", metavar="SHARE", help="how much goes, such as 0.8 or 80%% (N:M fixes its own)")
     group.add_argument("--score", help="what goes first: magnitude (default) or random")
-    group.add_argument("--allocation", help="how it is shared out: uniform (default), global or erk")
+    group.add_argument("--allocation", help=f"how it is shared out: {allocation}")
     group.add_argument("--seed", type=int, help="for scores that draw numbers (default 0)")
     add_names(parser)
 

@@ -61,10 +61,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_output(parser, "the sparse, trained model to write", required=False)
     data = parser.add_argument_group("data")
     data.add_argument("--data", metavar="DATA", required=True, help=_DATA)
-    data.add_argument("--labels", metavar="NAME", help="the array of the labels (default: labels, label, target or y)")
+    data.add_argument(
+        "--labels", metavar="NAME", help="the array of the labels (default: labels, label, targets, target or y)"
+    )
     data.add_argument("--eval-data", metavar="DATA", help="arrays to measure on before, during and after")
     data.add_argument("--metric", metavar="M", nargs="+", action="extend", default=[], help=_METRIC)
-    shared.add_rule(parser)
+    shared.add_rule(parser, allocation="erk where it can be (default here), uniform or global")
     shared.add_plan(parser)
     _add(parser.add_argument_group("how the masks move"), _PRUNING)
     _add(parser.add_argument_group("what is made small"), _LOSS)
@@ -87,13 +89,17 @@ _DATA = (
     "an .npz with the inputs by name, first axis = samples; a folder of such files; an .npy for each input; or "
     "module:function that yields dictionaries of arrays"
 )
-_METRIC = "accuracy, top-5, distance, or module:function (default: by what the data has)"
+_METRIC = (
+    "loss, accuracy, top-5, agreement, distance, or module:function, called as f(outputs, batch) for each batch "
+    "(default: by the data)"
+)
 
 
 def _add(group: Any, options: dict[str, str]) -> None:
     for name, text in options.items():
         kind = str if name in _TEXT else int if name in _WHOLE else float
-        group.add_argument(name, type=kind, metavar=name[2:].partition("-")[0].upper()[:8], help=text)
+        metavar = "WORD" if name in _TEXT else "N" if name in _WHOLE else "X"
+        group.add_argument(name, type=kind, metavar=metavar, help=text)
 
 
 def run(arguments: Namespace) -> int:

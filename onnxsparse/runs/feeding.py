@@ -13,9 +13,11 @@ import numpy as np
 
 from onnxsparse.data import LABELS, Data, Order, Samples, Stream, hold_out
 from onnxsparse.engines.engine import Batch
+from onnxsparse.errors import OptionError
 from onnxsparse.values import Array
 
 PROBE, LEAST, SHARE = 256, 32, 20
+FEW = 64
 
 
 class Feeding:
@@ -27,8 +29,20 @@ class Feeding:
         self._order: Order | None = None
         if isinstance(data, Samples):
             train, held = hold_out(data.count, min(PROBE, max(LEAST, data.count // SHARE)), seed)
+            if batch > max(len(train), LEAST):
+                raise OptionError(
+                    f"a batch of {batch} cannot be made of the {len(train)} samples to train on; "
+                    f"--batch-size is at most {max(len(train), LEAST)}"
+                )
             self._order, self._held = Order(train, batch, seed), held
-            self.notes = [*data.notes, *self._misfit(max(1, len(train) // batch), f"{len(train)} samples")]
+            few = (
+                f"only {data.count} samples, of which {len(held)} measure: the losses say little; take more if you can"
+            )
+            self.notes = [
+                *data.notes,
+                *([few] if data.count < FEW else []),
+                *self._misfit(max(1, len(train) // batch), f"{len(train)} samples"),
+            ]
         else:
             self._probe = Batch(data.probe(PROBE))
             self.notes = list(data.notes)

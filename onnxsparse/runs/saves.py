@@ -45,6 +45,7 @@ class Saves:
         assert self._job.folder is not None
         begun = time.monotonic()
         known = {"job": self._digest, "data": self._job.feeding.fingerprint, "attempt": attempt, "step": step}
+        known["total"] = self._total
         checkpoints.save(self._job.folder, attempt * (self._total + 1) + step, arrays, {**facts, **known})
         checkpoints.clean(self._job.folder)
         self._at = time.monotonic()
@@ -67,6 +68,11 @@ class Saves:
             raise OptionError(
                 f"{folder} holds checkpoints of another run (another model, plan, masks, recipe or version); "
                 "pass the same options, or another folder"
+            )
+        if found.facts.get("total") != self._total:
+            raise OptionError(
+                f"{folder} holds checkpoints of a run of {found.facts.get('total')} steps, and with this data it would "
+                f"be {self._total}; go on with the data it began with, or take another folder"
             )
         if found.facts["data"] != self._job.feeding.fingerprint:
             notes.append("the data is not what it was when the run began: the result will not be the same")

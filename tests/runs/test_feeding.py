@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsparse.data import Field, open_data
+from onnxsparse.errors import OptionError
 from onnxsparse.runs.feeding import Feeding
 
 X, SHARED, SCALAR = Field("x", "float32", (None, 2)), Field("shared", "float32", (3,)), Field("one", "float32", ())
@@ -26,7 +27,7 @@ def rows_of(batch) -> list[int]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 300), st.integers(1, 40))
+@given(st.integers(1, 300), st.integers(1, 32))
 def test_samples_that_measure_do_not_train(count: int, batch: int) -> None:
     made = feeding(count, batch)
     measured = {row for one in made.probe() for row in rows_of(one)}
@@ -85,3 +86,10 @@ def test_what_all_samples_share_is_never_cut() -> None:
     first = made.first(10)
     assert first["shared"].shape == (3,)
     assert first["x"].shape == (12, 2)
+
+
+def test_batches_larger_than_the_data_are_refused_and_few_samples_are_said() -> None:
+    with pytest.raises(OptionError, match="at most 68"):
+        feeding(100, 69)
+    assert feeding(100, 68).per_epoch == 1
+    assert any("only 40 samples, of which 20 measure" in note for note in feeding(40, 8).notes)

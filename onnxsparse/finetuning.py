@@ -322,9 +322,9 @@ class _Tuning:
         training, pruning = self.training, self.recipe.only(Pruning)
         per_epoch = self.feeding.per_epoch
         if training.steps is None and training.epochs is None:
-            training = replace(training, epochs=3.0)
+            training = replace(training, steps=training.total(per_epoch or 0))
         rate = training.base_rate(pruned_share(self.planned))
-        warm_up = training.warm_up_at(training.total(per_epoch)) if per_epoch else training.warm_up
+        warm_up = training.warm_up_at(training.total(per_epoch or 0))
         training = replace(training, rate=rate, warm_up=warm_up)
         rule = self.plan.rule
         if rule.pattern is not None and rule.pattern.takes_sparsity:

@@ -32,7 +32,7 @@ _LOSS = {
     "--loss-output": "the output that the labels belong to (default: the first float one)",
 }
 _TRAINING = {
-    "--epochs": "how long (default 3)",
+    "--epochs": "how long (default 3, and at least 500 steps)",
     "--steps": "how long, in optimizer steps",
     "--steps-per-epoch": "what counts as an epoch, where the data does not say it",
     "--batch-size": "samples for one step (default 32)",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
 LONGEST = 10**9
+EPOCHS, SHORTEST = 3, 500
+"""How long a run is where nobody says it: epochs, and the steps that it has at least."""
 SHARE, LEAST_STEPS = 0.05, 10
 """The warm-up, as a share of the run and in steps."""
 BUILT_IN = "ort-adamw"
@@ -76,7 +78,9 @@ class Training(Modifier):
         """Optimizer steps in all."""
         if self.steps is not None:
             return self.steps
-        return max(1, round((3.0 if self.epochs is None else self.epochs) * per_epoch))
+        if self.epochs is None:
+            return max(EPOCHS * per_epoch, SHORTEST)
+        return max(1, round(self.epochs * per_epoch))
 
     def warm_up_at(self, total: int) -> float:
         """The warm-up of a run: a share below 1, or steps. By default 5 %, and up to ten steps of a short run."""

@@ -22,7 +22,7 @@ from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestPart
 from onnxsparse.modifiers.modifier import Part
-from onnxsparse.modifiers.training import Training
+from onnxsparse.modifiers.training import SHORTEST, Training
 from onnxsparse.runs import weights
 from onnxsparse.runs.account import Account
 from onnxsparse.runs.job import Job, Outcome, Watcher
@@ -44,8 +44,9 @@ class Run:
         self.job, self.planned, self.score, self.pruned_share = job, job.planned, job.score, job.pruned_share
         self.training = next(one for one in job.modifiers if isinstance(one, Training))
         self.seed = self.training.seed
-        self.per_epoch = job.feeding.per_epoch or self._demand_steps()
-        self.total = self.training.total(self.per_epoch)
+        known = job.feeding.per_epoch
+        self.total = self.training.total(known) if known else self._steps_of_a_function()
+        self.per_epoch = known or self.total
         self.step, self.attempt, self.pace = 0, 0, Pace(0.0)
         self.notes: list[str] = []
         self._account = Account(self.total, self.per_epoch, self.training.batch, job.watch)
@@ -57,12 +58,13 @@ class Run:
         self._batch: Batch | None = None
         self._meet()
 
-    def _demand_steps(self) -> int:
-        if self.training.steps is None:
+    def _steps_of_a_function(self) -> int:
+        """Nobody knows how long an epoch of a function's data is: the whole run counts as one."""
+        if self.training.epochs is not None:
             raise OptionError(
-                "nobody knows how long an epoch of a function's data is: pass --steps or --steps-per-epoch"
+                "nobody knows how long an epoch of a function's data is: pass --steps-per-epoch too, or --steps instead"
             )
-        return self.training.steps
+        return self.training.steps or SHORTEST
 
     def _meet(self) -> None:
         """New parts, which know nothing yet."""

@@ -25,7 +25,7 @@ import onnxsparse
 from onnxsparse.engines.ort import culprit, library, worker
 from onnxsparse.engines.ort.culprit import Culprit
 from onnxsparse.engines.spec import Spec
-from onnxsparse.errors import ModelError, OnnxSparseError, OutputError
+from onnxsparse.errors import ModelError, OutputError
 from onnxsparse.values import Array
 
 MANIFEST, ERROR = "manifest.json", "error.json"
@@ -175,8 +175,6 @@ def _write_job(
         np.savez(os.path.join(folder, "samples.npz"), **arrays)
         with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
             json.dump(job, file)
-    except OSError as error:
-        raise OutputError(f"cannot write the training graph to {folder}: {error.strerror or error}") from error
     except ValueError as error:  # protobuf's word for more than 2 GB
         raise ModelError("the model is over 2 GB, more than the training engine takes; use --engine torch") from error
 
@@ -185,12 +183,12 @@ def _work(folder: str, module: str, *words: str) -> int:
     """Run a module of this folder as a worker; its noise goes to a file beside."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(onnxsparse.__file__)))
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    return worker.run([sys.executable, "-m", f"onnxsparse.engines.ort.{module}", *words], folder, path)
+    return worker.run([sys.executable, "-m", "onnxsparse.engines.ort.worker", module, *words], folder, path)
 
 
-def _failure(folder: str, status: int, found: Culprit | None) -> OnnxSparseError:
+def _failure(folder: str, status: int, found: Culprit | None) -> Exception:
     if _is_full(folder, status):
-        return OutputError(f"cannot write the training graph to {folder}: {os.strerror(errno.ENOSPC)}")
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
         with open(os.path.join(folder, ERROR), encoding="utf-8") as file:
             told = json.load(file)

@@ -1,6 +1,6 @@
 """Which operator the engine dies of: ever shorter parts of a training graph, each in a process of its own.
 
-    python -m onnxsparse.engines.ort.culprit FOLDER COUNT
+    python -m onnxsparse.engines.ort.worker culprit FOLDER COUNT
 
 builds the gradients of the first COUNT nodes of the graph that a trial has set aside in the folder, and takes a step.
 Its loss is the sum of the means of all that these nodes give and none of them reads. The parent halves the range until
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from onnxsparse.engines.ort.generate import generate
 from onnxsparse.engines.ort.reach import reduce_to
 from onnxsparse.engines.ort.rewrites.rewrite import View, reads
 from onnxsparse.engines.ort.session import Session
-from onnxsparse.engines.ort.worker import follow_parent
 from onnxsparse.engines.ort.writer import Writer
 
 MODEL, FEED, NAMES = "assembled.onnx", "feed.npz", "assembled.json"
@@ -103,6 +101,6 @@ def _hold(model: ModelProto, nodes: Sequence[NodeProto], outputs: Sequence[Value
     model.graph.output.extend(outputs)
 
 
-if __name__ == "__main__":
-    follow_parent()
-    attempt(sys.argv[1], int(sys.argv[2]))
+def main(folder: str, count: str) -> int:
+    attempt(folder, int(count))
+    return 0

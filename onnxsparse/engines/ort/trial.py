@@ -1,6 +1,6 @@
 """The worker that makes and proves a training graph, in a process of its own: the engine may crash on odd graphs.
 
-    python -m onnxsparse.engines.ort.trial FOLDER
+    python -m onnxsparse.engines.ort.worker trial FOLDER
 
 reads `job.json`, `model.onnx` and `samples.npz` in the folder and leaves `training_model.onnx`, `eval_model.onnx`,
 `checkpoint`, `teacher.onnx` and, last, `manifest.json`; or `error.json` with one line. `stage` says where it is, so
@@ -13,7 +13,6 @@ import errno
 import json
 import os
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.statistics import Statistics, train_statistics
-from onnxsparse.engines.ort.worker import NO_SPACE, follow_parent
+from onnxsparse.engines.ort.worker import NO_SPACE
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError
 from onnxsparse.values import Array
@@ -266,7 +265,6 @@ def _copy(model: ModelProto) -> ModelProto:
 
 
 def main(folder: str) -> int:
-    follow_parent()
     trial = Trial(folder)
     try:
         trial.run()
@@ -278,7 +276,3 @@ def main(folder: str) -> int:
             raise
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))

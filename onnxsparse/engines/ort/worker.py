@@ -1,5 +1,9 @@
 """A process that works for another one, and does not outlive it.
 
+    python -m onnxsparse.engines.ort.worker MODULE WORD...
+
+calls `main` of a module of this folder with the words.
+
 1. The worker's standard input is a pipe that nobody writes to: it ends when the parent does, however that dies.
 2. Linux kills the worker with its parent, even while the engine lets no other thread run.
 3. What the worker leaves in temporary folders lies in the folder of its job.
@@ -8,6 +12,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import subprocess
 import sys
@@ -55,3 +60,8 @@ def _await_the_end() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)
+
+
+if __name__ == "__main__":
+    follow_parent()  # before the libraries are imported, which takes its time
+    raise SystemExit(importlib.import_module(f"onnxsparse.engines.ort.{sys.argv[1]}").main(*sys.argv[2:]))

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto
-from onnx.helper import make_node
+from onnx.helper import make_graph, make_node
 
 from onnxsparse.engines.engine import Batch, Pace
 from onnxsparse.engines.ort import building, culprit, library
@@ -261,7 +261,28 @@ def test_a_model_whose_weights_are_whole_numbers_is_refused(tmp_path: Path) -> N
     nodes += [make_node("MatMulInteger", ["q", "i", "z"], ["p"]), make_node("Cast", ["p"], ["f"], to=1)]
     nodes += [make_node("Mul", ["f", "s"], ["y"])]
     stored = [tensor(np.ones((6, 5), np.int8), "i"), tensor(W, "w", "t0")]
-    with pytest.raises(ModelError, match=r"no weight of this model can be trained .'weight t0': no output depends on"):
+    with pytest.raises(ModelError, match=r"can be trained .'weight t0': no output depends on it.; `onnxsparse prune`"):
         built(graph(nodes, stored), tmp_path)
-    with pytest.raises(ModelError, match="it stores no weights as floats"):
+    with pytest.raises(ModelError, match=r"it stores no weights as floats of their own; `onnxsparse prune` prunes"):
         built(graph(nodes, stored), tmp_path / "none", ())
+
+
+def test_the_reasons_why_nothing_trains_are_told_once_each(tmp_path: Path) -> None:
+    nodes = [*STEPS, make_node("MatMul", ["x", "f"], ["y"]), linear("unread"), linear("unread, too", "u")]
+    stored = [tensor(W, name, tag) for name, tag in (("v", "t0"), ("w", "t1"), ("u", "t2"))]
+    with pytest.raises(ModelError) as told:
+        built(graph(nodes, stored), tmp_path, ("t0", "t1", "t2"))
+    assert "'weight t1', 'weight t2': no output depends on it" in str(told.value)
+    assert "'weight t0': nothing that can be matched" in str(told.value)
+
+
+def test_what_a_loop_holds_is_no_reason_for_words_of_the_engine(tmp_path: Path) -> None:
+    steps = [make_node("MatMul", ["v", "inner"], ["m"]), make_node("Tanh", ["m"], ["next"])]
+    steps.append(make_node("Identity", ["on"], ["still"]))
+    ins = [info("i", [], TensorProto.INT64), info("on", [], TensorProto.BOOL), info("v", None)]
+    outs = [info("still", [], TensorProto.BOOL), info("next", None)]
+    body = make_graph(steps, "body", ins, outs, [tensor(SQUARE, "inner", "t0")])
+    nodes = [make_node("Loop", ["often", "go", "x"], ["y"], body=body)]
+    stored = [tensor(np.array(3), "often"), tensor(np.array(True), "go")]
+    with pytest.raises(ModelError, match=r"can be trained .'weight t0': the engine has no gradient of Loop"):
+        built(graph(nodes, stored), tmp_path)

@@ -1,17 +1,21 @@
-"""ONNX files as trainable torch modules, and back: `to_module` and `write_back`."""
+"""ONNX files as trainable torch modules, and back; masks on modules for training loops of the user's own."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from onnx import ModelProto
 
+from onnxsparse.engines.torch import attach as attaching
 from onnxsparse.engines.torch import convert, writeback
+from onnxsparse.engines.torch.attach import Attached
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged
+from onnxsparse.passes.attachable import masks_for
 
-__all__ = ["to_module", "write_back"]
+__all__ = ["attach", "finish", "to_module", "write_back"]
 
 
 def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
@@ -43,3 +47,27 @@ def write_back(
         model.save(os.fspath(output), overwrite, staged)
         staged.commit()
     return None
+
+
+def attach(
+    module: Any,
+    source: Source | Model | Mapping[str, Any],
+    match: Mapping[str, Any] | None = None,
+    *,
+    optimizer: Any = None,
+    model: Source | Model | None = None,
+) -> Attached:
+    """Put masks on a module's own parameters, for the training loop that you have.
+
+    `source` is a sparse model, a model with masks in it, a plan of `onnxsparse plan`, arrays of zeros and ones by the
+    name of the tensor, or a state dict with masks of torch.nn.utils.prune, of ASP, or in a `mask_dict`. A plan says
+    how many go; which ones is decided by the numbers of `model`, or by those of the module where it is left out.
+    `match` says which tensor each parameter is; a module of `to_module` knows. `optimizer` is one, or a list, whose
+    moments shall be zero at masked places; one that is made later is handed to `.follow`.
+    """
+    return attaching.attach(module, masks_for(module, source, match, model), optimizer)
+
+
+def finish(module: Any) -> Any:
+    """Make attached masks part of the numbers and take them off: the plain module again, ready to be exported."""
+    return attaching.finish(module)

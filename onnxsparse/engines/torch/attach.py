@@ -1,0 +1,177 @@
+"""`attach`: masks on a module's own parameters, for a training loop that is not ours; `finish`: the plain module again.
+
+1. Every parameter with a mask is parametrized (see `holding`): masked places are zero in every forward pass, and get
+   no gradient.
+2. After each step of an optimizer that is followed, weights and moments at masked places are zero, too. A step that a
+   GradScaler skips changes nothing and calls nothing.
+3. A parameter with several names in the module is masked under each.
+4. What is grown back begins at zero, without moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.engines.torch.holding import all_held, mask_of, original_of, put_on, take_off, zero
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.placing import demand_fit
+from onnxsparse.engines.torch.state_masks import array_of, bare
+from onnxsparse.errors import OptionError, PlanError, nearest
+from onnxsparse.values import Array
+
+
+class Attached:
+    """The masks on a module: what they are, how to change them, and how to take them off."""
+
+    def __init__(self, module: Any, masks: Mapping[str, Array]) -> None:
+        self.module = bare_module(module)
+        self._places = _places_of(self.module, masks)
+        self._optimizers: list[tuple[Any, Any]] = []
+        for name, homes in self._places.items():
+            parameter = homes[0][0]._parameters[homes[0][1]]
+            keep = torch().from_numpy(np.ascontiguousarray(masks[name])).to(parameter.device)
+            zero(parameter, keep)
+            for owner, attribute in homes:
+                put_on(owner, attribute, keep)
+
+    @property
+    def masks(self) -> dict[str, Any]:
+        """A tensor of bools for every masked parameter, True = keep."""
+        return {name: mask_of(*homes[0]).keep.clone() for name, homes in self._live().items()}
+
+    def density(self) -> float:
+        """The share of the masked parameters' elements that is kept."""
+        masks = list(self.masks.values())
+        return float(sum(int(keep.sum()) for keep in masks) / max(1, sum(keep.numel() for keep in masks)))
+
+    def follow(self, optimizer: Any) -> Attached:
+        """Keep weights and moments at masked places at zero after each step of an optimizer, from now on."""
+        register = getattr(optimizer, "register_step_post_hook", None)
+        if register is None:
+            raise OptionError(f"an optimizer of torch is expected, not {optimizer!r:.60}")
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if not any(id(original_of(*homes[0])) in held for homes in self._live().values()):
+            raise OptionError("the optimizer holds none of the masked parameters; make it of the module's parameters")
+        self._optimizers.append((optimizer, register(lambda *_: self.settle())))
+        self.settle()
+        return self
+
+    def settle(self) -> None:
+        """Zeros at all masked places, of weights and of moments: what happens after each step."""
+        for homes in self._live().values():
+            parameter, keep = original_of(*homes[0]), mask_of(*homes[0]).keep
+            zero(parameter, keep)
+            self._clear(parameter, keep)
+
+    def update(self, masks: Mapping[str, Any]) -> None:
+        """New masks, by parameter, for all or some of those that have one; moments are cleared where one changes."""
+        live = self._live()
+        found = {}
+        for name, mask in masks.items():
+            if name not in live:
+                raise PlanError(f"no mask is attached to a parameter '{name}'{nearest(str(name), live)}")
+            found[name] = array_of(mask, name)
+            demand_fit(name, found[name], {name: original_of(*live[name][0])}, name)
+        for name, keep in found.items():
+            self._change(live[name], keep)
+
+    def remove(self) -> None:
+        """Take the masks off. The zeros stay, and nothing holds them any more."""
+        for _, hook in self._optimizers:
+            hook.remove()
+        self._optimizers.clear()
+        for homes in self._live().values():
+            for owner, attribute in homes:
+                take_off(owner, attribute)
+        self._places.clear()
+
+    def _live(self) -> dict[str, list[tuple[Any, str]]]:
+        """Those that nobody took off, by `finish` or otherwise."""
+        there = {(id(owner), name) for _, owner, name in all_held(self.module)}
+        return {name: homes for name, homes in self._places.items() if (id(homes[0][0]), homes[0][1]) in there}
+
+    def _change(self, homes: list[tuple[Any, str]], keep: Array) -> None:
+        parameter, before = original_of(*homes[0]), mask_of(*homes[0]).keep
+        after = torch().from_numpy(np.ascontiguousarray(keep)).to(before.device)
+        zero(parameter, before & after)
+        self._clear(parameter, before & after | ~before & ~after)
+        for owner, attribute in homes:
+            mask_of(owner, attribute).keep = after
+        self._clear(parameter, after)
+
+    def _clear(self, parameter: Any, keep: Any) -> None:
+        """Moments are those states of an optimizer that have the shape of the parameter."""
+        for optimizer, _ in self._optimizers:
+            for state in optimizer.state.get(parameter, {}).values():
+                if torch().is_tensor(state) and state.shape == parameter.shape:
+                    zero(state, keep)
+
+
+def _places_of(module: Any, masks: Mapping[str, Array]) -> dict[str, list[tuple[Any, str]]]:
+    """Everywhere that each parameter stands; checked as a whole before anything is touched."""
+    named = dict(module.named_parameters(remove_duplicate=False))
+    places: dict[str, list[tuple[Any, str]]] = {}
+    taken: dict[int, str] = {}
+    for name, keep in masks.items():
+        demand_fit(name, keep, named, name)
+        _demand_plain(module, name)
+        parameter = named[name]
+        first = taken.setdefault(id(parameter), name)
+        if first == name:
+            places[name] = _homes(module, parameter)
+        elif not np.array_equal(masks[first], keep):
+            raise PlanError(f"'{first}' and '{name}' are one parameter and cannot have two masks")
+    return places
+
+
+def _homes(module: Any, parameter: Any) -> list[tuple[Any, str]]:
+    return [(owner, name) for owner in module.modules() for name, one in owner._parameters.items() if one is parameter]
+
+
+def _demand_plain(module: Any, path: str) -> None:
+    folder, _, name = path.rpartition(".")
+    if ".parametrizations." in f".{folder}." or not torch().is_tensor(module.get_parameter(path)):
+        raise OptionError(f"parameter '{path}' has a parametrization already; remove it first")
+    if name.endswith("_orig") and f"{name[: -len('_orig')]}_mask" in dict(module.get_submodule(folder).named_buffers()):
+        raise OptionError(f"parameter '{path}' is held by torch.nn.utils.prune; call prune.remove first")
+
+
+def bare_module(module: Any) -> Any:
+    """The module itself, without what spreads, averages or compiles it."""
+    if not isinstance(module, torch().nn.Module):
+        raise OptionError(f"a torch module is expected, not {module!r:.60}")
+    around = (torch().nn.parallel.DistributedDataParallel, torch().nn.DataParallel)
+    averaged = torch().optim.swa_utils.AveragedModel
+    while isinstance(module, (*around, averaged)) or hasattr(module, "_orig_mod"):
+        module = module._orig_mod if hasattr(module, "_orig_mod") else module.module
+    return module
+
+
+def attach(module: Any, masks: Mapping[str, Array], optimizer: Any = None) -> Attached:
+    """Put masks, by parameter, on a module; `optimizer` is one or several that shall be followed."""
+    if any(True for _ in all_held(bare_module(module))):
+        raise OptionError("masks are attached to this module already; change them with .update, or take them off")
+    optimizers: Iterable[Any] = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+    found = Attached(module, {bare(name): keep for name, keep in masks.items()})
+    try:
+        for one in optimizers:
+            if one is not None:
+                found.follow(one)
+    except OptionError:
+        found.remove()
+        raise
+    return found
+
+
+def finish(module: Any) -> Any:
+    """Make the masks part of the numbers and take them off; return the plain module."""
+    inner = bare_module(module)
+    places = list(all_held(inner))
+    if not places:
+        raise OptionError("no masks are attached to this module; attach them before training, finish after it")
+    for _, owner, name in places:
+        take_off(owner, name)
+    return inner

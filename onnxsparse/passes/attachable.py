@@ -1,0 +1,81 @@
+"""From what the user hands to `attach` to masks by parameter: a model, a plan, arrays, or a state dict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Union
+
+from onnx import ModelProto
+
+from onnxsparse.engines.torch.attach import bare_module
+from onnxsparse.engines.torch.layers import layers_as_model
+from onnxsparse.engines.torch.materialize import keys
+from onnxsparse.engines.torch.placing import TensorMask, demand_fit, placed, places_of
+from onnxsparse.engines.torch.state_masks import array_of, masks_of_state
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.passes.given_masks import GivenMask, masks_of_model, masks_of_plan
+from onnxsparse.passes.planfile import PlanFile, read_plan
+from onnxsparse.values import Array
+
+PLANS = (".yaml", ".yml")
+Given = Union[Source, Model, Mapping[str, Any]]
+
+
+def masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model: Source | Model | None) -> Any:
+    """Masks by parameter, in the parameters' shapes; everything that cannot be placed is an error."""
+    inner = bare_module(module)
+    if match is not None and not isinstance(match, Mapping):
+        raise OptionError(f"match is what osp.torch.match returns, not {match!r:.60}")
+    if isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith(PLANS):
+        return _by_plan(inner, read_plan(os.fspath(source)), match, model)
+    if model is not None:
+        raise OptionError("model= belongs to a plan; other masks are decided already")
+    if isinstance(source, Mapping):
+        return _by_arrays(inner, source, match)
+    if isinstance(source, (str, os.PathLike, ModelProto, Model)):
+        return _by_model(inner, source, match)
+    raise OptionError(f"masks come from a plan, a model, or a mapping of arrays, not {source!r:.60}")
+
+
+def _by_arrays(module: Any, source: Mapping[str, Any], match: Mapping[str, Any] | None) -> dict[str, Array]:
+    named = dict(module.named_parameters(remove_duplicate=False))
+    found = masks_of_state(source, named)
+    if found is None:
+        given = [TensorMask(str(name), array_of(mask, str(name))) for name, mask in source.items()]
+        return placed(module, given, match)
+    for name, keep in found.items():
+        demand_fit(name, keep, named, name)
+    return found
+
+
+def _by_model(module: Any, source: Source | Model, match: Mapping[str, Any] | None) -> dict[str, Array]:
+    opened = _opened(source)
+    called = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+    return placed(module, _tensors(opened, masks_of_model(opened, called)), match)
+
+
+def _by_plan(
+    module: Any, file: PlanFile, match: Mapping[str, Any] | None, model: Source | Model | None
+) -> dict[str, Array]:
+    if model is not None:
+        opened = _opened(model)
+        return placed(module, _tensors(opened, masks_of_plan(file, opened)), match)
+    promised = tuple(replace(entry, shape=None) for entry in file.entries if entry.pattern)
+    places = places_of(module, [entry.name for entry in promised], match)
+    own = Model.over(layers_as_model(module, places))
+    found = masks_of_plan(replace(file, entries=promised), own)
+    return {places[mask.name]: mask.keep for mask in found}
+
+
+def _opened(source: Source | Model) -> Model:
+    if isinstance(source, Model):
+        return source
+    return Model.over(source) if isinstance(source, ModelProto) else Model.open(source)
+
+
+def _tensors(model: Model, masks: Sequence[GivenMask]) -> list[TensorMask]:
+    homes = keys(model.flow.stores)
+    return [TensorMask(mask.name, mask.keep, homes[mask.weight.tensor], mask.inputs_first) for mask in masks]

@@ -26,7 +26,7 @@ _PRUNING = {
 }
 _LOSS = {
     "--loss": "distill (default) or kl from the dense model; cross-entropy, mse, bce or l1 against labels",
-    "--hardness": "the share of the distillation beside a loss against labels (default 0.5)",
+    "--hardness": "the share of the distillation beside a loss against labels (default 0.7)",
     "--temperature": "how much kl softens both models (default 2)",
     "--distillation": "the distillation beside labels: distill (default) or kl",
     "--loss-output": "the output that the labels belong to (default: the first float one)",

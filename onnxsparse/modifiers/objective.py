@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TASKS = ("cross-entropy", "mse", "bce", "l1")
 DISTILLATIONS = ("distill", "kl")
-MIXED = 0.5
+MIXED = 0.7
 
 
 @dataclass(frozen=True)

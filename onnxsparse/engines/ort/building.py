@@ -24,6 +24,7 @@ from onnx import ModelProto
 import onnxsparse
 from onnxsparse.engines.ort import culprit, library, worker
 from onnxsparse.engines.ort.culprit import Culprit
+from onnxsparse.engines.ort.refusals import short
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OutputError
 from onnxsparse.values import Array
@@ -195,10 +196,10 @@ def _failure(folder: str, status: int, found: Culprit | None) -> Exception:
     except (OSError, ValueError):
         what = f" of {found.operator} '{found.node}'" if found else ""
         return ModelError(f"the training engine died{what} while {_stage(folder)} ({_death(status)}); {WAY_OUT}")
-    line = " ".join(str(told["error"]).split())
     if told["ours"]:
-        return ModelError(line)
-    return ModelError(f"the training engine refuses this model while {_stage(folder)}: {line[:300]}; {WAY_OUT}")
+        return ModelError(" ".join(str(told["error"]).split()))
+    line = short(told["error"])
+    return ModelError(f"the training engine refuses this model while {_stage(folder)}: {line}; {WAY_OUT}")
 
 
 def _is_full(folder: str, status: int) -> bool:

@@ -18,7 +18,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensor
 from onnx.helper import make_node
 
 from onnxsparse.engines.ort.draft import Draft, keep
-from onnxsparse.engines.ort.runner import one_line
+from onnxsparse.engines.ort.refusals import short
 from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, bodies, rename, scopes
 from onnxsparse.errors import ModelError
@@ -32,7 +32,7 @@ def inline_functions(model: ModelProto) -> ModelProto:
     try:
         return onnx.inliner.inline_local_functions(model, convert_version=False)
     except Exception as error:  # the inliner is C++ and raises what it likes
-        raise ModelError(f"the model's functions cannot be inlined: {one_line(error)}") from error
+        raise ModelError(f"the model's functions cannot be inlined: {short(error)}") from error
 
 
 def _write_defaults(model: ModelProto) -> None:

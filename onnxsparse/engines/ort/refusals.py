@@ -12,7 +12,11 @@ from onnxsparse.values import Array
 LONGEST = 200
 SHOWN = 3
 _NODE = re.compile(r"running (\w+) node\. Name:'([^']*)'")
-_NOISE = (r"\[ONNXRuntimeError\] : \d+ : ", r".*Status Message: ", r"/\S+?\.(?:cc|h|cpp|cu):\d+ (?:.*?\)(?: const)? )?")
+_NOISE = (
+    r"\[ONNXRuntimeError\] : \d+ : ",
+    r".*Status Message: ",
+    r".*?/\S+?\.(?:cc|h|cpp|cu):\d+ (?:.*?::.*?\)(?: const)? )?",  # a place in its sources, and a function of C++
+)
 
 
 LOAD = "; if it was made by another version, begin anew in an empty folder"
@@ -38,7 +42,7 @@ def batch_of(rows: Array | None) -> str:
     return f"the batch of samples {some}{', ...' if len(rows) > SHOWN else ''} (counted from 0)"
 
 
-def short(error: Exception) -> str:
+def short(error: object) -> str:
     """What an engine's message says, and of which node."""
     text = " ".join(str(error).split())
     node = _NODE.search(text)

@@ -11,6 +11,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.refusals import short
 from onnxsparse.errors import ModelError
 from onnxsparse.values import Array
 
@@ -30,7 +31,7 @@ class Runner:
                     blob, library.options(fold), providers=["CPUExecutionProvider"]
                 )
         except Exception as error:  # the runtime raises types of its own for each kind of refusal
-            raise ModelError(f"onnxruntime does not load the prepared copy: {one_line(error)}") from error
+            raise ModelError(f"onnxruntime does not load the prepared copy: {short(error)}") from error
         self.inputs = {entry.name for entry in self._session.get_inputs()}
         self.outputs = [entry.name for entry in self._session.get_outputs()]
 
@@ -41,7 +42,7 @@ class Runner:
                 return dict(zip(self.outputs, self._session.run(None, given)))
         except Exception as error:  # as above
             sizes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
-            raise ModelError(f"onnxruntime cannot run the model on {sizes}: {one_line(error)}") from error
+            raise ModelError(f"onnxruntime cannot run the model on {sizes}: {short(error)}") from error
 
     def _typed(self, name: str, array: Array) -> Array:
         kind = self.types.get(name, TensorProto.UNDEFINED)
@@ -58,7 +59,3 @@ def exposing(model: ModelProto, outputs: Sequence[str]) -> ModelProto:
     del copy.graph.output[:]
     copy.graph.output.extend(known.get(name) or ValueInfoProto(name=name) for name in outputs)
     return copy
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

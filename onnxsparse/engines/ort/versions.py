@@ -18,7 +18,7 @@ from onnx.helper import make_attribute, make_node, make_tensor_value_info
 
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.draft import Draft, called, keep
-from onnxsparse.engines.ort.runner import one_line
+from onnxsparse.engines.ort.refusals import short
 from onnxsparse.engines.ort.scopes import Names, scopes
 from onnxsparse.engines.ort.shapes import shapes_of
 from onnxsparse.errors import ModelError
@@ -57,7 +57,7 @@ def _upgrade(draft: Draft) -> None:
         draft.model = onnx.version_converter.convert_version(draft.model, FIRST_OPSET)
     except Exception as error:  # the converter is C++ and raises what it likes
         raise ModelError(
-            f"the model's operator set {draft.opset} cannot be converted to {FIRST_OPSET}: {one_line(error)}"
+            f"the model's operator set {draft.opset} cannot be converted to {FIRST_OPSET}: {short(error)}"
         ) from error
     del draft.graph.value_info[:]  # the converter leaves some without a type
     if given <= LAST_PLAIN_RESIZE:

@@ -5,7 +5,7 @@
                                        [--seeds 0 1 2] [--jobs 1] [--results FILE] [--markdown FILE]
 
 `data` turns IDX files (as of MNIST and its kin, plain or .gz) into the arrays `x` and `labels`; with --count, that
-many images drawn by seed 0. `run` tunes every net to each row of the table, without and with labels, for three epochs:
+many images drawn by seed 0. `run` tunes every net to each row of the table, without and with labels, for as long as the defaults say:
 one set of defaults for everything, the row's pattern and the loss are all that changes. Each run is a process of its
 own on one thread; CPU seconds are user and system time of it and of the worker it starts, imports included.
 
@@ -107,7 +107,7 @@ class Job:
     def command(self) -> list[str]:
         loss = ["--loss", "cross-entropy"] if self.labels else []
         tool = [sys.executable, "-m", "onnxsparse", "finetune", self.net.model, "--data", self.net.train]
-        return [*tool, *self.case.flags, *loss, "--epochs", EPOCHS, "--seed", str(self.seed)]
+        return [*tool, *self.case.flags, *loss, "--seed", str(self.seed)]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
                                        [--seeds 0 1 2] [--jobs 1] [--results FILE] [--markdown FILE]
 
 `data` turns IDX files (as of MNIST and its kin, plain or .gz) into the arrays `x` and `labels`; with --count, that
-many images drawn by seed 0. `run` tunes every net to each row of the table, without and with labels, for as long as the defaults say:
+many images drawn by seed 0. `run` tunes every net to each row of the table, without and with labels, with the defaults:
 one set of defaults for everything, the row's pattern and the loss are all that changes. Each run is a process of its
 own on one thread; CPU seconds are user and system time of it and of the worker it starts, imports included.
 
@@ -32,7 +32,7 @@ from statistics import mean, stdev
 
 ROOT = Path(__file__).resolve().parent.parent
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-EPOCHS, SECONDS = "3", 60.0
+SECONDS = 60.0
 
 DATA = """
 import gzip, sys

@@ -13,7 +13,7 @@ LONGEST = 200
 SHOWN = 3
 _NODE = re.compile(r"running (\w+) node\. Name:'([^']*)'")
 _NOISE = (
-    r"\[ONNXRuntimeError\] : \d+ : ",
+    r"\[ONNXRuntimeError\] : \d+ : (?:[A-Z_]+ : )?(?:Exception during initialization: )?",
     r".*Status Message: ",
     r".*?/\S+?\.(?:cc|h|cpp|cu):\d+ (?:.*?::.*?\)(?: const)? )?",  # a place in its sources, and a function of C++
 )
@@ -48,4 +48,5 @@ def short(error: object) -> str:
     node = _NODE.search(text)
     for noise in _NOISE:
         text = re.sub(noise, "", text, count=1)
-    return (f"{node[1]} '{node[2]}': " if node else "") + text[:LONGEST]
+    name = f" '{node[2]}'" if node and node[2] else ""
+    return (f"{node[1]}{name}: " if node else "") + text[:LONGEST]

@@ -17,6 +17,8 @@ SAID = {
     "framework/session_state_utils.cc:210 onnxruntime::common::Status onnxruntime::session_state_utils::Save("
     "const onnxruntime::Env&, int) const no bytes": "no bytes",
     "/onnxruntime_src/orttraining/orttraining/training_api/module.cc:555 Shapes differ": "Shapes differ",
+    "[ONNXRuntimeError] : 1 : FAIL : Node () Op (MatMul) Incompatible": "Node () Op (MatMul) Incompatible",
+    "Non-zero status code returned while running Reshape node. Name:'' Status Message: no": "Reshape: no",
     "two\n  lines": "two lines",
     "": "",
 }

@@ -9,7 +9,7 @@ from typing import Any, Union
 
 from onnx import ModelProto
 
-from onnxsparse.engines.torch.attach import bare_module
+from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.layers import layers_as_model
 from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.placing import TensorMask, demand_fit, placed, places_of
@@ -26,7 +26,7 @@ Given = Union[Source, Model, Mapping[str, Any]]
 
 def masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model: Source | Model | None) -> Any:
     """Masks by parameter, in the parameters' shapes; everything that cannot be placed is an error."""
-    inner = bare_module(module)
+    inner = demand_free(module)
     if match is not None and not isinstance(match, Mapping):
         raise OptionError(f"match is what osp.torch.match returns, not {match!r:.60}")
     if isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith(PLANS):

@@ -150,10 +150,16 @@ def bare_module(module: Any) -> Any:
     return module
 
 
+def demand_free(module: Any) -> Any:
+    """The bare module, on which nothing may be attached yet."""
+    inner = bare_module(module)
+    if any(True for _ in all_held(inner)):
+        raise OptionError("masks are attached to this module already; change them with .update, or take them off")
+    return inner
+
+
 def attach(module: Any, masks: Mapping[str, Array], optimizer: Any = None) -> Attached:
     """Put masks, by parameter, on a module; `optimizer` is one or several that shall be followed."""
-    if any(True for _ in all_held(bare_module(module))):
-        raise OptionError("masks are attached to this module already; change them with .update, or take them off")
     optimizers: Iterable[Any] = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
     found = Attached(module, {bare(name): keep for name, keep in masks.items()})
     try:

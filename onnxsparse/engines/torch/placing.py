@@ -21,7 +21,7 @@ from onnxsparse.values import Array
 
 SAME, TRANSPOSED, SWAPPED = "same", "transposed", "swapped"
 Match = Optional[Mapping[str, Any]]
-Places = Mapping[object, Sequence[tuple[str, str]]]  # parameters and layouts, by tensor
+Shape = tuple[int, ...]
 _HOW = "say which parameter it is with match="
 
 
@@ -35,29 +35,66 @@ class TensorMask:
     inputs_first: bool | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A parameter, and how it lies in its tensor; `entry` is what a given map says of it."""
+
+    path: str
+    layout: str = SAME
+    entry: Any = None
+    beside: tuple[str, ...] = ()  # other tensors with the numbers of this parameter
+
+
+Places = Mapping[object, Sequence[Place]]
+
+
 def placed(module: Any, masks: Sequence[TensorMask], match: Match) -> dict[str, Array]:
     """Masks by the names of parameters, in their shapes."""
     named, places = _named(module), _known(module, match)
     found: dict[str, Array] = {}
+    alone: dict[str, str] = {}
     for mask in masks:
-        for path, layout in _places(mask, places, named, module):
-            keep = laid_out(mask.keep, layout, path, tuple(named[path].shape) if path in named else mask.keep.shape)
-            demand_fit(path, keep, named, mask.name)
-            if path in found and not np.array_equal(found[path], keep):
-                raise PlanError(f"parameter '{path}' would get two masks, one of them that of tensor '{mask.name}'")
-            found[path] = keep
+        mine = _places(mask, places, named, module)
+        _demand_whole(mask, mine, named)
+        for place in mine:
+            keep = laid_out(mask.keep, place, tuple(named[place.path].shape) if place.path in named else ())
+            demand_fit(place.path, keep, named, mask.name)
+            if place.path in found and not np.array_equal(found[place.path], keep):
+                raise PlanError(f"parameter '{place.path}' would get two masks, one of them of tensor '{mask.name}'")
+            found[place.path] = keep
+            alone.update(dict.fromkeys(place.beside, place.path))
+    _demand_all_copies(alone, masks)
     return found
 
 
+def _demand_whole(mask: TensorMask, mine: Sequence[Place], named: Mapping[str, Any]) -> None:
+    """A tensor may hold several parameters, such as two directions of a recurrent layer: all have to be known."""
+    size = sum(named[place.path].numel() for place in mine if place.path in named)
+    if mine[0].entry is not None and size < mask.keep.size and not mask.keep.all():
+        raise PlanError(f"only a part of tensor '{mask.name}' is known to be parameter '{mine[0].path}'")
+
+
+def _demand_all_copies(beside: Mapping[str, str], masks: Sequence[TensorMask]) -> None:
+    """One parameter may be two tensors of the file; with a mask on one of them it would be neither."""
+    given = {mask.name for mask in masks}
+    for name, path in beside.items():
+        if name not in given:
+            raise PlanError(
+                f"parameter '{path}' is tensor '{name}', too, which has no mask; mask both, or none of them"
+            )
+
+
 def places_of(module: Any, tensors: Sequence[str], match: Match) -> dict[str, str]:
-    """The parameter of each tensor, by its name."""
+    """The one parameter of each tensor, by its name."""
     named, places = _named(module), _known(module, match)
     found = {}
     for name in tensors:
-        path, _ = _places(TensorMask(name, np.empty(0, bool)), places, named, module)[0]
-        if path not in named:
-            raise PlanError(f"the module has no parameter '{path}' for tensor '{name}'{nearest(path, named)}")
-        found[name] = path
+        mine = _places(TensorMask(name, np.empty(0, bool)), places, named, module)
+        if len({id(named.get(place.path)) for place in mine}) > 1 or mine[0].beside:
+            raise PlanError(f"tensor '{name}' is no single parameter; pass the model that the plan is for with model=")
+        if mine[0].path not in named:
+            raise PlanError(f"the module has no parameter '{mine[0].path}' for tensor '{name}'")
+        found[name] = mine[0].path
     return found
 
 
@@ -69,13 +106,18 @@ def _known(module: Any, match: Match) -> Places | None:
     return _by_match(match) if match is not None else _by_table(module)
 
 
-def laid_out(keep: Array, layout: str, path: str, shape: tuple[int, ...]) -> Array:
+def laid_out(keep: Array, place: Place, shape: Shape) -> Array:
     """A stored mask, turned as the parameter lies; axes of size 1 may come or go."""
-    if layout not in (SAME, TRANSPOSED, SWAPPED):
-        raise PlanError(f"parameter '{path}' lies in its tensor as {layout!r}, which masks cannot follow")
-    found = keep.swapaxes(0, 1) if layout != SAME and keep.ndim > 1 else keep
+    if hasattr(place.entry, "places") and tuple(place.entry.shape) == shape:
+        where = place.entry.places()
+        if where.size and int(where.max()) >= keep.size:
+            raise PlanError(f"parameter '{place.path}' does not lie in its tensor as match= says; match them again")
+        return np.asarray(keep.reshape(-1)[where])
+    if place.layout not in (SAME, TRANSPOSED, SWAPPED):
+        raise PlanError(f"parameter '{place.path}' lies in its tensor as {place.layout!r}, which masks cannot follow")
+    found = keep.swapaxes(0, 1) if place.layout != SAME and keep.ndim > 1 else keep
     alike = [size for size in found.shape if size != 1] == [size for size in shape if size != 1]
-    return found.reshape(shape) if alike else found
+    return found.reshape(shape) if alike and shape else found
 
 
 def demand_fit(path: str, keep: Array, named: Mapping[str, Any], title: str) -> None:
@@ -90,25 +132,32 @@ def demand_fit(path: str, keep: Array, named: Mapping[str, Any], title: str) -> 
 
 
 def _by_match(match: Mapping[str, Any]) -> Places:
-    """Parameters and layouts by the tensor's name."""
-    places: dict[object, list[tuple[str, str]]] = {}
+    rows = []
     for path, entry in match.items():
-        tensor = getattr(entry, "tensor", None)
-        if not isinstance(path, str) or not isinstance(tensor, str):
+        tensors = [getattr(one, "tensor", None) for one in (entry, *getattr(entry, "copies", ()))]
+        if not isinstance(path, str) or not all(isinstance(tensor, str) for tensor in tensors):
             raise OptionError("match is what osp.torch.match returns: for each parameter a tensor and its layout")
-        places.setdefault(tensor, []).append((bare(path), str(getattr(entry, "layout", SAME) or SAME)))
-    return places
+        for one in (entry, *getattr(entry, "copies", ())):
+            beside = tuple(str(tensor) for tensor in tensors if tensor != one.tensor)
+            place = Place(bare(path), str(getattr(one, "layout", SAME)), one, beside)
+            rows.append((getattr(one, "scope", ""), one.tensor, place))
+    return _by_names(rows)
 
 
 def _by_table(module: Any) -> Places | None:
-    """The same for a module of to_module: by scope and name, and by the name alone where it stands there once."""
+    """For a module of to_module."""
     table = getattr(module, TABLE, None)
     if table is None:
         return None
-    found: dict[object, list[tuple[str, str]]] = {}
+    return _by_names([(scope, name, Place(path)) for path, (scope, name) in table["tensors"].items()])
+
+
+def _by_names(rows: Sequence[tuple[str, str, Place]]) -> Places:
+    """By scope and name, and by the name alone where it stands in one scope only."""
+    found: dict[object, list[Place]] = {}
     homes: dict[str, set[str]] = {}
-    for path, (scope, name) in table["tensors"].items():
-        found.setdefault((scope, name), []).append((path, SAME))
+    for scope, name, place in rows:
+        found.setdefault((scope, name), []).append(place)
         homes.setdefault(name, set()).add(scope)
     for name, scopes in homes.items():
         found.update({f"{scope}/{name}": found[scope, name] for scope in scopes})
@@ -117,21 +166,20 @@ def _by_table(module: Any) -> Places | None:
     return found
 
 
-def _places(
-    mask: TensorMask, places: Places | None, named: Mapping[str, Any], module: Any
-) -> Sequence[tuple[str, str]]:
+def _places(mask: TensorMask, places: Places | None, named: Mapping[str, Any], module: Any) -> Sequence[Place]:
     if places is None:
-        return [(mask.name, _round(mask, named, module))]
+        path = mask.name if mask.name in named else bare(mask.name)
+        return [Place(path, _round(path, mask, named, module))]
     found = places.get(mask.key) if mask.key in places else places.get(mask.name)
     if not found:
         raise PlanError(f"no parameter of the module is tensor '{mask.name}'; leave it out of the masks")
     return found
 
 
-def _round(mask: TensorMask, named: Mapping[str, Any], module: Any) -> str:
+def _round(path: str, mask: TensorMask, named: Mapping[str, Any], module: Any) -> str:
     """Which way round a tensor lies in the parameter of its name: linear layers of torch are (out, in)."""
-    if mask.name not in named:
-        raise PlanError(f"the module has no parameter called '{mask.name}'{nearest(mask.name, named)}; {_HOW}")
-    owner = module.get_submodule(mask.name.rpartition(".")[0])
+    if path not in named:
+        raise PlanError(f"the module has no parameter called '{mask.name}'{nearest(path, named)}; {_HOW}")
+    owner = module.get_submodule(path.rpartition(".")[0])
     turned = mask.inputs_first and isinstance(owner, torch().nn.Linear)
     return TRANSPOSED if turned else SAME

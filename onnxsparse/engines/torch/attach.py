@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.torch.holding import all_held, mask_of, original_of, put_on, take_off, zero
+from onnxsparse.engines.torch.holding import all_held, mask_of, original_of, put_on, sharded, take_off, zero
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.placing import demand_fit
 from onnxsparse.engines.torch.state_masks import array_of, bare
@@ -80,6 +80,7 @@ class Attached:
 
     def remove(self) -> None:
         """Take the masks off. The zeros stay, and nothing holds them any more."""
+        _demand_here(all_held(self.module))
         for _, hook in self._optimizers:
             hook.remove()
         self._optimizers.clear()
@@ -133,6 +134,8 @@ def _homes(module: Any, parameter: Any) -> list[tuple[Any, str]]:
 
 def _demand_plain(module: Any, path: str) -> None:
     folder, _, name = path.rpartition(".")
+    if sharded(module.get_parameter(path)):
+        raise OptionError(f"parameter '{path}' is spread over several machines already; attach before fully_shard")
     if ".parametrizations." in f".{folder}." or not torch().is_tensor(module.get_parameter(path)):
         raise OptionError(f"parameter '{path}' has a parametrization already; remove it first")
     if name.endswith("_orig") and f"{name[: -len('_orig')]}_mask" in dict(module.get_submodule(folder).named_buffers()):
@@ -178,6 +181,17 @@ def finish(module: Any) -> Any:
     places = list(all_held(inner))
     if not places:
         raise OptionError("no masks are attached to this module; attach them before training, finish after it")
+    _demand_here(places)
     for _, owner, name in places:
         take_off(owner, name)
     return inner
+
+
+def _demand_here(places: Iterable[tuple[str, Any, str]]) -> None:
+    """FSDP holds on to the place that a parameter had when it was spread."""
+    spread = next((path for path, owner, name in places if sharded(original_of(owner, name))), None)
+    if spread is not None:
+        raise OptionError(
+            f"parameter '{spread}' is spread over several machines; gather the state with get_model_state_dict, load "
+            "it into a plain module with the same masks, and finish that one"
+        )

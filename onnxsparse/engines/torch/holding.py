@@ -108,10 +108,15 @@ def original_of(owner: Any, name: str) -> Any:
     return getattr(owner, _LISTS)[name].original
 
 
+def sharded(tensor: Any) -> bool:
+    """Whether only a part of a tensor is on this machine."""
+    return hasattr(tensor, "placements")
+
+
 def zero(tensor: Any, keep: Any) -> None:
     """+0.0 where the mask keeps nothing; of a tensor that lies on several machines, in the part that is here."""
     with torch().no_grad():
-        if hasattr(tensor, "placements"):
+        if sharded(tensor):
             spread = importlib.import_module("torch.distributed.tensor").distribute_tensor
             keep = spread(keep, tensor.device_mesh, tensor.placements).to_local()
             tensor = tensor.to_local()

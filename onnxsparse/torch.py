@@ -1,4 +1,4 @@
-"""ONNX files as trainable torch modules, and back; masks on modules for training loops of the user's own."""
+"""ONNX files as torch modules, and back; the modules that files came from; masks for the user's own training loop."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxsparse.engines.torch import attach as attaching
-from onnxsparse.engines.torch import convert, writeback
+from onnxsparse.engines.torch import convert, proof, recording, writeback
+from onnxsparse.engines.torch import match as matching
 from onnxsparse.engines.torch.attach import Attached
+from onnxsparse.engines.torch.match import Match
+from onnxsparse.engines.torch.proof import Proof
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged
 from onnxsparse.passes.attachable import masks_for
 
-__all__ = ["attach", "finish", "to_module", "write_back"]
+__all__ = ["attach", "finish", "match", "proved", "record_match", "recorded_match", "to_module", "write_back"]
 
 
 def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
@@ -37,8 +40,50 @@ def write_back(
     Nothing but the numbers changes: names, order, storage and metadata are those of `source`, which stays as it is.
     In a Model that the caller opened they become edits, and nothing is returned.
     """
-    model = source if isinstance(source, Model) else Model.open(source)
+    model = _opened(source)
     writeback.write_back(module, model)
+    return _delivered(model, source, output, overwrite)
+
+
+def match(source: Source | Model, module: Any) -> Match:
+    """Which stored tensor of the file each parameter and buffer of the module is; neither is changed.
+
+    The result maps names, without what DistributedDataParallel, torch.compile and parametrizations add to them, to
+    `Matched(tensor, scope, layout, how, ...)`. What is not certain is never guessed: `.refused` has the reasons.
+    """
+    return matching.match(_opened(source), module)
+
+
+def proved(source: Source | Model, module: Any, match: Match, inputs: Any, *, seed: int = 0) -> Proof:
+    """Which parameters of a match give the same outputs on both sides when masked at random, and why others do not."""
+    return proof.proved(_opened(source), module, match, inputs, seed)
+
+
+def record_match(
+    source: Source | Model,
+    match: Match,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+) -> ModelProto | None:
+    """Write the match into the model's metadata; the result goes where that of `write_back` does."""
+    model = _opened(source)
+    recording.record_match(model, match)
+    return _delivered(model, source, output, overwrite)
+
+
+def recorded_match(source: Source | Model) -> Match | None:
+    """The match that the model's metadata holds, if it does."""
+    return recording.recorded_match(_opened(source))
+
+
+def _opened(source: Source | Model) -> Model:
+    return source if isinstance(source, Model) else Model.open(source)
+
+
+def _delivered(
+    model: Model, source: Source | Model, output: str | os.PathLike[str] | None, overwrite: bool
+) -> ModelProto | None:
     if output is None and model is source:
         return None
     if output is None:

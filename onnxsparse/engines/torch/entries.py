@@ -1,0 +1,128 @@
+"""The parameters and buffers of a user's module, under the names of the bare network.
+
+1. What wraps a module (DistributedDataParallel, torch.compile and their like) adds nothing to a name.
+2. A parametrized tensor is one entry under its plain name: what the module computes with, and what it is made from.
+   So is one that `torch.nn.utils.prune` has masked.
+3. Tensors that share their storage are one entry; its other names are its aliases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.engines.torch.layouts import Shape
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.graph.storage import Array
+
+_INNER = {
+    "OptimizedModule": "_orig_mod",
+    **dict.fromkeys(("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"), "module"),
+}
+_TYPES = {"float64": "float64", "float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+
+
+@dataclass(eq=False)
+class Entry:
+    """One tensor of the module: its name, who owns it, and the numbers it may have in a file."""
+
+    name: str
+    owner: str
+    local: str
+    module: Any
+    values: list[Any]
+    aliases: list[str] = field(default_factory=list)
+    _read: dict[tuple[int, str], Array] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.values[0].shape)
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name, *self.aliases]
+
+    @property
+    def owners(self) -> set[str]:
+        return {name.rpartition(".")[0] for name in self.names}
+
+    @property
+    def layer(self) -> str:
+        """Which layer of a recurrent module it belongs to; "" in all others."""
+        found = re.search(r"_l\d+", self.local) if isinstance(self.module, torch().nn.RNNBase) else None
+        return found.group() if found else ""
+
+    @property
+    def is_float(self) -> bool:
+        return bool(self.values[0].is_floating_point())
+
+    @property
+    def telling(self) -> bool:
+        """Whether the numbers can be recognised: many equal ones are found in any network."""
+        value = self.values[0]
+        return value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
+
+    def numbers(self, index: int, kind: str) -> Array:
+        """A value as a file of that type holds it; bfloat16 as its bits, and no -0.0."""
+        key = (index, kind)
+        if key not in self._read:
+            tensor = (self.values[index].cpu() + 0.0).to(getattr(torch(), _TYPES[kind]))
+            bits = tensor.view(torch().int16) if kind == "bfloat16" else tensor
+            self._read[key] = bits.numpy().view(np.uint16) if kind == "bfloat16" else bits.numpy()
+        return self._read[key]
+
+
+def bare(module: Any) -> Any:
+    """The module without what wraps it."""
+    while (inner := _INNER.get(type(module).__name__)) and hasattr(module, inner):
+        module = getattr(module, inner)
+    return module
+
+
+def entries(module: Any) -> list[Entry]:
+    """Every tensor of the module once, in the order of its state."""
+    found: dict[Hashable, Entry] = {}
+    for path, owner in owners(module):
+        for local, values in _tensors(owner):
+            name = f"{path}.{local}" if path else local
+            known = found.setdefault(_storage(values[-1]), Entry(name, path, local, owner, values))
+            if known.name != name:
+                known.aliases.append(name)
+    return list(found.values())
+
+
+def owners(module: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every module below, with its path; one that stands in several places comes under each."""
+    module = bare(module)
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None and name != "parametrizations":
+            yield from owners(child, f"{path}.{name}" if path else name)
+
+
+def _tensors(owner: Any) -> Iterator[tuple[str, list[Any]]]:
+    own = {**owner._parameters, **owner._buffers}
+    masked = {name[: -len("_orig")] for name in own if name.endswith("_orig") and f"{name[:-5]}_mask" in own}
+    for name, tensor in own.items():
+        plain = name[: -len("_orig")]
+        if plain in masked and name.endswith("_orig"):
+            yield plain, [(tensor * own[f"{plain}_mask"]).detach(), tensor.detach()]
+        elif tensor is not None and not (name.endswith("_mask") and name[: -len("_mask")] in masked):
+            yield name, [tensor.detach()]
+    for name, parts in owner._modules.get("parametrizations", {}).items():
+        yield name, _parametrized(getattr(owner, name).detach(), getattr(parts, "original", None))
+
+
+def _parametrized(value: Any, original: Any) -> list[Any]:
+    """What is computed with comes first; what it is made from, if it is alike, may be in the file as well."""
+    return [value, original.detach()] if original is not None and original.shape == value.shape else [value]
+
+
+def _storage(tensor: Any) -> Hashable:
+    if tensor.numel() == 0:
+        return id(tensor)
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype

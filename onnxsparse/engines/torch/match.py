@@ -1,0 +1,201 @@
+"""`match`: which tensor of an ONNX file is which parameter of the torch module that it was exported from.
+
+1. Both sides are brought to one form: stored tensors with the names, nodes and scopes that read them (`sightings`), and
+   the module's tensors without wrappers, once each (`entries`).
+2. A name alone is never enough: numbers decide (`candidates`), and what they leave open is decided by names and places
+   (`resolving`).
+3. What is not certain is refused, with the reason. What a batch normalization was folded into is said, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxsparse.engines.torch import layouts
+from onnxsparse.engines.torch.candidates import Candidate, Regions, scaled
+from onnxsparse.engines.torch.entries import Entry, entries, owners
+from onnxsparse.engines.torch.folding import SCALES, SHIFTS, Norm, bias_of, norms
+from onnxsparse.engines.torch.resolving import BY_FOLD, Settled, settle
+from onnxsparse.engines.torch.sightings import Sighting, Sightings, regions
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import Array
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Where a parameter is: the stored tensor, its scope, how it lies there from element `start`, and how it was found.
+
+    `copies` are further tensors with the same parameter, such as the transposed copy of a tied embedding.
+    """
+
+    tensor: str
+    scope: str
+    layout: str
+    how: str
+    shape: tuple[int, ...]
+    start: int = 0
+    copies: tuple[Matched, ...] = ()
+
+    def places(self) -> Array:
+        """For each element of the parameter, where it is in the flat stored tensor."""
+        return layouts.places(self.shape, self.layout, self.start)
+
+
+@dataclass(frozen=True)
+class Match(Mapping[str, Matched]):
+    """The parameters and buffers that were found, by name; `refused` has the reasons for all others.
+
+    `aliases` are further names of tied parameters. `folded` are tensors of batch normalizations that have none of
+    their own any more, and the stored tensor that each became part of.
+    """
+
+    matched: Mapping[str, Matched] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    folded: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Matched:
+        return self.matched[self.aliases.get(name, name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.matched)
+
+    def __len__(self) -> int:
+        return len(self.matched)
+
+
+def match(model: Model, module: Any) -> Match:
+    """Find every tensor of the module in the model, or say why not."""
+    found, sightings = _entries(module), Sightings(model)
+    floats = [one for one in found if one.is_float and one.values[0].numel()]
+    everywhere = Regions([region for sighting in sightings.all.values() for region in regions(sighting)])
+    exact = [one for entry in floats for one in everywhere.holding(entry)]
+    paths = {path for path, _ in owners(module)}
+    _rename(sightings.all.values(), _prefix(exact), paths)
+    known = norms(owners(module))
+    candidates = exact + _scaled(floats, exact, everywhere, sightings, known)
+    settled = settle(candidates, sightings)
+    matched = {entry.name: _matched(entry, settled) for entry in found if entry in settled.found}
+    folded = _fold(found, settled, sightings, known, matched)
+    refused = {one.name: _reason(one, settled, sightings) for one in found if one.name not in {**matched, **folded}}
+    aliases = {alias: entry.name for entry in found for alias in entry.aliases}
+    return Match(matched, aliases, folded, refused)
+
+
+def _entries(module: Any) -> list[Entry]:
+    if not hasattr(module, "state_dict"):
+        raise OptionError(f"match takes a torch module, not {module!r:.60}")
+    found = entries(module)
+    if missing := [one.name for one in found if one.values[0].is_meta]:
+        raise OptionError(f"'{missing[0]}' of the module has no numbers yet (it is on 'meta'); load its weights first")
+    return found
+
+
+def _scaled(
+    floats: Sequence[Entry], exact: Sequence[Candidate], everywhere: Regions, sightings: Sightings, known: list[Norm]
+) -> list[Candidate]:
+    """Candidates for what has none, among the tensors that nobody else's numbers are in."""
+    taken, entries_taken = {one.where for one in exact}, {one.entry for one in exact}
+    free = Regions([one for one in everywhere.all if (one.sighting.key, one.start) not in taken])
+    rest = [entry for entry in floats if entry not in entries_taken]
+    return [one for entry in rest for one in scaled(entry, free, sightings, known)]
+
+
+def _matched(entry: Entry, settled: Settled) -> Matched:
+    first, *copies = [_place(one, settled.how[entry]) for one in settled.found[entry]]
+    return Matched(**{**vars(first), "copies": tuple(copies)})
+
+
+def _place(candidate: Candidate, how: str) -> Matched:
+    scope, name = candidate.region.sighting.key
+    return Matched(name, scope, candidate.layout, how, candidate.entry.shape, candidate.region.start)
+
+
+# -- names and scopes of the file, as the module has them
+
+
+def _prefix(exact: Sequence[Candidate]) -> tuple[str, str]:
+    """What the names of the file, and those of the module, have before what both share."""
+    pairs = [(theirs, mine) for one in exact for theirs in one.region.sighting.names for mine in one.entry.names]
+    found = Counter(both for theirs, mine in pairs for both in _difference(theirs, mine))
+    return found.most_common(1)[0][0] if found else ("", "")
+
+
+def _difference(theirs: str, mine: str) -> list[tuple[str, str]]:
+    if theirs == mine:
+        return [("", "")]
+    if theirs.endswith(f".{mine}"):
+        return [(theirs[: -len(mine)], "")]
+    return [("", mine[: -len(theirs)])] if mine.endswith(f".{theirs}") else []
+
+
+def _rename(sightings: Any, prefix: tuple[str, str], paths: set[str]) -> None:
+    for sighting in sightings:
+        sighting.names = {_renamed(name, prefix) for name in sighting.names}
+        scopes = {_renamed(f"{scope}.", prefix)[:-1] if scope else "" for scope in sighting.scopes}
+        sighting.scopes = {_once(scope, paths) for scope in scopes}
+
+
+def _renamed(name: str, prefix: tuple[str, str]) -> str:
+    theirs, mine = prefix
+    return name[len(theirs) :] if theirs and name.startswith(theirs) else mine + name
+
+
+def _once(scope: str, paths: set[str]) -> str:
+    """A module that is called again has `_1` after its name; where that is the name of another, nothing is known."""
+    first = ".".join(re.sub(r"_\d+$", "", step) for step in scope.split("."))
+    if first == scope or first not in paths:
+        return scope
+    return "" if scope in paths else first
+
+
+# -- what was folded, and what was not found
+
+
+def _fold(
+    found: Sequence[Entry], settled: Settled, sightings: Sightings, known: list[Norm], matched: dict[str, Matched]
+) -> dict[str, str]:
+    """Name the tensors that batch normalizations became part of; biases of the layers before them become matched."""
+    by_name = {name: entry for entry in found for name in entry.names}
+    folded: dict[str, str] = {}
+    for entry, own in settled.found.items():
+        scale, weight = own[0].scale, own[0].region.sighting
+        node, bias = bias_of(weight, sightings)
+        if scale is None or node is None or bias is None or len(own) > 1:
+            continue
+        fitting = [norm for norm in known if norm.gives(scale, bias, entry.module.bias)]
+        if len(fitting) > 1:
+            fitting = [norm for norm in fitting if norm.path in bias.scopes]
+        if len(fitting) == 1:
+            parts = _parts(fitting[0].path, weight, bias)
+            folded.update({by_name[name].name: tensor for name, tensor in parts.items() if name in by_name})
+            _bias(entry, bias, by_name, matched)
+    return {name: tensor for name, tensor in folded.items() if name not in matched}
+
+
+def _parts(path: str, weight: Sighting, bias: Sighting) -> dict[str, str]:
+    before = f"{path}." if path else ""
+    scales = {before + local: weight.tensor.name for local in SCALES}
+    return {**scales, **{before + local: bias.tensor.name for local in SHIFTS}}
+
+
+def _bias(entry: Entry, bias: Sighting, by_name: Mapping[str, Entry], matched: dict[str, Matched]) -> None:
+    mine = by_name.get(f"{entry.owner}.bias" if entry.owner else "bias")
+    if mine is not None and mine.name not in matched and entry.module.bias is not None:
+        matched[mine.name] = Matched(bias.key[1], bias.key[0], "same", BY_FOLD, mine.shape)
+
+
+def _reason(entry: Entry, settled: Settled, sightings: Sightings) -> str:
+    if entry in settled.reasons:
+        return settled.reasons[entry]
+    if not entry.is_float:
+        return "it holds no floats: exports have no weight for it"
+    alike = [one for one in sightings.all.values() if not one.names.isdisjoint(entry.names)]
+    if alike:
+        return f"'{alike[0].tensor.name}' of the file holds other numbers: was the module trained or reset since?"
+    return "no tensor of the file holds its numbers"

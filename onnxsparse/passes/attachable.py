@@ -11,8 +11,9 @@ from onnx import ModelProto
 
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.layers import layers_as_model
-from onnxsparse.engines.torch.materialize import keys
+from onnxsparse.engines.torch.materialize import TABLE, keys
 from onnxsparse.engines.torch.placing import TensorMask, demand_fit, placed, places_of
+from onnxsparse.engines.torch.recording import recorded_match
 from onnxsparse.engines.torch.state_masks import array_of, masks_of_state
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
@@ -54,7 +55,7 @@ def _by_arrays(module: Any, source: Mapping[str, Any], match: Mapping[str, Any] 
 def _by_model(module: Any, source: Source | Model, match: Mapping[str, Any] | None) -> dict[str, Array]:
     opened = _opened(source)
     called = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
-    return placed(module, _tensors(opened, masks_of_model(opened, called)), match)
+    return placed(module, _tensors(opened, masks_of_model(opened, called)), _known(module, opened, match))
 
 
 def _by_plan(
@@ -62,12 +63,17 @@ def _by_plan(
 ) -> dict[str, Array]:
     if model is not None:
         opened = _opened(model)
-        return placed(module, _tensors(opened, masks_of_plan(file, opened)), match)
+        return placed(module, _tensors(opened, masks_of_plan(file, opened)), _known(module, opened, match))
     promised = tuple(replace(entry, shape=None) for entry in file.entries if entry.pattern)
     places = places_of(module, [entry.name for entry in promised], match)
     own = Model.over(layers_as_model(module, places))
     found = masks_of_plan(replace(file, entries=promised), own)
     return {places[mask.name]: mask.keep for mask in found}
+
+
+def _known(module: Any, model: Model, match: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A match that the model records is of the module that it was exported from, not of one that was made of it."""
+    return recorded_match(model) if match is None and not hasattr(module, TABLE) else match
 
 
 def _opened(source: Source | Model) -> Model:

@@ -348,6 +348,7 @@ def test_tensors_at_the_root_of_a_module_of_a_file() -> None:
 class Matched:
     tensor: str
     layout: str
+    copies: tuple[Matched, ...] = ()
 
 
 def test_a_map_says_which_tensor_and_which_way_round() -> None:
@@ -364,6 +365,42 @@ def test_a_map_says_which_tensor_and_which_way_round() -> None:
     assert np.array_equal(found["wide.weight"], masks["onnx::MatMul_7"].T)
     assert np.array_equal(found["conv.weight"], masks["k"].swapaxes(0, 1))
     assert np.array_equal(found["head.weight"], masks["head.w"])
+
+
+def test_a_match_is_taken_as_it_is_or_from_the_metadata(tmp_path: Path) -> None:
+    """Folded constants have other names, lie the other way round, or hold both directions of a recurrent layer."""
+    from tests.engines.torch.exporting import Way
+    from tests.engines.torch.exporting import export as export_net
+
+    dense, sparse = tmp_path / "dense.onnx", tmp_path / "sparse.onnx"
+    way = Way("mixed", 17, dynamo=False, fold=True, training=False)
+    module, feeds = export_net(way, dense)
+    match = osp.torch.match(dense, module)
+    osp.torch.record_match(dense, match, output=tmp_path / "recorded.onnx")
+    rule = {"pattern": "unstructured", "sparsity": 0.6, "allow": "small,depthwise"}
+    osp.prune(tmp_path / "recorded.onnx", output=sparse, **rule)
+    osp.plan(dense, output=tmp_path / "plan.yaml", **rule)
+    by_match = attach(module, sparse, match)
+    assert by_match.density() == pytest.approx(0.4, abs=0.01)
+    assert {"shared.weight", "lstm.weight_hh_l0", "lstm.weight_ih_l0_reverse"} < set(by_match.masks)
+    found = module.eval()(torch.from_numpy(feeds["x"])).detach().numpy()
+    wanted = runtime(sparse, feeds)[0]
+    assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    for source, options in ((sparse, {}), (tmp_path / "plan.yaml", {"match": match, "model": dense})):
+        masks = attach(export_net(way, tmp_path / "again.onnx")[0], source, **options).masks
+        assert all(torch.equal(masks[name], keep) for name, keep in by_match.masks.items())
+    with pytest.raises(osp.OnnxSparseError, match="is no single parameter; pass the model"):
+        attach(export_net(way, tmp_path / "again.onnx")[0], tmp_path / "plan.yaml", match)
+
+
+def test_a_parameter_that_is_two_tensors_needs_both_masks() -> None:
+    keep = np.random.default_rng(0).random((32, 32)) > 0.5
+    twice = Matched("a", "same", (Matched("b", "transposed"),))
+    assert attach(net(), {"a": keep, "b": keep.T}, {"head.weight": twice}).density() < 0.6
+    with pytest.raises(osp.OnnxSparseError, match="is tensor 'b', too, which has no mask"):
+        attach(net(), {"a": keep}, {"head.weight": twice})
+    with pytest.raises(osp.OnnxSparseError, match="would get two masks"):
+        attach(net(), {"a": keep, "b": keep}, {"head.weight": twice})
 
 
 def test_a_matrix_of_the_same_name_may_lie_the_other_way_round() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
 SMALLER, PART = 3.0, "a third"
-ALIKE = 1.05
+ALIKE = 1.2
 NOTHING = 1e-9
 """Up to this loss a pruned model does what the dense one does: no training can help, and no lower rate."""
 

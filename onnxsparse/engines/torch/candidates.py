@@ -90,6 +90,8 @@ def _digest_of(region: Region) -> bytes:
 def _digest(array: Array) -> bytes:
     if array.dtype.kind == "f":
         array = array + array.dtype.type(0)  # -0.0 is 0.0
+    elif array.dtype == np.uint16:
+        array = np.where(array == 0x8000, np.uint16(0), array)  # of bfloat16
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
 
 
@@ -105,6 +107,17 @@ def scaled(entry: Entry, regions: Regions, sightings: Sightings, norms: Sequence
                 scale, rest = _fitted(stored, weight)
                 if rest < FAR and (_tells(weight) or _explained(entry, region, scale, sightings, norms)):
                     yield Candidate(entry, region, layout, scale, rest >= ROUNDING[_kind(region)])
+
+
+def part_of(entry: Entry, sightings: Sightings) -> str:
+    """The stored tensor that holds the beginning of a parameter along some of its axes."""
+    for tensor in sightings.all:
+        less = len(tensor.shape) == len(entry.shape) and tensor.shape != entry.shape and tensor.size > 1
+        if less and all(short <= full for short, full in zip(tensor.shape, entry.shape)):
+            part = entry.numbers(0, tensor.kind)[tuple(slice(size) for size in tensor.shape)]
+            if entry.telling and np.array_equal(part, tensor.array()):
+                return tensor.name
+    return ""
 
 
 def _layers() -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse.engines.torch import layouts
-from onnxsparse.engines.torch.candidates import Candidate, Regions, scaled
+from onnxsparse.engines.torch.candidates import Candidate, Regions, part_of, scaled
 from onnxsparse.engines.torch.entries import Entry, entries, owners
 from onnxsparse.engines.torch.folding import SCALES, SHIFTS, Norm, bias_of, norms
 from onnxsparse.engines.torch.resolving import BY_FOLD, Settled, settle
@@ -195,6 +195,8 @@ def _reason(entry: Entry, settled: Settled, sightings: Sightings) -> str:
         return settled.reasons[entry]
     if not entry.is_float:
         return "it holds no floats: exports have no weight for it"
+    if cut := part_of(entry, sightings):
+        return f"'{cut}' holds a part of it only: the exporter cut off what its sample input did not use"
     alike = [one for one in sightings.all.values() if not one.names.isdisjoint(entry.names)]
     if alike:
         return f"'{alike[0].tensor.name}' of the file holds other numbers: was the module trained or reset since?"

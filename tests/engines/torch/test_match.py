@@ -49,6 +49,7 @@ def check(way: Way, tmp_path: Path) -> None:
     found = match(path, net)
     cut = {"position"} if way.dynamo and way.fold and way.net == "encoder" else set()
     assert {name for name in found.refused if NOT_IN_FILES not in name} == cut
+    assert all("holds a part of it only" in found.refused[name] for name in cut)
     assert set(found) | set(found.folded) | set(found.refused) == set(net.state_dict())
     if not way.training:  # else the file normalizes with the statistics of a batch
         proof = proved(path, net, found, torch.from_numpy(feeds["x"]))
@@ -212,7 +213,7 @@ def test_a_matrix_that_reads_the_same_both_ways_is_refused(tmp_path: Path) -> No
     with torch.no_grad():
         net[0].weight.copy_(net[0].weight + net[0].weight.T)
     found = match(save(net, torch.randn(1, 2, 5), tmp_path / "net.onnx"), net)
-    assert "reads the same both ways" in found.refused["0.weight"] or "read the same" in found.refused["0.weight"]
+    assert "read the same both ways" in found.refused["0.weight"]
     assert "0.bias" in found
 
 
@@ -261,15 +262,21 @@ def test_wrappers_and_prefixes_are_seen_through(tmp_path: Path) -> None:
     assert set(match(path, outer)) == {f"model.{name}" for name in bare}
 
 
+class Doubled(nn.Module):
+    def forward(self, weight: Any) -> Any:
+        return 2 * weight
+
+
 def test_parametrized_and_pruned_weights_have_their_plain_names(tmp_path: Path) -> None:
     net, x = build("mixed")
     nn.utils.parametrizations.weight_norm(net.pointwise)
-    nn.utils.parametrizations.orthogonal(net.shared)
+    nn.utils.parametrize.register_parametrization(net.shared, "weight", Doubled())
     prune.l1_unstructured(net.out, "weight", 0.5)
-    path = save(net.eval(), x, tmp_path / "net.onnx", dynamo=True)
-    found = match(path, net)
-    assert {"out.weight", "up.weight"} <= set(found)
-    assert not [name for name in {**found, **found.refused} if "parametrizations" in name or name.endswith("_orig")]
+    for dynamo, fold in ((False, True), (True, True), (True, False)):
+        path = save(net.eval(), x, tmp_path / "net.onnx", dynamo, fold)
+        found = match(path, net)
+        assert {"shared.weight", "out.weight", "up.weight"} <= set(found), found.refused
+        assert not [name for name in {**found, **found.refused} if "parametrizations" in name or name.endswith("_orig")]
 
 
 def test_half_precision(tmp_path: Path) -> None:
@@ -297,7 +304,10 @@ def test_recurrent_layers(kind: Any, dynamo: bool, tmp_path: Path) -> None:
     path = save(net, x, tmp_path / "net.onnx", dynamo)
     found = match(path, net)
     assert set(found) == set(net.state_dict())
-    assert set(proved(path, net, found, x).proved) == set(found)
+    proof = proved(path, net, found, x)
+    unrolled = kind is nn.RNN and dynamo  # whose first step, from a state of zeros, is stored as a number
+    late = {name for name in found if unrolled and "bias_hh" in name}
+    assert set(proof.proved) == set(found) - late
 
 
 # -- what is recorded, and mistakes

@@ -98,10 +98,9 @@ class Attached:
         parameter, before = original_of(*homes[0]), mask_of(*homes[0]).keep
         after = torch().from_numpy(np.ascontiguousarray(keep)).to(before.device)
         zero(parameter, before & after)
-        self._clear(parameter, before & after | ~before & ~after)
+        self._clear(parameter, before & after)
         for owner, attribute in homes:
             mask_of(owner, attribute).keep = after
-        self._clear(parameter, after)
 
     def _clear(self, parameter: Any, keep: Any) -> None:
         """Moments are those states of an optimizer that have the shape of the parameter."""

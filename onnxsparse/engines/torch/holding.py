@@ -54,10 +54,7 @@ def put_on(owner: Any, name: str, keep: Any) -> None:
     if isinstance(owner, torch().fx.GraphModule):
         type(owner).__deepcopy__ = _copied
     if hasattr(owner, _FLAT) and not masks:
-        owner._onnxsparse_hooks = (
-            owner.register_forward_pre_hook(_lend),
-            owner.register_forward_hook(_take_back, always_call=True),
-        )
+        owner._onnxsparse_hook = owner.register_forward_hook(_take_back, always_call=True)
 
 
 def take_off(owner: Any, name: str) -> None:
@@ -75,8 +72,8 @@ def take_off(owner: Any, name: str) -> None:
     owner.register_parameter(name, original)
     _in_order(owner._parameters, mask.order)
     if hasattr(owner, _FLAT) and not held(owner):
-        for hook in owner.__dict__.pop("_onnxsparse_hooks"):
-            hook.remove()
+        owner.__dict__.pop("_onnxsparse_hook").remove()
+        _take_back(owner, None, None)
 
 
 def _in_order(parameters: dict[str, Any], order: tuple[str, ...]) -> None:
@@ -131,12 +128,8 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
     return replica
 
 
-def _lend(layer: Any, _: Any) -> None:
-    """Recurrent layers read a list of their weights; for one forward pass it holds the masked ones."""
-    layer.__dict__[_FLAT] = [getattr(layer, name) for name in layer._flat_weights_names]
-
-
 def _take_back(layer: Any, _: Any, __: Any) -> None:
-    lists = getattr(layer, _LISTS, {})
+    """Recurrent layers keep a list of what they computed with; such tensors cannot be copied."""
+    masked = {name for name, _ in held(layer)}
     names = layer._flat_weights_names
-    layer.__dict__[_FLAT] = [lists[name].original if name in lists else getattr(layer, name) for name in names]
+    layer.__dict__[_FLAT] = [original_of(layer, name) if name in masked else getattr(layer, name) for name in names]

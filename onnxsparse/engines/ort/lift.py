@@ -96,7 +96,8 @@ def _constants(graph: GraphProto) -> None:
 def _stored(node: NodeProto) -> TensorProto | None:
     for attribute in node.attribute:
         if attribute.name == "value":
-            return attribute.t
+            tensor: TensorProto = attribute.t
+            return tensor
         if attribute.name == "sparse_value":
             return dense(attribute.sparse_tensor)
         if attribute.name.startswith("value_"):

@@ -62,4 +62,5 @@ def _written_out_softmax(makers: Mapping[str, NodeProto], node: NodeProto) -> st
     if bottom.input[0] != node.input[0]:
         return None
     less = makers.get(top.input[0])  # the largest was taken away first
-    return less.input[0] if less is not None and less.op_type == "Sub" else top.input[0]
+    logits: str = less.input[0] if less is not None and less.op_type == "Sub" else top.input[0]
+    return logits

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse.errors import OnnxSparseError
@@ -29,11 +29,36 @@ class Batch:
 
 @dataclass(frozen=True)
 class Pace:
-    """How far one update goes: the rate, weight decay (matrices only), and the longest gradient (0 = any)."""
+    """How far one update goes: the rate, weight decay (matrices only), and the longest gradient (0 = any).
+
+    Tags may have a rate and a decay of their own. What is held stays where it is: neither its numbers nor what the
+    optimizer remembers of it change, and its gradient counts nowhere.
+    """
 
     rate: float
     decay: float = 0.0
     clip: float = 0.0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    decays: Mapping[str, float] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all weights go alike."""
+        return not (self.rates or self.decays or self.held)
+
+    def rate_of(self, tag: str) -> float:
+        return self.rates.get(tag, self.rate)
+
+    def decay_of(self, tag: str, dimensions: int) -> float:
+        """What is said of a tag holds for vectors, too."""
+        return self.decays.get(tag, self.decay if dimensions > 1 else 0.0)
+
+    def moving(self, gradients: Mapping[str, Array]) -> Mapping[str, Array]:
+        """The gradients of what is not held."""
+        if not self.held:
+            return gradients
+        return {tag: gradient for tag, gradient in gradients.items() if tag not in self.held}
 
 
 class Engine(ABC):

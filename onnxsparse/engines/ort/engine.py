@@ -52,12 +52,12 @@ class OrtEngine(Engine):
         return self._session.gradients
 
     def update(self, pace: Pace) -> None:
-        gradients, scale = self._session.gradients, 1.0 / max(1, self._pieces)
+        gradients, scale = pace.moving(self._session.gradients), 1.0 / max(1, self._pieces)
         if pace.clip:
             scale *= clip_factor(gradients.values(), pace.clip / scale)
         if not (np.isfinite(scale) and finite(gradients.values())):
             raise DivergedError("the gradients are no numbers any more; use a lower --lr")
-        self._stepping.step(self._session, pace, scale)
+        self._stepping.step(self._session, gradients, pace, scale)
         self.discard_gradients()
 
     def discard_gradients(self) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.ort.session import Session
+from onnxsparse.errors import OptionError
 from onnxsparse.optimizers import Moments
 from onnxsparse.optimizers import parse as parse_optimizer
 from onnxsparse.values import Array
@@ -27,8 +28,8 @@ class Stepping(ABC):
     """One optimizer over the weights of a session."""
 
     @abstractmethod
-    def step(self, session: Session, pace: Pace, scale: float) -> None:
-        """Move the weights by the gradients times `scale`."""
+    def step(self, session: Session, gradients: Mapping[str, Array], pace: Pace, scale: float) -> None:
+        """Move the weights by these gradients of the session times `scale`."""
 
     @abstractmethod
     def clear(self, tag: str, where: Array | None) -> None:
@@ -53,11 +54,11 @@ class Ours(Stepping):
     def __init__(self, text: str) -> None:
         self._moments = Moments(parse_optimizer(text))
 
-    def step(self, session: Session, pace: Pace, scale: float) -> None:
-        for key, gradient in session.gradients.items():
+    def step(self, session: Session, gradients: Mapping[str, Array], pace: Pace, scale: float) -> None:
+        for key, gradient in gradients.items():
             weight = session.weights[key]
-            decay = pace.decay if weight.ndim > 1 else 0.0
-            self._moments.step(key, weight, gradient, pace.rate, decay, scale)
+            rate, decay = pace.rate_of(key), pace.decay_of(key, weight.ndim)
+            self._moments.step(key, weight, gradient, rate, decay, scale)
 
     def clear(self, tag: str, where: Array | None) -> None:
         self._moments.clear(tag, where)
@@ -77,9 +78,14 @@ class BuiltIn(Stepping):
         self._folder, self._graph = folder, os.path.basename(folder)
         self._optimizer = session.optimizer(os.path.join(folder, "optimizer_model.onnx"))
 
-    def step(self, session: Session, pace: Pace, scale: float) -> None:
+    def step(self, session: Session, gradients: Mapping[str, Array], pace: Pace, scale: float) -> None:
+        if not pace.uniform:
+            raise OptionError(
+                f"{BUILT_IN} moves all weights alike: it has no rates or decays for some, and holds none still; "
+                "take another optimizer, such as adamw"
+            )
         if scale != 1.0:
-            for gradient in session.gradients.values():
+            for gradient in gradients.values():
                 gradient *= np.float32(scale)
         session.hush()
         self._optimizer.set_learning_rate(pace.rate)

@@ -87,15 +87,15 @@ class TorchEngine(Engine):
         return {tag: one.grad.detach().cpu().numpy() for tag, one in self._parameters.items() if one.grad is not None}
 
     def update(self, pace: Pace) -> None:
-        gradients, scale = self.gradients(), 1.0 / max(1, self._steps)
+        gradients, scale = pace.moving(self.gradients()), 1.0 / max(1, self._steps)
         if pace.clip:
             scale *= clip_factor(gradients.values(), pace.clip / scale)
         if not (np.isfinite(scale) and finite(gradients.values())):
             raise DivergedError("the gradients are no numbers any more; use a lower --lr")
         for tag, gradient in gradients.items():
             weight = self.weights[tag]
-            decay = pace.decay if weight.ndim > 1 else 0.0
-            self._moments.step(tag, weight, np.ascontiguousarray(gradient), pace.rate, decay, scale)
+            rate, decay = pace.rate_of(tag), pace.decay_of(tag, weight.ndim)
+            self._moments.step(tag, weight, np.ascontiguousarray(gradient), rate, decay, scale)
         self.discard_gradients()
 
     def discard_gradients(self) -> None:

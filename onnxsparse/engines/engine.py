@@ -82,8 +82,14 @@ class Engine(ABC):
         """The gradients since the last update, by the tags of `weights`."""
 
     @abstractmethod
-    def update(self, pace: Pace) -> None:
-        """Move the weights by the mean of the gradients since the last update, and forget them."""
+    def update(self, pace: Pace) -> bool:
+        """Move the weights by the mean of the gradients since the last update, and forget them.
+
+        False where that was left out, because half precision could not hold the gradients: the step is to be repeated.
+        """
+
+    def agree(self) -> None:  # noqa: B027 - there is nothing to do where one process trains alone
+        """What was written into `weights` and `frozen` is the same in all processes from here on."""
 
     @abstractmethod
     def discard_gradients(self) -> None:

@@ -2,7 +2,8 @@
 
 1. Arrays are asked for by number, so a resumed run needs nothing but the step. What a function yields is read on to it.
 2. A fixed share of the samples is held out and measures how the training goes (the probe).
-3. Steps per epoch that do not fit the data are said: of arrays at once, of a function when its first pass is over.
+3. Of several processes each takes its own part of every batch.
+4. Steps per epoch that do not fit the data are said: of arrays at once, of a function when its first pass is over.
 """
 
 from __future__ import annotations
@@ -21,10 +22,15 @@ FEW = 64
 
 
 class Feeding:
-    """Batches of `batch` samples."""
+    """Batches of `batch` samples, of which this is process `rank` of `count` to take its part."""
 
-    def __init__(self, data: Data, batch: int, seed: int, steps_per_epoch: int | None = None) -> None:
+    def __init__(
+        self, data: Data, batch: int, seed: int, steps_per_epoch: int | None = None, rank: int = 0, count: int = 1
+    ) -> None:
+        if batch % count:
+            raise OptionError(f"a batch of {batch} cannot be shared by {count} processes; take a multiple of {count}")
         self._data, self.size, self._asked = data, batch, steps_per_epoch
+        self._rank, self._count = rank, count
         self._before, self._ended = -1, False
         self._order: Order | None = None
         if isinstance(data, Samples):
@@ -72,11 +78,31 @@ class Feeding:
         return self._data.fingerprint
 
     def batch(self, step: int) -> Batch:
+        """This process's part of a batch."""
+        if self._order is None:
+            return self._own(self._whole(step))
+        return self._taken(self._order.rows(step)[self._part])
+
+    @property
+    def _part(self) -> slice:
+        size = self.size // self._count
+        return slice(self._rank * size, (self._rank + 1) * size)
+
+    def _own(self, batch: Batch) -> Batch:
+        if self._count == 1:
+            return batch
+        shared, part = set(self._data.shared), self._part
+        return Batch({name: array if name in shared else array[part] for name, array in batch.arrays.items()})
+
+    def _taken(self, rows: Array) -> Batch:
+        assert isinstance(self._data, Samples)
+        return Batch(self._data.take(rows), rows)
+
+    def _whole(self, step: int) -> Batch:
         if isinstance(self._data, Stream):
             return Batch(self._streamed(self._data, step))
         assert self._order is not None
-        rows = self._order.rows(step)
-        return Batch(self._data.take(rows), rows)
+        return self._taken(self._order.rows(step))
 
     def _streamed(self, data: Stream, step: int) -> dict[str, Array]:
         found = data.batch(step, self.size)
@@ -91,11 +117,11 @@ class Feeding:
     def probe(self) -> Iterator[Batch]:
         """The samples that only measure, in batches; the last one is filled up from the first."""
         if isinstance(self._data, Stream):
-            yield from self._cut(self._probe)
+            yield from map(self._own, self._cut(self._probe))
             return
         for start in range(0, len(self._held), self.size):
             rows = np.take(self._held, np.arange(start, start + self.size), mode="wrap")
-            yield Batch(self._data.take(rows), rows)
+            yield self._taken(rows[self._part])
 
     def everything(self) -> Iterator[Batch]:
         """Every sample once, in the order of the data; the last batch is filled up from the first samples."""
@@ -103,12 +129,11 @@ class Feeding:
         assert count is not None
         assert isinstance(self._data, Samples)
         for start in range(0, count, self.size):
-            rows = np.arange(start, start + self.size) % count
-            yield Batch(self._data.take(rows), rows)
+            yield self._taken(np.arange(start, start + self.size) % count)
 
     def first(self, count: int) -> dict[str, Array]:
         """Some samples to make the graph with."""
-        batches = [self.batch(step).arrays for step in range(-(-count // self.size))]
+        batches = [self._whole(step).arrays for step in range(-(-count // self.size))]
         shared = set(self._data.shared)
         return {
             name: array if name in shared else np.concatenate([one[name] for one in batches])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.passes.plan import PlanRow
@@ -39,6 +40,7 @@ class Job:
     watch: Watcher | None = None
     measure: Measure | None = None
     measure_dense: Measure | None = None
+    processes: Processes = field(default_factory=Processes)
 
 
 @dataclass

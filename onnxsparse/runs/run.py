@@ -49,7 +49,7 @@ class Run:
         self.per_epoch = known or self.total
         self.step, self.attempt, self.pace = 0, 0, Pace(0.0)
         self.notes: list[str] = []
-        self._account = Account(self.total, self.per_epoch, self.training.batch, job.watch)
+        self._account = Account(self.total, self.per_epoch, job.feeding.size, job.watch)
         self._saves = Saves(job, self.total)
         self._spec: Spec | None = None
         self._began = 0
@@ -84,8 +84,9 @@ class Run:
         return max((part.final_from for part in self.parts), default=0)
 
     def probe_loss(self) -> float:
+        self.engine.agree()
         losses = [self.engine.evaluate(batch)[0] for batch in self.job.feeding.probe()]
-        loss = float(np.mean(losses))
+        loss = self.job.processes.mean(float(np.mean(losses)))
         return loss if math.isfinite(loss) else math.inf
 
     def note_probe(self, loss: float) -> None:
@@ -150,18 +151,26 @@ class Run:
         self._batch = self.job.feeding.batch(step)
         for part in self.parts:
             part.before_step(step)
-        loss = self.engine.step(self._batch)
-        if not math.isfinite(loss):
-            raise _no_number(step)
-        for part in self.parts:
-            part.before_update(step)
-        self.engine.update(self.pace)
+        self.engine.agree()
+        loss = self._learn(step)
         for part in self.parts:
             part.after_update(step)
         self.step = step + 1
         self._tell(loss)
         if self._saves.is_due(self.step):
             self._saves.write(self.attempt, self.step, *self.state())
+
+    def _learn(self, step: int) -> float:
+        """The loss of a step, by which the weights moved. What is left out counts nowhere: the step is repeated."""
+        assert self._batch is not None
+        while True:
+            loss = self.engine.step(self._batch)
+            if not math.isfinite(loss):
+                raise _no_number(step)
+            for part in self.parts:
+                part.before_update(step)
+            if self.engine.update(self.pace):
+                return loss
 
     def _tell(self, loss: float) -> None:
         """Metrics are taken after every whole epoch but the last, which is measured with the result."""
@@ -210,7 +219,7 @@ class Run:
         for note in self.engine.notes:
             self._note(note)
         feeding = self.job.feeding
-        if feeding.count and self.total * self.training.batch > ASKED_AHEAD * feeding.count:
+        if feeding.count and self.total * feeding.size > ASKED_AHEAD * feeding.count:
             self.engine.ask_ahead(feeding.count, feeding.everything())
 
     def _spec_of(self, begin: int) -> Spec:

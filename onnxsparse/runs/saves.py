@@ -2,7 +2,8 @@
 
 1. A checkpoint is due at twenty places of a run, when a minute has passed, and at the end; but never so often that the
    writing takes more than a twentieth of the time. When it is written changes nothing in the run.
-2. A folder with checkpoints of another model, plan, masks, recipe or version is refused.
+2. Of several processes the first one saves, and tells the others what it goes on from.
+3. A folder with checkpoints of another model, plan, masks, recipe or version is refused.
 """
 
 from __future__ import annotations
@@ -53,6 +54,14 @@ class Saves:
 
     def find(self, notes: list[str]) -> checkpoints.Checkpoint | None:
         """The checkpoint to go on from, if there is one and that is wanted."""
+        if self._job.processes.count == 1:
+            return self._here(notes)
+        arrays, facts = self._job.processes.handed(lambda: _as_told(self._here(notes)))
+        if facts is None:
+            return None
+        return checkpoints.Checkpoint(facts["path"], facts["step"], arrays, facts["facts"])
+
+    def _here(self, notes: list[str]) -> checkpoints.Checkpoint | None:
         folder = self._job.folder
         if folder is None:
             return None
@@ -77,6 +86,12 @@ class Saves:
         if found.facts["data"] != self._job.feeding.fingerprint:
             notes.append("the data is not what it was when the run began: the result will not be the same")
         return found
+
+
+def _as_told(found: checkpoints.Checkpoint | None) -> tuple[Mapping[str, Array], Any]:
+    if found is None:
+        return {}, None
+    return found.arrays, {"path": found.path, "step": found.step, "facts": dict(found.facts)}
 
 
 def _digest(job: Job) -> str:

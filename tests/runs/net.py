@@ -125,12 +125,13 @@ class NumpyEngine(Engine):
     def gradients(self):
         return self._gradients
 
-    def update(self, pace) -> None:
+    def update(self, pace) -> bool:
         for key, gradient in self._gradients.items():
             if not np.isfinite(gradient).all():
                 raise DivergedError("a gradient is no number")
             self._moments.step(key, self.weights[key], gradient, pace.rate, pace.decay, 1 / max(1, self._steps))
         self.discard_gradients()
+        return True
 
     def discard_gradients(self) -> None:
         self._gradients = {key: np.zeros(array.shape, np.float32) for key, array in self.weights.items()}

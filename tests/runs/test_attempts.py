@@ -95,11 +95,12 @@ def test_an_attempt_begins_like_the_first(sparser: str, make: type) -> None:
 class Broken(NumpyEngine):
     """What is learned is NaN after the first step."""
 
-    def update(self, pace) -> None:
+    def update(self, pace) -> bool:
         super().update(pace)
         if self.calls.count("step") >= 1:
             for array in self.weights.values():
                 array[...] = np.nan
+        return True
 
 
 @pytest.mark.parametrize("sparser", ["mask", "probabilistic", "straight-through", "soft-threshold", "hard-threshold"])

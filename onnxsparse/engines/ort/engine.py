@@ -51,7 +51,7 @@ class OrtEngine(Engine):
     def gradients(self) -> Mapping[str, Array]:
         return self._session.gradients
 
-    def update(self, pace: Pace) -> None:
+    def update(self, pace: Pace) -> bool:
         gradients, scale = pace.moving(self._session.gradients), 1.0 / max(1, self._pieces)
         if pace.clip:
             scale *= clip_factor(gradients.values(), pace.clip / scale)
@@ -59,6 +59,7 @@ class OrtEngine(Engine):
             raise DivergedError("the gradients are no numbers any more; use a lower --lr")
         self._stepping.step(self._session, gradients, pace, scale)
         self.discard_gradients()
+        return True
 
     def discard_gradients(self) -> None:
         self._session.forget_gradients()

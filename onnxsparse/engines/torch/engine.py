@@ -86,7 +86,7 @@ class TorchEngine(Engine):
     def gradients(self) -> Mapping[str, Array]:
         return {tag: one.grad.detach().cpu().numpy() for tag, one in self._parameters.items() if one.grad is not None}
 
-    def update(self, pace: Pace) -> None:
+    def update(self, pace: Pace) -> bool:
         gradients, scale = pace.moving(self.gradients()), 1.0 / max(1, self._steps)
         if pace.clip:
             scale *= clip_factor(gradients.values(), pace.clip / scale)
@@ -97,6 +97,7 @@ class TorchEngine(Engine):
             rate, decay = pace.rate_of(tag), pace.decay_of(tag, weight.ndim)
             self._moments.step(tag, weight, np.ascontiguousarray(gradient), rate, decay, scale)
         self.discard_gradients()
+        return True
 
     def discard_gradients(self) -> None:
         for parameter in self._parameters.values():

@@ -1,0 +1,72 @@
+"""The processes that train one model together. Here there is one; engines that have more make the class for it.
+
+1. Each runs the same program on its own share of every batch. What may differ between machines is decided by the first
+   one, and told to the others.
+2. The first one alone writes files and speaks. Of an error the first one to meet it speaks, and the others are silent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onnxsparse.values import Array
+
+Arrays = Mapping[str, Array]
+_PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What a launcher such as torchrun says to each process."""
+
+
+class Processes:
+    """One process alone; what it would tell the others, it knows."""
+
+    rank, count = 0, 1
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def mean(self, number: float) -> float:
+        """The mean of what each process has."""
+        return number
+
+    def total(self, number: float) -> float:
+        """The sum of what each process has."""
+        return number
+
+    def told(self, make: Callable[[], Any]) -> Any:
+        """What the first process makes, for JSON: the others do not make it."""
+        return make()
+
+    def handed(self, make: Callable[[], tuple[Arrays, Any]]) -> tuple[Arrays, Any]:
+        """Arrays and facts that the first process makes."""
+        return make()
+
+    def meet(self) -> None:
+        """Go on when all are here."""
+
+
+def launched() -> int:
+    """How many processes a launcher started; 1 where there was none."""
+    known = all(os.environ.get(name, "") for name in _PLACE)
+    count = os.environ["WORLD_SIZE"] if known else "1"
+    return int(count) if count.isdigit() else 1
+
+
+def is_first() -> bool:
+    """Whether this process may write and speak."""
+    return launched() == 1 or os.environ["RANK"] == "0"
+
+
+_claims: list[Callable[[], bool]] = []
+
+
+def speak_by(claim: Callable[[], bool]) -> None:
+    """How a process that failed finds out whether it is the one that says so."""
+    _claims[:] = [claim]
+
+
+def speaks() -> bool:
+    """Whether this process says what went wrong: of several that fail, one does."""
+    return _claims[0]() if _claims else is_first()

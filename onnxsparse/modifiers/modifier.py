@@ -58,6 +58,10 @@ class Modifier(Plugin, ABC):
     """One entry of a recipe."""
 
     kind: ClassVar[str] = "modifiers"
+    tag: ClassVar[str] = ""
+    """What it is called in a recipe, where that is not its name."""
+    missing: ClassVar[str] = ""
+    """What no engine has that it would need: it is read and written, and refused before a run."""
 
     @abstractmethod
     def start(self, run: Run) -> Part:

@@ -97,7 +97,7 @@ def _modifier(entry: Entry, called: str) -> Modifier:
     known = plugins.every("modifiers")
     cls = known.get(entry.tag)
     if cls is None:
-        hint = nearest(entry.tag, known) or f" (known: {', '.join(f'!{name}' for name in known)})"
+        hint = nearest(entry.tag, known) or " (`onnxsparse list modifiers` shows all that are known)"
         raise PlanError(f"{where}: unknown modifier !{entry.tag:.60}{hint}")
     values = _values(entry, {field.name: field for field in dataclasses.fields(cls)}, called)  # type: ignore[arg-type]
     try:

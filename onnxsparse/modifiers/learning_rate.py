@@ -1,0 +1,80 @@
+"""Schedules of the learning rate, by the names that torch gives them; epochs stand for their steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from onnxsparse.errors import nearest
+from onnxsparse.modifiers.scheduled import NEVER, REQUIRED, Scheduled, WrongOptionError, demand_known, demand_positive
+
+GAMMA, STEP, MILESTONES, LEAST, CYCLE = "gamma", "step_size", "milestones", "lr_min", "cycle_epochs"
+CLASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "ExponentialLR": ((GAMMA,), ()),
+    "StepLR": ((STEP,), (GAMMA,)),
+    "MultiStepLR": ((MILESTONES,), (GAMMA,)),
+    "CosineAnnealingWarmRestarts": ((CYCLE,), (LEAST,)),
+}
+"""What each schedule needs to know, and what it may be told; a gamma that is not given is 0.1."""
+
+
+@dataclass(frozen=True)
+class LearningRateModifier(Scheduled):
+    """Drive the learning rate by one of the known schedules.
+
+    - !LearningRateModifier
+      start_epoch: 0.0
+      end_epoch: 25.0
+      lr_class: MultiStepLR
+      lr_kwargs: {gamma: 0.9, milestones: [2.0, 5.5, 10.0]}
+      init_lr: 0.1
+    """
+
+    name: ClassVar[str] = "LearningRateModifier"
+
+    start_epoch: float = REQUIRED
+    lr_class: str = REQUIRED
+    lr_kwargs: dict[str, Any] = REQUIRED
+    init_lr: float | None = None
+    constant_logging: bool = False
+
+    def check(self) -> None:
+        demand_known("lr_class", self.lr_class, CLASSES)
+        needed, optional = CLASSES[self.lr_class]
+        for name in self.lr_kwargs:
+            if name not in (*needed, *optional):
+                hint = nearest(name, (*needed, *optional)) or f" (known: {', '.join((*needed, *optional))})"
+                raise WrongOptionError("lr_kwargs", f"{self.lr_class} has no {name!r:.40}{hint}")
+        for name in needed:
+            if name not in self.lr_kwargs:
+                raise WrongOptionError("lr_kwargs", f"{self.lr_class} needs {name}")
+        self._check_numbers()
+        if self.init_lr is not None:
+            demand_positive("init_lr", self.init_lr)
+
+    def _check_numbers(self) -> None:
+        for name, value in self.lr_kwargs.items():
+            values = value if name == MILESTONES and isinstance(value, tuple) else (value,)
+            if not all(_is_number(one) for one in values):
+                raise WrongOptionError(
+                    "lr_kwargs", f"{name} is {'numbers' if name == MILESTONES else 'a number'} from 0"
+                )
+        for epoch in self.milestones:
+            if epoch <= self.start_epoch or (self.end_epoch != NEVER and epoch >= self.end_epoch):
+                raise WrongOptionError(
+                    "lr_kwargs", f"the milestone {epoch:g} does not lie between start_epoch and end_epoch"
+                )
+        for name in (STEP, CYCLE):
+            if name in self.lr_kwargs:
+                demand_positive("lr_kwargs", self.lr_kwargs[name])
+
+    @property
+    def milestones(self) -> tuple[float, ...]:
+        """Epochs at which the rate falls."""
+        found = self.lr_kwargs.get(MILESTONES, ())
+        return tuple(map(float, found if isinstance(found, tuple) else (found,)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf

@@ -1,0 +1,25 @@
+"""Gradual pruning by how far numbers move towards zero while they train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onnxsparse.modifiers.gradual import Gradual
+
+
+@dataclass(frozen=True)
+class MovementPruningModifier(Gradual):
+    """Prune what training moves towards zero, more and more.
+
+    - !MovementPruningModifier
+      start_epoch: 0.0
+      end_epoch: 40.0
+      update_frequency: 1.0
+      init_sparsity: 0.05
+      final_sparsity: 0.85
+      params: __ALL_PRUNABLE__
+    """
+
+    name: ClassVar[str] = "MovementPruningModifier"
+    missing: ClassVar[str] = "scores that gather gradients at every step"

@@ -62,9 +62,9 @@ class Entry:
 
     @property
     def telling(self) -> bool:
-        """Whether the numbers can be recognised: many equal ones are found in any network."""
+        """Whether the numbers can be recognised: equal ones, and whole ones, are found in any network."""
         value = self.values[0]
-        return value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
+        return bool((value != value.reshape(-1)[0]).any() and (value != value.round()).any())
 
     def numbers(self, index: int, kind: str) -> Array:
         """A value as a file of that type holds it; bfloat16 as its bits, and no -0.0."""

@@ -55,8 +55,9 @@ def _norm(path: str, module: Any) -> Norm:
 
 def bias_of(weight: Sighting, sightings: Sightings) -> tuple[NodeProto | None, Sighting | None]:
     """The node that a stored weight is multiplied in, and its stored bias: an input, or what is added next."""
-    for node, slot in weight.reads:
-        if slot != 1:
+    for use in weight.reads:
+        node = use.node
+        if use.slot != 1:
             continue
         bias = sightings.stored(node, 2)
         if bias is None and node.op_type == "MatMul":

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from onnxsparse.engines.torch.candidates import Candidate, Regions, part_of, sca
 from onnxsparse.engines.torch.entries import Entry, entries, owners
 from onnxsparse.engines.torch.folding import SCALES, SHIFTS, Norm, bias_of, norms
 from onnxsparse.engines.torch.resolving import BY_FOLD, Settled, settle
+from onnxsparse.engines.torch.scopes import Naming
 from onnxsparse.engines.torch.sightings import Sighting, Sightings, regions
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
@@ -76,7 +76,7 @@ def match(model: Model, module: Any) -> Match:
     everywhere = Regions([region for sighting in sightings.all.values() for region in regions(sighting)])
     exact = [one for entry in floats for one in everywhere.holding(entry)]
     paths = {path for path, _ in owners(module)}
-    _rename(sightings.all.values(), _prefix(exact), paths)
+    sightings.rename(Naming(*_prefix(exact), paths))
     known = norms(owners(module))
     candidates = exact + _scaled(floats, exact, everywhere, sightings, known)
     settled = settle(candidates, sightings)
@@ -134,26 +134,6 @@ def _difference(theirs: str, mine: str) -> list[tuple[str, str]]:
     return [("", mine[: -len(theirs)])] if mine.endswith(f".{theirs}") else []
 
 
-def _rename(sightings: Any, prefix: tuple[str, str], paths: set[str]) -> None:
-    for sighting in sightings:
-        sighting.names = {_renamed(name, prefix) for name in sighting.names}
-        scopes = {_renamed(f"{scope}.", prefix)[:-1] if scope else "" for scope in sighting.scopes}
-        sighting.scopes = {_once(scope, paths) for scope in scopes}
-
-
-def _renamed(name: str, prefix: tuple[str, str]) -> str:
-    theirs, mine = prefix
-    return name[len(theirs) :] if theirs and name.startswith(theirs) else mine + name
-
-
-def _once(scope: str, paths: set[str]) -> str:
-    """A module that is called again has `_1` after its name; where that is the name of another, nothing is known."""
-    first = ".".join(re.sub(r"_\d+$", "", step) for step in scope.split("."))
-    if first == scope or first not in paths:
-        return scope
-    return "" if scope in paths else first
-
-
 # -- what was folded, and what was not found
 
 
@@ -170,7 +150,7 @@ def _fold(
             continue
         fitting = [norm for norm in known if norm.gives(scale, bias, entry.module.bias)]
         if len(fitting) > 1:
-            fitting = [norm for norm in fitting if norm.path in bias.scopes]
+            fitting = [norm for norm in fitting if norm.path in sightings.scopes_of(bias)]
         if len(fitting) == 1:
             parts = _parts(fitting[0].path, weight, bias)
             folded.update({by_name[name].name: tensor for name, tensor in parts.items() if name in by_name})

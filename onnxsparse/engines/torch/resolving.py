@@ -1,9 +1,10 @@
 """From candidates to certainty: which of the tensors that may hold a parameter are its own.
 
 1. Numbers that one parameter alone has, and that can be recognised, are its own wherever they are.
-2. Where several parameters have the same numbers, or the numbers say nothing, a tensor belongs to the parameter that it
-   is named after; or whose module the nodes that read it came from; or beside whose other tensors it is read.
-3. Nothing is said of a matrix that reads the same both ways, nor of what stays open: those have a reason instead.
+2. Where several parameters have the same numbers, or the numbers say nothing, every use of such a tensor has to be
+   explained (see `uses`). While one is not, all parameters that it may mean are refused: a mask on the tensor would be
+   one on somebody else as well.
+3. What no node reads is no place. Nothing is said of a matrix that reads the same both ways.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from onnxsparse.engines.torch.candidates import Candidate
 from onnxsparse.engines.torch.entries import Entry
 from onnxsparse.engines.torch.sightings import Sightings
+from onnxsparse.engines.torch.uses import Reading, Readings, named
 
 BY_NAME, BY_VALUE, BY_FOLD, BY_ORDER = "name and value", "value", "folded batch norm", "order"
 _SHOWN = 3
@@ -33,23 +35,17 @@ class Settled:
         self.reasons.pop(entry, None)
 
 
-def named(candidate: Candidate) -> bool:
-    region = candidate.region
-    plain = region.role is None and candidate.layout == "same"
-    return plain and not region.sighting.names.isdisjoint(candidate.entry.names)
-
-
 def settle(candidates: Sequence[Candidate], sightings: Sightings) -> Settled:
     settled = Settled()
     groups = list(_groups(candidates))
     for group in groups:
         _by_numbers(group, settled)
-    before = -1
-    while len(settled.found) > before:
-        before = len(settled.found)
-        neighbours = _neighbours(settled)
-        for group in groups:
-            _by_place(group, settled, sightings, neighbours)
+    readings = Readings(groups, sightings)
+    for one in readings.all:
+        if len(one.left) == 1 and one.left[0] in settled.found:
+            readings.told(one, one.left[0])
+    readings.look()
+    _by_uses(groups, readings, settled)
     return settled
 
 
@@ -67,7 +63,7 @@ def _groups(candidates: Sequence[Candidate]) -> Iterator[list[Candidate]]:
             if one not in seen:
                 seen.add(one)
                 group.append(one)
-                waiting += by_key[one.entry] + by_key[one.where]
+                waiting += by_key.pop(one.entry, []) + by_key.pop(one.where, [])
         if group:
             yield group
 
@@ -83,8 +79,6 @@ def _by_numbers(group: list[Candidate], settled: Settled) -> None:
             settled.reasons[entry] = f"its numbers in {_listed(own)} read the same both ways, so its layout is unknown"
         elif alone and len(clear) == len({one.where for one in own}):
             settled.add(entry, clear, BY_NAME if any(map(named, clear)) else BY_VALUE)
-        else:
-            settled.reasons[entry] = _tie(entry, group)
 
 
 def _of_entries(group: list[Candidate]) -> dict[Entry, list[Candidate]]:
@@ -102,12 +96,61 @@ def _clear(own: list[Candidate]) -> list[Candidate]:
     return [one for alike in fitting.values() for one in alike if len(alike) == 1 or named(one)]
 
 
-def _tie(entry: Entry, group: list[Candidate]) -> str:
-    others = list(dict.fromkeys(one.entry.name for one in group if one.entry is not entry))
-    where = _listed([one for one in group if one.entry is entry])
+# -- by use
+
+
+def _by_uses(groups: Sequence[list[Candidate]], readings: Readings, settled: Settled) -> None:
+    meant: dict[Entry, list[Reading]] = {}
+    doubts: dict[Entry, Reading] = {}
+    for one in readings.all:
+        if one.meant is not None:
+            meant.setdefault(one.meant, []).append(one)
+        else:
+            doubts.update((entry, one) for entry in one.left)
+    for group in groups:
+        for entry, own in _of_entries(group).items():
+            if entry in settled.found:
+                _demand_read(entry, own, meant, settled)
+            elif entry not in settled.reasons:
+                _by_use(entry, own, meant.get(entry, []), doubts.get(entry), settled)
+
+
+def _demand_read(entry: Entry, own: list[Candidate], meant: dict[Entry, list[Reading]], settled: Settled) -> None:
+    read = {one.where for one in meant.get(entry, ())}
+    settled.found[entry] = [one for one in settled.found[entry] if one.where in read]
+    if not settled.found[entry]:
+        del settled.found[entry]
+        settled.reasons[entry] = f"{_listed(own)} holds its numbers, but no node reads it: is it used in forward?"
+
+
+def _by_use(entry: Entry, own: list[Candidate], meant: list[Reading], doubt: Reading | None, settled: Settled) -> None:
+    wheres = {one.where for one in meant}
+    clear = [one for one in _clear(own) if one.where in wheres]
+    mixed = not entry.telling and len({one.use.node.op_type for one in meant}) > 1
+    if doubt is not None:
+        settled.reasons[entry] = _tie(entry, own, doubt)
+    elif not wheres:
+        settled.reasons[entry] = _gone(own)
+    elif mixed:
+        settled.reasons[entry] = f"{_listed(own)} holds its numbers, but is read in different ways, as a constant is"
+    elif len(clear) < len(wheres):
+        settled.reasons[entry] = f"its numbers in {_listed(own)} read the same both ways, so its layout is unknown"
+    else:
+        settled.add(entry, clear, BY_NAME if any(map(named, clear)) else BY_ORDER)
+
+
+def _tie(entry: Entry, own: list[Candidate], doubt: Reading) -> str:
+    where, others = _listed(own), [one.name for one in doubt.left if one is not entry]
     if not others:
         return f"{where} holds its numbers, but any network may have such numbers, and nothing else says whose they are"
     return f"{where} holds its numbers, and those of {_some(others)}; nothing says which is whose"
+
+
+def _gone(own: list[Candidate]) -> str:
+    return (
+        f"{_listed(own)} holds its numbers, but every node that reads it is of another module: the exporter left it "
+        "out, or forward never uses it"
+    )
 
 
 def _listed(own: list[Candidate]) -> str:
@@ -117,56 +160,3 @@ def _listed(own: list[Candidate]) -> str:
 def _some(names: list[str]) -> str:
     shown = ", ".join(f"'{name}'" for name in names[:_SHOWN])
     return shown + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-
-
-# -- by place
-
-
-def _neighbours(settled: Settled) -> dict[tuple[str, str], list[Entry]]:
-    """The entries that certainly lie in a tensor."""
-    found: dict[tuple[str, str], list[Entry]] = {}
-    for entry, own in settled.found.items():
-        for one in own:
-            found.setdefault(one.region.sighting.key, []).append(entry)
-    return found
-
-
-def _by_place(
-    group: list[Candidate], settled: Settled, sightings: Sightings, neighbours: dict[tuple[str, str], list[Entry]]
-) -> None:
-    for entry, own in _of_entries(group).items():
-        if entry in settled.found or any(one.doubtful for one in own):
-            continue
-        clear = _clear(own)
-        placed = [one for one in clear if _read_there(one, group) or _read_beside(one, group, sightings, neighbours)]
-        if certain := [one for one in clear if named(one) or one in placed]:
-            settled.add(entry, certain, BY_NAME if any(map(named, certain)) else BY_ORDER)
-
-
-def _rivals(candidate: Candidate, group: list[Candidate], layer: bool) -> bool:
-    """Whether another parameter of the same module (and of the same layer) has these numbers."""
-    entry = candidate.entry
-    others = {one.entry for one in group} - {entry}
-    return any(one.owners & entry.owners and (not layer or one.layer == entry.layer) for one in others)
-
-
-def _read_there(candidate: Candidate, group: list[Candidate]) -> bool:
-    owners = candidate.entry.owners - {""}
-    return bool(owners & candidate.region.sighting.scopes) and not _rivals(candidate, group, layer=False)
-
-
-def _read_beside(
-    candidate: Candidate,
-    group: list[Candidate],
-    sightings: Sightings,
-    neighbours: dict[tuple[str, str], list[Entry]],
-) -> bool:
-    if _rivals(candidate, group, layer=True):
-        return False
-    entry, sighting = candidate.entry, candidate.region.sighting
-    for node, _ in sighting.reads:
-        for other in sightings.beside(node):
-            known = neighbours.get(other.key, []) if other is not sighting else []
-            if len(known) == 1 and known[0].owners & entry.owners and known[0].layer == entry.layer:
-                return True
-    return False

@@ -1,30 +1,31 @@
-"""Where the stored float tensors of a graph are read: under which names, by which nodes, in which scopes.
-
-Exporters say which part of the module a node came from: the newer one in their metadata
-(`pkg.torch.onnx.name_scopes`), the older one in their names (`/encoder/encoder.0/norm1/LayerNormalization`).
-"""
+"""Where the stored float tensors of a graph are read: under which names, by which nodes, in which scopes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnx import GraphProto, NodeProto
 
 from onnxsparse.engines.torch.layouts import Shape, squeezed
 from onnxsparse.engines.torch.materialize import keys
-from onnxsparse.graph.attributes import text
+from onnxsparse.engines.torch.scopes import Naming, plain, scope_of
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "same"}
-_SCOPES = "pkg.torch.onnx.name_scopes"
 _PASSED = ("Identity", "Cast")
 _MOVED = (*_PASSED, "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Slice", "Split", "Concat", "Expand")
-_WRAPPED = re.compile(r"^(?:(?:module|_orig_mod)\.)+|(?<=\.)_orig_mod\.")
-_PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\.original$")
+
+
+@dataclass(eq=False)
+class Use:
+    """A node that reads a stored tensor, directly or after it was moved; `label` is the name it goes by there."""
+
+    node: NodeProto
+    slot: int
+    label: str
 
 
 @dataclass(eq=False)
@@ -34,8 +35,7 @@ class Sighting:
     tensor: StoredTensor
     key: tuple[str, str]
     names: set[str]
-    reads: list[tuple[NodeProto, int]] = field(default_factory=list)
-    scopes: set[str] = field(default_factory=set)
+    reads: list[Use] = field(default_factory=list)
     slots: list[tuple[str, int]] = field(default_factory=list)
 
 
@@ -63,6 +63,15 @@ class Region:
         return local.startswith(self.role[0]) and self.role[1] in (None, local.endswith("_reverse"))
 
 
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """A stored tensor under a name of the graph; `direct` as long as its elements lie as they are stored."""
+
+    sighting: Sighting
+    direct: bool
+    label: str
+
+
 class Sightings:
     """All of a model, and who reads what."""
 
@@ -72,43 +81,72 @@ class Sightings:
             for tensor, key in keys(model.flow.stores).items()
             if tensor.kind in FLOAT_KINDS and tensor.readable and tensor.size
         }
-        self.carried: dict[str, list[tuple[Sighting, bool]]] = {}
+        self.carried: dict[str, list[Carried]] = {}
         self.readers: dict[str, list[NodeProto]] = {}
+        self.makers: dict[str, NodeProto] = {}
         for tensor, sighting in self.all.items():
             home = model.flow.stores.homes[tensor]
             if isinstance(home.container, GraphProto):
                 name = home.node.output[0] if home.node is not None and home.node.output else tensor.name
-                self.carried.setdefault(name, []).append((sighting, True))
-        for node in _nodes(model.proto.graph):
+                self.carried.setdefault(name, []).append(Carried(sighting, True, plain(tensor.name)))
+        self.nodes = list(_nodes(model.proto.graph))
+        self.scopes = {id(node): scope_of(node) for node in self.nodes}
+        for node in self.nodes:
             self._walk(node)
 
     def _walk(self, node: NodeProto) -> None:
         moved = []
         for slot, name in enumerate(node.input):
             self.readers.setdefault(name, []).append(node)
-            for sighting, direct in self.carried.get(name, ()):
-                sighting.reads.append((node, slot))
-                sighting.scopes.add(scope_of(node))
-                if direct:
-                    sighting.slots.append((node.op_type, slot))
-                moved.append((sighting, direct and node.op_type in _PASSED))
+            for one in self.carried.get(name, ()):
+                one.sighting.reads.append(Use(node, slot, one.label))
+                if one.direct:
+                    one.sighting.slots.append((node.op_type, slot))
+                moved.append(replace(one, direct=one.direct and node.op_type in _PASSED))
+        for output in node.output:
+            self.makers[output] = node
         if not moved or node.op_type not in _MOVED:
             return
+        if node.op_type == "Identity":
+            moved = [replace(one, label=plain(node.output[0])) for one in moved]
+            moved[0].sighting.names.add(moved[0].label)
         for output in node.output:
             self.carried.setdefault(output, []).extend(moved)
-        if node.op_type == "Identity":
-            moved[0][0].names.add(plain(node.output[0]))
+
+    def rename(self, naming: Naming) -> None:
+        """Names and scopes as the module has them."""
+        self.scopes = {key: naming.scope(scope) for key, scope in self.scopes.items()}
+        for sighting in self.all.values():
+            sighting.names = {naming.name(name) for name in sighting.names}
+            for use in sighting.reads:
+                use.label = naming.name(use.label)
+
+    def scopes_of(self, sighting: Sighting) -> set[str]:
+        found = {self.scopes[id(use.node)] for use in sighting.reads}
+        return {scope for scope in found if scope is not None}
+
+    def uses(self, sighting: Sighting) -> list[Use]:
+        """The nodes that compute with a tensor, or leave it as it is for good."""
+        return [use for use in sighting.reads if use.node.op_type not in _MOVED or not self._read(use.node)]
+
+    def _read(self, node: NodeProto) -> bool:
+        return any(name in self.readers for name in node.output)
 
     def stored(self, node: NodeProto, slot: int) -> Sighting | None:
         """The one stored tensor that a node reads there."""
         found = self.carried.get(node.input[slot], []) if slot < len(node.input) else []
-        return found[0][0] if len(found) == 1 else None
+        return found[0].sighting if len(found) == 1 else None
+
+    def around(self, node: NodeProto) -> list[NodeProto]:
+        """The node, those that add to its result, and the one to whose result it adds."""
+        added = [one for name in node.output for one in self.readers.get(name, ()) if one.op_type == "Add"]
+        makers = [self.makers[name] for name in node.input if name in self.makers and node.op_type == "Add"]
+        return [node, *added, *(one for one in makers if one.op_type == "MatMul")]
 
     def beside(self, node: NodeProto) -> list[Sighting]:
         """The stored tensors that a node reads, and those that are added to its result."""
-        added = [one for name in node.output for one in self.readers.get(name, ()) if one.op_type == "Add"]
-        names = [name for one in (node, *added) for name in one.input]
-        return [sighting for name in names for sighting, _ in self.carried.get(name, ())]
+        names = [name for one in self.around(node) for name in one.input]
+        return [one.sighting for name in names for one in self.carried.get(name, ())]
 
 
 def regions(sighting: Sighting) -> Iterator[Region]:
@@ -130,29 +168,6 @@ def regions(sighting: Sighting) -> Iterator[Region]:
             half = each // 2
             yield Region(sighting, start, (half,), layouts, ("bias_ih", backward))
             yield Region(sighting, start + half, (half,), layouts, ("bias_hh", backward))
-
-
-def plain(name: str) -> str:
-    """The name of a tensor without what wrappers and parametrizations put into it."""
-    return _PARAMETRIZED.sub(r"\1", _WRAPPED.sub("", name))
-
-
-def scope_of(node: NodeProto) -> str:
-    """The path of the module that a node came from; "" where nothing says so."""
-    for entry in node.metadata_props if hasattr(node, "metadata_props") else ():
-        if entry.key == _SCOPES:
-            listed = re.findall(r"'([^']*)'", text(entry.value))
-            return plain(listed[-2] + ".")[:-1] if len(listed) > 1 else ""
-    return _path(text(node.name))
-
-
-def _path(name: str) -> str:
-    """`/layers/layers.0/layers.0.0/conv1/Conv` is `layers.0.0.conv1`: a child of a list repeats the list."""
-    path, before = "", ""
-    for step in name.split("/")[1:-1]:
-        path += step[len(before) :] if before and step.startswith(before + ".") else f".{step}"
-        before = step
-    return plain(path[1:] + ".")[:-1]
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

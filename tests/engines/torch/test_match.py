@@ -156,6 +156,38 @@ def test_equal_weights_that_nothing_tells_apart_are_refused(dynamo: bool, tmp_pa
     assert set(found.refused) == {"one.weight", "two.weight"}
 
 
+class Hidden(nn.Module):
+    """One of two equal weights is read by the module above, so that its scope says nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(6, 6, bias=False) for _ in range(2)])
+        self.parts[1].load_state_dict(self.parts[0].state_dict())
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(x @ self.parts[0].weight) @ self.parts[1].weight
+
+
+def test_a_tensor_that_may_be_anothers_as_well_is_nobodys(tmp_path: Path) -> None:
+    net = Hidden().eval()
+    path = save(net, torch.randn(2, 3, 6), tmp_path / "net.onnx", dynamo=True)
+    found = match(path, net)
+    assert not found
+    assert "and those of 'parts.1.weight'; nothing says which is whose" in found.refused["parts.0.weight"]
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_layers_that_began_as_copies_are_told_apart(fold: bool, tmp_path: Path) -> None:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    net, x = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), torch.randn(2, 5, 16)
+    path = save(net, x, tmp_path / "net.onnx", dynamo=True, fold=fold)
+    found = match(path, net)
+    gone = [f"layers.{index}.self_attn.out_proj.bias" for index in (0, 1)] if fold else []  # they are all zeros
+    assert list(found.refused) == gone
+    assert all("the exporter left it out" in found.refused[name] for name in gone)
+    assert set(proved(path, net, found, x).open.values()) <= set(UNPROVABLE)
+
+
 def test_a_layer_that_was_reset_is_refused(tmp_path: Path) -> None:
     net, x = build("resnet18")
     path = save(net.eval(), x, tmp_path / "net.onnx")

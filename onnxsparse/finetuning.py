@@ -285,11 +285,11 @@ class _Tuning:
         return self._torch(spec)
 
     def _torch(self, spec: Spec) -> Engine:
-        from onnxsparse.engines.torch.engine import TorchEngine
+        from onnxsparse.engines.torch.engine import Setting, TorchEngine
 
         tensors = {tag: one.tensor for tag, one in self.tags.items()}
         samples = self.feeding.first(max(SAMPLES, self.training.batch))
-        return TorchEngine(self.model, tensors, spec, samples, self.training.optimizer)
+        return TorchEngine(self.model, tensors, spec, samples, Setting(optimizer=self.training.optimizer))
 
     def built(self, spec: Spec, room: str, check: bool) -> dict[str, Any]:
         from onnxsparse.engines.ort.building import build

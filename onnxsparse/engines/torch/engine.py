@@ -2,34 +2,50 @@
 
 1. `weights` and `frozen` are arrays on the host. On the CPU they are the tensors' own memory; on another device what
    was handed out is sent there before the next step.
-2. The optimizer is ours, in numpy, on the same numbers as in the other engine; or any of torch's, made by a function
-   that is given the parameters.
+2. A batch is taken in pieces of the size that fits, whose gradients add up; the update uses their mean.
+3. Of several processes each has its part of the batch. Gradients are averaged, so all weights move alike; what was
+   written into the arrays is, from `agree` on, what the first process wrote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
+from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
-from onnxsparse.engines.torch import losses
+from onnxsparse.engines.torch.devices import device_of, narrowed
+from onnxsparse.engines.torch.goal import Goal, counted
 from onnxsparse.engines.torch.lending import Lending
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.student import frozen_copy, networks, outputs_of, student_class
+from onnxsparse.engines.torch.pieces import Pieces, joined
+from onnxsparse.engines.torch.processes import Together, reaching
+from onnxsparse.engines.torch.scaling import Scaling
+from onnxsparse.engines.torch.stepping import MakeOptimizer, MakeScheduler, Ours, Stepping, Theirs
+from onnxsparse.engines.torch.student import frozen_copy, lesson_class, networks, outputs_of, student_class
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.losses import scale_of
-from onnxsparse.optimizers import Moments, clip_factor, finite
-from onnxsparse.optimizers import parse as parse_optimizer
+from onnxsparse.optimizers import clip_factor, finite
 from onnxsparse.values import Array
 
-LABELS = "labels"
-ALIKE = 1e-3
-MakeOptimizer = Callable[[Iterable[Any]], Any]
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how exactly is trained, and by whose optimizer."""
+
+    device: str = "cpu"
+    precision: str = "float32"
+    optimizer: str | MakeOptimizer = "relative"
+    lr_scheduler: MakeScheduler | None = None
+    processes: Processes = field(default_factory=Processes)
 
 
 class TorchEngine(Engine):
@@ -41,175 +57,166 @@ class TorchEngine(Engine):
         tags: Mapping[str, StoredTensor],
         spec: Spec,
         samples: Mapping[str, Array],
-        optimizer: str = "relative",
-        device: str = "cpu",
+        setting: Setting = Setting(),  # noqa: B008 - it is frozen
     ) -> None:
         made = networks(model, tags, spec.train_bn)
-        self._spec, self._device, self._signals = spec, torch().device(device), made.signals
+        self._setting, self._device, self._signals = setting, device_of(setting.device), made.signals
+        self._processes, self._train_bn, self.notes = setting.processes, spec.train_bn, list[str]()
         module = made.module.to(self._device)
         self._dense = frozen_copy(module)
         self.student = student_class()(module, made.paths, spec, self._device)
-        self._train_bn, self.notes = spec.train_bn, list[str]()
         self.unreached = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}
-        self._inputs = list(module.onnx_names["inputs"])
-        named = dict(module.named_parameters())
-        self._parameters = {tag: named[path] for tag, path in made.paths.items()}
-        for tag in spec.sparsers:
-            if tag in made.paths:
-                extra = self.student.trained_of(tag)
-                self._parameters.update({f"{tag}/{role}": one for role, one in extra.items()})
-        wanted = {id(one) for one in self._parameters.values()}
-        for parameter in module.parameters():
-            parameter.requires_grad_(id(parameter) in wanted)
-        self._lent = Lending(self._parameters), Lending(self.student.frozen)
+        tensors = self.student.tensors()
+        self._parameters = {tag: one for tag, one in tensors.items() if isinstance(one, torch().nn.Parameter)}
+        _train_only(module, self._parameters.values())
+        self._lent = Lending(tensors), Lending(self.student.frozen)
         self.weights, self.frozen = self._lent
-        self._moments, self._steps = Moments(parse_optimizer(optimizer)), 0
-        self._piece = self._whole(samples)
-        self._scales = self._measured(samples)
+        self._scaling = Scaling(self._device, setting.precision == "float16", self._parameters.values())
+        self._stepping, self._taken, self._loss = self._stepper(), 0, 0.0
+        self._pieces = Pieces(list(module.onnx_names["inputs"]), self._device, spec.batch)
+        self._pieces.fit(samples, self.dense, _declared(model))
+        self._goal = Goal(spec.objective, made.signals, self._scales(samples))
+        self._lesson = lesson_class()(self.student, self._goal, self._answers, self._narrowed)
+        self._spread = self._lesson
+        if isinstance(self._processes, Together):
+            self._spread = self._processes.spread(self._lesson, self._device, spec.train_bn)
 
     # -- the verbs
 
     def ask_ahead(self, count: int, batches: Iterable[Batch]) -> None:
         """The dense model answers batch by batch."""
 
+    def agree(self) -> None:
+        if isinstance(self._processes, Together):
+            self._send()
+            everything = [(one, key) for one in self._lent for key in one]
+            changed = torch().tensor([key in one.handed for one, key in everything], dtype=torch().uint8)
+            self._processes.made_same([changed])
+            chosen = [pair for pair, said in zip(everything, changed.tolist()) if said]
+            self._processes.made_same(one.tensors[key] for one, key in chosen)
+        for lent in self._lent:
+            lent.handed.clear()
+
     def step(self, batch: Batch) -> float:
         self._send()
-        self.student.train(self._train_bn)
+        self._lesson.train(self._train_bn)
+        pieces = list(self._pieces.of(batch))
+        shares = self._shares([labels for _, labels in pieces], self._processes)
         found = []
-        for inputs, labels in self._pieces(batch):
-            loss = self._loss(self.student(*inputs), inputs, labels)
-            loss.backward()
+        for place, ((inputs, labels), share) in enumerate(zip(pieces, shares)):
+            with self._last(place + 1 == len(pieces)), reaching(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what a batch does not use DistributedDataParallel makes words
+                loss = self._spread(inputs, labels, share)
+                self._scaling.grown(loss).backward()
             found.append(float(loss.detach()))
-            self._steps += 1
-        return float(np.mean(found))
+            self._taken += 1
+        self._loss = self._processes.mean(float(np.mean(found)))
+        return self._loss
 
     def gradients(self) -> Mapping[str, Array]:
-        return {tag: one.grad.detach().cpu().numpy() for tag, one in self._parameters.items() if one.grad is not None}
+        found = self._arrays()
+        factor = self._scaling.factor
+        if factor == 1.0:
+            return found
+        return {tag: np.nan_to_num(array / np.float32(factor)) for tag, array in found.items()}
 
     def update(self, pace: Pace) -> bool:
-        gradients, scale = pace.moving(self.gradients()), 1.0 / max(1, self._steps)
+        if not self._scaling.shrink():
+            self.discard_gradients()
+            return False
+        gradients, scale = pace.moving(self._arrays()), 1.0 / max(1, self._taken)
         if pace.clip:
             scale *= clip_factor(gradients.values(), pace.clip / scale)
         if not (np.isfinite(scale) and finite(gradients.values())):
             raise DivergedError("the gradients are no numbers any more; use a lower --lr")
-        for tag, gradient in gradients.items():
-            weight = self.weights[tag]
-            rate, decay = pace.rate_of(tag), pace.decay_of(tag, weight.ndim)
-            self._moments.step(tag, weight, np.ascontiguousarray(gradient), rate, decay, scale)
+        self._send()
+        self._stepping.step(pace, scale, self._loss)
         self.discard_gradients()
         return True
 
     def discard_gradients(self) -> None:
         for parameter in self._parameters.values():
             parameter.grad = None
-        self._steps = 0
+        self._taken = 0
 
     def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         self._send()
-        self.student.eval()
+        self._lesson.eval()
+        pieces = list(self._pieces.of(batch))
+        shares = self._shares([labels for _, labels in pieces], Processes())
         found, outputs = [], list[dict[str, Array]]()
         with torch().no_grad():
-            for inputs, labels in self._pieces(batch):
-                values = self.student(*inputs)
-                found.append(float(self._loss(values, inputs, labels)))
+            for (inputs, labels), share in zip(pieces, shares):
+                values, loss = self._lesson.both(inputs, labels, share)
+                found.append(float(loss))
                 outputs.append(self._named(values))
-        return float(np.mean(found)), _joined(outputs)
+        return float(np.mean(found)), joined(outputs)
 
     def dense(self, batch: Batch) -> dict[str, Array]:
         with torch().no_grad():
-            return _joined([self._named(outputs_of(self._dense(*inputs))) for inputs, _ in self._pieces(batch)])
+            return joined([self._named(outputs_of(self._dense(*inputs))) for inputs, _ in self._pieces.of(batch)])
 
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
-        self._moments.clear(tag, where)
+        self._stepping.clear(tag, where)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        arrays = {f"weight/{tag}": self.weights[tag] for tag in self._parameters}
-        arrays.update({f"frozen/{key}": self.frozen[key] for key in self.frozen})
-        return {**arrays, **self._moments.arrays()}, {"counts": dict(self._moments.counts)}
+        weights, frozen = self._lent
+        arrays = {f"weight/{tag}": weights.own(tag) for tag in weights}
+        arrays.update({f"frozen/{key}": frozen.own(key) for key in frozen})
+        remembered, facts = self._stepping.state()
+        return {**arrays, **remembered}, {**facts, "scaling": self._scaling.state()}
 
     def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
         for kind, own in (("weight", self.weights), ("frozen", self.frozen)):
             for key in own:
                 if f"{kind}/{key}" in arrays:
                     own[key][...] = arrays[f"{kind}/{key}"]
-        counts = {key: count for key, count in facts["counts"].items() if key in self._parameters}
-        moments = self._moments.optimizer.moments
-        self._moments.load({f"{one}/{tag}": arrays[f"{one}/{tag}"] for one in moments for tag in counts}, counts)
+        self._stepping.restore(arrays, facts)
+        self._scaling.restore(facts.get("scaling", {}))
         self.discard_gradients()
 
     # -- inside
+
+    def _stepper(self) -> Stepping:
+        setting = self._setting
+        if isinstance(setting.optimizer, str):
+            return Ours(setting.optimizer, self._parameters, self._lent[0])
+        return Theirs(setting.optimizer, setting.lr_scheduler, self._parameters)
 
     def _send(self) -> None:
         for lent in self._lent:
             lent.send()
 
-    def _loss(self, values: Any, inputs: Any, labels: Any) -> Any:
-        goal, terms = self._spec.objective, []
-        if goal.hardness > 0:
-            with torch().no_grad():
-                dense = outputs_of(self._dense(*inputs))
-            terms.append(self._distillation(values, dense) * goal.hardness)
-        if goal.hardness < 1:
-            raw = goal.task in ("cross-entropy", "bce")
-            place = self._place("tap" if raw else "output")
-            terms.append(losses.task(goal.task, values[place], labels) * (1 - goal.hardness))
-        return sum(terms[1:], terms[0])
+    def _arrays(self) -> dict[str, Array]:
+        return {tag: one.grad.detach().cpu().numpy() for tag, one in self._parameters.items() if one.grad is not None}
 
-    def _distillation(self, values: Any, dense: Any) -> Any:
-        goal = self._spec.objective
-        if goal.distillation == "kl":
-            place = self._place("tap")
-            return losses.kl(values[place], dense[place], goal.temperature, 1 if values[place].dim() > 1 else 0)
-        places = list(self._scales)
-        return losses.distill([values[i] for i in places], [dense[i] for i in places], list(self._scales.values()))
+    def _narrowed(self) -> Any:
+        return narrowed(self._device, self._setting.precision)
 
-    def _place(self, kind: str) -> int:
-        """Where the output that labels belong to is among the signals, or its first tap."""
-        wanted = self._spec.objective.output
-        outputs = [signal.name for signal in self._signals if signal.kind == "output"]
-        if wanted and wanted not in outputs:
-            raise ModelError(f"the model has no output '{wanted}' to train on")
-        name = wanted or outputs[0]
-        for place, signal in enumerate(self._signals):
-            if kind == "tap" and signal.kind == "tap" and signal.original == name:
-                return place
-        return outputs.index(name)
+    def _last(self, last: bool) -> Any:
+        """Gradients go around once for all pieces of a batch."""
+        return nullcontext() if last or self._spread is self._lesson else self._spread.no_sync()
+
+    def _shares(self, labels: list[Any], processes: Processes) -> list[float]:
+        """What each piece counts, so that the mean over all pieces is the mean over all labels that count."""
+        if not self._goal.counts:
+            return [1.0] * len(labels)
+        counts = [counted(one) for one in labels]
+        mean = processes.total(sum(counts)) / (len(counts) * processes.count)
+        return [count / mean if mean else 0.0 for count in counts]
+
+    def _answers(self, inputs: Any) -> Any:
+        with torch().no_grad():
+            return outputs_of(self._dense(*inputs))
 
     def _named(self, values: Any) -> dict[str, Array]:
         pairs = zip(self._signals, values)
         floats = [(signal, one) for signal, one in pairs if signal.kind == "output" and one.is_floating_point()]
-        return {signal.original: one.detach().cpu().numpy() for signal, one in floats}
+        return {signal.original: one.detach().float().cpu().numpy() for signal, one in floats}
 
-    def _pieces(self, batch: Batch) -> Iterator[tuple[list[Any], Any]]:
-        count = max((len(array) for array in batch.arrays.values() if array.ndim), default=1)
-        size = count if self._piece == 0 else self._piece
-        for start in range(0, count, size):
-            rows = slice(start, start + size)
-            inputs = [self._tensor(_part(batch.arrays[name], rows, count)) for name in self._inputs]
-            labels = batch.arrays.get(LABELS)
-            yield inputs, None if labels is None else self._tensor(labels[rows])
-
-    def _tensor(self, array: Array) -> Any:
-        plain = np.ascontiguousarray(array)
-        made = torch().from_numpy(plain if plain.flags.writeable else plain.copy())
-        return (made.float() if made.is_floating_point() else made).to(self._device)
-
-    def _whole(self, samples: Mapping[str, Array]) -> int:
-        """0 where samples can be taken together, 1 where the model was made for one at a time."""
-        self._piece = 1
-        some = Batch({name: array[:2] if array.ndim else array for name, array in samples.items()})
-        single = self.dense(some)
-        self._piece = 0
-        try:
-            together = self.dense(some)
-        except Exception:  # whatever torch makes of a batch that the graph was not made for
-            return 1
-        return 0 if all(_alike(together.get(name), value) for name, value in single.items()) else 1
-
-    def _measured(self, samples: Mapping[str, Array]) -> dict[int, float]:
+    def _scales(self, samples: Mapping[str, Array]) -> dict[int, float]:
         """The scale of each float signal, by its place."""
-        with torch().no_grad():
-            answers = [outputs_of(self._dense(*inputs)) for inputs, _ in self._pieces(Batch(samples))]
+        answers = [self._answers(inputs) for inputs, _ in self._pieces.of(Batch(samples))]
         found: dict[int, float] = {}
         for place, one in enumerate(answers[0]):
             if one.is_floating_point():
@@ -221,17 +228,13 @@ class TorchEngine(Engine):
         return found
 
 
-def _part(array: Array, rows: slice, count: int) -> Array:
-    return array[rows] if array.ndim and len(array) == count else array
+def _declared(model: Model) -> int:
+    """How many samples the file says that it takes; 0 where it leaves that open."""
+    shapes = [value.type.tensor_type.shape.dim for value in model.proto.graph.input]
+    return max((dims[0].dim_value for dims in shapes if dims), default=0)
 
 
-def _alike(one: Array | None, other: Array) -> bool:
-    if one is None or one.shape != other.shape:
-        return False
-    return bool(np.abs(one - other).max(initial=0.0) <= ALIKE * max(float(np.abs(other).max(initial=0.0)), 1e-6))
-
-
-def _joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
-    if len(pieces) == 1:
-        return pieces[0]
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+def _train_only(module: Any, wanted: Iterable[Any]) -> None:
+    chosen = {id(one) for one in wanted}
+    for parameter in module.parameters():
+        parameter.requires_grad_(id(parameter) in chosen)

@@ -14,14 +14,21 @@ from onnxsparse.values import Array
 
 
 class Lending(Mapping[str, Array]):
-    """Arrays by the keys of tensors."""
+    """Arrays by the keys of tensors; `handed` are those that somebody may have written into."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
-        self._tensors = tensors
+        self.tensors = tensors
+        self.handed: set[str] = set()
         self._lent: dict[str, Array] = {}
 
     def __getitem__(self, key: str) -> Array:
-        tensor = self._tensors[key].detach()
+        array = self.own(key)
+        self.handed.add(key)
+        return array
+
+    def own(self, key: str) -> Array:
+        """The array, for what does the same in all processes."""
+        tensor = self.tensors[key].detach()
         if tensor.device.type == "cpu":
             array: Array = tensor.numpy()
             return array
@@ -30,14 +37,14 @@ class Lending(Mapping[str, Array]):
         return self._lent[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self.tensors)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self.tensors)
 
     def send(self) -> None:
         """What was handed out is what the tensors are."""
         with torch().no_grad():
             for key, array in self._lent.items():
-                self._tensors[key].copy_(torch().from_numpy(array))
+                self.tensors[key].copy_(torch().from_numpy(array))
         self._lent.clear()

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.ort.taps import taps
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch.convert import to_module
+from onnxsparse.engines.torch.goal import Goal
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.sparsers import effective
@@ -100,6 +101,14 @@ def student_class() -> Any:
             for role, array in sparser.feed(weight, trained, ones, Moment(name)).items():
                 self.frozen[f"{tag}/{role}"] = _tensor(array, device)
 
+        def tensors(self) -> dict[str, Any]:
+            """Parameters, and the statistics that move with them, by tag; what is trained beside one as `tag/role`."""
+            own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+            found = {tag: own[path] for tag, path in self._paths.items()}
+            for tag in self._sparsers:
+                found.update({f"{tag}/{role}": one for role, one in self.trained_of(tag).items()})
+            return found
+
         def trained_of(self, tag: str) -> dict[str, Any]:
             """What the sparser of a weight trains, by role."""
             prefix = self._numbers[tag] + "_"
@@ -119,6 +128,30 @@ def student_class() -> Any:
             return found if isinstance(found, tuple) else (found,)
 
     return Student
+
+
+def lesson_class() -> Any:
+    """The class of what is run in training: the student, up to the loss."""
+
+    class Lesson(torch().nn.Module):  # type: ignore[misc]
+        """One number for inputs and labels. The dense model is asked, but is no part of it."""
+
+        def __init__(self, student: Any, goal: Goal, ask: Callable[[Any], Any], narrowed: Callable[[], Any]) -> None:
+            super().__init__()
+            self.student = student
+            self._goal, self._ask, self._narrowed = goal, ask, narrowed
+
+        def forward(self, inputs: Any, labels: Any, share: float) -> Any:
+            return self.both(inputs, labels, share)[1]
+
+        def both(self, inputs: Any, labels: Any, share: float) -> tuple[Any, Any]:
+            """What the student gives, and its loss."""
+            with self._narrowed():
+                values = self.student(*inputs)
+                dense = self._ask(inputs) if self._goal.asks else None
+            return values, self._goal.loss(values, dense, labels, share)
+
+    return Lesson
 
 
 def _tensor(array: Any, device: Any) -> Any:

@@ -1,0 +1,72 @@
+"""What is made small: the distance to the dense model, a loss against labels, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnxsparse.engines.ort.signals import Signal
+from onnxsparse.engines.spec import Objective
+from onnxsparse.engines.torch import losses
+from onnxsparse.errors import ModelError
+
+IGNORED = -100
+
+
+class Goal:
+    """The loss over the signals of both networks; `scales` are those of the float signals, by place."""
+
+    def __init__(self, objective: Objective, signals: Sequence[Signal], scales: dict[int, float]) -> None:
+        self._goal, self._signals, self._scales = objective, signals, scales
+
+    @property
+    def asks(self) -> bool:
+        """Whether the dense model is asked."""
+        return self._goal.hardness > 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether some labels may count and others not."""
+        return self._goal.hardness < 1 and self._goal.task == "cross-entropy"
+
+    def loss(self, values: Sequence[Any], dense: Sequence[Any] | None, labels: Any, share: Any = 1.0) -> Any:
+        """`share` is what the labels of this piece count in the mean over all pieces."""
+        goal, terms = self._goal, []
+        if dense is not None:
+            terms.append(self._distillation(_whole(values), _whole(dense)) * goal.hardness)
+        if goal.hardness < 1:
+            raw = goal.task in ("cross-entropy", "bce")
+            place = self._place("tap" if raw else "output")
+            found = losses.task(goal.task, values[place].float(), labels) * share
+            terms.append(found * (1 - goal.hardness))
+        return sum(terms[1:], terms[0])
+
+    def _distillation(self, values: Sequence[Any], dense: Sequence[Any]) -> Any:
+        goal = self._goal
+        if goal.distillation == "kl":
+            place = self._place("tap")
+            return losses.kl(values[place], dense[place], goal.temperature, 1 if values[place].dim() > 1 else 0)
+        places = list(self._scales)
+        return losses.distill([values[i] for i in places], [dense[i] for i in places], list(self._scales.values()))
+
+    def _place(self, kind: str) -> int:
+        """Where the output that labels belong to is among the signals, or its first tap."""
+        wanted = self._goal.output
+        outputs = [signal.name for signal in self._signals if signal.kind == "output"]
+        if wanted and wanted not in outputs:
+            raise ModelError(f"the model has no output '{wanted}' to train on")
+        name = wanted or outputs[0]
+        for place, signal in enumerate(self._signals):
+            if kind == "tap" and signal.kind == "tap" and signal.original == name:
+                return place
+        return outputs.index(name)
+
+
+def _whole(values: Sequence[Any]) -> list[Any]:
+    """In float32: sums of squares and of exponentials need it."""
+    return [one.float() if one.is_floating_point() else one for one in values]
+
+
+def counted(labels: Any) -> float:
+    """How many labels count."""
+    return 0.0 if labels is None else float((labels != IGNORED).sum())

@@ -1,0 +1,76 @@
+"""Batches as tensors, in pieces that a network takes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.engines.engine import Batch
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OptionError
+from onnxsparse.values import Array
+
+LABELS = "labels"
+ALIKE = 1e-3
+
+
+class Pieces:
+    """`size` samples at a time, on a device; inputs that all samples share come whole with each piece."""
+
+    def __init__(self, inputs: Sequence[str], device: Any, size: int) -> None:
+        self._inputs, self._device, self.size = inputs, device, size
+
+    def of(self, batch: Batch) -> Iterator[tuple[list[Any], Any]]:
+        """Inputs and labels of each piece."""
+        count = max((len(array) for array in batch.arrays.values() if array.ndim), default=1)
+        for start in range(0, count, self.size):
+            rows = slice(start, start + self.size)
+            inputs = [self._tensor(_part(batch.arrays[name], rows, count)) for name in self._inputs]
+            labels = batch.arrays.get(LABELS)
+            yield inputs, None if labels is None else self._tensor(labels[rows])
+
+    def fit(self, samples: Mapping[str, Array], run: Callable[[Batch], dict[str, Array]], declared: int) -> None:
+        """Find the size that a network takes: any, where two samples together give what each of them gives.
+
+        Otherwise it is what the file declares, or one.
+        """
+        some, wanted = Batch({name: array[:2] if array.ndim else array for name, array in samples.items()}), self.size
+        single, together = self._tried(some, run, 1), self._tried(some, run, 2)
+        if single and together and all(_alike(together.get(name), value) for name, value in single.items()):
+            self.size = wanted
+            return
+        self.size = max(declared, 1)
+        if wanted % self.size:
+            raise OptionError(
+                f"the model takes {self.size} samples at a time; make the batch of each process a multiple of that"
+            )
+
+    def _tried(self, batch: Batch, run: Callable[[Batch], dict[str, Array]], size: int) -> dict[str, Array] | None:
+        self.size = size
+        try:
+            return run(batch)
+        except Exception:  # whatever torch makes of a batch that the graph was not made for
+            return None
+
+    def _tensor(self, array: Array) -> Any:
+        plain = np.ascontiguousarray(array)
+        made = torch().from_numpy(plain if plain.flags.writeable else plain.copy())
+        return (made.float() if made.is_floating_point() else made).to(self._device)
+
+
+def joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
+    if len(pieces) == 1:
+        return pieces[0]
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def _part(array: Array, rows: slice, count: int) -> Array:
+    return array[rows] if array.ndim and len(array) == count else array
+
+
+def _alike(one: Array | None, other: Array) -> bool:
+    if one is None or one.shape != other.shape:
+        return False
+    return bool(np.abs(one - other).max(initial=0.0) <= ALIKE * max(float(np.abs(other).max(initial=0.0)), 1e-6))

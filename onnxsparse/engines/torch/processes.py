@@ -1,0 +1,159 @@
+"""Several processes that train one model, started by torchrun or joined by the user's own script.
+
+1. Gradients are averaged by DistributedDataParallel. What decides (losses, masks, what a checkpoint holds) goes around
+   as numbers and bytes, on the host.
+2. The first process to fail says so to all others, in the store where they met.
+3. A process that is gone is one clear error in those that wait for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.engines.processes import Arrays, Processes, speak_by
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OnnxSparseError, OptionError
+
+PATIENCE = timedelta(hours=2)
+_FAILED = "onnxsparse/failed"
+_LOST = ("connection", "peer", "gloo", "nccl", "timeout", "timed out", "socket", "store")
+
+
+class LostError(OnnxSparseError):
+    """Another process of the run is gone."""
+
+
+class Together(Processes):
+    """One of several processes; `group` takes numbers on the host."""
+
+    def __init__(self, group: Any) -> None:
+        self._group, self._net = group, _distributed()
+        self.rank, self.count = self._net.get_rank(), self._net.get_world_size()
+
+    def total(self, number: float) -> float:
+        found = torch().tensor([number], dtype=torch().float64)
+        with reaching():
+            self._net.all_reduce(found, group=self._group)
+        return float(found)
+
+    def mean(self, number: float) -> float:
+        return self.total(number) / self.count
+
+    def told(self, make: Callable[[], Any]) -> Any:
+        return self.handed(lambda: ({}, make()))[1]
+
+    def handed(self, make: Callable[[], tuple[Arrays, Any]]) -> tuple[Arrays, Any]:
+        arrays, facts = make() if self.first else ({}, None)
+        table = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
+        table, facts = json.loads(self._bytes(json.dumps([table, facts]).encode()))
+        if self.first:
+            for array in arrays.values():
+                self._array(np.array(array))
+            return arrays, facts
+        return {name: self._array(np.empty(shape, np.dtype(dtype))) for name, dtype, shape in table}, facts
+
+    def meet(self) -> None:
+        with reaching():
+            self._net.barrier(group=self._group)
+
+    def made_same(self, tensors: Iterable[Any]) -> None:
+        """Give tensors the numbers that the first process has."""
+        with reaching(), torch().no_grad():
+            for tensor in tensors:
+                sent = tensor.detach()
+                group = self._group if sent.device.type == "cpu" else None
+                self._net.broadcast(sent.view(torch().uint8) if sent.dtype == torch().bool else sent, 0, group=group)
+
+    def spread(self, module: Any, device: Any, statistics: bool) -> Any:
+        """A module whose gradients are the means over all processes, those that a batch does not use included."""
+        return torch().nn.parallel.DistributedDataParallel(
+            module,
+            device_ids=None if device.type == "cpu" else [device],
+            broadcast_buffers=statistics,
+            find_unused_parameters=True,
+        )
+
+    def _bytes(self, data: bytes) -> bytes:
+        size = torch().tensor([len(data)])
+        self.made_same([size])
+        sent = np.frombuffer(data, np.uint8).copy() if self.first else np.empty(int(size), np.uint8)
+        return bytes(self._array(sent))
+
+    def _array(self, array: Any) -> Any:
+        if array.size:
+            self.made_same([torch().from_numpy(array.reshape(-1).view(np.uint8))])
+        return array
+
+
+def meet(device: str) -> Together:
+    """Join the other processes; those of a launcher meet here, those of the user's script have met."""
+    net = _distributed()
+    if not net.is_initialized():
+        _begin(net, device)
+    found = Together(None if net.get_backend() == "gloo" else net.new_group(backend="gloo", timeout=PATIENCE))
+    found.meet()
+    return found
+
+
+def own_device(device: str) -> str:
+    """Of a kind of device each process of a machine has its own."""
+    return f"{device}:{os.environ.get('LOCAL_RANK', '0')}" if device in ("cuda", "xpu") else device
+
+
+def joined() -> int:
+    """How many processes the user's script has joined; 1 where it did not."""
+    net = torch().distributed
+    return int(net.get_world_size()) if net.is_available() and net.is_initialized() else 1
+
+
+def _begin(net: Any, device: str) -> None:
+    rendezvous = importlib.import_module("torch.distributed.rendezvous").rendezvous
+    with reaching():
+        store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
+        store.set_timeout(PATIENCE)
+        speak_by(lambda: _is_first_to_fail(store, rank))
+        backend = "gloo" if device.partition(":")[0] in ("cpu", "mps") else None
+        net.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
+    atexit.register(_end)
+
+
+def _is_first_to_fail(store: Any, rank: int) -> bool:
+    try:
+        return bool(store.add(_FAILED, 1) == 1)
+    except RuntimeError:  # the store is gone with the process that kept it
+        return rank == 0
+
+
+def _end() -> None:
+    with suppress(Exception):
+        torch().distributed.destroy_process_group()
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """Whoever is not there any more is missed in one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(word in str(error).lower() for word in _LOST):
+            raise
+        raise LostError(
+            "another process of this run is gone, or cannot be reached; start all of them again, with --resume and the "
+            "same --checkpoint folder where there is one"
+        ) from error
+
+
+def _distributed() -> Any:
+    net = torch().distributed
+    if not net.is_available():
+        raise OptionError("this build of torch has no torch.distributed; run without torchrun")
+    return net

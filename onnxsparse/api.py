@@ -26,6 +26,7 @@ from onnxsparse.passes.expect import expect
 from onnxsparse.passes.fold_masks import Folded, FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import count_zeros
+from onnxsparse.passes.levels import hold
 from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.plan import Plan, names_of, way_out
 from onnxsparse.passes.planfile import write_plan
@@ -104,13 +105,16 @@ def plan(
     exclude: Names = (),
     allow: Names = (),
     seed: int | None = None,
+    level: float | str | None = None,
+    dims: Mapping[str, int] | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
     overwrite: bool = False,
 ) -> Result:
     """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
     model = _look(source)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
+    model.sizes.update(dims or {})
+    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
     report = planned_report(
         "plan", _called(source), made, model, notes, None if output is None else path_of(output, "output")
@@ -136,6 +140,8 @@ def prune(
     exclude: Names = (),
     allow: Names = (),
     seed: int | None = None,
+    level: float | str | None = None,
+    dims: Mapping[str, int] | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
     strict: bool = False,
@@ -144,7 +150,8 @@ def prune(
     """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
     path = target_of(output, source, overwrite)
     model = load(source)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
+    model.sizes.update(dims or {})
+    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
     demand_whole(made, strict)
     report = planned_report("prune", _called(source), made, model, notes, path)
@@ -166,6 +173,8 @@ def insert_masks(
     exclude: Names = (),
     allow: Names = (),
     seed: int | None = None,
+    level: float | str | None = None,
+    dims: Mapping[str, int] | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
     form: str = "mul",
@@ -175,7 +184,8 @@ def insert_masks(
     """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
     path = target_of(output, source, overwrite)
     model = load(source)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed)
+    model.sizes.update(dims or {})
+    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
     made = maskable(model, made)
     demand_whole(made, strict)
@@ -223,14 +233,21 @@ def verify(
     include: Names = (),
     exclude: Names = (),
     allow: Names = (),
+    level: float | str | None = None,
+    dims: Mapping[str, int] | None = None,
     strict: bool = False,
 ) -> Result:
     """Check the zeros against a plan file, a pattern, a device, or what the model's metadata records."""
     model = _look(source)
-    rule = Rule.make(pattern, target, sparsity, include=listed(include), exclude=listed(exclude), allow=listed(allow))
+    model.sizes.update(dims or {})
+    rule = Rule.make(
+        pattern, target, sparsity, None, None, listed(include), listed(exclude), listed(allow), level=level
+    )
     expected = expect(model, rule, None if plan is None else path_of(plan, "plan"))
-    checked = Verify(list(expected.weights), expected.rule.target)()
-    return Result(verified_report(_called(source), model, expected.rule, expected.title, checked, strict))
+    checked, device = Verify(list(expected.weights), expected.rule.target)(), expected.rule.target
+    knows = device is not None and expected.rule.knows_levels
+    held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
+    return Result(verified_report(_called(source), model, expected.rule, expected.title, checked, strict, held))
 
 
 def compare(

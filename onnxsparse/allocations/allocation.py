@@ -46,6 +46,8 @@ class Allocation(Plugin, ABC):
     kind: ClassVar[str] = "allocations"
     patterns_supported: ClassVar[tuple[str, ...]] = ()
     """Names of the patterns it works with; empty means all."""
+    needs_places: ClassVar[bool] = False
+    """Whether it asks where a layer is: candidates then have a `place`, and dense layers are among them."""
 
     def allocate(self, weights: Sequence[Candidate], sparsity: float | None, pattern: Pattern) -> Shares:
         """The units to drop from each weight, by name."""

@@ -6,9 +6,10 @@ import os
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from onnxsparse.errors import OutputError
+from onnxsparse.errors import OptionError, OutputError
 
 RULE = ("pattern", "target", "sparsity", "score", "allocation", "include", "exclude", "allow", "seed")
+TARGETS = "a device: ampere or ampere:PROFILE; amba or amba:CHIP"
 
 
 def add_model(parser: ArgumentParser) -> None:
@@ -20,16 +21,44 @@ def add_output(parser: ArgumentParser, what: str, required: bool = True) -> None
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
 
 
-def add_rule(parser: ArgumentParser, allocation: str = "uniform (default), global or erk") -> None:
+def add_rule(parser: ArgumentParser, allocation: str = "uniform (default), global, erk or energy") -> None:
     """What to prune, how much, and which weights."""
     group = parser.add_argument_group("which zeros")
     group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
-    group.add_argument("--target", help="a device instead of a pattern: ampere or ampere:PROFILE")
+    group.add_argument("--target", help="instead of a pattern " + TARGETS)
     group.add_argument("--sparsity", metavar="SHARE", help="how much goes, such as 0.8 or 80%% (N:M fixes its own)")
     group.add_argument("--score", help="what goes first: magnitude (default) or random")
     group.add_argument("--allocation", help=f"how it is shared out: {allocation}")
     group.add_argument("--seed", type=int, help="for scores that draw numbers (default 0)")
     add_names(parser)
+
+
+def add_level(parser: ArgumentParser) -> None:
+    """For devices that know levels, whose layers depend on sizes inside the model."""
+    group = parser.add_argument_group("levels of a device")
+    group.add_argument("--level", metavar="N", help="the network sparsity in per cent, such as 70, of --target amba")
+    add_dim(group, "asked for by --target amba")
+
+
+def add_dim(parser: Any, remark: str) -> None:
+    parser.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help=f"the size of a dynamic dimension, by its name or as INPUT.AXIS ({remark})",
+    )
+
+
+def dims_of(arguments: Namespace) -> dict[str, int]:
+    return dict(_dim(text) for text in arguments.dim)
+
+
+def _dim(text: str) -> tuple[str, int]:
+    name, _, size = text.rpartition("=")
+    if not name or not (size.isascii() and size.isdigit() and 0 < int(size[:12]) < 1 << 31):
+        raise OptionError(f"--dim takes NAME=SIZE such as --dim height=224, not {text[:40]!r}")
+    return name, int(size)
 
 
 def add_names(parser: ArgumentParser) -> None:

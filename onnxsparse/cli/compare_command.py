@@ -15,13 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DATA", help=data)
     parser.add_argument("--samples", type=int, help="how many samples (default: all of the data, or 8 random ones)")
     parser.add_argument("--seed", type=int, default=0, help="for random inputs (default 0)")
-    parser.add_argument(
-        "--dim",
-        action="append",
-        default=[],
-        metavar="NAME=SIZE",
-        help="the size of a dynamic dimension, by its name or as INPUT.AXIS (default 1)",
-    )
+    shared.add_dim(parser, "default 1")
     shared.add_json(parser)
 
 
@@ -31,15 +25,8 @@ def run(arguments: Namespace) -> int:
 
     if arguments.samples is not None and arguments.samples < 1:
         raise OptionError(f"--samples takes a number from 1, not {arguments.samples}")
-    dims = dict(_dim(text) for text in arguments.dim)
+    dims = shared.dims_of(arguments)
     options = {"data": arguments.data, "samples": arguments.samples, "seed": arguments.seed, "dims": dims}
     with watched(arguments):
         report = api.compare(arguments.dense, arguments.sparse, **options).report
     return finish(report, arguments)
-
-
-def _dim(text: str) -> tuple[str, int]:
-    name, _, size = text.rpartition("=")
-    if not name or not (size.isascii() and size.isdigit() and 0 < int(size[:12]) < 1 << 31):
-        raise OptionError(f"--dim takes NAME=SIZE such as --dim height=224, not {text[:40]!r}")
-    return name, int(size)

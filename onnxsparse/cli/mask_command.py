@@ -11,6 +11,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_model(parser)
     shared.add_output(parser, "the masked model to write")
     shared.add_rule(parser)
+    shared.add_level(parser)
     shared.add_plan(parser)
     shared.add_strict(parser)
     shared.add_json(parser)
@@ -33,6 +34,8 @@ def run(arguments: Namespace) -> int:
             masks=arguments.masks,
             strict=arguments.strict,
             form=arguments.form,
+            level=arguments.level,
+            dims=shared.dims_of(arguments),
             **shared.rule_of(arguments),
         )
     return finish(result.report, arguments)

@@ -11,6 +11,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_model(parser)
     shared.add_output(parser, "the plan to write (YAML)")
     shared.add_rule(parser)
+    shared.add_level(parser)
     shared.add_plan(parser)
     shared.add_json(parser)
 
@@ -26,6 +27,8 @@ def run(arguments: Namespace) -> int:
             overwrite=arguments.overwrite,
             plan=arguments.plan,
             masks=arguments.masks,
+            level=arguments.level,
+            dims=shared.dims_of(arguments),
             **shared.rule_of(arguments),
         )
     return finish(result.report, arguments)

@@ -11,6 +11,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_model(parser)
     shared.add_output(parser, "the sparse model to write")
     shared.add_rule(parser)
+    shared.add_level(parser)
     shared.add_plan(parser)
     shared.add_strict(parser)
     shared.add_json(parser)
@@ -28,6 +29,8 @@ def run(arguments: Namespace) -> int:
             plan=arguments.plan,
             masks=arguments.masks,
             strict=arguments.strict,
+            level=arguments.level,
+            dims=shared.dims_of(arguments),
             **shared.rule_of(arguments),
         )
     return finish(result.report, arguments)

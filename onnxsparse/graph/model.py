@@ -45,6 +45,8 @@ class Model:
         self._spans = {token: Span(path or "", start, stop - start) for token, (start, stop) in tokens.spans.items()}
         self._folder = folder or (DataFolder(os.path.dirname(os.path.abspath(path)), model=path) if path else None)
         self._flow: Flow | None = None
+        self.sizes: dict[str, int] = {}
+        """Sizes of dynamic dimensions that the user gave, by their name or as INPUT.AXIS."""
         self._stamps = {name: _stamp(name) for name in ([path] if path else [])}
         if path:
             self._stamps.update({name: _stamp(name) for name in ExternalFiles.of(proto, self._folder).paths})

@@ -9,6 +9,8 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import macs
 from onnxsparse.passes.inspect import count_zeros, use_row, use_rows
+from onnxsparse.passes.layers import counts
+from onnxsparse.passes.levels import Held, bound_of, wasted
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.rule import Rule
@@ -67,9 +69,11 @@ def checked_row(checked: Checked) -> Row:
     """One row of `verify`."""
     expected = checked.expected
     plain = plain_row(expected.name, expected.weight, checked.status)
+    plain = replace(plain, target_density=checked.target_density, wasted=checked.wasted)
     if expected.pattern is None:
         zeros = count_zeros(expected.weight)
-        return replace(plain, zeros=zeros, reason=expected.reason, advice=expected.advice, words=expected.words)
+        reason = checked.fault or expected.reason
+        return replace(plain, zeros=zeros, reason=reason, advice=expected.advice, words=expected.words)
     row = replace(
         plain,
         pattern=expected.pattern.text,
@@ -100,7 +104,7 @@ def _why_violated(checked: Checked) -> str:
     pattern = checked.expected.pattern
     bad = next((use for use in checked.uses if use.violations), None)
     if bad is None:
-        return checked.missing
+        return checked.missing or checked.fault
     if pattern is not None and not pattern.takes_sparsity:
         places = ", ".join(str(list(place)) for place in bad.places[:3])
         return f"{bad.violations} groups hold more than {pattern.text.partition(':')[0]} non-zeros, first at {places}"
@@ -108,6 +112,8 @@ def _why_violated(checked: Checked) -> str:
 
 
 def _mend(checked: Checked) -> str:
+    if checked.fault:
+        return "plan it again for the device, or another level"
     if checked.missing:
         return "leave it dense, or choose another profile"
     return "prune it, or --exclude it" if checked.status == "violated" else ""
@@ -149,7 +155,8 @@ def planned_report(
     """The report of `plan`, `prune` and `mask`."""
     done = {"plan": "planned", "prune": "pruned", "mask": "masked"}[command]
     rows, exact = with_macs([planned_row(row, done) for row in made.rows], [row.weight for row in made.rows], model)
-    remarks = [*notes, *_remarks(exact, made.rule, rows), *_nearly_empty(rows)]
+    rows = [_with_bound(row, one.weight, made.rule) for row, one in zip(rows, made.rows)]
+    remarks = [*notes, *_remarks(exact, made.rule, rows), *_nearly_empty(rows), *_of_network(made)]
     if not made.planned:
         remarks.append("nothing to prune: every weight stays dense, see the reasons")
     totals = totals_of(rows, model, {done})
@@ -159,21 +166,47 @@ def planned_report(
     return Report(command, called, title, tuple(rows), totals, True, output or "", tuple(remarks), step)
 
 
+def _with_bound(row: Row, weight: Weight, rule: Rule) -> Row:
+    """What the device can use of a layer's zeros, where it says so."""
+    bound = bound_of(weight, rule.target)
+    return replace(row, target_density=bound, wasted=wasted(_zeros(row), row.size, bound))
+
+
+def _of_network(made: Plan) -> list[str]:
+    """How near the network comes to its level."""
+    if not made.rule.knows_levels or made.rule.sparsity is None:
+        return []
+    layers = [row for row in made.rows if counts(row.weight)]
+    size, gone = sum(row.weight.tensor.size for row in layers), sum(row.drop for row in layers)
+    share, level, target = gone / max(size, 1), made.rule.sparsity, made.rule.target
+    said = f"network sparsity {100 * share:.2f} %, level {100 * level:g} %"
+    if target is None or target.tolerance is None or abs(share - level) <= target.tolerance:
+        return [said]
+    return [f"{said}: out of reach, with these limits and exclusions"]
+
+
 def verified_report(
-    called: str, model: Model, rule: Rule, title: str, checked: Sequence[Checked], strict: bool
+    called: str,
+    model: Model,
+    rule: Rule,
+    title: str,
+    checked: Sequence[Checked],
+    strict: bool,
+    held: Held | None = None,
 ) -> Report:
-    """The report of `verify`, with the verdict."""
+    """The report of `verify`, with the verdict; `held` is what a device's levels found."""
+    checked = held.checked if held else checked
     rows, exact = with_macs([checked_row(one) for one in checked], [one.expected.weight for one in checked], model)
-    remarks = _remarks(exact, rule, rows)
+    remarks = [*_remarks(exact, rule, rows), *(held.notes + held.faults if held else ())]
     if all(row.status == "unchecked" for row in rows):
         remarks.append("no weight was checked, so nothing is proven")
     left = [row.name for row, one in zip(rows, checked) if row.ragged or (_unchecked(row) and not one.expected.chosen)]
     if strict and left:
         remarks.append(f"--strict: {len(left)} weights are not checked, or not whole (the first: '{left[0]}')")
     holds = any(row.status == "holds" for row in rows) and all(row.status != "violated" for row in rows)
-    if not holds and rule.sparsity is not None and recorded(model) is not None:
+    if not holds and rule.sparsity is not None and not rule.knows_levels and recorded(model) is not None:
         remarks.append("the file records a level for each weight; leave --sparsity out to check those")
-    ok = holds and not (strict and left)
+    ok = holds and not (strict and left) and not (held and held.faults)
     used = [one.expected.weight for one in checked if one.status == "holds"]
     step = _next_step(rule, called, used) if ok else ""
     return Report("verify", called, title, tuple(rows), totals_of(rows, model, {"holds"}), ok, "", tuple(remarks), step)

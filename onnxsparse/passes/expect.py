@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from onnxsparse import patterns
+from onnxsparse import allocations, patterns
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
@@ -21,6 +21,10 @@ from onnxsparse.passes.recorded import Recorded, recorded
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.verify import Expected
 from onnxsparse.patterns import Pattern
+
+EVEN = allocations.parse("uniform")
+ELEMENTS = ("alive", "unstructured")
+"""Patterns of single elements: what one of them promises, the other can check."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,13 @@ def expect(model: Model, rule: Rule, plan: str | None) -> Expectation:
 
 
 def _by_file(model: Model, rule: Rule, path: str) -> Expectation:
-    if rule.pattern is not None or rule.sparsity is not None or rule.names != NameFilter() or rule.allow:
+    named = (rule.pattern or rule.sparsity is not None) and not rule.knows_levels
+    if named or rule.names != NameFilter() or (rule.allow and not rule.knows_levels):
         raise OptionError("--plan decides what is checked; leave every other rule and name out")
     file = read_plan(path)
-    made, _ = plan_from_file(file, model, Rule.make(target=file.target or None))
+    used = rule if rule.knows_levels else Rule.make(target=file.target or None)
+    level = file.sparsity if used.sparsity is None and used.knows_levels else used.sparsity
+    made, _ = plan_from_file(file, model, replace(used, sparsity=level))
     return Expectation(tuple(map(expected_of, made.rows)), made.rule, f"the plan {path}")
 
 
@@ -59,11 +66,17 @@ def expected_of(row: PlanRow) -> Expected:
 def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[Expected]:
     rule.demand(level=False)
     leveled = rule.pattern is not None and rule.pattern.takes_sparsity
-    if leveled and rule.sparsity is None and known is None:
+    if leveled and rule.sparsity is None and known is None and not rule.knows_levels:
         raise OptionError(f"pattern {rule.text} says nothing without a level; pass --sparsity or --plan")
-    made: Plan = make_plan(model, replace(rule, sparsity=rule.sparsity or 0.0) if leveled else rule, masked=True)
+    made: Plan = make_plan(model, _without_allocation(rule) if leveled else rule, masked=True)
     found = [expected_of(row) for row in made.rows]
     return [_reconciled(entry, rule, known) for entry in found] if known else found
+
+
+def _without_allocation(rule: Rule) -> Rule:
+    """Every weight at the level; where the level is that of the network, nobody knows what it makes of each."""
+    level = 0.0 if rule.knows_levels or rule.sparsity is None else rule.sparsity
+    return replace(rule, sparsity=level, allocation=EVEN if rule.knows_levels else rule.allocation)
 
 
 def _reconciled(entry: Expected, rule: Rule, known: Recorded) -> Expected:
@@ -72,6 +85,9 @@ def _reconciled(entry: Expected, rule: Rule, known: Recorded) -> Expected:
     reason, chosen = known.dense.get(entry.name, ("", False))
     if chosen:
         return _without(entry, f"left dense on purpose: {reason}", chosen=True)
+    if rule.knows_levels:
+        text, drop = known.pruned.get(entry.name, ("", 0))
+        return replace(entry, drop=drop) if text in ELEMENTS else entry
     if rule.sparsity is None and entry.pattern.takes_sparsity:
         text, drop = known.pruned.get(entry.name, ("", 0))
         return (

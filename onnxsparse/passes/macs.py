@@ -2,11 +2,12 @@
 
 A weight element is used once for every output position of its node: the elements of the node's output divided by its
 output channels. Shapes come from ONNX shape inference on the model without its weights; a dimension that is not known
-counts as 1, and then the figures are shares, not totals.
+counts as 1, and then the figures are shares, not totals. Sizes of dynamic dimensions may be given: `Model.sizes`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx.shape_inference
@@ -24,10 +25,12 @@ Dims = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shapes:
-    """Known output shapes by name, unknown dimensions as 1; `exact` when none was unknown."""
+    """Known output shapes by name, unknown dimensions as 1; `exact` when none was unknown behind the first axis."""
 
     dims: dict[str, Dims]
     exact: bool
+    guessed: frozenset[str] = frozenset()
+    """Names of those of which a dimension behind the first is unknown."""
 
 
 def infer(model: Model) -> Shapes:
@@ -35,21 +38,38 @@ def infer(model: Model) -> Shapes:
     if len(model.proto.graph.node) > LARGEST_GRAPH:
         return Shapes({}, False)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model.proto)
+        inferred = onnx.shape_inference.infer_shapes(_sized(model.proto, model.sizes))
     except Exception:  # whatever the inference makes of an odd graph, the report can do without
         return Shapes({}, False)
     return _collected(inferred)
 
 
+def _sized(proto: ModelProto, sizes: Mapping[str, int]) -> ModelProto:
+    """The model with the given sizes in place of its dynamic dimensions."""
+    if not sizes:
+        return proto
+    made = ModelProto()
+    made.CopyFrom(proto)
+    for info in made.graph.input:
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            given = sizes.get(f"{info.name}.{axis}", sizes.get(dim.dim_param) if dim.dim_param else None)
+            if given is not None:
+                dim.dim_value = given
+    for info in (*made.graph.output, *made.graph.value_info):  # what was inferred for the old sizes
+        info.type.tensor_type.ClearField("shape")
+    return made
+
+
 def _collected(proto: ModelProto) -> Shapes:
     dims: dict[str, Dims] = {}
-    exact = True
+    exact, guessed = True, set()
     for container in containers(proto):
         if isinstance(container, GraphProto):
             for info in (*container.value_info, *container.output, *container.input):
                 dims[info.name], known = _dims(info)
                 exact = exact and known
-    return Shapes(dims, exact)
+                guessed.update([] if known else [info.name])
+    return Shapes(dims, exact, frozenset(guessed))
 
 
 def _dims(info: ValueInfoProto) -> tuple[Dims, bool]:

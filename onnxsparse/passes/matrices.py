@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxsparse import rank
+from onnxsparse.allocations.energy import Place
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Use, Weight
@@ -75,6 +76,7 @@ class Candidate:
     matrix: Matrix
     pattern: Pattern
     score: Score
+    place: Place | None = None
 
     @property
     def name(self) -> str:

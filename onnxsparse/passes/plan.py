@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from onnxsparse.allocations.allocation import Shares
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.passes.layers import layers_of
 from onnxsparse.passes.matrices import Candidate, Matrix
 from onnxsparse.passes.names import Named
 from onnxsparse.passes.recorded import recorded
@@ -120,7 +121,7 @@ def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
     rule = replace(rule, trained=frozenset(known.pruned)) if known else rule
     chosen = rule.names.choose([named(weight, names[id(weight)]) for weight in model.weights])
     rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule, masked) for weight in model.weights]
-    return Plan(tuple(_alike(_allocated(_agreed(rows), rule))), rule)
+    return Plan(tuple(_alike(_allocated(model, _agreed(rows), rule))), rule)
 
 
 def _agreed(rows: list[PlanRow]) -> list[PlanRow]:
@@ -239,12 +240,28 @@ def _no_unit(use: Use, pattern: Pattern) -> str:
     return f"{inputs} in{where} by {out} out holds no whole unit of {pattern.text}"
 
 
-def _allocated(rows: list[PlanRow], rule: Rule) -> list[PlanRow]:
+def candidates(model: Model, rows: Sequence[PlanRow], rule: Rule) -> list[Candidate]:
+    """What the allocation of a rule shares out among."""
+    assert rule.pattern is not None
+    if not rule.allocation.needs_places:
+        return [Candidate(row.matrix, rule.pattern, rule.score) for row in rows if row.pattern]
+    layers = layers_of(model, [row.weight for row in rows])
+    known = [(row, layers.get(id(row.weight))) for row in rows]
+    return [
+        Candidate(
+            row.matrix, rule.pattern, rule.score, layer.place(rule.target, row.pattern is None) if layer else None
+        )
+        for row, layer in known
+        if layer or row.pattern
+    ]
+
+
+def _allocated(model: Model, rows: list[PlanRow], rule: Rule) -> list[PlanRow]:
     """Give every planned row its count."""
     if rule.pattern is None:
         return rows
-    candidates = [Candidate(row.matrix, rule.pattern, rule.score) for row in rows if row.pattern]
-    shares = rule.allocation.allocate(candidates, rule.sparsity, rule.pattern) if candidates else Shares({})
+    found = candidates(model, rows, rule)
+    shares = rule.allocation.allocate(found, rule.sparsity, rule.pattern) if found else Shares({})
     return [replace(row, drop=shares[row.name], cut=_cut(row, shares, rule)) if row.pattern else row for row in rows]
 
 

@@ -31,6 +31,12 @@ def recorded(model: Model) -> Recorded | None:
     return None
 
 
+def recorded_level(model: Model) -> str:
+    """The level that was asked for, as it is recorded; '' where none is."""
+    metadata = model.metadata
+    return metadata.get(MASKED + "sparsity") or metadata.get(PREFIX + "sparsity", "")
+
+
 def _read(text: str, target: str) -> Recorded:
     try:
         data: Any = json.loads(text)

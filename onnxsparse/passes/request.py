@@ -32,6 +32,7 @@ class Options:
     exclude: Names = ()
     allow: Names = ()
     seed: int | None = None
+    level: float | str | None = None
 
     def rule(self) -> Rule:
         return Rule.make(
@@ -44,6 +45,7 @@ class Options:
             listed(self.exclude),
             listed(self.allow),
             self.seed,
+            self.level,
         )
 
 

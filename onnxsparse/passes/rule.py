@@ -49,22 +49,24 @@ class Rule:
         exclude: Sequence[str] = (),
         allow: Sequence[str] = (),
         seed: int | None = None,
+        level: float | str | None = None,
     ) -> Rule:
         device = targets.parse(target) if target else None
         shape = patterns.parse(pattern) if pattern else None
         if device and shape and patterns.parse(device.pattern).text != shape.text:
             raise OptionError(f"target {device.text} demands {device.pattern}, not {shape.text}; give one of the two")
         shape = patterns.parse(device.pattern) if device else shape
+        sparsity = _of_level(level, sparsity, device)
         by = scores.parse(_seeded(score or "magnitude", seed))
         names = NameFilter(tuple(include), tuple(exclude))
         return cls(
             shape,
             device,
             read_sparsity(sparsity),
-            allocations.parse(allocation or "uniform"),
+            allocations.parse(allocation or (device.allocation if device else "uniform")),
             by,
             names,
-            read_words(allow),
+            read_words(allow) | frozenset(device.allows if device else ()),
         )
 
     def demand(self, level: bool = True) -> Rule:
@@ -76,6 +78,8 @@ class Rule:
         if self.sparsity is not None and not self.pattern.takes_sparsity:
             raise OptionError(f"pattern {self.pattern.text} fixes its own sparsity; leave --sparsity out")
         if level and self.sparsity is None and self.pattern.takes_sparsity:
+            if self.knows_levels:
+                raise OptionError("a level is needed: --level 70 or --sparsity 0.7")
             raise OptionError(f"pattern {self.pattern.text} needs --sparsity, such as --sparsity 0.8")
         if not self.allocation.supports(self.pattern):
             raise OptionError(
@@ -84,13 +88,33 @@ class Rule:
         return self
 
     @property
+    def knows_levels(self) -> bool:
+        """Whether the level is that of the whole network, by the rules of a device."""
+        return self.target is not None and self.target.tolerance is not None
+
+    @property
     def text(self) -> str:
         """The request in a few words, for reports."""
         parts = [self.target.text if self.target else "", self.pattern.text if self.pattern else ""]
         level = f"at {self.sparsity:.4g}" if self.sparsity is not None else ""
+        if self.knows_levels and self.sparsity is not None:
+            level = f"at level {100 * self.sparsity:.4g}"
         leveled = self.pattern is not None and self.pattern.takes_sparsity
         by = f"({self.allocation.name}, {self.score.name})" if leveled else ""
         return " ".join(part for part in (*parts, level, by) if part)
+
+
+def _of_level(level: float | str | None, sparsity: float | str | None, device: Target | None) -> float | str | None:
+    """A level of a device is a network sparsity in per cent."""
+    if level is None:
+        return sparsity
+    if device is None or device.tolerance is None:
+        raise OptionError("--level belongs to a target that knows levels, such as --target amba; or use --sparsity")
+    if sparsity is not None:
+        raise OptionError("--level and --sparsity both say how much; leave one out")
+    share = read_sparsity(f"{str(level).strip().rstrip('%')}%", "--level")
+    assert share is not None
+    return share
 
 
 def _seeded(score: str, seed: int | None) -> str:
@@ -104,7 +128,7 @@ def _seeded(score: str, seed: int | None) -> str:
     return f"random:seed={seed}" if score == "random" else score
 
 
-def read_sparsity(value: float | str | None) -> float | None:
+def read_sparsity(value: float | str | None, option: str = "--sparsity") -> float | None:
     """A share from 0 to below 1; `80%` is 0.8."""
     if value is None:
         return None
@@ -112,7 +136,10 @@ def read_sparsity(value: float | str | None) -> float | None:
     try:
         share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise OptionError(f"--sparsity takes a share such as 0.8 or 80%, not {text[:40]!r}") from None
+        example = "a level such as 70" if option == "--level" else "a share such as 0.8 or 80%"
+        raise OptionError(f"{option} takes {example}, not {text[:40]!r}") from None
+    if option == "--level" and not 0 <= share < 1:
+        raise OptionError(f"--level lies from 0 to below 100, not at {text[:40].rstrip('%')}")
     if not 0 <= share < 1 or math.isnan(share):
         hint = f"; did you mean {share:g}%?" if 1 < share < 100 else ""
         raise OptionError(f"--sparsity lies from 0 to below 1, not at {text[:40]}{hint}")

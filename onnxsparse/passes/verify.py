@@ -57,12 +57,17 @@ class Checked:
     zeros: int | None = None
     uses: tuple[UseChecked, ...] = ()
     missing: str = ""
+    fault: str = ""
+    """What a device's levels find wrong with it."""
+    target_density: float | None = None
+    wasted: int | None = None
 
     @property
     def status(self) -> str:
-        if self.expected.pattern is None:
+        if self.expected.pattern is None and not self.fault:
             return "unchecked"
-        return "violated" if self.missing or any(use.violations for use in self.uses) else "holds"
+        wrong = self.missing or self.fault or any(use.violations for use in self.uses)
+        return "violated" if wrong else "holds"
 
 
 @dataclass

@@ -51,6 +51,8 @@ class Row:
     macs: int | None = None
     bytes_dense: int = 0
     bytes_sparse: int = 0
+    target_density: float | None = None
+    wasted: int | None = None
 
     @property
     def sparsity(self) -> float | None:

@@ -68,14 +68,25 @@ def _print(console: Console, lines: Iterable[str]) -> None:
 
 
 _COLUMNS: tuple[str, ...] = ("weight", "used by", "shape", "type", "matrix", "pattern", "zeros", "")
-_RIGHT = ("pattern", "zeros")
+_RIGHT = ("pattern", "zeros", "density", "target density", "wasted")
+
+
+_LEVELS = ("density", "target density", "wasted")
+
+
+def _columns(report: Report) -> tuple[str, ...]:
+    """Where a device says what it can use, that is what one looks for."""
+    if all(row.target_density is None for row in report.rows):
+        return _COLUMNS
+    return ("weight", "used by", "shape", "matrix", "zeros", *_LEVELS, "")
 
 
 def _table(report: Report, verbosity: int, width: int) -> Table:
     """One line a weight; on a narrow terminal names lose their middle and two columns go, unless all was asked for."""
-    rows = [dict(zip(_COLUMNS, _cells(row, report.command, verbosity))) for row in report.rows]
-    widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in _COLUMNS}
-    shown, room = _fitting(widths, width) if verbosity < 1 else (_COLUMNS, widths["weight"])
+    every, columns = (*_COLUMNS, *_LEVELS), _columns(report)
+    rows = [dict(zip(every, [*_cells(row, report.command, verbosity), *_densities(row)])) for row in report.rows]
+    widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in columns}
+    shown, room = _fitting(columns, widths, width) if verbosity < 1 else (columns, widths["weight"])
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in shown:
         table.add_column(title, justify="right" if title in _RIGHT else "left", no_wrap=verbosity < 1, overflow="fold")
@@ -86,9 +97,9 @@ def _table(report: Report, verbosity: int, width: int) -> Table:
     return table
 
 
-def _fitting(widths: dict[str, int], width: int) -> tuple[tuple[str, ...], int]:
+def _fitting(columns: tuple[str, ...], widths: dict[str, int], width: int) -> tuple[tuple[str, ...], int]:
     """The columns that fit, and what is left for the names."""
-    shown = _COLUMNS
+    shown = columns
     for dropped in ("", "matrix", "type"):
         shown = tuple(title for title in shown if title != dropped or not dropped)
         room = width - sum(widths[title] + 2 for title in shown if title != "weight")
@@ -118,6 +129,14 @@ def _cells(row: Row, command: str, verbosity: int) -> list[str]:
         _percent(row),
         _status(row, command),
     ]
+
+
+def _densities(row: Row) -> list[str]:
+    """The share of kept numbers, the one below which nothing is gained, and the zeros beyond."""
+    zeros = row.zeros if row.zeros is not None else row.dropped
+    density = "" if zeros is None or not row.size else f"{1 - zeros / row.size:.3f}"
+    bound = "" if row.target_density is None else f"{row.target_density:.3f}"
+    return [density, bound, "" if row.wasted is None else str(row.wasted)]
 
 
 def _status(row: Row, command: str) -> str:

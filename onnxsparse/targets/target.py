@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.graph.convolution import Convolution
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.plugins import Plugin
 
@@ -24,6 +25,12 @@ class Target(Plugin, ABC):
     """A device's rules."""
 
     kind: ClassVar[str] = "targets"
+    allocation: ClassVar[str] = "uniform"
+    """How a level is shared out where nobody says it."""
+    allows: ClassVar[tuple[str, ...]] = ()
+    """Words that hold no weight back here: see `passes.rule.WORDS`."""
+    tolerance: ClassVar[float | None] = None
+    """How far the network may be from its level, where the device knows levels."""
 
     @property
     @abstractmethod
@@ -38,6 +45,10 @@ class Target(Plugin, ABC):
     @abstractmethod
     def judge(self, weight: Weight, use: Use) -> Verdict:
         """May the device use zeros of the pattern here, and are they likely to pay?"""
+
+    def target_density(self, layer: Convolution) -> float | None:
+        """The density of a convolution below which more zeros gain nothing; None where there is no such bound."""
+        return None
 
     @abstractmethod
     def next_step(self, path: str, quantized: bool) -> str:

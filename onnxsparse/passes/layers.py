@@ -1,0 +1,79 @@
+"""Every weight as a layer of its network: its convolution, its stride group, and what a device gains by its zeros.
+
+1. A layer's size is the longest side of its input in space; fully connected layers have none.
+2. Layers stand in the order of the nodes that use them; the first one's size is what the others are held against.
+3. A size that depends on the inputs is asked for, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnx import GraphProto
+
+from onnxsparse.allocations.energy import Place, stride_groups
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.attributes import label
+from onnxsparse.graph.convolution import Convolution, convolution_of
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.rewire import containers
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.macs import Shapes, infer
+from onnxsparse.targets import Target
+
+FAMILIES = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention")
+"""Layers that count in a network's sparsity."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One weight: its convolution where it has one, and its stride group."""
+
+    weight: Weight
+    convolution: Convolution | None
+    group: int
+
+    def place(self, target: Target | None, dense: bool = False) -> Place:
+        """What the allocation by energy knows of it."""
+        bound = target.target_density(self.convolution) if target and self.convolution else None
+        cap = 0.0 if dense else 1.0 if bound is None else 1 - bound
+        return Place(self.group, self.convolution is not None and self.convolution.depthwise, cap)
+
+
+def counts(weight: Weight) -> bool:
+    """Whether a weight is a layer whose zeros make up the network's sparsity."""
+    return bool(weight.uses) and not weight.refusal and any(use.family in FAMILIES for use in weight.uses)
+
+
+def layers_of(model: Model, weights: Sequence[Weight]) -> dict[int, Layer]:
+    """The layers among some weights, by id of the weight."""
+    order, inputs = _nodes(model)
+    found = [weight for weight in weights if counts(weight)]
+    found.sort(key=lambda weight: order.get(weight.uses[0].node, 0))
+    if not found:
+        return {}
+    shapes = infer(model)
+    convolutions = [convolution_of(weight.uses[0]) for weight in found]
+    sizes = [
+        None if one is None else _size(weight, inputs.get(weight.uses[0].node, ""), shapes)
+        for weight, one in zip(found, convolutions)
+    ]
+    groups = stride_groups(sizes)
+    return {id(w): Layer(w, one, group) for w, one, group in zip(found, convolutions, groups)}
+
+
+def _nodes(model: Model) -> tuple[dict[str, int], dict[str, str]]:
+    """The place of every node among all, and its first input, by its label."""
+    nodes = [node for one in containers(model.proto) if isinstance(one, GraphProto) for node in one.node]
+    return {label(node): at for at, node in enumerate(nodes)}, {label(n): n.input[0] for n in nodes if n.input}
+
+
+def _size(weight: Weight, name: str, shapes: Shapes) -> float:
+    dims = shapes.dims.get(name)
+    if dims is None or name in shapes.guessed or len(dims) < 3:
+        raise OptionError(
+            f"how large the input of '{weight.uses[0].node}' is depends on the model's inputs; say their sizes with "
+            "--dim NAME=SIZE (INPUT.AXIS=SIZE for a dimension without a name)"
+        )
+    return float(max(dims[2:]))

@@ -1,0 +1,184 @@
+"""Levels of a chip from end to end: planned, pruned, verified, by the record, by a plan, and broken on purpose."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+
+import onnxsparse as osp
+from onnxsparse.cli import main
+
+
+def random(seed, *shape):
+    return np.random.Generator(np.random.Philox(key=seed)).standard_normal(shape).astype(np.float32)
+
+
+def model(height=16, depthwise=True):
+    """Conv, depthwise Conv with stride 2, pointwise Conv, Gemm."""
+    stored = {
+        "stem": random(1, 16, 3, 3, 3),
+        "deep": random(2, 16, 1, 3, 3) if depthwise else random(2, 16, 16, 3, 3),
+        "point": random(3, 64, 16, 1, 1),
+        "head": random(4, 10, 64),
+    }
+    nodes = [
+        make_node("Conv", ["x", "stem"], ["a"], "one", pads=[1, 1, 1, 1]),
+        make_node("Conv", ["a", "deep"], ["b"], "two", strides=[2, 2], group=16 if depthwise else 1),
+        make_node("Conv", ["b", "point"], ["c"], "three"),
+        make_node("GlobalAveragePool", ["c"], ["d"], "pool"),
+        make_node("Flatten", ["d"], ["e"], "flat"),
+        make_node("Gemm", ["e", "head"], ["y"], "four", transB=1),
+    ]
+    side = ["h", "w"] if height is None else [height, height]
+    graph = make_graph(
+        nodes,
+        "net",
+        [make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, *side])],
+        [make_tensor_value_info("y", TensorProto.FLOAT, ["N", 10])],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    return make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
+
+
+def edited(proto, name, change):
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    for tensor in made.graph.initializer:
+        if tensor.name == name:
+            numbers = numpy_helper.to_array(tensor).copy()
+            change(numbers)
+            tensor.CopyFrom(numpy_helper.from_array(numbers, name))
+    return made
+
+
+def reasons(report):
+    return {row.name: row.reason for row in report.rows if row.status == "violated"}
+
+
+@pytest.mark.parametrize("target", ["amba", "amba:cv22", "amba:cv2fs"])
+@pytest.mark.parametrize("level", [30, 50, 70])
+def test_what_is_pruned_for_a_level_verifies(target, level):
+    sparse = osp.prune(model(), target=target, level=level)
+    for found in (osp.verify(sparse.model, target=target, level=level), osp.verify(sparse.model)):
+        assert found.report.ok, [*found.report.notes, *reasons(found.report).items()]
+    sizes = {row.name: row.size for row in sparse.report.rows}
+    shares = {row.name: 100 * row.zeros / row.size for row in sparse.report.rows}
+    # whole per cents, to the nearest element
+    assert all(abs(share - round(share)) <= 50 / sizes[name] for name, share in shares.items())
+
+
+def test_another_level_does_not_hold():
+    sparse = osp.prune(model(), target="amba", level=50).model
+    found = osp.verify(sparse, target="amba", level=70)
+    assert not found.report.ok
+    assert any("more than 1.5 % apart" in note for note in found.report.notes)
+    assert osp.verify(sparse, target="amba").report.ok
+
+
+def test_wasted_zeros_are_counted_and_do_not_hold():
+    sparse = osp.prune(model(depthwise=False), pattern="unstructured", sparsity=0.7).model
+    found = osp.verify(sparse, target="amba:cv22")
+    (name, reason) = next(iter(reasons(found.report).items()))
+    row = found.report.row(name)
+    assert "wasted zeros" in reason
+    assert row.wasted == row.zeros - int(np.floor((1 - row.target_density) * row.size + 0.5)) > 0
+
+
+def test_an_output_that_is_zero_does_not_hold():
+    def erase(numbers):
+        numbers[3] = 0
+
+    sparse = osp.prune(model(), target="amba", level=50).model
+    found = osp.verify(edited(sparse, "point", erase), target="amba", level=50)
+    assert reasons(found.report) == {"point": "1 outputs are zero altogether (3)"}
+
+
+def test_no_output_is_emptied_even_where_it_is_the_smallest():
+    def shrink(numbers):
+        numbers[5] *= 1e-4
+
+    sparse = osp.prune(edited(model(), "point", shrink), target="amba", level=70)
+    assert osp.verify(sparse.model).report.ok
+
+
+def test_what_was_excluded_has_to_be_dense():
+    def erase(numbers):
+        numbers[:, ::2] = 0
+
+    sparse = osp.prune(model(), target="amba", level=30, exclude=["head"])
+    assert sparse.report.row("head").zeros == 0
+    assert osp.verify(sparse.model).report.ok
+    assert "excluded" in reasons(osp.verify(edited(sparse.model, "head", erase)).report)["head"]
+
+
+def test_a_promised_zero_that_is_gone():
+    def fill(numbers):
+        numbers[numbers == 0] = 1
+
+    sparse = osp.prune(model(), target="amba", level=50).model
+    found = osp.verify(edited(sparse, "stem", fill), target="amba", level=50)
+    assert "stem" in reasons(found.report)
+
+
+def test_a_level_out_of_reach_goes_as_far_as_the_limits_and_says_so():
+    sparse = osp.prune(model(), target="amba:cv22", level=95)
+    assert any("out of reach" in note for note in sparse.report.notes)
+    found = osp.verify(sparse.model, target="amba:cv22", level=95)
+    assert found.report.ok
+    assert any("every layer stands at its limit" in note for note in found.report.notes)
+
+
+def test_sizes_are_asked_for_and_not_guessed():
+    with pytest.raises(osp.OnnxSparseError, match="--dim NAME=SIZE"):
+        osp.prune(model(height=None), target="amba", level=50)
+    given = osp.prune(model(height=None), target="amba", level=50, dims={"h": 16, "w": 16})
+    fixed = osp.prune(model(), target="amba", level=50)
+    assert [row.zeros for row in given.report.rows] == [row.zeros for row in fixed.report.rows]
+    assert given.report.totals.macs == fixed.report.totals.macs
+    assert osp.prune(model(height=None), target="amba", level=50, dims={"x.2": 16, "x.3": 16}).report.ok
+
+
+def test_multiply_accumulates_by_hand():
+    report = osp.prune(model(), target="amba", level=50).report
+    by_hand = {"stem": 16 * 16 * 16 * 27, "deep": 16 * 7 * 7 * 9, "point": 64 * 7 * 7 * 16, "head": 640}
+    assert {row.name: row.macs for row in report.rows} == by_hand
+    left = {row.name: round(row.macs * (1 - row.zeros / row.size)) for row in report.rows}
+    assert report.totals.macs_left == sum(left.values())
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    onnx.save(model(), tmp_path / "dense.onnx")
+    dense, plan, sparse = (str(tmp_path / name) for name in ("dense.onnx", "plan.yaml", "sparse.onnx"))
+    assert main(["plan", dense, "-o", plan, "--target", "amba:cv22", "--level", "60"]) == 0
+    shown = capsys.readouterr().out
+    assert "target density" in shown
+    assert "wasted" in shown
+    assert main(["prune", dense, "-o", sparse, "--plan", plan, "-q"]) == 0
+    assert main(["verify", sparse, "--target", "amba:cv22", "--level", "60", "--plan", plan]) == 0
+    assert main(["verify", sparse, "--target", "amba:cv22", "--level", "30", "--plan", plan]) == 1
+    report = tmp_path / "report.json"
+    assert main(["verify", sparse, "--target", "amba:cv22", "--json", str(report), "-q"]) == 0
+    rows = {row["name"]: row for row in json.loads(report.read_text())["rows"]}
+    assert rows["stem"]["target_density"] is not None
+    assert rows["head"]["target_density"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pattern": "2:4", "level": 50}, "--level belongs to"),
+        ({"target": "ampere", "level": 50}, "--level belongs to"),
+        ({"target": "amba", "level": 100}, "from 0 to below 100"),
+        ({"target": "amba", "level": "many"}, "a level such as 70"),
+        ({"target": "amba", "level": 50, "sparsity": 0.5}, "leave one out"),
+        ({"target": "amba"}, "a level is needed"),
+    ],
+)
+def test_what_means_nothing(options, said):
+    with pytest.raises(osp.OnnxSparseError, match=said):
+        osp.prune(model(), **options)

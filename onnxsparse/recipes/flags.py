@@ -38,6 +38,8 @@ FLAGS: dict[str, tuple[type[Modifier], str]] = {
     "steps": (Training, "steps"),
     "steps_per_epoch": (Training, "steps_per_epoch"),
     "batch_size": (Training, "batch"),
+    "accumulate": (Training, "accumulate"),
+    "precision": (Training, "precision"),
     "optimizer": (Training, "optimizer"),
     "lr": (Training, "rate"),
     "lr_schedule": (Training, "rate_schedule"),

@@ -1,149 +1,94 @@
-"""What stands in the YAML of a recipe: tags with options, each with its line. Every scalar is a text here.
-
-1. A plain empty value, `null` or `~` is no value; whatever is quoted is a text.
-2. Anchors are refused: an alias of an alias of an alias makes a file of some bytes as large as a disk.
-3. Every error is one line that says where.
-"""
+"""From a text or a file to the sections of a recipe, with every variable put in."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import yaml
+from typing import Any, Union
 
 from onnxsparse.errors import PlanError, nearest
-from onnxsparse.recipes.values import Plain, Quoted
+from onnxsparse.modifiers.declared import plain
+from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.recipes import fences
+from onnxsparse.recipes.entries import modifier_of
+from onnxsparse.recipes.layout import Layout, Section, laid_out
+from onnxsparse.recipes.nodes import LONGEST, Node, WrongError, located, read
+from onnxsparse.recipes.variables import Scope, Variables, given
 
-LONGEST = 1 << 20
-NOTHING, TEXT = "tag:yaml.org,2002:null", "tag:yaml.org,2002:str"
-LIST = "tag:yaml.org,2002:seq"
-MODIFIERS = "modifiers"
-EXAMPLE = "- !pruning"
+Path = Union[str, "os.PathLike[str]"]
+MARKDOWN = (".md", ".markdown")
+ZOO = "zoo:"
 
 
 @dataclass(frozen=True)
-class Option:
-    """One option of a modifier."""
+class Read:
+    """One section: its modifiers as they are written, and what is told about it."""
 
     name: str
-    value: Plain
-    line: int
+    modifiers: tuple[Modifier, ...]
+    metadata: Any
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What stands under a tag."""
-
-    tag: str
-    options: tuple[Option, ...]
-    line: int
+def is_text(source: Path) -> bool:
+    """Whether it is a recipe itself, and not the path of one."""
+    return isinstance(source, str) and ("\n" in source or "\r" in source)
 
 
-class _WrongError(Exception):
-    """What is wrong at a node."""
-
-    def __init__(self, node: Any, text: str) -> None:
-        super().__init__(text)
-        self.line: int = node.start_mark.line + 1
-
-
-class _Composer(yaml.SafeLoader):
-    """Nodes of a text: plain scalars are texts, but for those that mean nothing. Nothing is constructed."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 - a class attribute of yaml's
-        key: [(tag, pattern) for tag, pattern in found if tag == NOTHING]
-        for key, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise _WrongError(
-                self.peek_event(),  # type: ignore[no-untyped-call]
-                "a recipe has no anchors (&name and *name)",
-            )
-        return super().compose_node(parent, index)
-
-
-def entries(text: str, called: str) -> list[Entry]:
-    """The modifiers of a recipe, as they are written."""
-    if len(text) > LONGEST:
-        raise PlanError(f"{called} is longer than {LONGEST >> 20} MB, which no recipe is")
-    try:
-        return _entries(yaml.compose(text, _Composer))
-    except _WrongError as error:
-        raise PlanError(f"{called}, line {error.line}: {error}") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it is not YAML"
-        raise PlanError(f"{called}{where}: {problem}") from error
-    except RecursionError:
-        raise PlanError(f"{called} is nested too deeply") from None
-
-
-def _entries(root: Any) -> list[Entry]:
-    if root is None or not isinstance(root, yaml.MappingNode):
-        raise _WrongError(
-            root or _Nowhere, f"this is no recipe, which has a list `{MODIFIERS}:` of entries such as {EXAMPLE}"
+def text_of(path: Path) -> str:
+    """What stands in a file."""
+    name = os.fspath(path)
+    if name.startswith(ZOO):
+        raise PlanError(
+            f"{name:.80} is a name in SparseZoo, from which nothing is fetched; save the recipe and name it"
         )
-    found: list[Entry] = []
-    seen: set[str] = set()
-    for key, value in root.value:
-        name = _text(key, "a key")
-        if name != MODIFIERS:
-            raise _WrongError(key, f"a recipe has no {name[:60]!r}{nearest(name, [MODIFIERS])}, only `{MODIFIERS}`")
-        if name in seen:
-            raise _WrongError(key, f"`{MODIFIERS}` is there twice")
-        seen.add(name)
-        found += _listed(value)
-    return found
+    try:
+        with open(name, encoding="utf-8") as file:
+            return file.read(LONGEST + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise PlanError(f"the recipe {name} is not text in UTF-8") from error
+        raise PlanError(f"cannot read the recipe {name!r:.200}: {getattr(error, 'strerror', error)}") from error
 
 
-class _Nowhere:
-    """The place of what is not there."""
-
-    class start_mark:  # noqa: N801 - as yaml spells it
-        line = 0
-
-
-def _listed(node: Any) -> list[Entry]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise _WrongError(node, f"`{MODIFIERS}` is a list of entries such as {EXAMPLE}")
-    return [_entry(one) for one in node.value]
-
-
-def _entry(node: Any) -> Entry:
-    tag = str(node.tag or "")
-    if not tag.startswith("!") or tag == "!":
-        raise _WrongError(node, f"an entry of `{MODIFIERS}` has no tag such as !pruning")
-    if isinstance(node, yaml.ScalarNode) and not node.value:
-        return Entry(tag[1:], (), node.start_mark.line + 1)
-    if not isinstance(node, yaml.MappingNode):
-        raise _WrongError(node, f"under {tag[:60]} come options, such as `seed: 1`")
-    options = tuple(_option(key, value) for key, value in node.value)
-    return Entry(tag[1:], options, node.start_mark.line + 1)
+def sections(text: str, called: str, variables: Variables, strict: bool) -> tuple[list[Read], bool]:
+    """The sections of a recipe, and whether they are stages."""
+    values = given(variables)
+    try:
+        inner, line = _found(text, called)
+    except WrongError as error:
+        raise located(called, error.line, error) from None
+    root = read(inner, called, line)
+    try:
+        layout = laid_out(root)
+        _override(layout, values)
+        return [_read(section, layout, strict) for section in layout.sections], layout.staged
+    except WrongError as error:
+        raise located(called, line - 1 + error.line, error) from None
 
 
-def _option(key: Any, value: Any) -> Option:
-    name = _text(key, "the name of an option")
-    if isinstance(value, yaml.SequenceNode) and value.tag == LIST:
-        found: Plain = [_text(one, f"an entry of {name[:60]}") for one in value.value]
-    else:
-        found = _value(value, name)
-    return Option(name, found, key.start_mark.line + 1)
+def _found(text: str, called: str) -> tuple[str, int]:
+    if called.lower().endswith(MARKDOWN):
+        return fences.of_markdown(text)
+    return (text, 1) if called.lower().endswith((".yaml", ".yml", ".json")) else fences.of_text(text)
 
 
-def _value(node: Any, name: str) -> str | None:
-    """A text, or None for no value."""
-    if isinstance(node, yaml.ScalarNode) and node.tag == NOTHING:
-        return None
-    return _text(node, name[:60])
+def _override(layout: Layout, values: Mapping[str, Node]) -> None:
+    """Wherever a variable stands, in every stage; one that stands nowhere is a mistake."""
+    places = [layout.variables, *(section.variables for section in layout.sections)]
+    known = {name for place in places for name in place}
+    for name, value in values.items():
+        if name not in known:
+            hint = nearest(name, known) or (f" (it has: {', '.join(sorted(known)[:20])})" if known else "")
+            raise PlanError(f"the recipe has no variable {name!r:.60}{hint}")
+        for place in places:
+            if name in place:
+                place[name].become(value)
 
 
-def _text(node: Any, what: str) -> str:
-    if not isinstance(node, yaml.ScalarNode):
-        raise _WrongError(node, f"{what} is a single word or number here")
-    if node.tag not in (TEXT, NOTHING):
-        raise _WrongError(node, f"a value has no tag such as {str(node.tag)[:60]}")
-    return Quoted(node.value) if node.style else str(node.value)
+def _read(section: Section, layout: Layout, strict: bool) -> Read:
+    outer = Scope(layout.variables)
+    scope = Scope(section.variables, outer) if layout.staged else outer
+    modifiers = tuple(modifier_of(entry, scope, strict) for entry in section.entries)
+    metadata = None if section.metadata is None else plain(section.metadata.plain())
+    return Read(section.name, modifiers, metadata)

@@ -1,36 +1,82 @@
-"""A list of modifiers, and its YAML form. A tag is only ever looked up among the plug-ins, never imported.
+"""A list of modifiers, perhaps in stages, and its texts.
 
 modifiers:
-- !training
-  epochs: 3
-- !pruning
-  pattern: unstructured
-  sparsity: 0.9
+- !EpochRangeModifier
+  start_epoch: 0.0
+  end_epoch: 3.0
+- !GMPruningModifier
+  start_epoch: 0.0
+  end_epoch: 2.0
+  update_frequency: 0.1
+  init_sparsity: 0.05
+  final_sparsity: 0.9
+  params: __ALL_PRUNABLE__
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import yaml
 
-from onnxsparse import plugins
-from onnxsparse.errors import OptionError, PlanError, nearest
+from onnxsparse.errors import OutputError, PlanError
+from onnxsparse.modifiers.declared import plain, reads_as_other
 from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.recipes.reading import LONGEST, Entry, entries
-from onnxsparse.recipes.values import as_field_says, reads_as_other
+from onnxsparse.recipes import order, writing
+from onnxsparse.recipes.reading import Path, Read, is_text, sections, text_of
+from onnxsparse.recipes.variables import Variables
+from onnxsparse.version import __version__
 
 Kind = TypeVar("Kind", bound=Modifier)
+FRAMEWORK = "framework_metadata"
+Metadata = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Modifiers under one name."""
+
+    name: str
+    modifiers: tuple[Modifier, ...]
+    metadata: Metadata | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modifiers", order.in_order(self.modifiers))
+
+
+@dataclass(frozen=True)
+class NotApplied:
+    """A modifier that nothing runs, and why."""
+
+    tag: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Modifiers in the order in which they act."""
+    """What happens when in a run: modifiers in the order in which they act."""
 
-    modifiers: tuple[Modifier, ...]
+    modifiers: tuple[Modifier, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    metadata: Metadata | None = None
+    strict: bool = field(default=True, compare=False)
+    """Whether what nothing runs is an error; otherwise it is left out, and said."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if self.stages:
+            stages = sorted(self.stages, key=lambda stage: order.stage_place(stage.modifiers))
+            object.__setattr__(self, "stages", tuple(stages))
+            object.__setattr__(self, "modifiers", tuple(one for stage in stages for one in stage.modifiers))
+        else:
+            object.__setattr__(self, "modifiers", order.in_order(self.modifiers))
+
+    # -- what it says
 
     def only(self, kind: type[Kind]) -> Kind:
         """The one modifier of a kind; the default one where there is none."""
@@ -42,24 +88,106 @@ class Recipe:
     def whole(self, kinds: Sequence[type[Modifier]]) -> Recipe:
         """The recipe with a default modifier for each kind that it lacks, in this order before the others."""
         own = [self.only(kind) for kind in kinds]
-        return Recipe((*own, *(one for one in self.modifiers if not any(one is other for other in own))))
+        return self.holding((*own, *(one for one in self.modifiers if not any(one is other for other in own))))
+
+    def holding(self, modifiers: Iterable[Modifier]) -> Recipe:
+        """The same recipe with other modifiers, and without stages."""
+        return Recipe(tuple(modifiers), (), self.metadata, self.strict, self.notes)
+
+    @property
+    def min_epochs(self) -> int:
+        """The epoch in which anything begins; -1 where nothing says it."""
+        return order.first_epoch(self.modifiers)
+
+    @property
+    def max_epochs(self) -> int:
+        """How long a run has to be, by every start and end; -1 where nothing says it."""
+        return order.last_epoch(self.modifiers)
+
+    @property
+    def not_applied(self) -> tuple[NotApplied, ...]:
+        """What nothing runs."""
+        return tuple(NotApplied(writing.tag_of(one), one.missing) for one in self.modifiers if one.missing)
+
+    def driven(self) -> Recipe:
+        """What can be run of it; an error where that is not all, unless the recipe was read with `strict=False`."""
+        left = self.not_applied
+        if left and self.strict:
+            named = "; ".join(f"!{one.tag} ({one.reason})" for one in dict.fromkeys(left))
+            raise PlanError(f"the recipe asks for what nothing runs yet: {named}; take it out, or read it not strictly")
+        words = tuple(f"not applied: !{one.tag}: {one.reason}" for one in dict.fromkeys(left))
+        driven = self.holding(one for one in self.modifiers if not one.missing)
+        return dataclasses.replace(driven, notes=(*self.notes, *words))
+
+    # -- its texts
+
+    def __str__(self) -> str:
+        """The canonical text, which reads back as the same recipe."""
+        if self.stages:
+            return writing.text_of((one.name, one.modifiers, one.metadata) for one in self.stages)
+        return writing.text_of([("", self.modifiers, self.metadata)])
 
     def to_yaml(self) -> str:
+        """The text as it is saved: the canonical one, or a short one where all modifiers are our own."""
+        if self.stages or self.metadata or any(order.has_epochs(one) for one in self.modifiers):
+            return str(self)
         return yaml.dump({"modifiers": [_Tagged(one) for one in self.modifiers]}, Dumper=_Dumper, sort_keys=False)
 
-    @classmethod
-    def from_yaml(cls, text: str, called: str = "the recipe") -> Recipe:
-        return cls(tuple(_modifier(entry, called) for entry in entries(text, called)))
+    def save(self, path: Path, overwrite: bool = False) -> None:
+        """Write the canonical text."""
+        from onnxsparse.graph.output import write_text
+
+        if not overwrite and os.path.exists(path):
+            raise OutputError(f"{os.fspath(path)} exists; choose another name, or overwrite it")
+        write_text(os.fspath(path), str(self), overwrite=overwrite)
 
     @classmethod
-    def load(cls, path: str) -> Recipe:
-        try:
-            with open(path, encoding="utf-8") as file:
-                return cls.from_yaml(file.read(LONGEST + 1), path)
-        except OSError as error:
-            raise PlanError(f"cannot read the recipe {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise PlanError(f"the recipe {path} is not text in UTF-8") from error
+    def from_yaml(
+        cls, text: str, called: str = "the recipe", variables: Variables = None, strict: bool = True
+    ) -> Recipe:
+        """The recipe that a text holds."""
+        return _assembled(*sections(text, called, variables, strict), called, strict)
+
+    @classmethod
+    def load(
+        cls, source: Path, variables: Variables = None, strict: bool = True, metadata: Metadata | None = None
+    ) -> Recipe:
+        """The recipe of a file, or of a text of several lines: YAML, JSON, or a page of Markdown that begins with it.
+
+        `variables` gives variables of the recipe other values. With `strict=False` modifiers that nobody knows are
+        kept, and left out of a run; `not_applied` names them.
+        """
+        if not isinstance(source, (str, os.PathLike)):
+            raise PlanError(f"a recipe is named by a path or given as a text, not by {type(source).__name__}")
+        if is_text(source):
+            made = cls.from_yaml(str(source), variables=variables, strict=strict)
+        else:
+            made = cls.from_yaml(text_of(source), os.fspath(source), variables, strict)
+        return made if metadata is None else made.described(metadata)
+
+    def described(self, metadata: Metadata) -> Recipe:
+        """With other metadata, in every stage, and the versions that made it."""
+        versions = {"python_version": platform.python_version(), "onnxsparse_version": __version__}
+        made = {**plain(metadata), FRAMEWORK: versions}
+        old = [self.metadata, *(stage.metadata for stage in self.stages)]
+        notes = ("the metadata of the recipe was replaced",) if any(old) else ()
+        stages = tuple(dataclasses.replace(stage, metadata=made) for stage in self.stages)
+        whole = None if stages else made
+        return dataclasses.replace(self, stages=stages, metadata=whole, notes=(*self.notes, *notes))
+
+
+def _assembled(found: list[Read], staged: bool, called: str, strict: bool) -> Recipe:
+    for one in found:
+        if one.metadata is not None and not isinstance(one.metadata, dict):
+            raise PlanError(f"{called}, line 1: the metadata of a recipe are names with values")
+    if not staged:
+        return Recipe(found[0].modifiers, (), found[0].metadata, strict)
+    with_metadata = [one.name for one in found if one.metadata is not None]
+    if with_metadata and len(with_metadata) < len(found):
+        raise PlanError(
+            f"{called}, line 1: either all stages have metadata or none has; only {with_metadata[0]:.40} has"
+        )
+    return Recipe((), tuple(Stage(one.name, one.modifiers, one.metadata) for one in found), None, strict)
 
 
 class _Tagged:
@@ -75,15 +203,15 @@ class _Dumper(yaml.SafeDumper):
 def _represent(dumper: _Dumper, tagged: _Tagged) -> yaml.Node:
     """What is not there by default anyway: an option that may be left out is."""
     values = {}
-    for field in dataclasses.fields(tagged.modifier):  # type: ignore[arg-type]
-        value = getattr(tagged.modifier, field.name)
-        if not (value == field.default and (value is None or value == ())):
-            values[field.name] = list(value) if isinstance(value, tuple) else value
+    for one in dataclasses.fields(tagged.modifier):  # type: ignore[arg-type]
+        value = getattr(tagged.modifier, one.name)
+        if not (value == one.default and (value is None or value == ())):
+            values[one.name] = list(value) if isinstance(value, tuple) else value
     return dumper.represent_mapping(f"!{tagged.modifier.name}", values)
 
 
 def _written(dumper: _Dumper, text: str) -> yaml.Node:
-    """In quotes where `values` would otherwise read something else."""
+    """In quotes where a reader would otherwise see something else."""
     style = "'" if reads_as_other(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
@@ -91,34 +219,4 @@ def _written(dumper: _Dumper, text: str) -> yaml.Node:
 _Dumper.add_representer(_Tagged, _represent)
 _Dumper.add_representer(str, _written)
 
-
-def _modifier(entry: Entry, called: str) -> Modifier:
-    where = f"{called}, line {entry.line}"
-    known = plugins.every("modifiers")
-    cls = known.get(entry.tag)
-    if cls is None:
-        hint = nearest(entry.tag, known) or " (`onnxsparse list modifiers` shows all that are known)"
-        raise PlanError(f"{where}: unknown modifier !{entry.tag:.60}{hint}")
-    values = _values(entry, {field.name: field for field in dataclasses.fields(cls)}, called)  # type: ignore[arg-type]
-    try:
-        made = cls(**values)
-    except (TypeError, ValueError, OverflowError, OptionError) as error:
-        raise PlanError(f"{where}: !{entry.tag}: {error}") from error
-    assert isinstance(made, Modifier)
-    return made
-
-
-def _values(entry: Entry, fields: dict[str, dataclasses.Field[Any]], called: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for option in entry.options:
-        where = f"{called}, line {option.line}"
-        name = option.name.replace("-", "_")
-        if name not in fields:
-            raise PlanError(f"{where}: !{entry.tag} has no option {option.name[:60]!r}{nearest(name, fields)}")
-        if name in values:
-            raise PlanError(f"{where}: {option.name} of !{entry.tag} is there twice")
-        try:
-            values[name] = as_field_says(str(fields[name].type), option.value)
-        except OptionError as error:
-            raise PlanError(f"{where}: {option.name} of !{entry.tag}: {error}") from None
-    return values
+__all__ = ["NotApplied", "Recipe", "Stage"]

@@ -1,0 +1,117 @@
+"""An entry of a recipe becomes a modifier. A tag is only ever looked up among the plug-ins, never imported.
+
+1. Several modifiers may have one tag; the options say which is meant.
+2. Options of the newer form have other names there: `start` for `start_epoch`, `targets` for `params`.
+3. `log_types` means nothing and is passed over, as ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from onnxsparse import plugins
+from onnxsparse.errors import OptionError, PlanError, nearest
+from onnxsparse.modifiers.declared import as_declared
+from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.recipes.layout import Entry, Option
+from onnxsparse.recipes.nodes import Node, WrongError
+from onnxsparse.recipes.unknown import UnknownModifier
+from onnxsparse.recipes.variables import Scope
+
+SUFFIX = "Modifier"
+PASSED_OVER = "log_types"
+NEWER = {
+    "start": "start_epoch",
+    "end": "end_epoch",
+    "update": "update_frequency",
+    "targets": "params",
+    "update_scheduler": "inter_func",
+    "mask_structure": "mask_type",
+}
+NEWER_MASKS = {"channel": "filter", "filter": "channel"}
+"""The newer form counts the dimensions the other way round."""
+BLOCK = re.compile(r"block_(\d+),\s*(\d+)")
+
+
+def modifier_of(entry: Entry, scope: Scope, strict: bool) -> Modifier:
+    """The modifier that an entry means; without `strict` one that nobody knows is kept as it is written."""
+    forms = _forms(entry.tag, entry.newer)
+    if not forms:
+        hint = nearest(entry.tag, _tags()) or " (`onnxsparse list modifiers` shows all that are known)"
+        if strict:
+            raise WrongError(entry.line, f"unknown modifier !{entry.tag:.60}{hint}")
+        written = {option.name: scope.filled(option.value).plain() for option in entry.options}
+        return UnknownModifier.of(entry.tag, written)
+    cls = _meant(forms, [option.name for option in entry.options])
+    options = [option for option in entry.options if not (issubclass(cls, Scheduled) and option.name == PASSED_OVER)]
+    return _made(cls, entry, _values(cls, entry, options, scope))
+
+
+def _made(cls: Any, entry: Entry, values: dict[str, Any]) -> Modifier:
+    try:
+        made = cls(**values)
+    except (TypeError, ValueError, OverflowError, OptionError) as error:
+        named = getattr(error, "option", None)
+        line = next((option.line for option in entry.options if _named(cls, option.name, entry) == named), entry.line)
+        raise WrongError(line, f"!{entry.tag}: {error}") from error
+    assert isinstance(made, Modifier)
+    return made
+
+
+def _values(cls: Any, entry: Entry, options: Iterable[Option], scope: Scope) -> dict[str, Any]:
+    fields = _fields(cls)
+    values: dict[str, Any] = {}
+    for option in options:
+        name = _named(cls, option.name, entry)
+        if name not in fields:
+            raise WrongError(option.line, f"!{entry.tag} has no option {option.name[:60]!r}{nearest(name, fields)}")
+        if name in values:
+            raise WrongError(option.line, f"{option.name} of !{entry.tag} is there twice")
+        try:
+            values[name] = as_declared(fields[name], _plain(scope.filled(option.value), name, entry))
+        except OptionError as error:
+            raise WrongError(option.line, f"{option.name} of !{entry.tag}: {error}") from None
+    return values
+
+
+def _named(cls: Any, name: str, entry: Entry) -> str:
+    name = name.replace("-", "_")
+    newer = NEWER.get(name, name)
+    return newer if entry.newer and name not in _fields(cls) and newer in _fields(cls) else name
+
+
+def _plain(node: Node, name: str, entry: Entry) -> Any:
+    found = node.plain()
+    if not (entry.newer and name == "mask_type" and isinstance(found, str)):
+        return found
+    block = BLOCK.fullmatch(found)
+    return [block[1], block[2]] if block is not None else NEWER_MASKS.get(found, found)
+
+
+@functools.cache
+def _fields(cls: Any) -> dict[str, str]:
+    return {field.name: str(field.type) for field in dataclasses.fields(cls)}
+
+
+def _tags() -> list[str]:
+    return [cls.tag or cls.name for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
+
+
+def _forms(tag: str, newer: bool) -> list[type[Modifier]]:
+    """Every modifier with a tag; the newer form may leave the end of its name out."""
+    known = [cls for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
+    names = (tag, tag + SUFFIX) if newer else (tag,)
+    found = [cls for cls in known if cls.name in names] + [cls for cls in known if cls.tag in names]
+    if not found and tag in plugins.broken("modifiers"):
+        raise PlanError(plugins.broken("modifiers")[tag])
+    return found
+
+
+def _meant(forms: list[type[Modifier]], options: list[str]) -> type[Modifier]:
+    """Of several forms the first that knows most of the options."""
+    return max(forms, key=lambda cls: sum(name in _fields(cls) for name in options))

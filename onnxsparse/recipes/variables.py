@@ -1,0 +1,221 @@
+"""Variables of a recipe, and what `eval(...)` makes of them.
+
+1. `eval(name)` as a whole value stands for what the variable holds, also for a list or a word. Any other expression is
+   computed; its names stand for numbers.
+2. Inside a longer value the result is put in as text: `block.eval(n).*`. Where the whole then is an expression, such
+   as `1 + eval(n)`, and a number is asked for, it is that number.
+3. A variable may be given another value from outside; then everything that leans on it has that, aliases too.
+4. A stage sees its own variables before those of the recipe.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Union
+
+from onnxsparse.errors import OptionError, PlanError, nearest
+from onnxsparse.modifiers.declared import Computed, Quoted, number, reads_as_other
+from onnxsparse.recipes.expressions import Number, compute
+from onnxsparse.recipes.nodes import DEEPEST, LARGEST, Node, Pairs, WrongError, read
+
+CALL = "eval("
+CHAIN = 40
+ASSIGNED = re.compile(r"\s*([^\s=:]+)\s*[=:]\s*(.*?)\s*", re.DOTALL)
+Variables = Union[Mapping[str, Any], str, None]
+
+
+class Scope:
+    """The variables that a part of a recipe sees."""
+
+    def __init__(self, own: Mapping[str, Node], outer: Scope | None = None) -> None:
+        self._own, self._outer = own, outer
+        self._known: dict[str, Node] = {}
+        self._open: list[str] = outer._open if outer is not None else []
+        self._made: list[int] = outer._made if outer is not None else [0]
+
+    def names(self) -> list[str]:
+        return [*self._own, *(self._outer.names() if self._outer is not None else [])]
+
+    def filled(self, node: Node) -> Node:
+        """The node with everything computed in it."""
+        if node.text is not None:
+            return node if node.as_is or CALL not in node.text else self._text(node, node.text)
+        if node.is_list:
+            inner = [self.filled(one) for one in node.items]
+            return node if all(map(_same, inner, node.items)) else self._around(node, list(inner), inner)
+        values = [self.filled(one) for _, one in node.pairs]
+        if all(map(_same, values, [one for _, one in node.pairs])):
+            return node
+        return self._around(node, Pairs(zip([key for key, _ in node.pairs], values)), values)
+
+    def _around(self, node: Node, value: Any, inner: list[Node]) -> Node:
+        made = Node(value, node.line, node.tag, 1 + max(one.depth for one in inner), 1 + sum(o.size for o in inner))
+        return self._counted(made, made.size)
+
+    def _counted(self, node: Node, size: int) -> Node:
+        self._made[0] += size
+        if node.depth > DEEPEST or self._made[0] > LARGEST:
+            raise WrongError(node.line, "with every variable put in it is too large")
+        return node
+
+    def _text(self, node: Node, text: str) -> Node:
+        begin = text.index(CALL)
+        end = _closing(text, begin + len(CALL) - 1, node.line)
+        if text[:begin].strip() or text[end:].strip():
+            return self._longer(node, text)
+        inner = text[begin + len(CALL) : end - 1]
+        if inner.strip() in self.names():
+            found = self._of(inner.strip(), node.line)
+            made = Node(found.value, node.line, found.tag, found.depth, found.size, found.as_is)
+            return self._counted(made, made.size)
+        return Node(repr(self._number(inner, node.line)), node.line)
+
+    def _longer(self, node: Node, text: str) -> Node:
+        parts, at = [], 0
+        while (begin := text.find(CALL, at)) >= 0:
+            end = _closing(text, begin + len(CALL) - 1, node.line)
+            parts += [text[at:begin], self._shown(text[begin + len(CALL) : end - 1], node.line)]
+            at = end
+        made = Computed("".join([*parts, text[at:]]))
+        try:
+            made.number = compute(made, _unknown)
+        except OptionError:
+            made.number = None
+        return self._counted(Node(made, node.line), 1 + len(made) // 100)
+
+    def _shown(self, inner: str, line: int) -> str:
+        if inner.strip() in self.names():
+            found = self._of(inner.strip(), line)
+            if found.text is None:
+                raise WrongError(line, f"{inner.strip():.60} is no single value, and stands inside a longer one")
+            return found.text
+        value = self._number(inner, line)
+        return repr(int(value) if value == int(value) else value)
+
+    def _number(self, inner: str, line: int) -> Number:
+        try:
+            return compute(inner, lambda name: self._look(name, line))
+        except OptionError as error:
+            raise WrongError(line, str(error)) from None
+
+    def _look(self, name: str, line: int) -> Number:
+        found = self._of(name, line)
+        value = None if found.text is None else _as_number(found.text)
+        if value is None:
+            raise WrongError(line, f"the variable {name:.60} is no number")
+        return value
+
+    def _of(self, name: str, line: int) -> Node:
+        """What a variable comes to."""
+        if name not in self._own:
+            if self._outer is not None:
+                return self._outer._of(name, line)
+            raise WrongError(line, f"there is no variable {name!r:.60}{nearest(name, self.names())}")
+        if name not in self._known:
+            if name in self._open:
+                raise WrongError(self._own[name].line, f"the variable {name:.60} leans on itself")
+            if len(self._open) >= CHAIN:
+                raise WrongError(line, "too many variables lean on each other")
+            self._open.append(name)
+            self._known[name] = self.filled(self._own[name])
+            self._open.pop()
+        return self._known[name]
+
+
+def _same(left: Node, right: Node) -> bool:
+    return left is right
+
+
+def _unknown(name: str) -> Number:
+    raise OptionError(f"{name} is no number")
+
+
+def _as_number(text: str) -> Number | None:
+    try:
+        return int(text)
+    except ValueError:
+        return number(text)
+
+
+def _closing(text: str, begin: int, line: int) -> int:
+    """The place after the bracket that closes the one at a place."""
+    depth = 0
+    for at in range(begin, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if not depth:
+            return at + 1
+    raise WrongError(line, f"a bracket is not closed in {text!r:.60}")
+
+
+# -- values from outside
+
+
+def given(variables: Variables) -> dict[str, Node]:
+    """Variables as a mapping, as JSON, or as `name=value,name=value`."""
+    if variables is None:
+        return {}
+    if isinstance(variables, str):
+        return _from_text(variables)
+    if not isinstance(variables, Mapping):
+        raise PlanError(f"variables are a mapping, JSON or name=value,..., not {type(variables).__name__}")
+    return {str(name): _node(value, str(name)) for name, value in variables.items()}
+
+
+def _from_text(text: str) -> dict[str, Node]:
+    if text.strip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PlanError(f"the variables are no JSON: {error}") from None
+        return {str(name): _node(value, str(name)) for name, value in found.items()}
+    made: dict[str, Node] = {}
+    for part in filter(str.strip, _parts(text)):
+        match = ASSIGNED.fullmatch(part)
+        if match is None or set(match[1]) & set("{!}"):
+            raise PlanError(f"variables are given as name=value,name=value, not as {part.strip()!r:.60}")
+        made[match[1]] = _written(match[2], match[1])
+    return made
+
+
+def _parts(text: str) -> list[str]:
+    """Parted at commas outside brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if letter in "'\"" and quote in ("", letter):
+            quote = "" if quote else letter
+        depth += 0 if quote else (letter in "[{(") - (letter in "]})")
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _written(text: str, name: str) -> Node:
+    """Lists, mappings and quotes as in a recipe; everything else is a plain value."""
+    if text[:1] in ("[", "{", "'", '"'):
+        found = read(text, f"the variable {name:.60}")
+        if found is not None:
+            return found
+    return Node(text, 1)
+
+
+def _node(value: Any, name: str, depth: int = 0) -> Node:
+    if depth > DEEPEST:
+        raise PlanError(f"the variable {name:.60} is nested too deeply")
+    if isinstance(value, Mapping):
+        return _sized(Pairs((_node(k, name, depth + 1), _node(v, name, depth + 1)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return _sized([_node(one, name, depth + 1) for one in value])
+    if isinstance(value, str):
+        return Node(value if CALL in value or not reads_as_other(value) else Quoted(value), 1)
+    if value is None or isinstance(value, (bool, int, float)):
+        return Node("" if value is None else str(value), 1)
+    raise PlanError(f"the variable {name:.60} is of type {type(value).__name__}, which no recipe has")
+
+
+def _sized(value: Any) -> Node:
+    inner = [one for pair in value for one in pair] if isinstance(value, Pairs) else value
+    return Node(value, 1, "", 1 + max((o.depth for o in inner), default=0), 1 + sum(o.size for o in inner))

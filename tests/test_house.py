@@ -26,7 +26,7 @@ LEVELS: tuple[set[str], ...] = (
     {"graph"} | MATHEMATICS,
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},
-    {"recipes", "modifiers", "runs"},
+    {"recipes", "modifiers", "epochs", "runs"},
     {"api", "finetuning", "torch"},
     {"cli", "dialects", "__main__", "__init__"},
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.alternating import Alternating
 from onnxsparse.modifiers.masked import Masked
 from onnxsparse.modifiers.scheduled import REQUIRED, WrongOptionError, demand_end, demand_inside, demand_positive
 
@@ -40,3 +42,9 @@ class ACDCPruningModifier(Masked):
         demand_end(self)
         demand_inside("compression_sparsity", self.compression_sparsity, 0, 1)
         self.demand_fit("compression_sparsity", self.compression_sparsity)
+
+    def act(self) -> Act:
+        return Alternating(
+            self.called, self.span, self.params, self.compression_sparsity, self.mask_type, self.global_sparsity,
+            self.leave_enabled, self.momentum_buffer_reset,
+        )  # fmt: skip

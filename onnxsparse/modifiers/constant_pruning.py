@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.constant import Constant
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params
 
 
@@ -22,3 +24,6 @@ class ConstantPruningModifier(Scheduled):
 
     def check(self) -> None:
         demand_params("params", self.params)
+
+    def act(self) -> Act:
+        return Constant(self.called, self.span, self.params)

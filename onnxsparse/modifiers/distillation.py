@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.distilling import Distilling
 from onnxsparse.modifiers.scheduled import Scheduled, WrongOptionError, demand_between, demand_positive
 
 SELF, DISABLE = "self", "disable"
@@ -34,3 +36,8 @@ class DistillationModifier(Scheduled):
         demand_positive("temperature", self.temperature)
         if not self.teacher:
             raise WrongOptionError("teacher", f"it is {SELF}, {DISABLE} or the path of an ONNX file")
+
+    def act(self) -> Act:
+        return Distilling(
+            self.called, self.span, self.hardness, self.temperature, self.teacher, self.distill_output_keys
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled
 
 
@@ -21,3 +22,6 @@ class EpochRangeModifier(Scheduled):
 
     start_epoch: float = REQUIRED
     end_epoch: float = REQUIRED
+
+    def act(self) -> Act:
+        return Act(self.called, self.span)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.gradual import Gradual as GradualAct
 from onnxsparse.modifiers.gradual import Gradual
 
 
@@ -22,3 +24,9 @@ class GlobalMagnitudePruningModifier(Gradual):
     """
 
     name: ClassVar[str] = "GlobalMagnitudePruningModifier"
+
+    def act(self) -> Act:
+        return GradualAct(
+            self.called, self.span, self.params, self.init_sparsity, self.final_sparsity, self.inter_func,
+            self.mask_type, True, self.leave_enabled,
+        )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.gradual import Gradual as GradualAct
 from onnxsparse.modifiers.gradual import Gradual
 from onnxsparse.modifiers.scheduled import WrongOptionError
 
@@ -41,3 +43,9 @@ class GMPruningModifier(Gradual):
             raise WrongOptionError("phased", "phases are what !ACDCPruningModifier has")
         if self.score_type != MAGNITUDE:
             raise WrongOptionError("score_type", f"it is {MAGNITUDE} here{OTHERS.get(self.score_type, '')}")
+
+    def act(self) -> Act:
+        return GradualAct(
+            self.called, self.span, self.params, self.init_sparsity, self.final_sparsity, self.inter_func,
+            self.mask_type, self.global_sparsity, self.leave_enabled,
+        )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.numbers import Leading
 from onnxsparse.modifiers.gradual import RISES
 from onnxsparse.modifiers.scheduled import (
     REQUIRED,
@@ -48,6 +50,9 @@ class GradualParamModifier(Scheduled):
         demand_end(self)
         if _size(self.init_val) != _size(self.final_val):
             raise WrongOptionError("final_val", "it has as many values as init_val")
+
+    def act(self) -> Act:
+        return Leading(self.called, self.span, self.params, self.init_val, self.final_val, self.params_strict)
 
 
 def _size(value: float | tuple[float, ...]) -> int:

@@ -67,6 +67,14 @@ class KeepBestPart(Part):
                 self.best, self._least = loss, min(loss, self._least)
                 run.remember()
 
+    def finish(self) -> None:
+        """Masks that are final only now have not been looked at yet."""
+        if self._run.final_from >= self._run.total:
+            loss = self._run.probe_loss()
+            if loss < math.inf:
+                self.best = self._least = loss
+                self._run.remember()
+
     def again(self) -> bool:
         """Whether the run has to begin once more: nothing it came to is better than no training."""
         left = self._run.attempt < self._options.retries

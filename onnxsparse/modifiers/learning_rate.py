@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.rates import Dropping
 from onnxsparse.errors import nearest
 from onnxsparse.modifiers.scheduled import NEVER, REQUIRED, Scheduled, WrongOptionError, demand_known, demand_positive
 
@@ -74,6 +76,17 @@ class LearningRateModifier(Scheduled):
         """Epochs at which the rate falls."""
         found = self.lr_kwargs.get(MILESTONES, ())
         return tuple(map(float, found if isinstance(found, tuple) else (found,)))
+
+    def times_after(self, epochs: float) -> dict[str, Any]:
+        """A schedule keeps its distance from the start: one that had none begins at 0."""
+        later = super().times_after(epochs)
+        if not self.milestones:
+            return later
+        moved = tuple(epoch + epochs for epoch in self.milestones)
+        return {**later, "lr_kwargs": {**self.lr_kwargs, MILESTONES: moved}}
+
+    def act(self) -> Act:
+        return Dropping(self.called, self.span, self.lr_class, self.lr_kwargs, self.init_lr)
 
 
 def _is_number(value: Any) -> bool:

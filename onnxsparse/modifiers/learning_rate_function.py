@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.rates import Moving
 from onnxsparse.modifiers.scheduled import (
     NEVER,
     REQUIRED,
@@ -15,6 +17,7 @@ from onnxsparse.modifiers.scheduled import (
     demand_known,
     demand_positive,
 )
+from onnxsparse.rates.by_epoch import Way
 
 FUNCTIONS = ("linear", "cosine", "cyclic_linear")
 
@@ -50,3 +53,7 @@ class LearningRateFunctionModifier(Scheduled):
         demand_end(self)
         if self.update_frequency != NEVER:
             raise WrongOptionError("update_frequency", "the rate moves at every step, so it is -1")
+
+    def act(self) -> Act:
+        way = Way(self.init_lr, self.final_lr, self.start_epoch, self.end_epoch, self.cycle_epochs)
+        return Moving(self.called, self.span, self.lr_func, way, self.param_groups)

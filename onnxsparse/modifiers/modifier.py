@@ -46,6 +46,9 @@ class Part:
     def after_update(self, step: int) -> None:
         """The weights have moved."""
 
+    def finish(self) -> None:
+        """All steps are done; the weights may be changed for the last time."""
+
     def state(self) -> dict[str, Any]:
         """What a resumed run has to know, for JSON."""
         return {}

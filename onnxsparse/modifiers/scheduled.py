@@ -15,15 +15,19 @@ import importlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.running import Acting
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.modifiers.declared import Quoted, as_declared
 from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.schedules.clock import Span
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
+Kind = TypeVar("Kind", bound="Scheduled")
 ALL, ALL_PRUNABLE = "__ALL__", "__ALL_PRUNABLE__"
 REGULAR = "re:"
 NEVER = -1.0
@@ -68,8 +72,30 @@ class Scheduled(Modifier):
     def check(self) -> None:
         """Refuse options that mean nothing, each by its name."""
 
+    @property
+    def span(self) -> Span:
+        return Span(self.start_epoch, self.end_epoch, self.update_frequency)
+
+    @property
+    def called(self) -> str:
+        """How it is called where something is wrong with it."""
+        return f"!{self.name}"
+
+    def act(self) -> Act:
+        """What it does by the clock."""
+        raise OptionError(f"{self.called} is read and checked, but nothing runs it yet: {self.missing}")
+
     def start(self, run: Run) -> Part:
-        raise OptionError(f"{self.name} is read and checked, but nothing runs it yet: {self.missing}")
+        return Acting(self.act(), run)
+
+    def advanced(self: Kind, epochs: float) -> Kind:
+        """The same so many epochs later: what had no start has one now, what never ends still does not."""
+        return dataclasses.replace(self, **self.times_after(epochs))
+
+    def times_after(self, epochs: float) -> dict[str, Any]:
+        """Every option that names an epoch, so many epochs later."""
+        times = {"start_epoch": max(0.0, self.start_epoch) + epochs}
+        return times if self.end_epoch == NEVER else {**times, "end_epoch": self.end_epoch + epochs}
 
     def _made(self, field: dataclasses.Field[Any]) -> Any:
         value = getattr(self, field.name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.rates import SetRate
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, WrongOptionError
 
 
@@ -28,3 +30,6 @@ class SetLearningRateModifier(Scheduled):
     def check(self) -> None:
         if not 0 < self.learning_rate <= 1:
             raise WrongOptionError("learning_rate", f"it is a number above 0, up to 1, not {self.learning_rate}")
+
+    def act(self) -> Act:
+        return SetRate(self.called, self.span, self.learning_rate, self.param_groups)

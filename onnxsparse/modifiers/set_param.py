@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.numbers import Setting
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params
 
 
@@ -27,3 +29,6 @@ class SetParamModifier(Scheduled):
 
     def check(self) -> None:
         demand_params("params", self.params)
+
+    def act(self) -> Act:
+        return Setting(self.called, self.span, self.params, self.val, self.params_strict)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.rates import SetDecay
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_from
 
 
@@ -27,3 +29,6 @@ class SetWeightDecayModifier(Scheduled):
 
     def check(self) -> None:
         demand_from("weight_decay", self.weight_decay, 0)
+
+    def act(self) -> Act:
+        return SetDecay(self.called, self.span, self.weight_decay, self.param_groups)

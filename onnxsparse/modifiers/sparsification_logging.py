@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.numbers import Telling
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled
 
 
@@ -23,3 +25,6 @@ class SparsificationLoggingModifier(Scheduled):
 
     start_epoch: float = REQUIRED
     update_frequency: float = 1.0
+
+    def act(self) -> Act:
+        return Telling(self.called, self.span)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.structured import Structured
 from onnxsparse.modifiers.gradual import Gradual
 from onnxsparse.modifiers.masked import CHANNEL, FILTER
 from onnxsparse.modifiers.scheduled import ALL_PRUNABLE, demand_params
@@ -36,3 +38,9 @@ class StructuredPruningModifier(Gradual):
         super().check()
         for group in self.param_groups:
             demand_params("param_groups", group)
+
+    def act(self) -> Act:
+        return Structured(
+            self.called, self.span, self.params, self.init_sparsity, self.final_sparsity, self.inter_func,
+            self.mask_type, leave_enabled=self.leave_enabled, groups=self.param_groups,
+        )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.numbers import Holding
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params
 
 
@@ -25,3 +27,6 @@ class TrainableParamsModifier(Scheduled):
 
     def check(self) -> None:
         demand_params("params", self.params)
+
+    def act(self) -> Act:
+        return Holding(self.called, self.span, self.params, self.trainable, self.params_strict)

@@ -113,30 +113,13 @@ def on_the_way(function: str, way: Way, epoch: float, per_epoch: int) -> float:
 
 def drops(kind: str, options: dict[str, float | Sequence[float]], start: float) -> Drops:
     """The drops of a class by its name and options, as SparseML spells them."""
-    wanted, allowed = OPTIONS[kind]
-    for name in options:
-        if name not in wanted and name not in allowed:
-            raise OptionError(f"{kind} has no option {name!r:.40}; it takes {', '.join((*wanted, *allowed))}")
-    for name in wanted:
-        if name not in options:
-            raise OptionError(f"{kind} needs {name}")
     if kind == "MultiStepLR":
         found = options["milestones"]
-        if isinstance(found, (int, float)):
-            raise OptionError(f"milestones is a list of epochs, not {found}")
-        return AtMilestones(_number(options, "gamma", 0.1), tuple(float(one) for one in found), start)
+        epochs = (found,) if isinstance(found, (int, float)) else found
+        return AtMilestones(_number(options, "gamma", 0.1), tuple(float(one) for one in epochs), start)
     if kind == "CosineAnnealingWarmRestarts":
         return Restarts(_positive(options, "cycle_epochs"), _number(options, "lr_min", 0.0))
     return EveryFew(_number(options, "gamma", 0.1), _positive(options, "step_size", 1.0))
-
-
-OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "ExponentialLR": (("gamma",), ()),
-    "StepLR": (("step_size",), ("gamma",)),
-    "MultiStepLR": (("milestones",), ("gamma",)),
-    "CosineAnnealingWarmRestarts": (("cycle_epochs",), ("lr_min",)),
-}
-"""Of each class the options that it needs, and those it may have."""
 
 
 def _number(options: dict[str, float | Sequence[float]], name: str, default: float) -> float:

@@ -19,6 +19,7 @@ class Account:
         self._every = max(1, total // ROWS)
         self.history = History()
         self.probed: float | None = None
+        self._asked = False
         self._sum, self._since = 0.0, 0
         self.start_clock()
 
@@ -36,13 +37,17 @@ class Account:
         """The loss of one more step."""
         self._sum, self._since, self._timed = self._sum + loss, self._since + 1, self._timed + 1
 
+    def ask(self) -> None:
+        """A row after this step."""
+        self._asked = True
+
     def ends_epoch(self, done: int) -> bool:
         """Whether a whole epoch, but not the last one, is over after so many steps."""
         return done % self._per_epoch == 0 and done != self._total
 
     def is_due(self, done: int) -> bool:
         """Whether a row is due after so many steps."""
-        return done % self._every == 0 or done == self._total or self.probed is not None
+        return self._asked or done % self._every == 0 or done == self._total or self.probed is not None
 
     def add(self, done: int, attempt: int, rate: float, sparsity: float | None, metrics: dict[str, float]) -> None:
         """A row after so many steps."""
@@ -57,7 +62,7 @@ class Account:
             metrics=metrics,
         )
         self.history.add(row)
-        self._sum, self._since, self.probed = 0.0, 0, None
+        self._sum, self._since, self.probed, self._asked = 0.0, 0, None, False
         if self._watch is not None:
             self._watch({"of": self._total, "attempt": attempt + 1, **vars(row)})
 

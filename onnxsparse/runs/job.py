@@ -9,6 +9,7 @@ from typing import Any
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
+from onnxsparse.epochs.params import Param
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.passes.plan import PlanRow
 from onnxsparse.report.history import History
@@ -41,6 +42,8 @@ class Job:
     measure: Measure | None = None
     measure_dense: Measure | None = None
     processes: Processes = field(default_factory=Processes)
+    params: Sequence[Param] = ()
+    """What the names of a recipe mean, for modifiers that act by epochs."""
 
 
 @dataclass

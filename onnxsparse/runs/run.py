@@ -19,6 +19,7 @@ import numpy as np
 from onnxsparse.checkpoints import Checkpoint
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
 from onnxsparse.engines.spec import Spec
+from onnxsparse.epochs.running import RunHost
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestPart
 from onnxsparse.modifiers.modifier import Part
@@ -68,6 +69,7 @@ class Run:
 
     def _meet(self) -> None:
         """New parts, which know nothing yet."""
+        self.host = RunHost(self, self.job.params)
         self.parts: list[Part] = [modifier.start(self) for modifier in self.job.modifiers]
         self._starts = sorted({0, *(at for part in self.parts for at in part.boundaries() if at < self.total)})
 
@@ -91,6 +93,10 @@ class Run:
 
     def note_probe(self, loss: float) -> None:
         self._account.probed = loss
+
+    def tell(self) -> None:
+        """A row of the history after this step."""
+        self._account.ask()
 
     def remember(self) -> None:
         """The state as it is now is the best so far."""
@@ -142,6 +148,8 @@ class Run:
         try:
             while self.step < self.total:
                 self._one_step()
+            for part in self.parts:
+                part.finish()
         except DivergedError as error:
             self._note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
 
@@ -151,6 +159,7 @@ class Run:
         self._batch = self.job.feeding.batch(step)
         for part in self.parts:
             part.before_step(step)
+        self.pace = self.host.paced(self.pace)
         self.engine.agree()
         loss = self._learn(step)
         for part in self.parts:
@@ -301,6 +310,7 @@ class Run:
         saved = {
             "engine": facts,
             "parts": [part.state() for part in self.parts],
+            "host": self.host.state(),
             "account": self._account.state(),
             "notes": self.notes,
         }
@@ -314,6 +324,7 @@ class Run:
         self._best = {key[len(BEST) :]: found.arrays[key] for key in found.arrays if key.startswith(BEST)}
         for part, state in zip(self.parts, facts["parts"]):
             part.restore(state)
+        self.host.restore(facts["host"])
         self._account.restore(facts["account"])
         for note in facts["notes"]:
             self._note(note)

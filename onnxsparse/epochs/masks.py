@@ -1,0 +1,148 @@
+"""Masks by SparseML's words: how many units a level takes from a parameter, and which ones go.
+
+1. Everywhere floor(s * n + 0.5) of n units go, the smallest first; among equals the earlier in stored order.
+2. `unstructured` counts elements. `block4` counts blocks of 4 along the inputs, the shorter ones at the ends, too, and
+   `[a, b]` blocks of a outputs by b inputs, which have to divide the weight; a block is as large as the mean of it.
+3. `N:M` counts groups, and ramps (see `patterns.nm_ramp`).
+4. `filter` and `channel` count outputs and inputs by the 2-norm of their elements; one always stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Union
+
+import numpy as np
+
+from onnxsparse import rank
+from onnxsparse.epochs.params import Param
+from onnxsparse.errors import OptionError
+from onnxsparse.patterns.block import Block
+from onnxsparse.patterns.cells import halved
+from onnxsparse.patterns.channel import Channel
+from onnxsparse.patterns.filter import Filter
+from onnxsparse.patterns.nm_ramp import NMRamp
+from onnxsparse.patterns.pattern import Pattern
+from onnxsparse.patterns.tile import Tile
+from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.scores.magnitude import Magnitude
+from onnxsparse.sparsers.renewal import Choice
+from onnxsparse.values import Array, Reading, Values
+
+MaskType = Union[str, Sequence[int]]
+
+_MAGNITUDE = Magnitude()
+_KEPT_AXES = {"filter": (1, 2), "channel": (2, 1)}
+"""Of (group, out, in, tap): the axis that is counted beside the group, and the one that is summed beside the tap."""
+
+
+def pattern_of(mask_type: MaskType, param: Param, where: str) -> Pattern:
+    """The pattern that a mask type is for one parameter."""
+    if mask_type == "unstructured":
+        return Unstructured()
+    if param.matrix is None:
+        raise OptionError(
+            f"{where}: {param.name} of shape {list(param.shape)} has no rows and columns for mask_type {mask_type}"
+        )
+    if isinstance(mask_type, str):
+        return _named(mask_type)
+    return _block(mask_type, param, where)
+
+
+def _named(mask_type: str) -> Pattern:
+    fixed: dict[str, Pattern] = {
+        "block4": Tile(1, 4), "tensorrt": NMRamp(2, 4), "filter": Filter(), "channel": Channel(),
+    }  # fmt: skip
+    if mask_type in fixed:
+        return fixed[mask_type]
+    kept, _, of = mask_type.partition(":")
+    if not re.fullmatch(r"\d{1,3}:\d{1,3}", mask_type):
+        raise OptionError(f"mask_type {mask_type!r:.40} is not known")
+    return NMRamp(int(kept), int(of))
+
+
+def _block(sides: Sequence[int], param: Param, where: str) -> Pattern:
+    _, outputs, inputs, _ = param.shape4
+    rows, columns = (whole if side == -1 else side for side, whole in zip(sides, (outputs, inputs)))
+    if outputs % rows or inputs % columns:
+        raise OptionError(
+            f"{where}: blocks of {rows} by {columns} do not divide {param.name}, which has {outputs} outputs and "
+            f"{inputs} inputs"
+        )
+    return Block(rows, columns)
+
+
+def drop_of(pattern: Pattern, param: Param, sparsity: float) -> int:
+    """How many units go."""
+    return pattern.drop_count(param.shape4, sparsity)
+
+
+def keep_of(pattern: Pattern, param: Param, numbers: Array, drop: int) -> Array:
+    """True where an element stays, flat in stored order."""
+    if isinstance(pattern, (Filter, Channel)):
+        return keep_together(pattern, [param], [numbers], drop)[0]
+    same = param.matrix or _row
+    return Choice(pattern, _MAGNITUDE, drop, same, param.restore or _flat).keep(numbers)
+
+
+def drops_together(
+    patterns: Sequence[Pattern], params: Sequence[Param], numbers: Sequence[Array], sparsity: float
+) -> list[int]:
+    """How many units of each go when the smallest of all together do."""
+    scores = [_scores(*triple) for triple in zip(patterns, params, numbers)]
+    total = int(np.floor(sparsity * sum(one.size for one in scores) + 0.5))
+    widest = np.result_type(*scores)
+    return list(rank.cut([_stream(one.astype(widest)) for one in scores], total).counts)
+
+
+def keep_together(pattern: Pattern, params: Sequence[Param], numbers: Sequence[Array], drop: int) -> list[Array]:
+    """Masks of parameters whose outputs, or inputs, go together, by the sum of their norms."""
+    norms = [_norms(pattern, param, one) for param, one in zip(params, numbers)]
+    count = min(norm.size for norm in norms)
+    total = sum(norm.reshape(count, -1).sum(axis=1) / (norm.size // count) for norm in norms)
+    gone = rank.smallest(np.ascontiguousarray(total), min(drop, count - 1))
+    return [_spread(pattern, param, np.repeat(gone, norm.size // count)) for param, norm in zip(params, norms)]
+
+
+def demand_alike(pattern: Pattern, params: Sequence[Param], where: str) -> None:
+    """Parameters that go together have as many units, or some of them a multiple."""
+    counts = [pattern.units(param.shape4) for param in params]
+    if any(count % min(counts) for count in counts):
+        raise OptionError(
+            f"{where}: {', '.join(param.name for param in params)} have {', '.join(map(str, counts))} "
+            f"{pattern.text}s, so they cannot go together"
+        )
+
+
+def _norms(pattern: Pattern, param: Param, numbers: Array) -> Array:
+    """The 2-norm of every output, or input, one after the other."""
+    assert param.matrix is not None
+    _, other = _KEPT_AXES[pattern.text]
+    squares = np.square(param.matrix(numbers.reshape(-1)).astype(np.float64))
+    return np.sqrt(halved(halved(squares, 3), other)).reshape(-1)
+
+
+def _spread(pattern: Pattern, param: Param, gone: Array) -> Array:
+    assert param.restore is not None
+    own, _ = _KEPT_AXES[pattern.text]
+    shape = param.shape4
+    sides = [shape[0] if axis == 0 else shape[axis] if axis == own else 1 for axis in range(4)]
+    return param.restore(np.ascontiguousarray(np.broadcast_to(~gone.reshape(sides), shape)))
+
+
+def _scores(pattern: Pattern, param: Param, numbers: Array) -> Array:
+    view = (param.matrix or _row)(numbers.reshape(-1))
+    return pattern.unit_scores(Values(view, Reading(numbers.dtype.name)), _MAGNITUDE)
+
+
+def _stream(scores: Array) -> rank.Stream:
+    return lambda: (scores,)
+
+
+def _row(flat: Array) -> Array:
+    return flat.reshape(1, 1, 1, -1)
+
+
+def _flat(view: Array) -> Array:
+    return view.reshape(-1)

@@ -1,0 +1,116 @@
+"""The parameters of a model, and what the names in a recipe mean among them.
+
+1. A name is that of a stored tensor, of a torch parameter, or of a layer, which means the weight of that layer; layers
+   are also known as `a/b/conv` and `a.b.conv`.
+2. `re:` patterns are matched from the start of a name, as far as they go, against all names.
+3. `__ALL__` is every parameter, `__ALL_PRUNABLE__` the weights of linear layers, convolutions and look-up tables; a
+   list without entries means those, too. Both may stand among other entries.
+4. An entry that means nothing is an error with the nearest known name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.errors import OptionError, nearest
+from onnxsparse.values import Array
+
+View = Callable[[Array], Array]
+
+ALL, ALL_PRUNABLE, REGULAR = "__ALL__", "__ALL_PRUNABLE__", "re:"
+SECONDS = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Param:
+    """One parameter: the tag by which its host knows it, its names, and how its numbers lie in rows and columns."""
+
+    tag: str
+    name: str
+    shape: tuple[int, ...]
+    names: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    prunable: bool = False
+    matrix: View | None = None
+    restore: View | None = None
+    numbers: Callable[[], Array] | None = field(default=None, repr=False)
+    """The numbers that it begins with."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def shape4(self) -> tuple[int, ...]:
+        """As (group, out, in, tap)."""
+        if self.matrix is None:
+            return (1, 1, 1, self.size)
+        return self.matrix(np.broadcast_to(np.float32(0), (self.size,))).shape
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.name, *self.names, *self.layers)))
+
+
+def spelled(layer: str, operator: str = "") -> tuple[str, ...]:
+    """The names of a layer by that of its node: `/a/b/conv/Conv` is also `a/b/conv` and `a.b.conv`."""
+    bare = layer.strip("/")
+    head, _, last = bare.rpartition("/")
+    inner = head if head and operator and last.partition("_")[0] == operator else bare
+    return tuple(dict.fromkeys(name for name in (layer, bare, inner, inner.replace("/", ".")) if name))
+
+
+def find(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str) -> list[Param]:
+    """The parameters that the entries of a modifier mean, in the order of the model."""
+    entries = [wanted] if isinstance(wanted, str) else list(wanted or (ALL_PRUNABLE,))
+    chosen: set[int] = set()
+    for entry in entries:
+        found = _meant(params, entry, where)
+        if not found:
+            raise OptionError(_nothing(params, entry, where))
+        chosen.update(map(id, found))
+    return [param for param in params if id(param) in chosen]
+
+
+def _meant(params: Sequence[Param], entry: str, where: str) -> list[Param]:
+    if entry.upper() == ALL:
+        return list(params)
+    if entry.upper() == ALL_PRUNABLE:
+        return [param for param in params if param.prunable]
+    if entry.startswith(REGULAR):
+        matches = _matcher(entry[len(REGULAR) :], where)
+        return [param for param in params if any(matches(name) for name in param.all_names)]
+    exact = [param for param in params if entry in (param.name, *param.names)]
+    layer = entry.strip("/")
+    return exact or [param for param in params if layer in param.layers or entry in param.layers]
+
+
+def _matcher(text: str, where: str) -> Callable[[str], bool]:
+    regex: Any = importlib.import_module("regex")
+    try:
+        pattern = regex.compile(text)
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        raise OptionError(f"{where}: re:{text:.60} is no regular expression: {error}") from None
+
+    def matches(name: str) -> bool:
+        try:
+            return pattern.match(name, timeout=SECONDS) is not None
+        except TimeoutError:
+            raise OptionError(f"{where}: re:{text:.60} takes too long to match; write a simpler expression") from None
+
+    return matches
+
+
+def _nothing(params: Sequence[Param], entry: str, where: str) -> str:
+    known: Iterable[str] = {name for param in params for name in param.all_names}
+    if entry.upper() == ALL_PRUNABLE:
+        return (
+            f"{where}: the model has nothing that {ALL_PRUNABLE} means: no linear layer, convolution or look-up table"
+        )
+    return f"{where}: {entry[:80]!r} is no parameter or layer of the model{nearest(entry, known)}"

@@ -1,0 +1,90 @@
+"""The parameters of an ONNX model, with every name they answer to.
+
+1. A parameter is a stored float tensor that can train: a weight, a bias, the scale of a normalization. Running
+   statistics and other constants are none.
+2. It answers to its own name, to the torch name that the model's metadata records, and, as a weight, to the names of
+   the layers that read it.
+3. Weights of recurrent layers are no `__ALL_PRUNABLE__`, and neither are fixed filterbanks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnxsparse.engines.torch.recording import recorded_match
+from onnxsparse.epochs.params import Param, spelled
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.vectors import vectors
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.plan import names_of
+from onnxsparse.passes.trainable import MARK, as_float32
+from onnxsparse.passes.words import words_of
+
+RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
+FIXED = "basis"
+WEIGHT = (".weight", "/weight")
+
+
+def params_of(model: Model) -> list[Param]:
+    """Every parameter, in the order of the file; those that cannot train are left out."""
+    names, torch = names_of(model.weights), _torch_names(model)
+    weights = {weight.tensor: weight for weight in model.weights if _can_train(weight)}
+    refused = {weight.tensor for weight in model.weights} - set(weights)
+    small = {tensor for tensor in vectors(model) if tensor not in weights and tensor not in refused and tensor.shape}
+    found = []
+    for number, (tensor, home) in enumerate(model.flow.stores.homes.items()):
+        more = torch.get(tensor.name, ())
+        if tensor in weights:
+            weight = weights[tensor]
+            found.append(_weight(f"{MARK}{number}", weight, names[id(weight)], more))
+        elif tensor in small:
+            found.append(_vector(f"{MARK}{number}", tensor, more))
+        del home
+    return found
+
+
+def why_not(model: Model, name: str) -> str:
+    """Why a stored tensor of that name is no parameter; '' where nothing is known of it."""
+    for weight in model.weights:
+        if weight.name == name and not _can_train(weight):
+            return weight.refusal or _other_reason(weight)
+    return ""
+
+
+def _can_train(weight: Weight) -> bool:
+    return weight.tensor.kind in FLOAT_KINDS and not weight.refusal and bool(weight.uses) and not _other_reason(weight)
+
+
+def _other_reason(weight: Weight) -> str:
+    if weight.twins:
+        return "another tensor has the same bytes"
+    masked = any(use.masks for use in weight.uses)
+    return "a mask is applied to it in the graph already; run `onnxsparse fold` first" if masked else ""
+
+
+def _weight(tag: str, weight: Weight, name: str, more: tuple[str, ...]) -> Param:
+    use, tensor = weight.uses[0], weight.tensor
+    operators = {one.op for one in weight.uses}
+    layers = [other for one in weight.uses for other in spelled(one.node, one.op)]
+    layers += [one[: -len(ending)] for one in (tensor.name, *more) for ending in WEIGHT if one.endswith(ending)]
+    fixed = FIXED in words_of(Matrix(name, weight, use), None)
+    return Param(
+        tag, name, tuple(tensor.shape), (tensor.name, *more), tuple(dict.fromkeys(layers)),
+        not fixed and not operators & set(RECURRENT), use.matrix, use.restore, lambda: as_float32(tensor),
+    )  # fmt: skip
+
+
+def _vector(tag: str, tensor: StoredTensor, more: tuple[str, ...]) -> Param:
+    return Param(tag, tensor.name, tuple(tensor.shape), more, numbers=lambda: as_float32(tensor))
+
+
+def _torch_names(model: Model) -> Mapping[str, tuple[str, ...]]:
+    """By tensor, the names that a recorded match has for it; parts of a tensor do not name the whole."""
+    match = recorded_match(model)
+    found: dict[str, list[str]] = {}
+    for name, one in match.matched.items() if match is not None else ():
+        for place in (one, *one.copies):
+            found.setdefault(place.tensor, []).append(name)
+    return {tensor: tuple(names) for tensor, names in found.items() if len(names) == 1}

@@ -148,7 +148,7 @@ class Run:
         try:
             while self.step < self.total:
                 self._one_step()
-            for part in self.parts:
+            for part in sorted(self.parts, key=lambda part: isinstance(part, KeepBestPart)):  # it looks at the result
                 part.finish()
         except DivergedError as error:
             self._note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")

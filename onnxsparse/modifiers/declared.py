@@ -40,7 +40,7 @@ def as_declared(declared: str, value: Any) -> Any:
     types = alternatives(declared)
     if ANY in types:
         return plain(value)
-    if value is None:
+    if value is None or (value == "None" and "None" in types and type(value) is str):
         if "None" in types:
             return None
         raise OptionError("it has no value")
@@ -49,6 +49,17 @@ def as_declared(declared: str, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return _several(types, value)
     return _single(types, value)
+
+
+def from_python(value: Any) -> Any:
+    """Texts of a program are texts; those of a recipe are told apart where it is read."""
+    if type(value) is str:
+        return Quoted(value)
+    if isinstance(value, (list, tuple)):
+        return [from_python(one) for one in value]
+    if isinstance(value, Mapping):
+        return {from_python(key): from_python(one) for key, one in value.items()}
+    return value
 
 
 def reads_as_other(text: str) -> bool:
@@ -64,8 +75,13 @@ def plain(value: Any) -> Any:
         return tuple(plain(one) for one in value)
     if not isinstance(value, str) or isinstance(value, Quoted):
         return str(value) if isinstance(value, str) else value
-    found = next((made for read in (switch, whole, number) if (made := read(value)) is not None), None)
+    found = next((made for read in (switch, _digits, number) if (made := read(value)) is not None), None)
     return str(value) if found is None else found
+
+
+def _digits(value: str) -> int | None:
+    """Without a dot it is a whole number."""
+    return None if set(value) & set(".eE") else whole(value)
 
 
 def _key(key: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onnxsparse.modifiers.masked import CHANNEL, FILTER
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_from, demand_known
@@ -31,3 +31,6 @@ class LayerThinningModifier(Scheduled):
         demand_known("structure_type", self.structure_type, (FILTER, CHANNEL))
         for epoch in self.update_epochs:
             demand_from("update_epochs", epoch, 0)
+
+    def times_after(self, epochs: float) -> dict[str, Any]:
+        return {**super().times_after(epochs), "update_epochs": tuple(epoch + epochs for epoch in self.update_epochs)}

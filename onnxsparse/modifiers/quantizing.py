@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from onnxsparse.modifiers.scheduled import NEVER, Scheduled, WrongOptionError, demand_from
 
+EPOCHS = ("disable_quantization_observer_epoch", "freeze_bn_stats_epoch")
+
 
 @dataclass(frozen=True)
 class Quantizing(Scheduled):
@@ -25,8 +27,12 @@ class Quantizing(Scheduled):
     def check(self) -> None:
         if self.end_epoch != NEVER:
             raise WrongOptionError("end_epoch", "quantization does not end, so it is -1")
-        for option in ("disable_quantization_observer_epoch", "freeze_bn_stats_epoch"):
+        for option in EPOCHS:
             epoch = getattr(self, option)
             if epoch is not None and not epoch >= max(self.start_epoch, 0):
                 raise WrongOptionError(option, f"{epoch} lies before the start_epoch of {self.start_epoch}")
         demand_from("num_calibration_steps", self.num_calibration_steps or 0, 0)
+
+    def times_after(self, epochs: float) -> dict[str, Any]:
+        later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) is not None}
+        return {**super().times_after(epochs), **{option: epoch + epochs for option, epoch in later.items()}}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.running import Acting
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.modifiers.declared import Quoted, as_declared
+from onnxsparse.modifiers.declared import as_declared, from_python
 from onnxsparse.modifiers.modifier import Modifier, Part
 from onnxsparse.schedules.clock import Span
 
@@ -102,7 +102,7 @@ class Scheduled(Modifier):
         if value is REQUIRED:
             raise WrongOptionError(field.name, "it has to be given")
         try:
-            return as_declared(str(field.type), _from_python(value))
+            return as_declared(str(field.type), from_python(value))
         except OptionError as error:
             raise WrongOptionError(field.name, str(error)) from None
 
@@ -115,17 +115,6 @@ class Scheduled(Modifier):
             raise WrongOptionError(
                 "end_epoch", f"{self.end_epoch} lies before the start_epoch of {self.start_epoch}; -1 is never"
             )
-
-
-def _from_python(value: Any) -> Any:
-    """Texts of a program are texts; those of a recipe are told apart where it is read."""
-    if type(value) is str:
-        return Quoted(value)
-    if isinstance(value, (list, tuple)):
-        return [_from_python(one) for one in value]
-    if isinstance(value, dict):
-        return {_from_python(key): _from_python(one) for key, one in value.items()}
-    return value
 
 
 # -- checks that several share

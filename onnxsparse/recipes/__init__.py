@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from onnxsparse.recipes.recipe import Recipe
+from onnxsparse.recipes.composing import compose_staged
+from onnxsparse.recipes.recipe import NotApplied, Recipe, Stage
 
-__all__ = ["Recipe"]
+__all__ = ["NotApplied", "Recipe", "Stage", "compose_staged"]

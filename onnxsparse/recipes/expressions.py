@@ -150,7 +150,7 @@ def _power(left: Number, right: Number) -> Number:
     if isinstance(left, int) and isinstance(right, int) and right > 0:
         if abs(left) > 1 and right * math.log10(abs(left)) > MOST_DIGITS:
             raise OverflowError("it is too large")
-        return left**right
+        return int(left**right)
     made = left**right
     if isinstance(made, complex):
         raise ArithmeticError("it is no real number")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.keep_best import KeepBest
+from onnxsparse.modifiers.learning_rate import LearningRateModifier as LearningRate
+from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier as LearningRateFunction
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.modifiers.set_learning_rate import SetLearningRateModifier as SetLearningRate
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes.recipe import Recipe
 
@@ -57,16 +62,53 @@ DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
 def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     """The recipe that flags ask for, or the one that is given, with the default of whatever it does not mention."""
     given = {name: value for name, value in flags.items() if value is not None and value != [] and value != ()}
+    if recipe is not None and any(isinstance(one, Scheduled) for one in recipe.modifiers):
+        return _framed(given, recipe.driven())
     if recipe is not None:
-        if given:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise OptionError(f"the recipe says that already; leave {names} out, or change the recipe")
+        _refuse(given)
         return recipe.whole(DEFAULTS)
     options: dict[type[Modifier], dict[str, Any]] = {kind: {} for kind in DEFAULTS}
     for name, value in given.items():
         kind, option = FLAGS[name]
         options[kind][option] = _plain(value)
     return Recipe(tuple(kind(**options[kind]) for kind in DEFAULTS))
+
+
+def _refuse(names: Iterable[str]) -> None:
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    if flags:
+        raise OptionError(f"the recipe says that already; leave {flags} out, or change the recipe")
+
+
+def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
+    """Modifiers that act by epochs in the frame that flags make: optimizer, batch and loss are not theirs to say."""
+    if any(isinstance(one, Pruning) for one in recipe.modifiers):
+        raise OptionError("!pruning goes by shares of the run, the other modifiers by epochs; leave one kind out")
+    own = {type(one) for one in recipe.modifiers} | {Pruning}
+    last = recipe.max_epochs > 0
+    _refuse(name for name in given if FLAGS[name][0] in own or (last and name in ("epochs", "steps")))
+    options: dict[type[Modifier], dict[str, Any]] = {kind: {} for kind in (Training, Objective)}
+    for name, value in given.items():
+        kind, option = FLAGS[name]
+        options.setdefault(kind, {})[option] = _plain(value)
+    options[Training] = {**_frame(recipe), **options[Training]}
+    new = [kind(**said) for kind, said in options.items() if kind not in own]
+    return recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))
+
+
+def _frame(recipe: Recipe) -> dict[str, Any]:
+    """How long it is; and where modifiers say absolute rates, an optimizer that takes them, and no schedule beside."""
+    epochs = {"epochs": float(recipe.max_epochs)} if recipe.max_epochs > 0 else {}
+    if not any(isinstance(one, (SetLearningRate, LearningRate, LearningRateFunction)) for one in recipe.modifiers):
+        return epochs
+    return {**epochs, "optimizer": "sgd", "rate_schedule": "constant", "warm_up": 0.0}
+
+
+def _lasting(modifier: Modifier, recipe: Recipe) -> Modifier:
+    """A frame in the recipe that does not say how long it is lasts as long as the others."""
+    if not isinstance(modifier, Training) or modifier.epochs is not None or modifier.steps is not None:
+        return modifier
+    return replace(modifier, epochs=float(recipe.max_epochs)) if recipe.max_epochs > 0 else modifier
 
 
 def _plain(value: Any) -> Any:

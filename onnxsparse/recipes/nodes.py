@@ -141,7 +141,7 @@ class _Builder:
             if isinstance(event, yaml.ScalarEvent):
                 self._add(self._scalar(event, line), event.anchor)
             elif isinstance(event, yaml.AliasEvent):
-                self._put(self._named(event.anchor, line))
+                self._put(self._named(str(event.anchor), line))
             elif isinstance(event, yaml.CollectionStartEvent):
                 self._begin(event, line)
             elif isinstance(event, yaml.CollectionEndEvent):

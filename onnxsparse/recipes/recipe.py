@@ -25,9 +25,10 @@ from typing import Any, TypeVar
 import yaml
 
 from onnxsparse.errors import OutputError, PlanError
-from onnxsparse.modifiers.declared import plain, reads_as_other
+from onnxsparse.modifiers.declared import from_python, plain, reads_as_other
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.recipes import order, writing
+from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
 from onnxsparse.recipes.reading import Path, Read, is_text, sections, text_of
 from onnxsparse.recipes.variables import Variables
 from onnxsparse.version import __version__
@@ -46,7 +47,10 @@ class Stage:
     metadata: Metadata | None = None
 
     def __post_init__(self) -> None:
+        if MODIFIERS in self.name or self.name in ("", STAGES, METADATA):
+            raise PlanError(f"a stage cannot be called {self.name!r:.60}; that means something else in a recipe")
         object.__setattr__(self, "modifiers", order.in_order(self.modifiers))
+        object.__setattr__(self, "metadata", _settled(self.metadata))
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class Recipe:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", _settled(self.metadata))
         if self.stages:
             stages = sorted(self.stages, key=lambda stage: order.stage_place(stage.modifiers))
             object.__setattr__(self, "stages", tuple(stages))
@@ -168,12 +173,17 @@ class Recipe:
     def described(self, metadata: Metadata) -> Recipe:
         """With other metadata, in every stage, and the versions that made it."""
         versions = {"python_version": platform.python_version(), "onnxsparse_version": __version__}
-        made = {**plain(metadata), FRAMEWORK: versions}
+        made = {**metadata, FRAMEWORK: versions}
         old = [self.metadata, *(stage.metadata for stage in self.stages)]
         notes = ("the metadata of the recipe was replaced",) if any(old) else ()
         stages = tuple(dataclasses.replace(stage, metadata=made) for stage in self.stages)
         whole = None if stages else made
         return dataclasses.replace(self, stages=stages, metadata=whole, notes=(*self.notes, *notes))
+
+
+def _settled(metadata: Metadata | None) -> Metadata | None:
+    """Lists as tuples: as they are read back."""
+    return None if metadata is None else plain(from_python(metadata))
 
 
 def _assembled(found: list[Read], staged: bool, called: str, strict: bool) -> Recipe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -157,8 +156,3 @@ class Acting(Part):
 
     def restore(self, state: dict[str, Any]) -> None:
         self._act.restore(state, self._host)
-
-
-def steps_of(epoch: float, per_epoch: int) -> int:
-    """How many steps lie before an epoch."""
-    return math.ceil(epoch * per_epoch - 1e-9)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.distilling import Distilling
+from onnxsparse.epochs.teaching import Teaching
+from onnxsparse.modifiers.modifier import Part
 from onnxsparse.modifiers.scheduled import Scheduled, WrongOptionError, demand_between, demand_positive
+
+if TYPE_CHECKING:
+    from onnxsparse.runs.run import Run
 
 SELF, DISABLE = "self", "disable"
 
@@ -37,7 +41,10 @@ class DistillationModifier(Scheduled):
         if not self.teacher:
             raise WrongOptionError("teacher", f"it is {SELF}, {DISABLE} or the path of an ONNX file")
 
-    def act(self) -> Act:
+    def start(self, run: Run) -> Part:
+        return Teaching(self.act(), run)
+
+    def act(self) -> Distilling:
         return Distilling(
             self.called, self.span, self.hardness, self.temperature, self.teacher, self.distill_output_keys
         )

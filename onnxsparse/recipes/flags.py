@@ -11,7 +11,7 @@ from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.learning_rate import LearningRateModifier as LearningRate
 from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier as LearningRateFunction
 from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.objective import Objective
+from onnxsparse.modifiers.objective import TASKS, Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.set_learning_rate import SetLearningRateModifier as SetLearningRate
@@ -92,6 +92,8 @@ def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
         kind, option = FLAGS[name]
         options.setdefault(kind, {})[option] = _plain(value)
     options[Training] = {**_frame(recipe), **options[Training]}
+    if options[Objective].get("loss") in TASKS:  # what is learned from a teacher besides is theirs to say
+        options[Objective].setdefault("hardness", 0.0)
     new = [kind(**said) for kind, said in options.items() if kind not in own]
     return recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))
 

@@ -14,34 +14,33 @@ from onnxsparse.api import Result, finish, target_of
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.data import Data, Stream, check_labels, open_data
 from onnxsparse.engines.engine import Batch, Engine
-from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.rooms import claimed, temporary
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.engines.spec import Spec
-from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.errors import ModelError, OptionError, OutputError, nearest
+from onnxsparse.epochs.planning import ByEpochs, by_epochs
+from onnxsparse.errors import OptionError, OutputError, nearest
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target
 from onnxsparse.metrics import Meter, Metric, available, function_metric
 from onnxsparse.metrics import parse as parse_metric
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import BUILT_IN, Training
+from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
 from onnxsparse.passes.describe import planned_report
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
-from onnxsparse.passes.trainable import send_back, tagged, trainables
+from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.patterns.nm import NM
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import FLAGS, recipe_of
+from onnxsparse.runs.choosing import ALONE, Engines, Means, met
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.run import Job, Outcome, Run, Watcher
 
-ENGINES = ("auto", "ort", "torch")
-SAMPLES = 64
 LOSS = "loss"
 """The metric that is what training makes small."""
 
@@ -82,9 +81,13 @@ def finetune(
     steps: int | None = None,
     steps_per_epoch: int | None = None,
     batch_size: int | None = None,
-    optimizer: str | None = None,
+    accumulate: int | None = None,
+    precision: str | None = None,
+    device: str | None = None,
+    optimizer: str | Callable[[Any], Any] | None = None,
     lr: float | None = None,
     lr_schedule: str | None = None,
+    lr_scheduler: Callable[[Any], Any] | None = None,
     warm_up: float | None = None,
     weight_decay: float | None = None,
     clip: float | None = None,
@@ -102,14 +105,18 @@ def finetune(
     """Make a model sparse and train what is left on data, with or without labels.
 
     The options say what `onnxsparse finetune --help` says of them; together they make a recipe, or one is given.
+    In torch `optimizer` may be a function from parameters to an optimizer, `lr_scheduler` one from that to a scheduler.
     """
     given = {name: value for name, value in locals().items() if name in FLAGS}
-    _demand_engine(engine)
-    made = recipe_of({**given, **_listed(include, exclude, allow)}, _loaded(recipe))
+    loaded = _loaded(recipe)
+    made = recipe_of({**given, **_own(optimizer, lr_scheduler, loaded), **_listed(include, exclude, allow)}, loaded)
     if resume and checkpoint is None:
         raise OptionError("resume goes on with a run in a folder; pass its checkpoint folder too")
-    tuning = _Tuning(source, made, plan, masks, output, overwrite or resume)
-    tuning.engine = engine
+    processes, device = met(engine, device)
+    if not processes.first:
+        output = checkpoint = watch = None
+    means = Means(engine, device, optimizer if callable(optimizer) else None, lr_scheduler, processes)
+    tuning = _Tuning(source, made, plan, masks, output, overwrite or resume, means)
     tuning.keep_apart(
         overwrite, resume, {"data": data, "eval-data": eval_data, "plan": plan, "masks": masks, "recipe": recipe}
     )
@@ -122,7 +129,16 @@ def finetune(
             claim(folder)
             stack.enter_context(claimed(folder, MARK))
         outcome = Run(tuning.job(room, folder, resume, check, watch)).go()
-    return tuning.deliver(outcome)
+    result = tuning.deliver(outcome)
+    processes.meet()
+    return result
+
+
+def _own(optimizer: Any, lr_scheduler: Any, recipe: Recipe | None) -> dict[str, str | None]:
+    """What a recipe says of functions of the user's."""
+    word = OWN if recipe is None else None
+    named = {"optimizer": word} if callable(optimizer) else {}
+    return {**named, **({"lr_schedule": word} if lr_scheduler is not None else {})}
 
 
 def _listed(include: Names, exclude: Names, allow: Names) -> dict[str, list[str]]:
@@ -149,15 +165,8 @@ def check_graph(
     tuning.open(data, labels, None, ())
     with temporary() as room:
         sparsers = dict.fromkeys(tuning.planned, recipe.only(Pruning).sparser)
-        made = tuning.built(tuning.first_spec().with_sparsers(sparsers), room, check=True)
+        made = tuning.engines.built(tuning.first_spec().with_sparsers(sparsers), room, check=True)
     return {**made, "names": {tag: one.name for tag, one in tuning.tags.items()}}
-
-
-def _demand_engine(name: str) -> None:
-    if name not in ENGINES:
-        raise OptionError(f"engine is one of {', '.join(ENGINES)}, not {name!r:.40}")
-    if name == "torch":
-        torch_library.torch()
 
 
 class _Tuning:
@@ -171,15 +180,21 @@ class _Tuning:
         masks: Masks | None,
         output: Path | None,
         overwrite: bool,
+        means: Means = ALONE,
     ) -> None:
+        means.demand_sense(recipe.only(Training))
         self.target = target_of(output, source, overwrite)
         self.overwrite, self.recipe, self.source = overwrite, recipe, source
-        self.engine, self.chosen = "auto", ""
+        self.means, self.processes = means, means.processes
         self.model = Model.open(source)
         self.training, self.objective = recipe.only(Training), recipe.only(Objective)
-        self.plan, self.notes = planned(
-            self.model, plan, masks, _options(recipe.only(Pruning), plan, masks, self.training)
-        )
+        self.by_epochs = _by_epochs(self.model, recipe, plan, masks)
+        if self.by_epochs is not None:
+            self.plan, self.notes = self.by_epochs.plan, list(recipe.notes)
+        else:
+            self.plan, self.notes = planned(
+                self.model, plan, masks, _options(recipe.only(Pruning), plan, masks, self.training)
+            )
         _demand_output(self.model, self.objective.output)
         self.tags = trainables(self.model, self.plan, self.training.train_bn)
         by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
@@ -210,8 +225,14 @@ class _Tuning:
         self.goal = _goal(self.objective, self.data)
         if task == "cross-entropy":
             check_labels(self.data, _classes(self.model, self.objective.output))
-        training = self.training
-        self.feeding = Feeding(self.data, training.batch, training.seed, training.steps_per_epoch)
+        training, together = self.training, self.processes
+        if training.batch % together.count:
+            raise OptionError(
+                f"--batch-size {training.batch} cannot be shared by {together.count} processes; make it a multiple"
+            )
+        size, per_epoch = training.batch * training.accumulate, training.steps_per_epoch
+        self.feeding = Feeding(self.data, size, training.seed, per_epoch, together.rank, together.count)
+        self.engines = Engines(self.model, self.tags, self.feeding, training, self.means)
         self.measure: _Measure | None = None
         if eval_data is not None:
             numbers = task not in ("", "cross-entropy")
@@ -229,25 +250,32 @@ class _Tuning:
         trained = {tag: one.name for tag, one in self.tags.items()}
         training, masked = self.training, dict.fromkeys(self.planned, "mask")
         decay = training.weight_decay if training.optimizer == BUILT_IN else None
-        return Spec(training.batch, trained, masked, self.goal, training.train_bn, decay)
+        batch = training.batch // self.processes.count
+        return Spec(batch, trained, masked, self.goal, training.train_bn, decay)
 
     def job(self, room: str, folder: str | None, resume: bool, check: bool, watch: Watcher | None) -> Job:
         return Job(
             self.recipe.modifiers,
             self.first_spec(),
-            lambda spec: self._begun(self._engine(spec, room, check)),
+            lambda spec: self._begun(self.engines.make(spec, room, check)),
             self.feeding,
             self.planned,
             self.plan.rule.score,
             lambda tag: self.tags[tag].numbers(),
             pruned_share(self.planned),
             self._digest(),
-            folder,
-            resume,
-            watch,
-            self.measure,
-            self.measure.dense if self.measure else None,
+            folder=folder,
+            resume=resume,
+            watch=watch,
+            measure=self._by_first(self.measure) if self.measure else None,
+            measure_dense=self._by_first(self.measure.dense) if self.measure else None,
+            processes=self.processes,
+            params=self.by_epochs.params if self.by_epochs is not None else (),
         )
+
+    def _by_first(self, measure: Callable[[Engine], dict[str, float]]) -> Callable[[Engine], dict[str, float]]:
+        """Of several processes the first one measures."""
+        return lambda engine: dict(self.processes.told(lambda: measure(engine)))
 
     def _digest(self) -> str:
         rows = "\n".join(
@@ -260,44 +288,6 @@ class _Tuning:
             self.measure.begin(engine)
         return engine
 
-    def _engine(self, spec: Spec, room: str, check: bool) -> Engine:
-        """The engine that was asked for; by default the first that takes the model."""
-        if self.engine == "torch" or (self.engine == "auto" and self.chosen == "torch"):
-            return self._torch(spec)
-        if self.engine == "auto" and not ort_library.available() and torch_library.available():
-            return self._rather_torch(spec, "onnxruntime-training is not installed")
-        try:
-            return self._ort(spec, room, check)
-        except ModelError as error:
-            if self.engine == "auto" and torch_library.available():
-                return self._rather_torch(spec, str(error))
-            raise
-
-    def _ort(self, spec: Spec, room: str, check: bool) -> Engine:
-        from onnxsparse.engines.ort.engine import OrtEngine
-
-        made = self.built(spec, room, check)
-        return OrtEngine(_folder_of(spec, room), made, self.training.optimizer)
-
-    def _rather_torch(self, spec: Spec, why: str) -> Engine:
-        self.chosen = "torch"
-        self.notes.append(f"trained in torch: {why}")
-        return self._torch(spec)
-
-    def _torch(self, spec: Spec) -> Engine:
-        from onnxsparse.engines.torch.engine import Setting, TorchEngine
-
-        tensors = {tag: one.tensor for tag, one in self.tags.items()}
-        samples = self.feeding.first(max(SAMPLES, self.training.batch))
-        return TorchEngine(self.model, tensors, spec, samples, Setting(optimizer=self.training.optimizer))
-
-    def built(self, spec: Spec, room: str, check: bool) -> dict[str, Any]:
-        from onnxsparse.engines.ort.building import build
-
-        samples = self.feeding.first(max(SAMPLES, self.training.batch))
-        copy = tagged(self.model, self.tags)
-        return build(_folder_of(spec, room), spec, copy, samples, self.model.sha256(), check)
-
     # -- the result
 
     def deliver(self, outcome: Outcome) -> Result:
@@ -308,10 +298,13 @@ class _Tuning:
         rest += [row for row in self.plan.planned if id(row) not in known]
         Prune(Plan(tuple(rest), self.plan.rule))()
         send_back(outcome.arrays, self.tags)
+        if self.by_epochs is not None:
+            self.plan = self.by_epochs.done(outcome.arrays, self.model)
         report = planned_report(
             "prune", _called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
         )
-        report = replace(report, command="finetune", details=_details(outcome, self.recipe))
+        details = {"engine": self.engines.chosen, **_details(outcome, self.recipe)}
+        report = replace(report, command="finetune", details=details)
         record(self.model, self.plan)
         texts = (self._decided().to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
         more = dict(zip(beside(self.target), texts)) if self.target is not None else {}
@@ -325,7 +318,7 @@ class _Tuning:
             training = replace(training, steps=training.total(per_epoch or 0))
         rate = training.base_rate(pruned_share(self.planned))
         warm_up = training.warm_up_at(training.total(per_epoch or 0))
-        training = replace(training, rate=rate, warm_up=warm_up)
+        training = replace(training, rate=None if training.optimizer == OWN else rate, warm_up=warm_up)
         rule = self.plan.rule
         if rule.pattern is not None and rule.pattern.takes_sparsity:
             fixed = any(row.keep is not None for row in self.plan.planned)
@@ -335,7 +328,7 @@ class _Tuning:
         return Recipe(tuple(known.get(type(one), one) for one in self.recipe.modifiers))
 
     def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
-        notes = [*self.notes, *outcome.notes]
+        notes = [*self.notes, *self.engines.notes, *outcome.notes]
         for row in rest:
             notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")
         return list(dict.fromkeys(notes))
@@ -343,6 +336,17 @@ class _Tuning:
     def _why(self, row: PlanRow, outcome: Outcome) -> str:
         tag = next((tag for tag, other in self.planned.items() if other is row), "")
         return outcome.unreached.get(tag) or f"it is stored as {row.weight.tensor.kind}"
+
+
+def _by_epochs(model: Model, recipe: Recipe, plan: Path | None, masks: Masks | None) -> ByEpochs | None:
+    """What modifiers that act by epochs mean in a model, where the recipe has some."""
+    timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]
+    if not timed:
+        return None
+    for name, value in (("--plan", plan), ("--masks", masks)):
+        if value is not None:
+            raise OptionError(f"the recipe says what is pruned; leave {name} out")
+    return by_epochs(model, timed)
 
 
 class _Measure:
@@ -462,10 +466,6 @@ def _classes(model: Model, wanted: str) -> int:
             dims = value.type.tensor_type.shape.dim
             return dims[1].dim_value or 1 << 31 if len(dims) > 1 else 1 << 31
     return 1 << 31
-
-
-def _folder_of(spec: Spec, room: str) -> str:
-    return os.path.join(room, f"graph-{spec.digest()}")
 
 
 def beside(target: str) -> list[str]:

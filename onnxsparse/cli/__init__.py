@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from onnxsparse.cli.arguments import check_report_target
+from onnxsparse.engines.processes import speaks
 from onnxsparse.errors import OnnxSparseError, OptionError, Stopped, nearest
 from onnxsparse.version import __version__
 
@@ -114,6 +115,8 @@ def _fail(code: int, message: str, words: list[str]) -> int:
         import traceback
 
         traceback.print_exc()
+    if not speaks():
+        return code
     with suppress(OSError):  # nobody can be told
         print(f"onnxsparse: {_one_line(message)}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
     return code

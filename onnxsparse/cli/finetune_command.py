@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.cli import arguments as shared
+from onnxsparse.engines.processes import is_first
 from onnxsparse.errors import OptionError, StoppedError
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ _TRAINING = {
     "--epochs": "how long (default 3, and at least 500 steps)",
     "--steps": "how long, in optimizer steps",
     "--steps-per-epoch": "what counts as an epoch, where the data does not say it",
-    "--batch-size": "samples for one step (default 32)",
+    "--batch-size": "samples at a time, of all processes together (default 32)",
+    "--accumulate": "so many batches make one step (default 1)",
+    "--precision": "float32 (default); bfloat16 or float16 in torch, where that is enough",
     "--optimizer": "relative (default), adamw, adam, sgd, nesterov, with options such as sgd:momentum=0.8; ort-adamw",
     "--lr": "the highest learning rate (default: by how much is pruned)",
     "--lr-schedule": "cosine (default), constant, linear, step, multi-step or exponential",
@@ -43,7 +46,7 @@ _TRAINING = {
     "--weight-decay": "(default 0)",
     "--clip": "the longest gradient, as a 2-norm over all weights (default: any)",
 }
-_WHOLE = ("--updates", "--steps", "--steps-per-epoch", "--batch-size")
+_WHOLE = ("--updates", "--steps", "--steps-per-epoch", "--batch-size", "--accumulate")
 _TEXT = (
     "--schedule",
     "--regrow",
@@ -51,6 +54,7 @@ _TEXT = (
     "--loss",
     "--distillation",
     "--loss-output",
+    "--precision",
     "--optimizer",
     "--lr-schedule",
 )
@@ -77,6 +81,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     training.add_argument("--recipe", metavar="R.yaml", help="all of that from a file, as saved beside OUT")
     training.add_argument("--engine", default="auto", help="auto (default), ort or torch")
+    training.add_argument("--device", metavar="D", help="cpu (default), cuda, cuda:1, mps, ... in torch")
     keeping = parser.add_argument_group("safety")
     keeping.add_argument("--checkpoint", metavar="DIR", help="save the state of the run there, again and again")
     keeping.add_argument("--resume", action="store_true", help="go on with the run in --checkpoint")
@@ -85,6 +90,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_json(parser)
 
 
+_QUIET = Namespace(quiet=True)
 _DATA = (
     "an .npz with the inputs by name, first axis = samples; a folder of such files; an .npy for each input; or "
     "module:function that yields dictionaries of arrays"
@@ -111,7 +117,7 @@ def run(arguments: Namespace) -> int:
     file = None if arguments.recipe is None else Recipe.load(arguments.recipe)
     flags = {name: getattr(arguments, name) for name in FLAGS if hasattr(arguments, name)}
     recipe = recipe_of(flags, file)
-    if arguments.verbose:
+    if arguments.verbose and is_first():
         sys.stderr.write(recipe.to_yaml())
     if arguments.check:
         return _check(arguments, recipe)
@@ -122,13 +128,14 @@ def run(arguments: Namespace) -> int:
     from onnxsparse.cli.finish import finish
     from onnxsparse.cli.training_progress import training_progress
 
-    with training_progress(arguments) as watch, _interruptible(arguments):
+    with training_progress(arguments if is_first() else _QUIET) as watch, _interruptible(arguments):
         result = finetune(
             arguments.model,
             data=arguments.data,
             output=arguments.output,
             recipe=recipe,
             engine=arguments.engine,
+            device=arguments.device,
             plan=arguments.plan,
             masks=arguments.masks,
             labels=arguments.labels,
@@ -140,7 +147,7 @@ def run(arguments: Namespace) -> int:
             overwrite=arguments.overwrite,
             watch=watch,
         )
-    return finish(result.report, arguments)
+    return finish(result.report, arguments) if is_first() else int(not result.report.ok)
 
 
 def _demand_paths(arguments: Namespace) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onnxsparse.values import Array
+if TYPE_CHECKING:  # who starts the program asks here, before anything large is loaded
+    from onnxsparse.values import Array
 
-Arrays = Mapping[str, Array]
 _PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What a launcher such as torchrun says to each process."""
 
@@ -39,7 +39,7 @@ class Processes:
         """What the first process makes, for JSON: the others do not make it."""
         return make()
 
-    def handed(self, make: Callable[[], tuple[Arrays, Any]]) -> tuple[Arrays, Any]:
+    def handed(self, make: Callable[[], tuple[Mapping[str, Array], Any]]) -> tuple[Mapping[str, Array], Any]:
         """Arrays and facts that the first process makes."""
         return make()
 

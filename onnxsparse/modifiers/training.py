@@ -22,6 +22,9 @@ SHARE, LEAST_STEPS = 0.05, 10
 """The warm-up, as a share of the run and in steps."""
 BUILT_IN = "ort-adamw"
 """The optimizer inside onnxruntime-training; only that engine has it."""
+OWN = "own"
+"""An optimizer, or a schedule of its rates, that a function of the user's makes for the torch engine."""
+PRECISIONS = ("float32", "bfloat16", "float16")
 GENTLE, STEEPEST = 0.015, 0.1
 """The relative rate when half of the weights go, and the highest one."""
 
@@ -50,6 +53,8 @@ class Training(Modifier):
     clip: float = 0.0
     train_bn: bool = False
     seed: int = 0
+    accumulate: int = 1
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -58,18 +63,29 @@ class Training(Modifier):
             value = getattr(self, name)
             if value is not None and not 0 < value <= LONGEST:
                 raise OptionError(f"{name.replace('_', '-')} is a number above 0, not {value}")
-        for name in ("steps", "steps_per_epoch", "batch", "seed"):
+        for name in ("steps", "steps_per_epoch", "batch", "seed", "accumulate"):
             if not isinstance(getattr(self, name), (int, type(None))):
                 raise OptionError(f"{name.replace('_', '-')} is a whole number, not {getattr(self, name)!r:.40}")
-        if not 1 <= self.batch <= LONGEST:
-            raise OptionError(f"batch is a whole number from 1, not {self.batch}")
+        for name in ("batch", "accumulate"):
+            if not 1 <= getattr(self, name) <= LONGEST:
+                raise OptionError(f"{name} is a whole number from 1, not {getattr(self, name)}")
         for name in ("weight_decay", "clip", "warm_up"):
             if not 0 <= (getattr(self, name) or 0.0) < float("inf"):
                 raise OptionError(f"{name.replace('_', '-')} is a number from 0, not {getattr(self, name)}")
         checked_seed(self.seed)
-        if self.optimizer != BUILT_IN:
+        self._demand_words()
+
+    def _demand_words(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise OptionError(f"precision is one of {', '.join(PRECISIONS)}, not {self.precision!r:.40}")
+        if self.optimizer not in (BUILT_IN, OWN):
             optimizers.parse(self.optimizer)
-        rates.parse(self.rate_schedule)
+        if self.optimizer == OWN and (self.rate is not None or self.weight_decay):
+            raise OptionError("an optimizer of your own has its own rates and decay; leave lr and weight-decay out")
+        if self.rate_schedule != OWN:
+            rates.parse(self.rate_schedule)
+        elif self.optimizer != OWN:
+            raise OptionError("a schedule of your own (lr_scheduler) needs an optimizer of your own, too")
 
     def start(self, run: Run) -> Part:
         return _Training(self, run)
@@ -86,10 +102,22 @@ class Training(Modifier):
         """The warm-up of a run: a share below 1, or steps. By default 5 %, and up to ten steps of a short run."""
         if self.warm_up is not None:
             return self.warm_up
+        if self.rate_schedule == OWN:
+            return 0.0
         return float(max(warm_up_steps(total, SHARE), min(LEAST_STEPS, total // 5)))
 
+    @property
+    def schedule_here(self) -> str:
+        """How the rate goes by what is said here: not at all where a function of the user's moves it."""
+        return "constant" if self.rate_schedule == OWN else self.rate_schedule
+
     def base_rate(self, pruned: float) -> float:
-        """The rate asked for; by default the more has gone, the farther the rest has to move."""
+        """The rate asked for; by default the more has gone, the farther the rest has to move.
+
+        Of an optimizer of the user's it is a share of its rates.
+        """
+        if self.optimizer == OWN:
+            return 1.0
         if self.rate is not None:
             return self.rate
         rate = GENTLE * (pruned / max(1 - pruned, 1e-9)) ** 0.5
@@ -100,7 +128,7 @@ class Training(Modifier):
 
 class _Training(Part):
     def __init__(self, options: Training, run: Run) -> None:
-        self._options, self._run, self._schedule = options, run, rates.parse(options.rate_schedule)
+        self._options, self._run, self._schedule = options, run, rates.parse(options.schedule_here)
         self._base, self._warm_up = options.base_rate(run.pruned_share), options.warm_up_at(run.total)
 
     def before_step(self, step: int) -> None:

@@ -9,9 +9,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +23,10 @@ from onnxsparse.engines.torch.goal import Goal, counted
 from onnxsparse.engines.torch.lending import Lending
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.pieces import Pieces, joined
-from onnxsparse.engines.torch.processes import Together, reaching
+from onnxsparse.engines.torch.processes import Together
 from onnxsparse.engines.torch.scaling import Scaling
 from onnxsparse.engines.torch.stepping import MakeOptimizer, MakeScheduler, Ours, Stepping, Theirs
-from onnxsparse.engines.torch.student import frozen_copy, lesson_class, networks, outputs_of, student_class
+from onnxsparse.engines.torch.student import frozen_copy, lesson_class, networks, outputs_of, student_class, tensors_of
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
@@ -57,7 +55,7 @@ class TorchEngine(Engine):
         tags: Mapping[str, StoredTensor],
         spec: Spec,
         samples: Mapping[str, Array],
-        setting: Setting = Setting(),  # noqa: B008 - it is frozen
+        setting: Setting = Setting(),
     ) -> None:
         made = networks(model, tags, spec.train_bn)
         self._setting, self._device, self._signals = setting, device_of(setting.device), made.signals
@@ -66,20 +64,19 @@ class TorchEngine(Engine):
         self._dense = frozen_copy(module)
         self.student = student_class()(module, made.paths, spec, self._device)
         self.unreached = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}
-        tensors = self.student.tensors()
+        tensors = tensors_of(self.student)
         self._parameters = {tag: one for tag, one in tensors.items() if isinstance(one, torch().nn.Parameter)}
         _train_only(module, self._parameters.values())
         self._lent = Lending(tensors), Lending(self.student.frozen)
         self.weights, self.frozen = self._lent
         self._scaling = Scaling(self._device, setting.precision == "float16", self._parameters.values())
         self._stepping, self._taken, self._loss = self._stepper(), 0, 0.0
+        self._averaged = False
         self._pieces = Pieces(list(module.onnx_names["inputs"]), self._device, spec.batch)
         self._pieces.fit(samples, self.dense, _declared(model))
         self._goal = Goal(spec.objective, made.signals, self._scales(samples))
         self._lesson = lesson_class()(self.student, self._goal, self._answers, self._narrowed)
-        self._spread = self._lesson
-        if isinstance(self._processes, Together):
-            self._spread = self._processes.spread(self._lesson, self._device, spec.train_bn)
+        self._statistics = [one for tag, one in tensors.items() if tag not in self._parameters]
 
     # -- the verbs
 
@@ -103,17 +100,17 @@ class TorchEngine(Engine):
         pieces = list(self._pieces.of(batch))
         shares = self._shares([labels for _, labels in pieces], self._processes)
         found = []
-        for place, ((inputs, labels), share) in enumerate(zip(pieces, shares)):
-            with self._last(place + 1 == len(pieces)), reaching(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what a batch does not use DistributedDataParallel makes words
-                loss = self._spread(inputs, labels, share)
-                self._scaling.grown(loss).backward()
+        for (inputs, labels), share in zip(pieces, shares):
+            loss = self._lesson(inputs, labels, share)
+            self._scaling.grown(loss).backward()
             found.append(float(loss.detach()))
             self._taken += 1
+        self._averaged = False
         self._loss = self._processes.mean(float(np.mean(found)))
         return self._loss
 
     def gradients(self) -> Mapping[str, Array]:
+        self._average()
         found = self._arrays()
         factor = self._scaling.factor
         if factor == 1.0:
@@ -121,6 +118,7 @@ class TorchEngine(Engine):
         return {tag: np.nan_to_num(array / np.float32(factor)) for tag, array in found.items()}
 
     def update(self, pace: Pace) -> bool:
+        self._average()
         if not self._scaling.shrink():
             self.discard_gradients()
             return False
@@ -193,9 +191,12 @@ class TorchEngine(Engine):
     def _narrowed(self) -> Any:
         return narrowed(self._device, self._setting.precision)
 
-    def _last(self, last: bool) -> Any:
-        """Gradients go around once for all pieces of a batch."""
-        return nullcontext() if last or self._spread is self._lesson else self._spread.no_sync()
+    def _average(self) -> None:
+        """Gradients, and the statistics of batch normalizations, are those of all processes."""
+        if isinstance(self._processes, Together) and not self._averaged:
+            self._processes.average_gradients(list(self._parameters.values()))
+            self._processes.average(self._statistics)
+        self._averaged = True
 
     def _shares(self, labels: list[Any], processes: Processes) -> list[float]:
         """What each piece counts, so that the mean over all pieces is the mean over all labels that count."""

@@ -1,9 +1,10 @@
 """Several processes that train one model, started by torchrun or joined by the user's own script.
 
-1. Gradients are averaged by DistributedDataParallel. What decides (losses, masks, what a checkpoint holds) goes around
-   as numbers and bytes, on the host.
-2. The first process to fail says so to all others, in the store where they met.
-3. A process that is gone is one clear error in those that wait for it.
+1. Gradients are averaged once for every update, in buckets, in the same order everywhere. A parameter that one process
+   did not use counts as zeros there, and one that none used has no gradient: nobody waits for what never comes.
+2. What decides (losses, masks, what a checkpoint holds) goes around as numbers and bytes.
+3. The first process to fail says so to all others, in the store where they met.
+4. A process that is gone is one clear error in those that wait for it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ import atexit
 import importlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.processes import Arrays, Processes, speak_by
+from onnxsparse.engines.processes import Processes, speak_by
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OnnxSparseError, OptionError
+from onnxsparse.values import Array
 
+Arrays = Mapping[str, Array]
 PATIENCE = timedelta(hours=2)
+BUCKET = 1 << 23
+"""Numbers that are sent at once."""
 _FAILED = "onnxsparse/failed"
 _LOST = ("connection", "peer", "gloo", "nccl", "timeout", "timed out", "socket", "store")
 
@@ -70,17 +75,39 @@ class Together(Processes):
         with reaching(), torch().no_grad():
             for tensor in tensors:
                 sent = tensor.detach()
-                group = self._group if sent.device.type == "cpu" else None
-                self._net.broadcast(sent.view(torch().uint8) if sent.dtype == torch().bool else sent, 0, group=group)
+                host = sent if sent.device.type == "cpu" else sent.cpu()
+                bits = host.view(torch().uint8) if host.dtype == torch().bool else host
+                self._net.broadcast(bits, 0, group=self._group)
+                if host is not sent:
+                    sent.copy_(host)
 
-    def spread(self, module: Any, device: Any, statistics: bool) -> Any:
-        """A module whose gradients are the means over all processes, those that a batch does not use included."""
-        return torch().nn.parallel.DistributedDataParallel(
-            module,
-            device_ids=None if device.type == "cpu" else [device],
-            broadcast_buffers=statistics,
-            find_unused_parameters=True,
-        )
+    def average_gradients(self, parameters: Sequence[Any]) -> None:
+        """Make the gradients the means over all processes."""
+        there = torch().tensor([float(one.grad is not None) for one in parameters])
+        with reaching():
+            self._net.all_reduce(there, group=self._group)
+        used = [one for one, count in zip(parameters, there.tolist()) if count]
+        for one in used:
+            if one.grad is None:
+                one.grad = torch().zeros_like(one)
+        self.average([one.grad for one in used])
+
+    def average(self, tensors: Sequence[Any]) -> None:
+        """Make tensors the means over all processes."""
+        with reaching(), torch().no_grad():
+            sent = [self._sent(bucket) for bucket in _buckets(tensors)]
+            for bucket, flat, work in sent:
+                work.wait()
+                parts = (flat / self.count).to(bucket[0].device).split([one.numel() for one in bucket])
+                for one, part in zip(bucket, parts):
+                    one.copy_(part.view_as(one))
+
+    def _sent(self, bucket: list[Any]) -> tuple[list[Any], Any, Any]:
+        flat = torch().cat([one.reshape(-1) for one in bucket])
+        if flat.device.type not in ("cuda", "xpu"):
+            flat = flat.cpu()
+        group = self._group if flat.device.type == "cpu" else None
+        return bucket, flat, self._net.all_reduce(flat, group=group, async_op=True)
 
     def _bytes(self, data: bytes) -> bytes:
         size = torch().tensor([len(data)])
@@ -92,6 +119,20 @@ class Together(Processes):
         if array.size:
             self.made_same([torch().from_numpy(array.reshape(-1).view(np.uint8))])
         return array
+
+
+def _buckets(tensors: Sequence[Any]) -> Iterator[list[Any]]:
+    """Tensors one after the other, as many together as are sent at once."""
+    bucket: list[Any] = []
+    size = 0
+    for one in tensors:
+        if bucket and size + one.numel() > BUCKET:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(one)
+        size += one.numel()
+    if bucket:
+        yield bucket
 
 
 def meet(device: str) -> Together:

@@ -32,8 +32,8 @@ def taken_apart(value: Any, name: str, arrays: dict[str, Array]) -> Tree:
             pairs = enumerate(value.items())
             return [kind, *([_key(key, name), taken_apart(one, f"{name}.{n}", arrays)] for n, (key, one) in pairs)]
     raise OptionError(
-        f"a checkpoint cannot hold the state of your {name.partition('/')[0]}: a {type(value).__name__} is in it, which "
-        "is neither numbers nor words"
+        f"a checkpoint cannot hold the state of your {name.partition('/')[0]}: a {type(value).__name__} is in it, "
+        "which is neither numbers nor words"
     )
 
 

@@ -83,14 +83,14 @@ def student_class() -> Any:
 
         def __init__(self, module: Any, paths: Mapping[str, str], spec: Spec, device: Any) -> None:
             super().__init__()
-            self.module, self._paths = module, dict(paths)
-            self._sparsers = {tag: sparsers.parse(text) for tag, text in spec.sparsers.items() if tag in paths}
+            self.module, self.paths = module, dict(paths)
+            self.sparsers = {tag: sparsers.parse(text) for tag, text in spec.sparsers.items() if tag in paths}
             self.extra = torch().nn.ParameterDict()
             self.frozen: dict[str, Any] = {}  # no buffers: wrappers for several devices would send those around
-            self._numbers = {tag: str(place) for place, tag in enumerate(self._sparsers)}
+            self._numbers = {tag: str(place) for place, tag in enumerate(self.sparsers)}
             named = dict(module.named_parameters())
-            for tag, sparser in self._sparsers.items():
-                self._begin(tag, sparser, named[self._paths[tag]], spec.trained[tag], device)
+            for tag, sparser in self.sparsers.items():
+                self._begin(tag, sparser, named[self.paths[tag]], spec.trained[tag], device)
 
         def _begin(self, tag: str, sparser: Any, parameter: Any, name: str, device: Any) -> None:
             weight = parameter.detach().cpu().numpy()
@@ -100,14 +100,6 @@ def student_class() -> Any:
                 self.extra[f"{self._numbers[tag]}_{role}"] = torch().nn.Parameter(_tensor(array, device))
             for role, array in sparser.feed(weight, trained, ones, Moment(name)).items():
                 self.frozen[f"{tag}/{role}"] = _tensor(array, device)
-
-        def tensors(self) -> dict[str, Any]:
-            """Parameters, and the statistics that move with them, by tag; what is trained beside one as `tag/role`."""
-            own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-            found = {tag: own[path] for tag, path in self._paths.items()}
-            for tag in self._sparsers:
-                found.update({f"{tag}/{role}": one for role, one in self.trained_of(tag).items()})
-            return found
 
         def trained_of(self, tag: str) -> dict[str, Any]:
             """What the sparser of a weight trains, by role."""
@@ -121,13 +113,22 @@ def student_class() -> Any:
         def forward(self, *inputs: Any) -> Any:
             named = dict(self.module.named_parameters())
             seen = {
-                self._paths[tag]: effective(sparser, named[self._paths[tag]], self.trained_of(tag), self.frozen_of(tag))
-                for tag, sparser in self._sparsers.items()
+                self.paths[tag]: effective(sparser, named[self.paths[tag]], self.trained_of(tag), self.frozen_of(tag))
+                for tag, sparser in self.sparsers.items()
             }
             found = torch().func.functional_call(self.module, seen, inputs)
             return found if isinstance(found, tuple) else (found,)
 
     return Student
+
+
+def tensors_of(student: Any) -> dict[str, Any]:
+    """Parameters, and the statistics that move with them, by tag; what is trained beside one as `tag/role`."""
+    own = {**dict(student.module.named_parameters()), **dict(student.module.named_buffers())}
+    found = {tag: own[path] for tag, path in student.paths.items()}
+    for tag in student.sparsers:
+        found.update({f"{tag}/{role}": one for role, one in student.trained_of(tag).items()})
+    return found
 
 
 def lesson_class() -> Any:

@@ -1,0 +1,167 @@
+"""Which engine trains a model, and why: onnxruntime-training where its checks pass, otherwise torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.ort import library as ort_library
+from onnxsparse.engines.processes import Processes
+from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
+from onnxsparse.passes.trainable import Trainable, tagged
+from onnxsparse.runs.feeding import Feeding
+
+ENGINES = ("auto", "ort", "torch")
+SAMPLES = 64
+
+
+@dataclass(frozen=True)
+class Means:
+    """What to train with, as the user said it, and with whom."""
+
+    engine: str = "auto"
+    device: str | None = None
+    optimizer: Callable[[Any], Any] | None = None
+    lr_scheduler: Callable[[Any], Any] | None = None
+    processes: Processes = field(default_factory=Processes)
+
+    def demand_sense(self, training: Training) -> None:
+        """Nothing is asked of an engine that it has not, nor left out that it needs."""
+        if self.engine not in ENGINES:
+            raise OptionError(f"engine is one of {', '.join(ENGINES)}, not {self.engine!r:.40}")
+        if (training.optimizer == OWN) != (self.optimizer is not None):
+            raise OptionError(
+                f"the recipe says optimizer: {training.optimizer}; for a function of your own it says optimizer: {OWN}"
+                if self.optimizer is not None
+                else f"optimizer: {OWN} is a function of yours, which osp.finetune takes as optimizer="
+            )
+        if (training.rate_schedule == OWN) != (self.lr_scheduler is not None):
+            raise OptionError(
+                f"the recipe says rate_schedule: {training.rate_schedule}; for a function of your own it says {OWN}"
+                if self.lr_scheduler is not None
+                else f"rate_schedule: {OWN} is a function of yours, which osp.finetune takes as lr_scheduler="
+            )
+        why = self.torch_alone(training)
+        if why and self.engine == "ort":
+            raise OptionError(f"{why}; take --engine torch")
+        if why or self.engine == "torch":
+            torch_library.torch()
+        if training.optimizer == BUILT_IN and (why or self.engine == "torch"):
+            raise OptionError(f"{BUILT_IN} is inside onnxruntime-training; take another optimizer, such as adamw")
+
+    def torch_alone(self, training: Training) -> str:
+        """Why no other engine can do what is asked; nothing where one can."""
+        if self.processes.count > 1:
+            return f"{self.processes.count} processes train together in torch only"
+        if self.optimizer is not None:
+            return "an optimizer of your own moves weights in torch only"
+        if self.device not in (None, "cpu"):
+            return f"the device {self.device:.40} is used by torch only"
+        if training.precision != "float32":
+            return f"{training.precision} is used by torch only"
+        return ""
+
+
+ALONE = Means()
+
+
+class Engines:
+    """The engines of one run: of the same kind throughout, chosen with the first one."""
+
+    def __init__(
+        self, model: Model, tags: Mapping[str, Trainable], feeding: Feeding, training: Training, means: Means
+    ) -> None:
+        self._model, self._tags, self._feeding = model, tags, feeding
+        self._training, self._means = training, means
+        self.notes: list[str] = []
+        self.chosen = "" if means.engine == "auto" else means.engine
+
+    def make(self, spec: Spec, room: str, check: bool) -> Engine:
+        """The engine that was asked for; by default the first that takes the model."""
+        if not self.chosen:
+            return self._choose(spec, room, check)
+        return self._torch(spec) if self.chosen == "torch" else self._ort(spec, room, check)
+
+    def _choose(self, spec: Spec, room: str, check: bool) -> Engine:
+        why = self._means.torch_alone(self._training)
+        if not why and not ort_library.available() and torch_library.available():
+            why = "onnxruntime-training is not installed"
+        if not why:
+            try:
+                engine = self._ort(spec, room, check)
+                return self._noted("ort", "trained in onnxruntime-training, whose checks the model passes", engine)
+            except ModelError as error:
+                if not torch_library.available():
+                    raise
+                why = str(error)
+        return self._noted("torch", f"trained in torch: {why}", self._torch(spec))
+
+    def _noted(self, chosen: str, note: str, engine: Engine) -> Engine:
+        self.chosen = chosen
+        self.notes.append(note)
+        return engine
+
+    def _ort(self, spec: Spec, room: str, check: bool) -> Engine:
+        from onnxsparse.engines.ort.engine import OrtEngine
+
+        return OrtEngine(folder_of(spec, room), self.built(spec, room, check), self._training.optimizer)
+
+    def built(self, spec: Spec, room: str, check: bool) -> dict[str, Any]:
+        """The training graph of onnxruntime-training, made and proven."""
+        from onnxsparse.engines.ort.building import build
+
+        copy = tagged(self._model, self._tags)
+        return build(folder_of(spec, room), spec, copy, self._samples(), self._model.sha256(), check)
+
+    def _torch(self, spec: Spec) -> Engine:
+        from onnxsparse.engines.torch.engine import Setting, TorchEngine
+
+        means, tensors = self._means, {tag: one.tensor for tag, one in self._tags.items()}
+        setting = Setting(
+            means.device or "cpu",
+            self._training.precision,
+            means.optimizer or self._training.optimizer,
+            means.lr_scheduler,
+            means.processes,
+        )
+        return TorchEngine(self._model, tensors, spec, self._samples(), setting)
+
+    def _samples(self) -> dict[str, Any]:
+        return self._feeding.first(max(SAMPLES, self._training.batch))
+
+
+def folder_of(spec: Spec, room: str) -> str:
+    return os.path.join(room, f"graph-{spec.digest()}")
+
+
+def met(engine: str, device: str | None) -> tuple[Processes, str | None]:
+    """The other processes of this run, and the device of this one."""
+    from onnxsparse.engines.processes import launched
+
+    alone = launched() == 1 and (engine == "ort" or not torch_library.available() or not _joined())
+    if alone:
+        return Processes(), device
+    if engine == "ort":
+        raise OptionError("several processes train together in torch only; take --engine torch")
+    from onnxsparse.engines.torch.processes import meet, own_device
+
+    device = own_device(device or "cpu")
+    return meet(device), device
+
+
+def _joined() -> bool:
+    """Whether the user's script has joined other processes already; torch is not imported to find out."""
+    import sys
+
+    if "torch" not in sys.modules:
+        return False
+    from onnxsparse.engines.torch.processes import joined
+
+    return joined() > 1

@@ -19,6 +19,9 @@ from onnxsparse.values import Array
 LARGEST_GROUP = 255
 """Wins and non-zeros are counted in bytes."""
 
+WIDE = 32
+"""Lanes between the members of a group, from which on rows of lanes are worth a loop of their own."""
+
 _WORDS: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 
 
@@ -28,6 +31,7 @@ class Groups:
     def __init__(self, n: int, m: int) -> None:
         self.n, self.m = n, m
         self._layouts: dict[int, tuple[Array, list[Array]]] = {}
+        self._limits: dict[int, Array] = {}
 
     def keep(self, keys: Array, stride: int) -> Array:
         """True in the lanes that stay; `keys` is flat and holds whole groups."""
@@ -42,15 +46,20 @@ class Groups:
         """True for groups that use more than N lanes; `first_lanes` knows which lane an entry stands for."""
         if self._in_words(stride):
             return self._crowded_words(used)
-        _, partners = self._layout(used.size, stride)
-        hits = window_sums(used.view(np.uint8), self.m, stride) > self.n
-        hits &= partners[-1][: hits.size]
-        return hits
+        if stride >= WIDE:
+            return self._crowded_rows(used, stride)
+        counts = window_sums(used.view(np.uint8), self.m, stride)
+        crowded: Array = counts > self._limit(counts.size, stride)
+        return crowded
 
     def first_lanes(self, crowded: Array, stride: int, most: int) -> list[int]:
         """The first lane of each of the first few crowded groups."""
-        step = self.m if self._in_words(stride) else 1
-        return [int(entry) * step for entry in np.flatnonzero(crowded)[:most]]
+        found = np.flatnonzero(crowded)[:most]
+        if self._in_words(stride):
+            found = found * self.m
+        elif stride >= WIDE:
+            found = found // stride * (self.m * stride) + found % stride
+        return [int(entry) for entry in found]
 
     def _in_words(self, stride: int) -> bool:
         return stride == 1 and self.m in _WORDS
@@ -63,6 +72,23 @@ class Groups:
         counts = used.view(word) * ones
         crowded: Array = counts >= word.type((self.n + 1) << (8 * self.m - 8))
         return crowded
+
+    def _crowded_rows(self, used: Array, stride: int) -> Array:
+        """The same where the members of a group lie far apart: one entry for each group, from whole rows of lanes."""
+        members = used.view(np.uint8).reshape(-1, self.m, stride)
+        counts = members[:, 0] + members[:, 1]
+        for member in range(2, self.m):
+            np.add(counts, members[:, member], out=counts)
+        crowded: Array = counts.reshape(-1) > self.n
+        return crowded
+
+    def _limit(self, lanes: int, stride: int) -> Array:
+        """N in the lanes where a group starts, and what no sum is above in all others."""
+        known = self._limits.get(stride)
+        if known is None or known.size < lanes:
+            starts = np.arange(lanes, dtype=np.intp) // stride % self.m == 0
+            known = self._limits[stride] = np.where(starts, np.uint8(self.n), np.uint8(LARGEST_GROUP))
+        return known[:lanes]
 
     def _layout(self, lanes: int, stride: int) -> tuple[Array, list[Array]]:
         """The position of every lane in its group, and for every distance whether it has a partner so far on."""

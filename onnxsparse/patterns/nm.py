@@ -69,23 +69,23 @@ class NM(CellPattern):
         return self._count(zero, lambda index: ~zero[index])
 
     def check(self, values: Values, drop: int) -> Violations:
-        """`violations`, several times faster: -0.0 is told from other numbers only where that may matter."""
+        """`violations`, several times faster: -0.0 is told from other numbers only once that may matter."""
         if not values.reading.is_float:
             return self._count(values.stored, lambda index: ~values[index].is_zero())
-        bits = values.bits
-        return self._count(bits, lambda index: bits[index] != 0, lambda index: _without_signed_zeros(values[index]))
+        bits, magnitude = values.bits, values.bits.dtype.type(values.reading.magnitude_bits)
+        return self._count(bits, lambda index: bits[index] != 0, lambda index: (bits[index] & magnitude) != 0)
 
-    def _count(self, view: Array, used: Look, second: Look | None = None) -> Violations:
-        """Count crowded groups by what `used` says of a piece, or where some are found by what `second` has to say."""
+    def _count(self, view: Array, used: Look, exact: Look | None = None) -> Violations:
+        """Count crowded groups by what `used` says of a piece; from the first piece that has some on, by `exact`."""
         groups, axes, count = Groups(self.n, self.m), storage_axes(view), 0
         places: list[tuple[int, ...]] = []
         for index in blocks_of(view, BLOCK, self.cell(view.shape)):
             stride = _stride(index, axes)
             crowded = groups.crowded(flat(used(index), axes), stride)
             found = int(np.count_nonzero(crowded))
-            again = second(index) if second and found else None
-            if again is not None:
-                crowded = groups.crowded(flat(again, axes), stride)
+            if found and exact:
+                used, exact = exact, None
+                crowded = groups.crowded(flat(used(index), axes), stride)
                 found = int(np.count_nonzero(crowded))
             if found and len(places) < PLACES:
                 lanes = groups.first_lanes(crowded, stride, PLACES - len(places))
@@ -113,9 +113,3 @@ def _place(lane: int, index: Index, axes: tuple[int, ...]) -> tuple[int, ...]:
     """Where in the weight a lane of a piece lies."""
     found = dict(zip(axes, np.unravel_index(lane, stored_shape(index, axes))))
     return tuple(int(found[axis]) + index[axis].start for axis in range(len(index)))
-
-
-def _without_signed_zeros(values: Values) -> Array | None:
-    """The elements used, when some -0.0 was taken for one of them; None when there is none."""
-    signed = values.stored.view(f"i{values.stored.itemsize}")  # in which -0.0 is the smallest number of all
-    return ~values.is_zero() if signed.min() == np.iinfo(signed.dtype).min else None

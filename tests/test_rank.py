@@ -30,15 +30,34 @@ def expected(keys, count):
     return drop
 
 
+def wide(generator, size, dtype):
+    """Floats of all magnitudes: denormal, zero and infinite ones too."""
+    kind = np.dtype(dtype)
+    if kind.kind == "u":
+        return generator.integers(0, np.iinfo(kind).max, size, dtype=kind, endpoint=True)
+    return (
+        generator.integers(0, int(np.array(np.inf, kind).view(f"u{kind.itemsize}")) + 1, size)
+        .astype(f"u{kind.itemsize}")
+        .view(kind)
+    )
+
+
+def tiny(generator, size, dtype):
+    """Numbers around the smallest normal float."""
+    kind = np.dtype(dtype)
+    smallest = np.finfo(kind).smallest_normal if kind.kind == "f" else 1
+    return (generator.random(size) * 2 * smallest).astype(kind)
+
+
 @st.composite
 def arrays(draw):
     dtype = draw(st.sampled_from(["uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]))
     size, seed = draw(st.integers(0, 3000)), draw(st.integers(0, 99999))
     generator = np.random.default_rng(seed)
     few, wave = generator.integers(0, 3, size), 100 * (np.arange(size) % 64 == 0)
-    data = draw(st.sampled_from(["few", "wave", "all", "zero"]))
-    if data == "all" and np.dtype(dtype).kind == "u":
-        return generator.integers(0, np.iinfo(dtype).max, size, dtype=dtype, endpoint=True)
+    data = draw(st.sampled_from(["few", "wave", "all", "zero", "wide", "tiny"]))
+    if data in ("wide", "tiny"):
+        return {"wide": wide, "tiny": tiny}[data](generator, size, dtype)
     return {"few": few, "wave": wave, "all": np.abs(generator.standard_normal(size)), "zero": few * 0}[data].astype(
         dtype
     )
@@ -124,3 +143,16 @@ def test_a_sample_of_runs_brackets_streams_whose_neighbours_are_alike(scale):
     key, below, ties = rank.threshold(stream, 800_000, rank.Sample(sample, keys.size, 100))
     assert (key, below + ties) == (int(np.sort(keys)[799_999].view(np.uint32)), 800_000)
     assert len(passes) == 1
+
+
+def test_what_is_no_number_stays():
+    keys = np.array([1, np.nan, 2, np.inf, 3], np.float32)
+    keep, _ = rank.kept_of(keys, int(np.array(2.5, np.float32).view(np.uint32)), 0)
+    assert keep.tolist() == [False, True, False, True, True]
+
+
+def test_floats_are_cut_where_their_bits_are():
+    keys = np.abs(np.random.default_rng(5).standard_normal(300_000)).astype(np.float32)
+    keys[::7] = np.float32(0.5)
+    for count in (1, 1000, 100_000, 299_999):
+        assert rank.threshold(lambda: (keys,), count) == rank.threshold(lambda: (keys.view(np.uint32),), count)

@@ -5,8 +5,11 @@
 
 Each row is a process of its own on one thread: CPU seconds (user and system, imports included) are the least of the
 repetitions, peak memory (mapped pages included) is the most. `copy` reads and writes the file in blocks of 16 MB,
-measured the same way, and is what the bars for large models are multiples of. --peers is the Python of an environment
-that has polygraphy or onnxsim; they run once, on the models they can open. Exit code 1: a bar was missed.
+measured the same way, and is what the bars for large models are multiples of. Before each row of a large model the
+bench waits until memory that was freed has gone back to the host, if there is one: writing to it costs several times
+more then, and a row that writes late (it reads everything first) would pay for what the others got for nothing.
+--peers is the Python of an environment that has polygraphy or onnxsim; they run once, on the models they can open.
+Exit code 1: a bar was missed.
 
 This file imports nothing but the standard library: a child's peak memory starts at that of its parent.
 """
@@ -20,6 +23,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,6 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 MODELS = ("resnet50", "bert", "external", "single")
 SMALL = ("resnet50", "bert")
+SETTLE = 6.0
+"""Seconds after which a host has taken back what is free (Linux reports it every two)."""
 GLOBAL = ("--pattern", "unstructured", "--sparsity", "0.8", "--allocation", "global")
 NEEDED = ("copy", "onnxsparse prune 2:4")  # the bars and the checks of other rows use what these give
 GB = 1e9
@@ -155,6 +161,8 @@ class Bench:
     def run(self, row: Row) -> None:
         if row.writes:
             remove(row.writes)
+        if row.model not in SMALL:
+            time.sleep(SETTLE)
         result = self.results.setdefault((row.model, row.title), Result(row))
         result.add(*measure(row.command))
         print(f"  {row.model:9} {row.title:30} {result.seconds:8.2f} s {result.error}", file=sys.stderr, flush=True)

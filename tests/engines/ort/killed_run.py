@@ -45,7 +45,10 @@ def run(job: dict[str, Any]):
 
     saves.APART = 0.0  # so short a run would have no checkpoint but the last
     training = Training(steps=STEPS, batch=BATCH, **job.get("training", {}))
-    recipe = Recipe((training, Pruning(**job["pruning"]), KeepBest(checks=3, retries=1)))
+    if "recipe" in job:
+        recipe = Recipe((training, *Recipe.from_yaml(job["recipe"]).modifiers))
+    else:
+        recipe = Recipe((training, Pruning(**job["pruning"]), KeepBest(checks=3, retries=1)))
     data = job.get("data") or str(Path(job["folder"]).parent / "digits.npz")
     return finetune(
         str(ROOT / "models" / "digits_cnn.onnx"),

@@ -30,6 +30,43 @@ pytestmark = [
 SCRIPT = Path(killed_run.__file__)
 LOADER = "killed_run:loader"
 LEVEL = {"pattern": "unstructured", "sparsity": 0.8, "updates": 5}
+BY_EPOCHS = """
+modifiers:
+- !GMPruningModifier
+    start_epoch: 0.5
+    end_epoch: 3.0
+    update_frequency: 0.4
+    init_sparsity: __FROM_PARAM__
+    final_sparsity: 0.8
+    params: ['deep', 'wide.weight']
+- !ACDCPruningModifier
+    start_epoch: 0
+    end_epoch: 4
+    update_frequency: 1
+    compression_sparsity: 0.7
+    params: ['residual', 'head']
+- !ConstantPruningModifier
+    params: __ALL__
+    start_epoch: 3.5
+- !LearningRateModifier
+    start_epoch: 1
+    lr_class: ExponentialLR
+    lr_kwargs: {gamma: 0.5}
+- !TrainableParamsModifier
+    params: ['re:.*bias']
+    trainable: false
+    start_epoch: 1
+    end_epoch: 2.5
+- !SetWeightDecayModifier
+    start_epoch: 2
+    weight_decay: 0.01
+- !DistillationModifier
+    start_epoch: 1.5
+    end_epoch: 3
+- !SparsificationLoggingModifier
+    start_epoch: 0
+    update_frequency: 0.5
+"""
 JOBS = {
     "2:4": {"pruning": {"pattern": "2:4"}},
     "nesterov": {"pruning": LEVEL, "training": {"optimizer": "nesterov", "rate": 1e-3, "clip": 1.0}},
@@ -40,6 +77,7 @@ JOBS = {
         "pruning": {**LEVEL, "sparser": "straight-through"},
         "training": {"optimizer": "ort-adamw", "rate": 1e-3},
     },
+    "by epochs": {"recipe": BY_EPOCHS, "training": {"steps_per_epoch": 6, "optimizer": "sgd", "rate": 1e-3}},
     "attempts": {"pruning": {"pattern": "2:4"}, "training": {"optimizer": "sgd", "rate": 0.3}},
 }
 
@@ -127,6 +165,9 @@ MOMENTS = [
     ("attempts", "step", 32),
     ("built in", "segment", 1),
     ("built in", "update", 17),
+    ("by epochs", "step", 11),
+    ("by epochs", "segment", 1),
+    ("by epochs", "update", 20),
 ]
 
 
@@ -149,8 +190,9 @@ def test_killed_again_and_again(ground: Callable[[str], Ground]) -> None:
     assert here.resumed("often")[0] == here.goal
 
 
-def test_a_finished_run_delivers_the_same_file_at_once(ground: Callable[[str], Ground]) -> None:
-    here = ground("2:4")
+@pytest.mark.parametrize("job", ["2:4", "by epochs"])
+def test_a_finished_run_delivers_the_same_file_at_once(ground: Callable[[str], Ground], job: str) -> None:
+    here = ground(job)
     assert here.resumed("whole")[0] == here.goal
 
 
@@ -197,7 +239,7 @@ def test_killed_from_outside_at_random_moments(ground: Callable[[str], Ground], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", [job for job in JOBS if job != "by epochs"])  # which looks at no samples on the way
 @pytest.mark.parametrize("event", ["step", "update", "probe", "writing", "naming", "cleaning"])
 def test_killed_at_many_events(ground: Callable[[str], Ground], job: str, event: str) -> None:
     here = ground(job)

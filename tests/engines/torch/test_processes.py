@@ -1,0 +1,139 @@
+"""Several processes on parts of each batch come to what one comes to on whole ones; one writes, and one speaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.engines.torch import spread_run
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system that kills")
+
+SCRIPT, ROOT = Path(spread_run.__file__), Path(spread_run.__file__).resolve().parents[3]
+EXACT = [case for case in spread_run.CASES if case not in ("adam", "default", "batch norm")]
+TOLERANCE = 1e-5
+
+
+def launch(*words: str, count: int = 2, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Words for Python, in `count` processes."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    spread = ["-m", "torch.distributed.run", f"--nproc-per-node={count}", f"--master-port={port}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(SCRIPT.parent)])}
+    command = [sys.executable, *(spread if count > 1 else []), *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, cwd=folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process and two came to, in all cases."""
+    made = tmp_path_factory.mktemp("spread")
+    for count in (1, 2):
+        done = launch(str(SCRIPT), str(made), *spread_run.CASES, count=count)
+        assert done.returncode == 0, done.stderr
+    return made
+
+
+def came_to(folder: Path, case: str, count: int, rank: int) -> dict[str, np.ndarray]:
+    with np.load(folder / f"{case.replace(':', '-')}-{count}-{rank}.npz") as found:
+        return dict(found)
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_two_processes_come_to_what_one_comes_to(folder: Path, case: str) -> None:
+    one, two = came_to(folder, case, 1, 0), came_to(folder, case, 2, 0)
+    assert set(one) == set(two)
+    for name, array in one.items():
+        assert np.array_equal(array == 0, two[name] == 0), name
+        assert np.abs(array - two[name]).max() <= TOLERANCE * np.abs(array).max(), name
+
+
+@pytest.mark.parametrize("case", spread_run.CASES)
+def test_all_processes_have_the_same_numbers(folder: Path, case: str) -> None:
+    one, other = came_to(folder, case, 2, 0), came_to(folder, case, 2, 1)
+    for name, array in one.items():
+        assert array.tobytes() == other[name].tobytes(), name
+
+
+@pytest.mark.parametrize("case", spread_run.CASES)
+def test_nothing_leaks_through_a_mask(folder: Path, case: str) -> None:
+    assert [came_to(folder, case, 2, rank)["leaks"] for rank in (0, 1)] == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the run comes to that nobody kills."""
+    made = tmp_path_factory.mktemp("whole")
+    assert launch(str(SCRIPT), "killed", str(made), "regrown", "0", "0").returncode == 0
+    return made
+
+
+@pytest.mark.parametrize("rank", ["0", "1", "all"])
+def test_killed_and_resumed(whole: Path, tmp_path: Path, rank: str) -> None:
+    broken = tmp_path
+    died = launch(str(SCRIPT), "killed", str(broken), "regrown", "15", rank)
+    assert died.returncode != 0
+    assert not list(broken.glob("*.npz"))
+    assert [path for path in (broken / "run").iterdir() if path.name.startswith("step-")]
+    done = launch(str(SCRIPT), "killed", str(broken), "regrown", "0", "0")
+    assert done.returncode == 0, done.stderr
+    for number in (0, 1):
+        with np.load(whole / "killed-0.npz") as one, np.load(broken / f"killed-{number}.npz") as other:
+            assert all(one[name].tobytes() == other[name].tobytes() for name in one.files)
+
+
+def finetune(folder: Path, data: str, *more: str) -> subprocess.CompletedProcess[str]:
+    model = str(ROOT / "models" / "digits_cnn.onnx")
+    words = ["finetune", model, "-o", "sparse.onnx", "--data", data, "--pattern", "2:4", "--steps", "12"]
+    return launch("-m", "onnxsparse", *words, "--engine", "torch", *more, folder=folder)
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stderr.splitlines() if line.startswith("onnxsparse:")]
+
+
+def test_one_writes_and_speaks(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=spread_run.digits()["x"])
+    done = finetune(tmp_path, "x.npz", "--json", "report.json", "--checkpoint", "run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("sparse.onnx") == 1
+    written = {"sparse.onnx", "sparse.recipe.yaml", "sparse.history.json", "sparse.history.csv", "report.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {*written, "x.npz", "run"}
+    again = finetune(tmp_path, "x.npz")
+    assert again.returncode != 0
+    assert len(said(again)) == 1
+    assert "exists" in said(again)[0]
+
+
+def test_what_goes_wrong_in_one_process_ends_all_with_one_message(tmp_path: Path) -> None:
+    done = finetune(tmp_path, "spread_run:uneven", "--batch-size", "16")
+    assert done.returncode != 0
+    assert len(said(done)) == 1, done.stderr
+    assert "this disk is broken" in said(done)[0]
+    assert not (tmp_path / "sparse.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--engine", "ort"], "take --engine torch"),
+        (["--batch-size", "9"], "make it a multiple"),
+        (["--regrow", "x"], "regrow"),
+    ],
+)
+def test_what_cannot_be_shared_is_said_once(tmp_path: Path, more: list[str], says: str) -> None:
+    np.savez(tmp_path / "x.npz", x=spread_run.digits()["x"])
+    done = finetune(tmp_path, "x.npz", *more)
+    assert done.returncode != 0
+    assert len(said(done)) == 1, done.stderr
+    assert says in said(done)[0]

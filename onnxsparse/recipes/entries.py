@@ -25,6 +25,7 @@ from onnxsparse.recipes.variables import Scope
 
 SUFFIX = "Modifier"
 PASSED_OVER = "log_types"
+TAG = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 NEWER = {
     "start": "start_epoch",
     "end": "end_epoch",
@@ -43,7 +44,7 @@ def modifier_of(entry: Entry, scope: Scope, strict: bool) -> Modifier:
     forms = _forms(entry.tag, entry.newer)
     if not forms:
         hint = nearest(entry.tag, _tags()) or " (`onnxsparse list modifiers` shows all that are known)"
-        if strict:
+        if strict or TAG.fullmatch(entry.tag) is None:
             raise WrongError(entry.line, f"unknown modifier !{entry.tag:.60}{hint}")
         written = {option.name: scope.filled(option.value).plain() for option in entry.options}
         return UnknownModifier.of(entry.tag, written)

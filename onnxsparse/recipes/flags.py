@@ -62,8 +62,9 @@ DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
 def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     """The recipe that flags ask for, or the one that is given, with the default of whatever it does not mention."""
     given = {name: value for name, value in flags.items() if value is not None and value != [] and value != ()}
+    recipe = None if recipe is None else recipe.driven()
     if recipe is not None and any(isinstance(one, Scheduled) for one in recipe.modifiers):
-        return _framed(given, recipe.driven())
+        return _framed(given, recipe)
     if recipe is not None:
         _refuse(given)
         return recipe.whole(DEFAULTS)

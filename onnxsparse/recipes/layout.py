@@ -76,15 +76,7 @@ def _holds(name: str, value: Node) -> bool:
 
 
 def _keys(mapping: Node) -> dict[str, Node]:
-    found: dict[str, Node] = {}
-    for key, value in mapping.pairs:
-        name = key.text
-        if name is None:
-            raise WrongError(key.line, "a key is a single word here")
-        if name in found:
-            raise WrongError(key.line, f"`{name:.60}` is there twice")
-        found[name] = value
-    return found
+    return {str(key.text): value for key, value in mapping.pairs}
 
 
 def _staged(root: Node, keys: dict[str, Node]) -> Layout:
@@ -101,6 +93,8 @@ def _staged(root: Node, keys: dict[str, Node]) -> Layout:
         hint = f"{word!r:.60}: did you mean {MODIFIERS}?" if word else f"such a list has `{MODIFIERS}` in its name"
         raise WrongError(_first_entry(variables) or root.line, f"no modifiers are found; {hint}")
     _demand_none(variables)
+    for name in stages.keys() & {"", STAGES}:
+        raise WrongError(stages[name].line, f"a stage cannot be called {name!r}")
     return Layout([_section(name, _keys(value)) for name, value in stages.items()], variables, True)
 
 
@@ -162,10 +156,8 @@ def _options(node: Node, called: str) -> list[Option]:
         raise WrongError(node.line, f"under {called} come options, such as `start_epoch: 1`")
     found = []
     for key, value in node.value:
-        if key.text is None:
-            raise WrongError(key.line, "the name of an option is a single word here")
         inner = next((one for one in value.every() if one.tag), None)
         if inner is not None:
             raise WrongError(inner.line, f"a value has no tag such as !{inner.tag:.60}")
-        found.append(Option(key.text, value, key.line))
+        found.append(Option(str(key.text), value, key.line))
     return found

@@ -173,7 +173,7 @@ class _Builder:
         node, anchor = self._open.pop()
         if node.is_mapping:
             flat: list[Node] = node.value  # type: ignore[assignment]
-            node.value = _merged(Pairs(zip(flat[::2], flat[1::2])))
+            node.value = _merged(_keyed(flat[::2], flat[1::2]))
         inner = [*node.items, *(one for pair in node.pairs for one in pair)]
         node.depth = 1 + max((one.depth for one in inner), default=0)
         node.size = 1 + sum(one.size for one in inner)
@@ -193,6 +193,18 @@ class _Builder:
             self._root = node
             return
         self._open[-1][0].value.append(node)  # type: ignore[union-attr, arg-type]
+
+
+def _keyed(keys: list[Node], values: list[Node]) -> Pairs:
+    """Keys are single words, each there once."""
+    seen: set[str] = set()
+    for key in keys:
+        if key.text is None:
+            raise WrongError(key.line, "a key is a single word here")
+        if key.text in seen and key.text != MERGE:
+            raise WrongError(key.line, f"`{key.text:.60}` is there twice")
+        seen.add(key.text)
+    return Pairs(zip(keys, values))
 
 
 def _tag(event: Any, line: int) -> str:

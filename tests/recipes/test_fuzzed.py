@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+import runpy
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.recipes import Recipe
+from onnxsparse.recipes import Recipe, nodes
 from tests.recipes.sparseml import LONG, NEWER, PAGE, SAMPLE, STAGED
 
 TEXTS = {"sample": SAMPLE, "page": PAGE, "long": LONG, "staged": STAGED, "newer": NEWER}
@@ -64,6 +67,24 @@ def test_nor_does_any_text(text: str) -> None:
     check(text)
 
 
+@pytest.mark.parametrize("name", TEXTS)
+def test_without_the_fast_parser_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Recipe.load(TEXTS[name])
+    monkeypatch.setattr(nodes, "PARSER", yaml.SafeLoader)
+    assert Recipe.load(TEXTS[name]) == made
+    for wrong in (
+        "a: [\n",
+        "a: {b: c\n",
+        "\tmodifiers: []\n",
+        "a: b: c\n",
+        "'\n",
+        "---\n---\n",
+        "x: *y\n",
+        "[" * 99 + "\n",
+    ):
+        assert not check(wrong)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_lines_in_any_order(seed: int) -> None:
     """Lines that are moved, doubled, taken out and indented: most are errors, some are other recipes."""
@@ -77,3 +98,11 @@ def test_lines_in_any_order(seed: int) -> None:
             lines.insert(to, line.replace(*draw.choice([("0", "1"), (":", ""), ("e", "E"), ("1", ""), ("", "")])))
         valid += check("\n".join(lines))
     assert 0 < valid < 60
+
+
+def test_a_recipe_of_a_thousand_lines_is_read_at_once(repository: Path) -> None:
+    tool = runpy.run_path(str(repository / "tools" / "bench_recipes.py"))
+    text = tool["thousand"]()
+    assert text.count("\n") >= 1000
+    assert check(text)
+    assert min(tool["seconds"](text) for _ in range(3)) <= 0.2

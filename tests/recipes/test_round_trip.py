@@ -102,7 +102,7 @@ def scheduled(draw: Any, cls: Any = None) -> Modifier:
 UNKNOWN = st.builds(UnknownModifier.of, st.text(string.ascii_letters, min_size=30, max_size=30), NOT_ANYTHING)
 LISTS = st.lists(scheduled() | st.builds(Pruning, NAMES) | st.builds(Training, seed=st.integers(0, 9)), max_size=5)
 METADATA = st.none() | st.dictionaries(NAMES, ANYTHING, max_size=3)
-STAGES = st.builds(Stage, NAMES.filter(lambda name: name not in ("stages", "__metadata__")), LISTS.map(tuple))
+STAGES = st.builds(Stage, NAMES.filter(lambda name: name not in ("", "stages", "__metadata__")), LISTS.map(tuple))
 
 
 def comes_back(recipe: Recipe, strict: bool = True) -> None:

@@ -114,7 +114,7 @@ def test_the_profiles_of_ampere_are_those_of_the_code() -> None:
 
 
 def test_every_word_of_allow_and_every_mask_form_is_documented() -> None:
-    for word in ("embedding", "tied-embedding", "stem", "depthwise", "small", "basis"):
+    for word in ("embedding", "tied-embedding", "stem", "depthwise", "small", "basis", "output"):
         assert f"`{word}`" in text_of(README)
         assert f"`{word}`" in text_of(COMMAND_PAGE)
     for form in ("mul", "bool", "uint8", "where"):

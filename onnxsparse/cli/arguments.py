@@ -68,7 +68,7 @@ def add_names(parser: ArgumentParser) -> None:
         "--include", help="only these: tensor or layer names, globs, re:PATTERN, operator kinds", **_plain(names)
     )
     group.add_argument("--exclude", help="all but these", **_plain(names))
-    allow = "prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis"
+    allow = "prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output"
     group.add_argument("--allow", metavar="WORD,...", nargs="+", action="extend", default=[], help=allow)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from onnxsparse.allocations.allocation import Shares
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.passes.heads import heads_of
 from onnxsparse.passes.layers import layers_of
 from onnxsparse.passes.matrices import Candidate, Matrix
 from onnxsparse.passes.names import Named
@@ -119,9 +120,22 @@ def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
     known = recorded(model)
     # A weight that was pruned before is no fixed mathematics, whatever its few numbers look like now.
     rule = replace(rule, trained=frozenset(known.pruned)) if known else rule
+    rule = replace(rule, heads=_heads(model, names, rule))
     chosen = rule.names.choose([named(weight, names[id(weight)]) for weight in model.weights])
     rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule, masked) for weight in model.weights]
     return Plan(tuple(_alike(_allocated(model, _agreed(rows), rule))), rule)
+
+
+def _heads(model: Model, names: dict[int, str], rule: Rule) -> frozenset[str]:
+    """The names of the output layers, where a pattern could silence an output."""
+
+    def fixed(weight: Weight) -> bool:
+        name = names[id(weight)]
+        return name not in rule.trained and "basis" in words_of(Matrix(name, weight, weight.uses[0]), None)
+
+    if rule.pattern is None or rule.pattern.name != "filter" or "output" in rule.allow:
+        return frozenset()
+    return frozenset(names[found] for found in heads_of(model, fixed))
 
 
 def _agreed(rows: list[PlanRow]) -> list[PlanRow]:
@@ -187,6 +201,8 @@ def way_out(refusal: str) -> str:
 
 def _held_back(matrix: Matrix, rule: Rule) -> Reason | None:
     found = words_of(matrix, rule.pattern)
+    if matrix.name in rule.heads:
+        found["output"] = "an output layer: a filter less is an output that says nothing"
     if matrix.name in rule.trained:
         found.pop("basis", None)
     blocking = {word: seen for word, seen in found.items() if word not in rule.allow}

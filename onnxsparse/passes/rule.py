@@ -21,6 +21,7 @@ WORDS = {
     "depthwise": "depthwise convolutions under N:M",
     "small": "weights of fewer than 256 elements",
     "basis": "recognisably fixed filterbanks and interpolation matrices",
+    "output": "output layers under filter",
 }
 
 
@@ -36,6 +37,7 @@ class Rule:
     names: NameFilter = field(default_factory=NameFilter)
     allow: frozenset[str] = frozenset()
     trained: frozenset[str] = frozenset()  # weights known not to be fixed mathematics
+    heads: frozenset[str] = frozenset()  # output layers, where the pattern could silence an output
 
     @classmethod
     def make(

@@ -14,7 +14,7 @@ from .case import Array, Expected
 from .files import find
 from .oracles import groups, indices, keep_n_of_m, scores_of
 
-EVERYTHING = ["embedding", "stem", "depthwise", "small", "basis", "tied-embedding"]
+EVERYTHING = ["embedding", "stem", "depthwise", "small", "basis", "tied-embedding", "output"]
 
 # What the text of a reason must speak of. An empty pattern asks only that there is a text.
 REASONS = {

@@ -31,6 +31,7 @@ COMMANDS = {
     "fold": "fold every mask into its weight and remove the nodes",
     "verify": "prove that the zeros fit a pattern, a device or a plan",
     "finetune": "prune, and train what is left on data, with or without labels",
+    "recipe": "check a recipe, or show what it does when",
     "compare": "run a dense and a sparse model and measure how far the outputs are",
     "list": "show every plug-in of every kind with its options",
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from onnxsparse.errors import OptionError, OutputError
 
+TAKEN = ("model", "output", "plan", "masks", "dense", "sparse", "data", "recipe")
 RULE = ("pattern", "target", "sparsity", "score", "allocation", "include", "exclude", "allow", "seed")
 TARGETS = "a device: ampere or ampere:PROFILE; amba or amba:CHIP"
 
@@ -103,7 +104,7 @@ def check_report_target(arguments: Namespace) -> None:
             f"--json {target}: "
             + ("is a folder; name a file" if os.path.isdir(target) else "its folder does not exist")
         )
-    taken = [getattr(arguments, name, None) for name in ("model", "output", "plan", "masks", "dense", "sparse", "data")]
+    taken = [getattr(arguments, name, None) for name in TAKEN]
     if os.path.realpath(target) in {os.path.realpath(path) for path in taken if path}:
         raise OutputError(f"--json {target} is another file of this command; choose another name")
     if os.path.exists(target) and not _is_report(target):

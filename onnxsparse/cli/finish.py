@@ -20,18 +20,18 @@ def finish(report: Report, arguments: Namespace) -> int:
     """Show and save the report; return 0 when it holds, else 1."""
     target = getattr(arguments, "json", None)
     if target == "-":
-        _as_far_as_read(lambda: print(to_json(report), end="", flush=True))  # noqa: T201 - this is the output
+        as_far_as_read(lambda: print(to_json(report), end="", flush=True))  # noqa: T201 - this is the output
     else:
         from onnxsparse.report.terminal import show
 
-        _as_far_as_read(lambda: show(report, arguments.verbose - arguments.quiet))
+        as_far_as_read(lambda: show(report, arguments.verbose - arguments.quiet))
     if target and target != "-":
         check_report_target(arguments)  # again: the command may have written a file of that name
         write_text(target, to_json(report), overwrite=True)
     return 0 if report.ok else 1
 
 
-def _as_far_as_read(write: Callable[[], None]) -> None:
+def as_far_as_read(write: Callable[[], None]) -> None:
     """A reader that has seen enough (`| head`) changes nothing about the verdict."""
     try:
         write()

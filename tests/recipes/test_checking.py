@@ -1,0 +1,200 @@
+"""What `recipe check` finds, what `recipe show` tells, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxsparse.cli import main
+from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.checking import check
+from onnxsparse.recipes.outline import ROWS, outline, table
+from tests.recipes.sparseml import LONG, SAMPLE, STAGED
+
+GMP = {"start_epoch": 0, "end_epoch": 4, "update_frequency": 0.5, "init_sparsity": 0.05, "final_sparsity": 0.8}
+LR = {"start_epoch": 0, "end_epoch": 5, "lr_func": "linear", "init_lr": 0.1, "final_lr": 0}
+
+
+def recipe(*entries: tuple[str, dict[str, Any]], strict: bool = True) -> Recipe:
+    lines = [f"- !{tag} {json.dumps(options)}" for tag, options in entries]
+    return Recipe.load("modifiers:\n" + "\n".join(lines), strict=strict)
+
+
+def gmp(**changes: Any) -> tuple[str, dict[str, Any]]:
+    return "GMPruningModifier", {**GMP, "params": "__ALL_PRUNABLE__", **changes}
+
+
+def lr(**changes: Any) -> tuple[str, dict[str, Any]]:
+    return "LearningRateFunctionModifier", {**LR, **changes}
+
+
+RANGE = ("EpochRangeModifier", {"start_epoch": 0, "end_epoch": 6})
+KEEP = ("ConstantPruningModifier", {"params": "__ALL_PRUNABLE__"})
+PHASES = {"start_epoch": 0, "end_epoch": 4, "update_frequency": 2, "compression_sparsity": 0.8, "params": []}
+QUANTIZED = ("QuantizationModifier", {"start_epoch": 4})
+SET = ("SetLearningRateModifier", {"start_epoch": 2, "learning_rate": 0.5})
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [[gmp(), lr(), RANGE], [gmp(leave_enabled=False), KEEP], [lr(end_epoch=3), lr(start_epoch=3)], [gmp(), SET]],
+)
+def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
+    assert check(recipe(*entries), steps_per_epoch=10, optimizer="sgd") == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "around", "says"),
+    [
+        ([gmp(final_sparsity=0.3)], {}, "warning: !GMPruningModifier: it ends at 0.3, and below 0.4"),
+        ([gmp(final_sparsity={0.3: ["a"], 0.9: ["b"]}, params=[])], {}, "it ends at 0.3"),
+        ([gmp(init_sparsity=0.9)], {}, "it begins at 0.9 and ends at 0.8: zeros come back"),
+        ([gmp(end_epoch=-1), RANGE], {}, "with end_epoch -1 it never comes to its final_sparsity"),
+        ([gmp(leave_enabled=False), RANGE], {}, "its masks are let go at 4"),
+        ([lr()], {"optimizer": "adam"}, "!LearningRateFunctionModifier: adam finds its own steps"),
+        ([SET], {"optimizer": "adamw:beta1=0.9"}, "!SetLearningRateModifier: adamw:beta1=0.9 finds its own"),
+        ([lr(), ("training", {"optimizer": "adamw"})], {}, "adamw finds its own steps"),
+        ([lr(), lr(start_epoch=4, end_epoch=8)], {}, "it moves the learning rate at epoch 4, as !Learn"),
+        ([lr(), SET], {}, "it moves the learning rate at epoch 2"),
+        ([SET, SET], {}, "it moves the learning rate at epoch 2, as !SetLearningRateModifier does"),
+        ([gmp(update_frequency=0.01)], {"steps_per_epoch": 10}, "0.01 is less than a step of 10 per epoch"),
+        ([gmp(update_frequency=0.3)], {"steps_per_epoch": 4}, "0.3 is 1.2 steps: it acts every 0.5 epochs"),
+        ([gmp(update_frequency=0.3)], {"data_size": 140}, "0.3 is 1.2 steps"),
+        ([gmp(update_frequency=0.3)], {"data_size": 40, "batch_size": 10}, "0.3 is 1.2 steps"),
+        ([gmp(end_epoch=3.3)], {"steps_per_epoch": 4}, "end_epoch 3.3 lies between two of 4 steps per epoch"),
+        ([gmp(update_frequency=5)], {}, "the next update after the first comes at its end"),
+        ([QUANTIZED, gmp()], {}, "refused: !QuantizationModifier: nothing runs it yet"),
+        (
+            [QUANTIZED, gmp(leave_enabled=False)],
+            {},
+            "!QuantizationModifier: the zeros are lost while it trains: add !ConstantPruningModifier",
+        ),
+        ([gmp(), gmp(start_epoch=2, end_epoch=6)], {}, "it prunes what !GMPruningModifier prunes at the same time"),
+        ([gmp(), ("EpochRangeModifier", {"start_epoch": 0, "end_epoch": 3})], {}, "make the run last 4 epochs"),
+        ([gmp(), ("training", {"epochs": 2})], {}, "!training: it lasts 2 epochs, and modifiers go on to 4"),
+        ([KEEP], {}, "warning: nothing says how long the run is"),
+        ([gmp(), ("pruning", {"sparsity": 0.5})], {}, "wrong: !pruning: it goes by shares of the run"),
+        ([("ACDCPruningModifier", PHASES)], {}, "no more than two phases"),
+    ],
+)  # fmt: skip
+def test_what_is_found(entries: list[Any], around: dict[str, Any], says: str) -> None:
+    found = [str(one) for one in check(recipe(*entries), **around)]
+    assert any(says in one for one in found), found
+
+
+def test_groups_that_are_apart_may_move_at_once() -> None:
+    assert check(recipe(lr(param_groups=[0]), lr(param_groups=[1]))) == []
+
+
+def test_names_are_looked_for_in_a_model(digits_cnn: Path) -> None:
+    found = check(recipe(gmp(params=["nope.weight"])), model=str(digits_cnn))
+    assert [one.level for one in found] == ["wrong"]
+    assert "'nope.weight' is no parameter or layer" in found[0].text
+    assert check(recipe(gmp()), model=str(digits_cnn)) == []
+
+
+def test_what_is_worse_comes_first(digits_cnn: Path) -> None:
+    found = check(recipe(QUANTIZED, gmp(params=["nope"], final_sparsity=0.3)), model=str(digits_cnn))
+    assert [one.level for one in found] == ["wrong", "refused", "warning"]
+
+
+def test_quantization_of_a_sparse_model(digits_cnn: Path, tmp_path: Path) -> None:
+    sparse = str(tmp_path / "sparse.onnx")
+    assert main(["prune", str(digits_cnn), "-o", sparse, "--pattern", "2:4", "-q"]) == 0
+    quantized = ("QuantizationModifier", {"start_epoch": 0})
+    says = [one.text for one in check(recipe(quantized, RANGE), model=sparse)]
+    assert any("the model is sparse, and its zeros are lost" in one for one in says)
+    assert len(check(recipe(quantized, RANGE), model=str(digits_cnn))) == 1
+    assert len(check(recipe(quantized, RANGE, KEEP), model=sparse)) == 1
+
+
+# -- what happens when
+
+
+CUBIC = [0.05, 0.416, 0.638, 0.752, 0.794, 0.8]
+
+
+def test_levels_and_rates_by_epoch() -> None:
+    rows = outline(recipe(gmp(end_epoch=5, update_frequency=1), lr(), RANGE))
+    assert [row.epoch for row in rows] == [0, 1, 2, 3, 4, 5, 6]
+    assert [row.sparsity[0] for row in rows] == pytest.approx([*CUBIC, 0.8], abs=5e-5)
+    assert [row.rates[0] for row in rows[:5]] == pytest.approx([0.1, 0.08, 0.06, 0.04, 0.02])
+    assert rows[0].begins == ("GMPruningModifier", "LearningRateFunctionModifier", "EpochRangeModifier")
+    assert rows[5].ends == ("GMPruningModifier", "LearningRateFunctionModifier")
+
+
+def test_phases() -> None:
+    rows = outline(recipe(("ACDCPruningModifier", {**PHASES, "end_epoch": 8})))
+    assert [row.sparsity[0] for row in rows] == [0, 0, 0.8, 0.8, 0, 0, 0.8, 0.8, 0.8]
+
+
+def test_many_epochs_are_told_in_a_page() -> None:
+    rows = outline(recipe(("EpochRangeModifier", {"start_epoch": 0, "end_epoch": 1000}), SET))
+    assert len(rows) <= ROWS + 3
+    assert rows[-1].epoch == 1000
+    assert table(rows).splitlines()[0].split() == ["epoch", "sparsity", "learning", "rate"]
+    assert [row for row in rows if row.begins][1].rates == (0.5,)
+
+
+def test_nothing_to_tell() -> None:
+    assert len(outline(Recipe())) == 1
+
+
+# -- the command
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    def write(text: str, name: str = "r.yaml") -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_exit_codes(file: Any, capsys: Any) -> None:
+    assert main(["recipe", "check", file(SAMPLE)]) == 0
+    assert "3 modifiers, 70 epochs: nothing is found" in capsys.readouterr().out
+    assert main(["recipe", "check", file(SAMPLE), "--optimizer", "adam"]) == 1
+    assert "1 finding\n" in capsys.readouterr().out
+    assert main(["recipe", "check", file(SAMPLE), "-q"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["recipe", "check", file(SAMPLE.replace("!GMP", "!GMMP"))]) == 2
+    assert "line 15: unknown modifier !GMMPruningModifier (did you mean GMPruning" in capsys.readouterr().err
+    assert main(["recipe", "check", file(SAMPLE.replace("!GMP", "!GMMP")), "--keep-unknown"]) == 1
+    assert "refused: !GMMPruningModifier: nothing runs it yet: no modifier of that name" in capsys.readouterr().out
+    assert main(["recipe", "check", file(SAMPLE), "--steps-per-epoch", "0"]) == 2
+    assert main(["recipe", "chek", file(SAMPLE)]) == 2
+
+
+def test_show_prints_what_reads_back(file: Any, capsys: Any) -> None:
+    path = file(STAGED)
+    assert main(["recipe", "show", path, "--variables", "sparsity=0.9", "--data-size", "320"]) == 0
+    shown = capsys.readouterr().out
+    text = shown[: shown.index("\nepoch ")]
+    assert Recipe.load(text) == Recipe.load(path, variables={"sparsity": 0.9})
+    assert "    6    0.9000" in shown
+
+
+def test_reports_as_json(file: Any, capsys: Any, tmp_path: Path) -> None:
+    assert main(["recipe", "check", file(LONG, "r.md"), "--json", "-"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["tool"], report["command"], report["ok"]) == ("onnxsparse", "recipe check", False)
+    assert {one["level"] for one in report["findings"]} == {"refused"}
+    assert report["max_epochs"] == 52
+    assert Recipe.load(report["recipe"]) == Recipe.load(LONG)
+    target = tmp_path / "show.json"
+    for _ in range(2):
+        assert main(["recipe", "show", file(SAMPLE), "--json", str(target), "-q"]) == 0
+    report = json.loads(target.read_text(encoding="utf-8"))
+    assert report["epochs"][0] == {
+        "epoch": 0,
+        "sparsity": [0.05],
+        "rates": [0.005],
+        "begins": ["GMPruningModifier", "EpochRangeModifier", "LearningRateModifier"],
+        "ends": [],
+    }
+    assert main(["recipe", "show", file(SAMPLE), "--json", file(SAMPLE)]) == 2

@@ -24,6 +24,7 @@ from onnxsparse.graph.flow import Flow
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
 from onnxsparse.graph.storage import DataFolder, Span, StoredTensor
 from onnxsparse.graph.stores import Stores
+from onnxsparse.graph.unfinished import finish
 from onnxsparse.graph.weights import Weight
 from onnxsparse.graph.wire import Hole, Piece, Tokens, Window, condense, encode, expand
 
@@ -65,6 +66,7 @@ class Model:
         if not isinstance(source, (str, os.PathLike)):
             raise OptionError(f"a model is a path or a ModelProto, not {source!r:.60}")
         path = os.fspath(source)
+        finish(path)
         tokens = Tokens()
         return cls(_checked(_parse(path, tokens), path), path, tokens, folder)
 

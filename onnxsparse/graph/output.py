@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import stat
 from collections.abc import Callable, Iterator
@@ -14,7 +13,9 @@ from typing import IO
 import numpy as np
 
 from onnxsparse.errors import OutputError
+from onnxsparse.graph import unfinished
 from onnxsparse.graph.storage import Array
+from onnxsparse.graph.unfinished import Move
 
 BLOCK = 1 << 23
 PIECE = 1 << 18
@@ -23,6 +24,7 @@ PIECE = 1 << 18
 
 def check_target(path: str, overwrite: bool) -> None:
     """Say before the work starts what would stop the file from being written."""
+    unfinished.finish(path)
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.basename(path) or os.path.isdir(path):
         raise OutputError(f"{path} is a folder; name the file to write")
@@ -43,6 +45,7 @@ class Staged:
         self._overwrite = overwrite
         self._pending: list[tuple[str, str]] = []
         self._folders: list[str] = []
+        self._held: list[int] = []
 
     def __enter__(self) -> Staged:
         return self
@@ -53,6 +56,8 @@ class Staged:
         for temporary, _ in self._pending:
             if os.path.exists(temporary):
                 os.unlink(temporary)
+        for handle in self._held:
+            os.close(handle)
         for folder in reversed(self._folders if error else []):
             with suppress(OSError):
                 os.rmdir(folder)
@@ -73,9 +78,8 @@ class Staged:
     @contextmanager
     def create(self, target: str) -> Iterator[IO[bytes]]:
         real = os.path.realpath(target)
-        temporary = os.path.join(os.path.dirname(real), f".onnxsparse-{secrets.token_hex(6)}.part")
-        self._pending.append((temporary, real))
-        with open(temporary, "xb", buffering=0) as file:
+        with unfinished.part_of(real, self._held) as (temporary, file):
+            self._pending.append((temporary, real))
             if os.path.exists(real):
                 os.chmod(temporary, stat.S_IMODE(os.stat(real).st_mode))
             yield file
@@ -88,11 +92,12 @@ class Staged:
     def commit(self) -> None:
         """Give all files their names; when one cannot have it, those that had theirs already lose it again."""
         done: list[tuple[str, str | None]] = []
-        with _undisturbed():
+        moves = [Move(temporary, real, unfinished.spare_of(real)) for temporary, real in self._pending]
+        with _undisturbed(), unfinished.journal(moves, self._overwrite):
             try:
-                for temporary, real in self._pending:
-                    done.append((real, _kept(real) if len(self._pending) > 1 else None))
-                    self._rename(temporary, real)
+                for move in moves:
+                    done.append((move.real, _kept(move) if len(moves) > 1 else None))
+                    self._rename(move.temporary, move.real)
             except OSError:
                 _undo(done[:-1] if len(done) else [])
                 _forget(done[-1:])
@@ -114,14 +119,12 @@ class Staged:
         os.unlink(temporary)
 
 
-def _kept(real: str) -> str | None:
+def _kept(move: Move) -> str | None:
     """A second name for the file that is about to be replaced."""
-    if not os.path.exists(real):
-        return None
-    spare = os.path.join(os.path.dirname(real), f".onnxsparse-{secrets.token_hex(6)}.old")
-    with suppress(OSError):
-        os.link(real, spare)
-        return spare
+    if os.path.exists(move.real):
+        with suppress(OSError):
+            os.link(move.real, move.spare)
+            return move.spare
     return None
 
 

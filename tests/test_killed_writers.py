@@ -1,0 +1,167 @@
+"""A process that is killed while it gives several files their names: the next one puts it right."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxsparse as osp
+from onnxsparse.graph import unfinished
+from onnxsparse.graph.output import Staged
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed")
+
+KILLED = """
+import os, signal, sys
+import onnxsparse as osp
+
+calls = [int(sys.argv[1])]
+
+def counted(real):
+    def call(*given, **named):
+        if calls[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls[0] -= 1
+        return real(*given, **named)
+    return call
+
+from onnxsparse.graph import output, unfinished
+commit = output.Staged.commit
+
+def killing(self):
+    for name in ("replace", "link", "unlink"):
+        setattr(os, name, counted(getattr(os, name)))
+    commit(self)
+
+output.Staged.commit = killing
+osp.prune(sys.argv[2], output=sys.argv[3], pattern="2:4", overwrite=sys.argv[4] == "yes")
+"""
+
+
+def external(path: Path, seed: int, shape=(64, 32)) -> Path:
+    weight = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, shape[0]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, shape[1]])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    onnx.save(
+        helper.make_model(graph), str(path), save_as_external_data=True, location=path.name + ".data", size_threshold=0
+    )
+    return path
+
+
+def killed(at: int, source: Path, target: Path, overwrite: bool, repository: Path) -> bool:
+    command = [sys.executable, "-c", KILLED, str(at), str(source), str(target), "yes" if overwrite else "no"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(repository)})
+    assert done.returncode in (0, -9), done.stderr
+    return done.returncode == -9
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("case", ["in place", "over another", "new"])
+def test_killed_at_any_moment_all_files_are_of_one_model(case: str, tmp_path: Path, repository: Path) -> None:
+    at, alive = 0, True
+    while alive:
+        folder = tmp_path / f"{case}-{at}"
+        folder.mkdir()
+        source = external(folder / "m.onnx", 1)
+        target = source if case == "in place" else folder / "out.onnx"
+        if case == "over another":
+            external(target, 2, (64, 64))
+        before = state(folder)
+        alive = killed(at, source, target, case != "new", repository)
+        if target.exists() or list(folder.glob("*.journal")):
+            report = osp.inspect(target).report
+        after = {name: data for name, data in state(folder).items() if not name.startswith(".")}
+        if before != after:
+            assert osp.verify(target).report.ok
+            assert report.row("w").zeros == 64 * 32 // 2
+            assert not list(folder.glob(".onnxsparse-*")), case
+        at += 1
+    assert at > 4
+
+
+def test_leftovers_go_with_the_next_run_to_the_same_place(tmp_path: Path, repository: Path) -> None:
+    source, target = external(tmp_path / "m.onnx", 1), tmp_path / "out.onnx"
+    assert killed(0, source, target, False, repository)
+    stranger = tmp_path / ".onnxsparse-00000000-000000000000.part"
+    stranger.write_bytes(b"of another target")
+    assert len(list(tmp_path.glob(".onnxsparse-*.part"))) == 3
+    osp.prune(source, output=target, pattern="2:4", overwrite=True)
+    assert list(tmp_path.glob(".onnxsparse-*")) == [stranger]
+
+
+def test_what_a_living_writer_writes_is_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "out.onnx"
+    with Staged() as first, first.create(str(target)) as file:
+        file.write(b"first")
+        file.close()
+        with Staged() as second:
+            with second.create(str(target)) as other:
+                other.write(b"second")
+            second.commit()
+        first.commit()
+    assert target.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["out.onnx"]
+
+
+def test_a_living_writer_is_waited_for(tmp_path: Path) -> None:
+    source = external(tmp_path / "m.onnx", 1)
+    real = os.path.realpath(source)
+    began, done = threading.Event(), []
+
+    def write() -> None:
+        with unfinished.journal([unfinished.Move(real + ".none", real), unfinished.Move(real + ".none", real)], True):
+            began.set()
+            threading.Event().wait(0.3)
+            done.append(True)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    began.wait()
+    osp.inspect(source)
+    assert done
+    thread.join()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"overwrite": true, "files": [["../a.part", "m.onnx", ""]]}'])
+def test_a_journal_that_is_none_of_ours_moves_nothing(content: str, tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    source = external(inner / "m.onnx", 1)
+    (tmp_path / "a.part").write_bytes(b"not a model")
+    journal = inner / f".onnxsparse-{unfinished.mark_of(str(source))}.journal"
+    journal.write_text(content)
+    osp.inspect(source)
+    assert (tmp_path / "a.part").exists()
+    assert not journal.exists()
+
+
+def test_a_journal_moves_nothing_out_of_its_folder(tmp_path: Path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    source = external(inner / "m.onnx", 1)
+    part = inner / ".onnxsparse-00000000-000000000000.part"
+    part.write_bytes(b"bad")
+    journal = inner / f".onnxsparse-{unfinished.mark_of(str(source))}.journal"
+    for real, spare in (("../victim", ""), ("m.onnx", "../victim"), ("/victim", "")):
+        (tmp_path / "victim").write_text("kept")
+        journal.write_text(json.dumps({"overwrite": True, "files": [[part.name, real, spare]]}))
+        osp.inspect(source)
+        assert (tmp_path / "victim").read_text() == "kept"
+        assert part.exists()

@@ -32,8 +32,9 @@ class Alternating(Gradual):
         self._reset = reset_momentum
 
     def is_dense(self, epoch: float) -> bool:
-        phase = math.floor((epoch - self.span.start) / self.span.frequency)
-        return phase % 2 == 0 and epoch < self.span.end - self.span.frequency
+        if epoch >= self.span.end - self.span.frequency:
+            return False
+        return math.floor((epoch - self.span.start) / self.span.frequency) % 2 == 0
 
     def update(self, host: Host, epoch: float) -> None:
         if not self.is_dense(epoch):

@@ -2,7 +2,8 @@
 
 1. What the module computes with is `where(keep, weight, +0.0)`, so masked places get no gradient.
 2. The mask is a plain attribute: wrappers for several devices send buffers around, and state dicts do not hold it.
-3. The Parameter object stays the same throughout, so an optimizer that holds it goes on with it.
+3. The Parameter object stays the same throughout, so an optimizer that holds it goes on with it, and so does a wrapper
+   for several processes that waits for its gradient.
 4. Taking off is our own: torch's takes the property from the class, which deep copies of the module share.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -50,17 +52,38 @@ def put_on(owner: Any, name: str, keep: Any) -> None:
     masks = [one for _, one in held(owner)]
     order = masks[0].order if masks else tuple(owner._parameters)
     parametrize = importlib.import_module("torch.nn.utils.parametrize")
-    parametrize.register_parametrization(owner, name, mask_class()(keep, order), unsafe=True)
+    with _left_alone(parametrize):
+        parametrize.register_parametrization(owner, name, mask_class()(keep, order), unsafe=True)
     if isinstance(owner, torch().fx.GraphModule):
         type(owner).__deepcopy__ = _copied
     if hasattr(owner, _FLAT) and not masks:
         owner._onnxsparse_hook = owner.register_forward_hook(_take_back, always_call=True)
 
 
+@contextmanager
+def _left_alone(parametrize: Any) -> Iterator[None]:
+    """Registering sets a parameter to itself, and so cuts off a wrapper that waits for its gradient already."""
+    setting = getattr(parametrize, "_maybe_set", None)
+    if setting is None:
+        yield
+        return
+    parametrize._maybe_set = lambda dest, src: None if src is dest else setting(dest, src)
+    try:
+        yield
+    finally:
+        parametrize._maybe_set = setting
+
+
 def take_off(owner: Any, name: str) -> None:
     """The parameter as it was before, with zeros at masked places."""
-    mask, original = mask_of(owner, name), original_of(owner, name)
-    zero(original, mask.keep)
+    mask = mask_of(owner, name)
+    zero(original_of(owner, name), mask.keep)
+    plain_again(owner, name, mask.order)
+
+
+def plain_again(owner: Any, name: str, order: tuple[str, ...]) -> None:
+    """Take a parametrization away; the parameter has its place among those of the module again."""
+    original = original_of(owner, name)
     del getattr(owner, _LISTS)[name]
     kind = type(owner)
     if len(getattr(owner, _LISTS)) == 0:
@@ -70,7 +93,7 @@ def take_off(owner: Any, name: str) -> None:
         kept = {key: one for key, one in vars(kind).items() if key not in (name, "__dict__", "__weakref__")}
         owner.__class__ = type(kind.__name__, kind.__bases__, kept)
     owner.register_parameter(name, original)
-    _in_order(owner._parameters, mask.order)
+    _in_order(owner._parameters, order)
     if hasattr(owner, _FLAT) and not held(owner):
         owner.__dict__.pop("_onnxsparse_hook").remove()
         _take_back(owner, None, None)

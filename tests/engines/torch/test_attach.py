@@ -279,7 +279,8 @@ def test_several_processes(tmp_path: Path) -> None:
         assert leaks(module, handle.masks) == moments(optimizer, module, handle.masks) == 0
         assert finish(spread) is module
         later = attach(spread, {f"module.{name}": keep for name, keep in random_masks(module).items()})
-        step(spread, optimizer, next(batches(1)))
+        for x in batches(3):
+            step(spread, optimizer, x)
         assert leaks(module, later.masks) == 0
     finally:
         distributed.destroy_process_group()

@@ -1,0 +1,101 @@
+"""What a manager says of its recipe: the modifiers by kind, the epochs, the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union
+
+from onnxsparse.dialects.sparseml import kinds
+from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.recipes import Recipe, Stage
+
+Given = Union[Recipe, Sequence[Scheduled], Mapping[str, Sequence[Scheduled]]]
+
+
+class Contents:
+    """A recipe, as SparseML's users ask for what is in it."""
+
+    def __init__(self, modifiers: Given, metadata: Mapping[str, Any] | None = None) -> None:
+        self.recipe = _recipe(modifiers, metadata)
+
+    @property
+    def modifiers(self) -> list[Scheduled] | dict[str, list[Scheduled]]:
+        """In the order in which they act; of a staged recipe by stage."""
+        if self.recipe.stages:
+            return {stage.name: timed(stage.modifiers) for stage in self.recipe.stages}
+        return timed(self.recipe.modifiers)
+
+    def iter_modifiers(self) -> Iterator[Scheduled]:
+        """All of them, whatever their stage."""
+        return iter(timed(self.recipe.modifiers))
+
+    @property
+    def max_epochs(self) -> int:
+        return self.recipe.max_epochs
+
+    @property
+    def min_epochs(self) -> int:
+        return self.recipe.min_epochs
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        return self.recipe.metadata
+
+    @property
+    def epoch_modifiers(self) -> list[Scheduled]:
+        return kinds.those(kinds.EPOCH, self.iter_modifiers())
+
+    @property
+    def learning_rate_modifiers(self) -> list[Scheduled]:
+        return kinds.those(kinds.LEARNING_RATE, self.iter_modifiers())
+
+    @property
+    def pruning_modifiers(self) -> list[Scheduled]:
+        return kinds.those(kinds.PRUNING, self.iter_modifiers())
+
+    @property
+    def quantization_modifiers(self) -> list[Scheduled]:
+        return kinds.those(kinds.QUANTIZATION, self.iter_modifiers())
+
+    @property
+    def distillation_modifiers(self) -> list[Scheduled]:
+        return kinds.those(kinds.DISTILLATION, self.iter_modifiers())
+
+    @property
+    def structured_modifiers(self) -> list[Scheduled]:
+        return kinds.those(kinds.STRUCTURED, self.iter_modifiers())
+
+    def qat_active(self, epoch: float) -> bool:
+        """Whether quantization has begun by the end of an epoch."""
+        return kinds.is_quantizing(self.quantization_modifiers, epoch)
+
+    def phase(self, epoch: float) -> str | None:
+        """What the model is at an epoch: dense, pruned, ..._quantized; None while it becomes something."""
+        return kinds.phase(self.pruning_modifiers, self.quantization_modifiers, epoch)
+
+    # -- its texts
+
+    def __str__(self) -> str:
+        return str(self.recipe)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contents) and str(self) == str(other)
+
+    __hash__ = object.__hash__
+
+    def save(self, file_path: Any, include_metadata: bool = True) -> None:
+        """Write the recipe, over an earlier one."""
+        recipe = self.recipe if include_metadata else self.recipe.holding(self.recipe.modifiers)
+        recipe.save(file_path, overwrite=True)
+
+
+def _recipe(given: Any, metadata: Mapping[str, Any] | None) -> Recipe:
+    if isinstance(given, Mapping):
+        stages = tuple(Stage(str(name), tuple(some), metadata) for name, some in given.items())
+        return Recipe((), stages)
+    return given if isinstance(given, Recipe) else Recipe(tuple(given), (), metadata)
+
+
+def timed(modifiers: Sequence[Any]) -> list[Scheduled]:
+    """Those of our own frame a run that is not the user's loop."""
+    return [one for one in modifiers if isinstance(one, Scheduled)]

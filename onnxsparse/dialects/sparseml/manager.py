@@ -1,0 +1,316 @@
+"""SparseML's manager: a recipe around a training loop in torch.
+
+    manager = ScheduledModifierManager.from_yaml("recipe.md")
+    optimizer = manager.modify(model, optimizer, steps_per_epoch=len(loader))
+    for epoch in range(manager.max_epochs): ...       # the loop as it was
+    manager.finalize(model)
+
+1. `update` comes before a step and `optimizer_post_step` behind it; the wrapper that `modify` returns calls both.
+2. At `finalize` every modifier comes to its end: the last level is there even if no step came behind the end.
+3. Where the rates are moved by somebody else, too, or the training ended long before the recipe, that is said.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnxsparse.dialects.sparseml.contents import Contents, Given, timed
+from onnxsparse.dialects.sparseml.module_host import ModuleHost
+from onnxsparse.dialects.sparseml.teaching import Recorder, Teacher
+from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
+from onnxsparse.engines.torch.attach import bare_module
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.distilling import DISABLE, Distilling
+from onnxsparse.epochs.rates import Dropping, Moving, SetDecay, SetRate
+from onnxsparse.errors import OptionError
+from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.recipes import Recipe, compose_staged
+from onnxsparse.recipes.order import identifier
+
+MASK = ".sparsity_mask"
+PACE = (SetRate, SetDecay, Dropping, Moving)
+
+
+class ScheduledModifierManager(Contents):
+    """The modifiers of a recipe, and what they do to one module."""
+
+    def __init__(self, modifiers: Given, metadata: Mapping[str, Any] | None = None) -> None:
+        super().__init__(modifiers, metadata)
+        self._host: ModuleHost | None = None
+        self._acts: list[tuple[Scheduled, Act]] = []
+        self._recorder: Recorder | None = None
+        self._teachers: list[Teacher] = []
+        self._waiting: Mapping[str, Any] | None = None
+        self._last = 0.0
+        self._foreign = False
+
+    @classmethod
+    def from_yaml(
+        cls,
+        file_path: Any,
+        add_modifiers: Sequence[Scheduled] | None = None,
+        recipe_variables: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> ScheduledModifierManager:
+        """The manager of a recipe: a file, or the text itself."""
+        recipe = Recipe.load(file_path, variables=recipe_variables, metadata=metadata)
+        if add_modifiers:
+            recipe = recipe.holding((*recipe.modifiers, *add_modifiers))
+        return cls(recipe)
+
+    @staticmethod
+    def compose_staged(
+        base_recipe: Any, additional_recipe: Any, keep_original_epochs: bool = False, save_path: Any = None
+    ) -> ScheduledModifierManager:
+        """Two recipes as stages, one after the other."""
+        first, second = _given(base_recipe), _given(additional_recipe)
+        made = ScheduledModifierManager(compose_staged(first, second, keep_original_epochs))
+        if save_path is not None:
+            made.save(save_path)
+        return made
+
+    # -- around a loop
+
+    @property
+    def initialized(self) -> bool:
+        return self._host is not None
+
+    def initialize(
+        self,
+        module: Any,
+        epoch: float = 0,
+        loggers: Any = None,
+        distillation_teacher: Any = None,
+        grad_sampler: Any = None,
+        calibration_dataloader: Any = None,
+        calibration_function: Any = None,
+    ) -> None:
+        """Find the parameters and put open masks on them; what cannot be driven is refused."""
+        if self._host is not None:
+            return
+        driven = self.recipe.driven()
+        host = ModuleHost(module, loggers)
+        acts = [(one, one.act()) for one in timed(driven.modifiers)]
+        for _, act in acts:
+            act.bind(host.params)
+        for note in driven.notes:
+            warnings.warn(note, stacklevel=2)
+        for _, act in acts:
+            host.attach(act.masked())
+        self._host, self._acts, self._last = host, acts, float(epoch)
+        self._teach(distillation_teacher)
+        if self._waiting is not None:
+            self._take(self._waiting, True)
+
+    def _teach(self, given: Any) -> None:
+        assert self._host is not None
+        distilling = [act for _, act in self._acts if isinstance(act, Distilling)]
+        if not distilling:
+            return
+        self._recorder = Recorder(self._host.module)
+        self._teachers = [Teacher(act, given, self._host.module) for act in distilling]
+        if all(teacher.disabled for teacher in self._teachers):
+            warnings.warn(f"the recipe distils, but its teacher is '{DISABLE}': nothing is distilled", stacklevel=4)
+
+    def modify(
+        self,
+        module: Any,
+        optimizer: Any,
+        steps_per_epoch: float,
+        wrap_optim: Any = None,
+        epoch: float | None = None,
+        allow_parallel_module: bool = True,
+        loggers: Any = None,
+        distillation_teacher: Any = None,
+        grad_sampler: Any = None,
+        calibration_dataloader: Any = None,
+        calibration_function: Any = None,
+    ) -> RecipeManagerStepWrapper:
+        """The optimizer, or what stands for it as a GradScaler does, with the recipe around its steps."""
+        if not steps_per_epoch > 0:
+            raise OptionError(f"steps_per_epoch is a number above 0, not {steps_per_epoch}")
+        if not allow_parallel_module and bare_module(module) is not module:
+            raise OptionError("the module is wrapped for several devices, and allow_parallel_module is False")
+        begin = 0.0 if epoch is None else float(epoch)
+        self.initialize(module, begin, loggers, distillation_teacher)
+        assert self._host is not None
+        self._host.meet(optimizer, steps_per_epoch)
+        for _, act in self._acts:
+            self._host.demand_groups(act.groups(), act.where)
+        if self.learning_rate_modifiers and _is_scheduled(optimizer):
+            self._say_foreign("a scheduler of torch moves the learning rate of this optimizer")
+        return RecipeManagerStepWrapper(wrap_optim or optimizer, optimizer, module, self, begin, steps_per_epoch)
+
+    def update(
+        self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float, log_updates: bool = True
+    ) -> None:
+        """Before a step: what is due at its epoch is done."""
+        host = self._known()
+        host.meet(optimizer, steps_per_epoch)
+        if host.rates_set is not None and host.rates_set != host.rates(None):
+            self._say_foreign("somebody else changed the learning rate between two steps")
+        for _, act in self._acts:
+            act.before(host, epoch)
+        self._last = epoch
+
+    def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
+        """Masks are part of the module, so its gradients need nothing."""
+
+    def optimizer_post_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
+        """The weights have moved."""
+        host = self._known()
+        for _, act in self._acts:
+            act.after(host)
+        host.settle()
+
+    def loss_update(
+        self,
+        loss: Any,
+        module: Any = None,
+        optimizer: Any = None,
+        epoch: float = 0.0,
+        steps_per_epoch: float = 0.0,
+        student_outputs: Any = None,
+        student_inputs: Any = None,
+    ) -> Any:
+        """The loss with what teachers add; what went through the module last is known, where it is not passed."""
+        self._known()
+        for teacher in self._teachers:
+            if teacher.is_active(epoch):
+                assert self._recorder is not None
+                outputs = self._recorder.outputs if student_outputs is None else student_outputs
+                inputs = self._recorder.inputs if student_inputs is None else student_inputs
+                loss = teacher.loss(loss, outputs, inputs)
+        if self._recorder is not None:
+            self._recorder.clear()
+        return loss
+
+    def finalize(self, module: Any = None, reset_loggers: bool = True) -> None:
+        """Everything comes to its end: the plain module again, with zeros where masks were."""
+        host = self._known()
+        self._say_early(host)
+        for _, act in self._acts:
+            if not isinstance(act, PACE):
+                act.finish(host)
+        self._end(host)
+
+    def _end(self, host: ModuleHost) -> None:
+        host.detach()
+        if self._recorder is not None:
+            self._recorder.stop()
+        self._host, self._acts, self._recorder, self._teachers = None, [], None, []
+
+    def apply(
+        self,
+        module: Any,
+        epoch: float = math.inf,
+        loggers: Any = None,
+        finalize: bool = True,
+        distillation_teacher: Any = None,
+        grad_sampler: Any = None,
+        calibration_dataloader: Any = None,
+        calibration_function: Any = None,
+    ) -> None:
+        """All at once, without training: what the module would have come to by an epoch."""
+        self.initialize(module, epoch, loggers, DISABLE if distillation_teacher is None else distillation_teacher)
+        host = self._known()
+        for _, act in self._acts:
+            if not isinstance(act, PACE):
+                act.before(host, epoch)
+        self._last = epoch
+        if finalize:
+            self._end(host)
+
+    def apply_structure(self, module: Any, epoch: float = 0) -> None:
+        """What changes the form of a module by an epoch is done, so that a checkpoint fits. Masks change none."""
+        due = [one for one in self.structured_modifiers if one.start_epoch <= epoch and one.missing]
+        if due:
+            raise OptionError(
+                f"!{due[0].name} changes the form of the module, which nothing does yet: {due[0].missing}"
+            )
+
+    # -- what a checkpoint holds
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks by modifier; of a staged recipe by stage."""
+        host = self._known()
+        if not self.recipe.stages:
+            return self._masks(host, [one for one, _ in self._acts])
+        return {stage.name: self._masks(host, stage.modifiers) for stage in self.recipe.stages}
+
+    def _masks(self, host: ModuleHost, modifiers: Sequence[Any]) -> dict[str, Any]:
+        chosen, masks = {id(one) for one in modifiers}, host.masks
+        return {
+            identifier(one): {param.name + MASK: masks[param.tag].clone() for param in act.masked()}
+            for one, act in self._acts
+            if id(one) in chosen and act.masked()
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Take masks over, now or when there is a module."""
+        if self._host is None:
+            self._waiting = state_dict
+            return
+        self._take(state_dict, strict)
+
+    def _take(self, state: Mapping[str, Any], strict: bool) -> None:
+        host = self._known()
+        own, given = _flat(self.state_dict()), _flat(state)
+        if strict and set(own) != set(given):
+            other = sorted(set(own) ^ set(given))[0]
+            raise OptionError(
+                f"the state is that of another recipe or module: {'/'.join(other)} is in one of them only"
+            )
+        by_name = {param.name: param for param in host.params}
+        for key in own.keys() & given.keys():
+            param = by_name[key[-1][: -len(MASK)]]
+            host.put(param, given[key].bool().cpu().numpy().reshape(-1))
+        self._waiting = None
+
+    # -- inside
+
+    def _known(self) -> ModuleHost:
+        if self._host is None:
+            raise OptionError("the manager has no module yet; call modify, initialize or apply first")
+        return self._host
+
+    def _say_foreign(self, what: str) -> None:
+        """Once: whoever is heard last in a step decides."""
+        if not self._foreign and self.learning_rate_modifiers:
+            self._foreign = True
+            warnings.warn(f"{what}, and the recipe does so, too; leave one of them out", stacklevel=4)
+
+    def _say_early(self, host: ModuleHost) -> None:
+        late = [one for one, act in self._acts if act.masked() and one.end_epoch > self._last + 1.5 / host.per_epoch]
+        if late:
+            warnings.warn(
+                f"training ended at epoch {self._last:.4g}, but !{late[0].name} lasts to {late[0].end_epoch:g}: its "
+                f"last level is set at once. Are {host.per_epoch} steps an epoch?",
+                stacklevel=3,
+            )
+
+
+def _given(recipe: Any) -> Any:
+    if isinstance(recipe, ScheduledModifierManager):
+        return recipe.recipe
+    return os.fspath(recipe) if isinstance(recipe, os.PathLike) else recipe
+
+
+def _is_scheduled(optimizer: Any) -> bool:
+    """Schedulers of torch leave a mark on the step that they follow."""
+    step = getattr(optimizer, "step", None)
+    return hasattr(step, "_wrapped_by_lr_sched") or hasattr(step, "_with_counter")
+
+
+def _flat(state: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    found: dict[tuple[str, ...], Any] = {}
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, (*path, key)))
+        else:
+            found[(*path, key)] = value
+    return found

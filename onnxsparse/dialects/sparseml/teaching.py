@@ -1,0 +1,132 @@
+"""What a teacher adds to the loss of a user's loop.
+
+    T^2 * sum of KL(softmax(teacher / T) | softmax(student / T)) over the last axis, over the number of rows
+
+1. Of several outputs the mean counts. The whole is (1 - hardness) * task + hardness * that.
+2. What went into the module and came out of it last is recorded by a hook, so a loop need not hand it on.
+3. The teacher `self` is a copy of the module from the first step that asks for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from onnxsparse.engines.torch.convert import to_module
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.epochs.distilling import DISABLE, SELF, Distilling
+from onnxsparse.errors import OptionError
+
+
+class Recorder:
+    """The last inputs and outputs of a module."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.clear()
+        self._hook = module.register_forward_hook(self._record, with_kwargs=True)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
+        """A copy of the module has a hook, too, and nothing is recorded of it."""
+        made = object.__new__(Recorder)
+        made._module = None
+        made.clear()
+        return made
+
+    def stop(self) -> None:
+        self._hook.remove()
+
+    def clear(self) -> None:
+        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.outputs: Any = None
+
+    def _record(self, module: Any, arguments: Any, named: Any, outputs: Any) -> None:
+        if module is self._module and module.training:
+            self.inputs, self.outputs = (arguments, named), outputs
+
+
+class Teacher:
+    """Whoever is learned from."""
+
+    def __init__(self, act: Distilling, given: Any, module: Any) -> None:
+        self._act, self._module = act, module
+        self._given = act.teacher if given is None else given
+        self._ready: Any = None
+
+    @property
+    def disabled(self) -> bool:
+        return isinstance(self._given, str) and self._given == DISABLE
+
+    def is_active(self, epoch: float) -> bool:
+        span = self._act.span
+        return not self.disabled and epoch >= span.start and (span.end < 0 or epoch < span.end)
+
+    def loss(self, task: Any, outputs: Any, inputs: Any) -> Any:
+        """The task's loss and the teacher's together."""
+        if outputs is None or inputs is None:
+            raise OptionError(
+                "the module has given nothing since the last loss: call it in training mode before loss_update, or "
+                "pass student_outputs and student_inputs"
+            )
+        act = self._act
+        teaching = divergence(outputs, self._answers(inputs), act.temperature, act.outputs)
+        return (1 - act.hardness) * task + act.hardness * teaching
+
+    def _answers(self, inputs: Any) -> Any:
+        if self._ready is None:
+            self._ready = self._made()
+        arguments, named = _arguments(inputs)
+        with torch().no_grad():
+            return self._ready(*arguments, **named)
+
+    def _made(self) -> Any:
+        given = self._given
+        if isinstance(given, str) and given == SELF:
+            made = copy.deepcopy(self._module)
+        else:
+            made = to_module(os.fspath(given)) if isinstance(given, (str, os.PathLike)) else given
+        if not callable(made):
+            raise OptionError(
+                f"a teacher is '{SELF}', '{DISABLE}', a module or the path of an ONNX file, not {made!r:.40}"
+            )
+        if isinstance(made, torch().nn.Module):
+            made.eval()
+        return made
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """As recorded, or as a loop hands them on: a tensor, a tuple or list, or a mapping."""
+    if isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[0], tuple) and isinstance(inputs[1], dict):
+        return inputs
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def divergence(student: Any, teacher: Any, temperature: float, keys: Any = None) -> Any:
+    """The mean over all outputs, or those of the keys."""
+    pairs = _pairs(student, teacher, keys)
+    parts = [_one(ours, theirs, temperature) for ours, theirs in pairs]
+    return sum(parts[1:], parts[0]) / len(parts)
+
+
+def _pairs(student: Any, teacher: Any, keys: Any) -> list[tuple[Any, Any]]:
+    if torch().is_tensor(student):
+        return [(student, teacher if torch().is_tensor(teacher) else next(iter(_values(teacher))))]
+    if isinstance(student, Mapping):
+        return [(student[key], teacher[key]) for key in (student if keys is None else keys)]
+    return [(student[place], teacher[place]) for place in (range(len(student)) if keys is None else keys)]
+
+
+def _values(outputs: Any) -> Any:
+    return outputs.values() if isinstance(outputs, Mapping) else outputs
+
+
+def _one(student: Any, teacher: Any, temperature: float) -> Any:
+    functional = torch().nn.functional
+    ours = functional.log_softmax(student / temperature, -1)
+    theirs = functional.softmax(teacher.detach() / temperature, -1)
+    rows = student.numel() / student.shape[-1]
+    return functional.kl_div(ours, theirs, reduction="sum") * temperature**2 / rows

@@ -1,0 +1,104 @@
+"""The optimizer, or a GradScaler, with a recipe around its steps: otherwise it is what it was."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onnxsparse.dialects.sparseml.manager import ScheduledModifierManager
+
+OWN = "_wrapped"
+
+
+class RecipeManagerStepWrapper:
+    """Everything is asked of, and set in, what is wrapped; `step` lets the modifiers act before and after it."""
+
+    def __init__(
+        self,
+        wrap: Any,
+        optimizer: Any,
+        module: Any,
+        manager: ScheduledModifierManager,
+        epoch: float,
+        steps_per_epoch: float,
+    ) -> None:
+        self._wrapped = wrap
+        self._wrapped_optimizer, self._wrapped_module, self._wrapped_manager = optimizer, module, manager
+        self._wrapped_steps = math.floor(epoch * steps_per_epoch + 0.5)
+        self._wrapped_steps_per_epoch = steps_per_epoch
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(OWN):
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith(OWN):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._wrapped, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name.startswith(OWN):
+            object.__delattr__(self, name)
+        else:
+            delattr(self._wrapped, name)
+
+    @property
+    def wrapped(self) -> Any:
+        return self._wrapped
+
+    @property
+    def wrapped_manager(self) -> ScheduledModifierManager:
+        return self._wrapped_manager
+
+    @property
+    def wrapped_optimizer(self) -> Any:
+        return self._wrapped_optimizer
+
+    @property
+    def wrapped_module(self) -> Any:
+        return self._wrapped_module
+
+    @property
+    def wrapped_steps(self) -> int:
+        return self._wrapped_steps
+
+    @property
+    def wrapped_steps_per_epoch(self) -> float:
+        return self._wrapped_steps_per_epoch
+
+    @property
+    def wrapped_epoch(self) -> float:
+        """How many epochs are over."""
+        steps, per_epoch = self._wrapped_steps, self._wrapped_steps_per_epoch
+        return float(steps // per_epoch + (steps % per_epoch) / per_epoch)
+
+    def step(self, *arguments: Any, **named: Any) -> Any:
+        """A step of the optimizer with the recipe around it."""
+        self._before()
+        result = self._wrapped.step(*arguments, **named)
+        self._after()
+        return result
+
+    def emulated_step(self) -> None:
+        """The recipe's part of a step, without one of the optimizer."""
+        self._before()
+        self._after()
+
+    def loss_update(self, loss: Any) -> Any:
+        """The loss with what the recipe adds to it."""
+        return self._wrapped_manager.loss_update(
+            loss, self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
+        )
+
+    def _before(self) -> None:
+        around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
+        self._wrapped_manager.update(*around)
+        self._wrapped_manager.optimizer_pre_step(*around)
+
+    def _after(self) -> None:
+        around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
+        self._wrapped_manager.optimizer_post_step(*around)
+        self._wrapped_steps += 1

@@ -61,7 +61,7 @@ test-runtime: $(PLAIN)/.test
 	$(PLAIN)/bin/python -m pytest
 
 test-torch: $(TORCH)/.test
-	$(TORCH)/bin/python -m pytest tests/engines/torch
+	$(TORCH)/bin/python -m pytest tests/engines/torch tests/dialects
 
 test-all: $(VENV)/.dev $(PLAIN)/.test
 	$(VENV)/bin/python -m pytest -m ''

@@ -33,6 +33,7 @@ class Layer:
     weight: Weight
     convolution: Convolution | None
     group: int
+    size: float | None = None
 
     def place(self, target: Target | None, dense: bool = False) -> Place:
         """What the allocation by energy knows of it."""
@@ -60,7 +61,7 @@ def layers_of(model: Model, weights: Sequence[Weight]) -> dict[int, Layer]:
         for weight, one in zip(found, convolutions)
     ]
     groups = stride_groups(sizes)
-    return {id(w): Layer(w, one, group) for w, one, group in zip(found, convolutions, groups)}
+    return {id(w): Layer(w, *facts) for w, *facts in zip(found, convolutions, groups, sizes)}
 
 
 def _nodes(model: Model) -> tuple[dict[str, int], dict[str, str]]:
@@ -74,6 +75,6 @@ def _size(weight: Weight, name: str, shapes: Shapes) -> float:
     if dims is None or name in shapes.guessed or len(dims) < 3:
         raise OptionError(
             f"how large the input of '{weight.uses[0].node}' is depends on the model's inputs; say their sizes with "
-            "--dim NAME=SIZE (INPUT.AXIS=SIZE for a dimension without a name)"
+            "--dim NAME=SIZE (INPUT.AXIS=SIZE for a dimension without a name), or default_input_shape in a configuration"
         )
     return float(max(dims[2:]))

@@ -1,0 +1,228 @@
+"""MSBench's configurations: read from a mapping, a YAML or JSON file, or a preset, and checked word by word.
+
+1. A configuration is a mapping with `scheduler` or `mask_generator`; or a larger one that has such a mapping under
+   `sparsity`.
+2. A part is {type, kwargs}; without a type the scheduler is the plain one, and without kwargs there are none.
+3. The text None is no value: YAML has another word for it, and published files write it.
+4. What is not known is an error that names the nearest known words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Union
+
+import yaml
+
+from onnxsparse.dialects.msbench import known
+from onnxsparse.errors import OptionError, nearest
+from onnxsparse.passes.planfile import PlainLoader
+
+Source = Union[Mapping[str, Any], str, "os.PathLike[str]"]
+PRESETS = ("amba", "ampere", "str", "probmask")
+DEEPEST, MOST, LARGEST = 30, 100_000, 1 << 22
+_FILES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the three parts."""
+
+    type: str = ""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.type)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A checked configuration."""
+
+    scheduler: Part
+    mask_generator: Part = Part()
+    fake_sparse: Part = Part()
+    leaf_module: tuple[str, ...] = ()
+    fuse_bn: bool = False
+    target_sparsity: float | None = None
+    uniform: bool = True
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The recommended configuration of that name, to be filled in."""
+    if name not in PRESETS:
+        raise OptionError(f"no preset is called {name!r:.60}{nearest(name, PRESETS)} (known: {', '.join(PRESETS)})")
+    text = resources.files(__package__).joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.load(text, Loader=PlainLoader)  # noqa: S506 - PlainLoader is a SafeLoader
+    return found
+
+
+def read(source: Source) -> Configuration:
+    """The configuration that a mapping, a file or the name of a preset holds."""
+    found = source if isinstance(source, Mapping) else _from_text(source)
+    return checked(_Plain()(_section(found)))
+
+
+def load(path: str) -> Any:
+    """What a YAML or JSON file says; anchors and merge keys of YAML are resolved."""
+    try:
+        if os.path.getsize(path) > LARGEST:
+            raise OptionError(f"{path} is larger than {LARGEST >> 20} MB, more than any configuration is")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise OptionError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise OptionError(f"{path} is not a text in UTF-8") from error
+    try:
+        if path.lower().endswith(".json"):
+            return json.loads(text)
+        return yaml.load(text, Loader=PlainLoader)  # noqa: S506 - PlainLoader is a SafeLoader
+    except Exception as error:  # tags whose values do not fit them raise whatever their constructor raises
+        raise OptionError(f"{path} is not valid: {' '.join(str(error).split())[:200]}") from error
+
+
+def _from_text(source: Any) -> Any:
+    if not isinstance(source, (str, os.PathLike)):
+        raise OptionError(f"a configuration is a mapping, a file or a preset, not {source!r:.60}")
+    name = os.fspath(source)
+    if isinstance(source, str) and not name.lower().endswith(_FILES) and not os.path.exists(name):
+        return preset(name)
+    return load(name)
+
+
+class _Plain:
+    """Plain mappings and lists, with None for the text of that name; anchors can make a small file a very large one."""
+
+    def __init__(self) -> None:
+        self._left = MOST
+
+    def __call__(self, value: Any, depth: int = 0) -> Any:
+        self._left -= 1
+        if depth > DEEPEST or self._left < 0:
+            raise OptionError("the configuration is nested too deep, or holds too much")
+        if isinstance(value, Mapping):
+            return {str(key): self(one, depth + 1) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self(one, depth + 1) for one in value]
+        return None if isinstance(value, str) and value.strip() == "None" else value
+
+
+def _section(found: Any) -> Mapping[str, Any]:
+    """The configuration itself, or the one inside a larger one."""
+    if not isinstance(found, Mapping):
+        raise OptionError(f"a configuration is a mapping with {', '.join(known.PARTS)}, not {found!r:.60}")
+    inner = found.get("sparsity")
+    if isinstance(inner, Mapping) and any(part in inner for part in known.PARTS):
+        return inner
+    if not any(part in found for part in known.PARTS):
+        hint = next((nearest(key, known.PARTS) for key in found if nearest(key, known.PARTS)), "")
+        raise OptionError(f"the configuration has none of {', '.join(known.PARTS)}{hint}")
+    return found
+
+
+def checked(found: Mapping[str, Any]) -> Configuration:
+    for key in found:
+        if key not in known.KEYS:
+            raise OptionError(f"the configuration has an unknown key {key!r:.60}{_hint(key, known.KEYS)}")
+    target = _mapping(found.get("sparsity"), "sparsity")
+    for key in target:
+        if key not in known.TARGET:
+            raise OptionError(f"sparsity has an unknown key {key!r:.60}{_hint(key, known.TARGET)}")
+    return Configuration(
+        _scheduler(_part(found, "scheduler")),
+        _typed(_part(found, "mask_generator"), "mask_generator", known.GENERATORS),
+        _typed(_part(found, "fake_sparse"), "fake_sparse", known.SPARSERS),
+        tuple(words(found.get("leaf_module"), "leaf_module")),
+        bool(found.get("fuse_bn")),
+        None if target.get("target_sparsity") is None else share(target["target_sparsity"], "target_sparsity"),
+        bool(target.get("uniform", True)),
+    )
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{name} is a mapping, not {value!r:.60}")
+    return value
+
+
+def _part(found: Mapping[str, Any], name: str) -> Part:
+    entry = _mapping(found.get(name), name)
+    wrong = next((key for key in entry if key not in ("type", "kwargs")), None)
+    if wrong is not None:
+        raise OptionError(f"{name} has an unknown key {wrong!r:.60}{_hint(wrong, ('type', 'kwargs'))}")
+    return Part(str(entry.get("type") or ""), _mapping(entry.get("kwargs"), f"{name}.kwargs"))
+
+
+def _typed(part: Part, name: str, types: Mapping[str, Sequence[str]]) -> Part:
+    if not part.type:
+        if part.kwargs:
+            raise OptionError(f"{name} has kwargs but no type (known: {', '.join(types)})")
+        return part
+    if part.type not in types:
+        raise OptionError(f"{name} does not know the type {part.type!r:.60}{_hint(part.type, types)}")
+    _demand_known(part, types[part.type])
+    return part
+
+
+def _scheduler(part: Part) -> Part:
+    kind = part.type or "BaseScheduler"
+    if kind not in known.SCHEDULERS:
+        raise OptionError(f"scheduler does not know the type {kind!r:.60}{_hint(kind, known.SCHEDULERS)}")
+    defaults = {**known.SHARED, **known.SCHEDULERS[kind]}
+    _demand_known(Part(kind, part.kwargs), list(defaults))
+    given = {key: value for key, value in part.kwargs.items() if value is not None}
+    return Part(kind, {**defaults, **given})
+
+
+def _demand_known(part: Part, names: Sequence[str]) -> None:
+    for key in part.kwargs:
+        if key not in names:
+            raise OptionError(f"{part.type} has no argument {key!r:.60}{_hint(key, names)}")
+
+
+def _hint(word: Any, names: Any) -> str:
+    return nearest(str(word), names) or (f" (known: {', '.join(names)})" if names else "")
+
+
+# -- values
+
+
+def words(value: Any, name: str) -> list[str]:
+    """Comma-separated words or a list of them, without those that are empty and would match everything."""
+    if value is None:
+        return []
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(part, str) for part in parts):
+        raise OptionError(f"{name} is a text with commas, or a list of texts, not {value!r:.60}")
+    found = [part.strip() for part in parts]
+    return [word[len("module.") :] if word.startswith("module.") else word for word in found if word]
+
+
+def share(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise OptionError(f"{name} is a share from 0 to below 1, not {value!r:.60}")
+    return float(value)
+
+
+def count(value: Any, name: str, least: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} is a whole number from {least}, not {value!r:.60}")
+    return value
+
+
+def table(value: Any) -> tuple[float, ...]:
+    """Levels in per cent: ascending, from 0 to below 100."""
+    found = list(value) if isinstance(value, (list, tuple)) else []
+    right = all(isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one < 100 for one in found)
+    if not found or not right or any(a >= b for a, b in zip(found, found[1:])):
+        raise OptionError(
+            f"sparsity_table is a list of levels that ascend, each from 0 to below 100, not {value!r:.80}"
+        )
+    return tuple(found)

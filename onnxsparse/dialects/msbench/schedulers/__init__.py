@@ -1,0 +1,16 @@
+"""One file for each scheduler; the table that their names are looked up in."""
+
+from __future__ import annotations
+
+from onnxsparse.dialects.msbench.schedulers.amba import AmbaLevelPruneScheduler
+from onnxsparse.dialects.msbench.schedulers.ampere import AmpereScheduler
+from onnxsparse.dialects.msbench.schedulers.prob_mask import ProbMaskPruneScheduler
+from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
+from onnxsparse.dialects.msbench.schedulers.threshold import STRScheduler
+
+SCHEDULERS: dict[str, type[BaseScheduler]] = {
+    one.__name__: one
+    for one in (BaseScheduler, STRScheduler, AmbaLevelPruneScheduler, AmpereScheduler, ProbMaskPruneScheduler)
+}
+
+__all__ = ["SCHEDULERS", "BaseScheduler"]

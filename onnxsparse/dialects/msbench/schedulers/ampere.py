@@ -1,0 +1,129 @@
+"""N:M for sparse tensor cores: masks that are chosen once, and kept while the optimizer steps.
+
+1. A layer is pruned where its outputs are a multiple of 8 and its inputs one of 16, inside a group, as ASP has it; by a
+   callable wherever its inputs hold a whole group of 4.
+2. Masks are chosen when the optimizer is handed over. With `allow_recompute_mask` they may be chosen again
+   (`compute_sparse_masks`), and the numbers under them brought back (`restore_pruned_weights`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from onnxsparse import patterns
+from onnxsparse.dialects.msbench.configuration import Configuration
+from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
+from onnxsparse.errors import OptionError
+from onnxsparse.loops.network import Site
+from onnxsparse.loops.stored import Promise
+from onnxsparse.targets.ampere import PROFILES
+from onnxsparse.values import Array
+
+ASP = PROFILES["asp"]
+PROFILE = "ampere:asp"
+
+
+class AmpereScheduler(BaseScheduler):
+    """Masks of 2:4, or any N:M, that stay."""
+
+    def _configure(self, config: Configuration) -> None:
+        super()._configure(config)
+        if self.kwargs["allow_permutation"]:
+            raise OptionError(
+                "allow_permutation: channels are permuted by a command of its own, `permute`; set it False"
+            )
+        calculator = self.kwargs["mask_calculator"]
+        self._calculator = calculator if callable(calculator) else None
+        self.pattern = patterns.parse("2:4" if self._calculator else _pattern_of(calculator))
+        self._stash: dict[str, Array] = {}
+        self._masked = False
+
+    def _begin(self) -> None:
+        sites = self._network.sites
+        kinds = _kinds(self.kwargs["whitelist"])
+        refused = {site.key: self._refused(site, kinds) for site in sites if site.key not in self._dense}
+        self._unfit = {key: reason for key, reason in refused.items() if reason}
+        self._dense_by_choice, self._dense = dict(self._dense), {**self._dense, **self._unfit}
+        for site in sites:
+            self._say(3, f"{site.name}: {self._dense.get(site.key) or self.pattern.text}")
+        self._network.use({site.key: "mask" for site in self.prunable})
+
+    def _refused(self, site: Site, kinds: set[str] | None) -> str:
+        if kinds is not None and not kinds & {site.kind, *site.within}:
+            return "not in the whitelist"
+        _, out, inputs, _ = site.shape4
+        if self._calculator is None and (out % ASP.out or inputs % ASP.inputs):
+            return f"{inputs} inputs and {out} outputs are no multiples of {ASP.inputs} and {ASP.out}"
+        return site.refuses(self.pattern) or ("" if self.pattern.units(site.shape4) else "it holds no whole group")
+
+    def _optimized(self) -> None:
+        if not self._masked:
+            self.compute_sparse_masks()
+
+    def compute_sparse_masks(self) -> None:
+        """Choose the masks by the numbers as they are now; again only where the configuration allows it."""
+        network = self._demand("compute_sparse_masks")
+        recomputes = bool(self.kwargs["allow_recompute_mask"])
+        if self._masked and not recomputes:
+            raise OptionError("the masks are there already; to choose them again set allow_recompute_mask to True")
+        if self._masked:
+            self.restore_pruned_weights()
+        if recomputes:
+            self._stash = {site.key: np.array(network.weight(site.key)) for site in self.prunable}
+        network.set_masks({site.key: self._kept(site) for site in self.prunable})
+        self._masked = True
+        self._say(1, f"{len(self.prunable)} of {len(network.sites)} layers are {self.pattern.text}")
+
+    def _kept(self, site: Site) -> Array:
+        weight: Array = self._network.weight(site.key)
+        if self._calculator is None:
+            return site.keep(self.pattern, weight, self.pattern.drop_count(site.shape4, 0.0))
+        mask: Array = np.asarray(self._calculator(np.array(weight)))
+        if mask.shape != site.shape or mask.dtype.kind not in "biuf":
+            raise OptionError(f"the mask that was calculated for {site.name} is no mask of shape {list(site.shape)}")
+        kept: Array = mask != 0
+        return kept
+
+    def restore_pruned_weights(self) -> None:
+        """Dense again: what is masked gets the numbers that it had when the masks were chosen."""
+        network = self._demand("restore_pruned_weights")
+        if not self.kwargs["allow_recompute_mask"]:
+            raise OptionError("pruned weights were not kept; to bring them back set allow_recompute_mask to True")
+        masks = network.masks()
+        whole = {site.key: np.ones(site.shape, bool) for site in self.prunable}
+        network.set_masks(whole)
+        for key, kept in self._stash.items():
+            weight = network.weight(key)
+            weight[...] = np.where(masks[key], weight, kept)
+        self._masked = False
+
+    def is_sparsity_enabled(self) -> bool:
+        return self._masked
+
+    def _prune(self, iteration: int) -> None:
+        """Masks stay as they are."""
+
+    def _keep_promise(self) -> None:
+        text = "unstructured" if self._calculator else self.pattern.text
+        rows = {site.key: text for site in self.prunable if self._masked}
+        target = PROFILE if text == "2:4" else None
+        self._network.promise = Promise(rows, target, None, self._dense_by_choice)
+
+
+def _pattern_of(name: Any) -> str:
+    """`m4n2_1d` keeps 2 of every 4."""
+    match = re.fullmatch(r"m(\d+)n(\d+)_1d", name) if isinstance(name, str) else None
+    if match is None:
+        raise OptionError(f"mask_calculator is m4n2_1d, any mMnN_1d, or a callable, not {name!r:.40}")
+    return f"{int(match[2])}:{int(match[1])}"
+
+
+def _kinds(whitelist: Any) -> set[str] | None:
+    """Names of layer kinds; classes count by their names."""
+    if whitelist is None:
+        return None
+    listed = [whitelist] if isinstance(whitelist, (str, type)) else list(whitelist)
+    return {one if isinstance(one, str) else one.__name__ for one in listed}

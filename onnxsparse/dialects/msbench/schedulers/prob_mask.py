@@ -1,0 +1,101 @@
+"""Probabilities that are trained (ProbMask), and the subnet that is drawn from them once.
+
+1. The share that may be kept falls from 1 - start_prune_rate, when the warm-up ends, to 1 - prune_rate, by the cube of
+   what is left of the way to `finetune_iteration_stamps`.
+2. Before every iteration all probabilities are lowered together until they add up to that, and the noise is drawn.
+   It is sharper with every iteration: 1 / (0.97 (1 - t / total_iterations) + 0.03).
+3. At `finetune_iteration_stamps` the subnet is drawn, once, and only weights train from there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxsparse import sparsers
+from onnxsparse.dialects.msbench.configuration import Configuration, count, share
+from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
+from onnxsparse.errors import OptionError
+from onnxsparse.loops.network import Site
+from onnxsparse.sparsers.probabilistic import Probabilistic
+from onnxsparse.sparsers.sparser import Moment
+
+
+class ProbMaskPruneScheduler(BaseScheduler):
+    """Masks that are drawn, sharper and sparser with every iteration."""
+
+    def _configure(self, config: Configuration) -> None:
+        super()._configure(config)
+        if not self.generator.sparser.startswith("probabilistic"):
+            raise OptionError("ProbMaskPruneScheduler needs ProbMaskGenerator and ProbMaskFakeSparse")
+        kwargs = self.kwargs
+        needed = ("prune_rate", "total_iterations", "warmup_iteration_stamps", "finetune_iteration_stamps")
+        missing = next((name for name in needed if kwargs[name] is None), None)
+        if missing is not None:
+            raise OptionError(f"ProbMaskPruneScheduler needs {missing}")
+        self.target, self.start = (share(kwargs[name], name) for name in ("prune_rate", "start_prune_rate"))
+        self.total = count(kwargs["total_iterations"], "total_iterations", 1)
+        self.warm, self.fixed = (count(kwargs[name], name) for name in needed[2:])
+        self.seed = count(kwargs["seed"], "seed")
+        if not self.warm <= self.fixed <= self.total:
+            raise OptionError(
+                "warmup_iteration_stamps, finetune_iteration_stamps and total_iterations come in that order, not "
+                f"{self.warm}, {self.fixed}, {self.total}"
+            )
+        self._drawn = False
+
+    def rate(self, iteration: int) -> float:
+        """The share that is pruned before an iteration."""
+        if iteration < self.warm:
+            return 0.0
+        if iteration >= self.fixed:
+            return self.target
+        left = 1 - (iteration - self.warm) / (self.fixed - self.warm)
+        return self.target - (self.target - self.start) * left**3
+
+    def _begin(self) -> None:
+        self._network.use({site.key: f"{Probabilistic.name}:anneal=true" for site in self.prunable})
+
+    def _prune(self, iteration: int) -> None:
+        if self._drawn:
+            return
+        self._project(iteration)
+        if iteration >= self.fixed:
+            self._draw()
+        else:
+            self._feed(iteration)
+
+    def _project(self, iteration: int) -> None:
+        network, sites = self._network, self.prunable
+        size = sum(site.size for site in sites)
+        trained = [network.trained(site.key) for site in sites]
+        sparsers.parse(Probabilistic.name).settle_all(trained, size * (1 - self.rate(iteration)))
+        for site, arrays in zip(sites, trained):
+            network.sent(site.key, arrays)
+
+    def _feed(self, iteration: int) -> None:
+        network, sparser = self._network, Probabilistic(anneal=True)
+        for site in self.prunable:
+            moment = Moment(site.name, iteration, iteration / self.total, self.seed)
+            weight = network.weight(site.key)
+            network.sent(site.key, sparser.feed(weight, network.trained(site.key), weight, moment))
+
+    def _draw(self) -> None:
+        """Weights keep their numbers where they stay."""
+        network, sparser = self._network, Probabilistic(anneal=True)
+        moments = {site.key: Moment(site.name, self.fixed, 1.0, self.seed) for site in self.prunable}
+        masks = {key: sparser.draw(network.trained(key)["score"], moment) for key, moment in moments.items()}
+        network.use(dict.fromkeys(masks, "mask"))
+        network.set_masks(masks)
+        self._drawn = True
+
+    def _kept_of(self, site: Site) -> float:
+        """Before the subnet is drawn: how many numbers are expected to stay."""
+        if self._drawn or site.key in self._dense:
+            return super()._kept_of(site)
+        return float(np.sum(self._network.trained(site.key)["score"], dtype=np.float64))
+
+    def _keep_promise(self) -> None:
+        """What is exported is a subnet; a loop that ends before it was drawn gets it now."""
+        if not self._drawn:
+            self._draw()
+        super()._keep_promise()

@@ -1,0 +1,251 @@
+"""What every scheduler does: prepare a network, say what is prunable in it, count its zeros, and hand it back."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from onnxsparse import optimizers, patterns, rates, scores
+from onnxsparse.dialects.msbench.configuration import Configuration, Source, read, words
+from onnxsparse.dialects.msbench.generators import Generator, generator_of
+from onnxsparse.errors import OptionError
+from onnxsparse.loops.network import Network, Site
+from onnxsparse.loops.options import LoopOptions
+from onnxsparse.loops.rates import Restarts, text_of
+from onnxsparse.loops.stored import Promise
+from onnxsparse.sparsers.correction import corrected
+from onnxsparse.sparsers.renewal import Choice
+from onnxsparse.values import Array
+
+
+class BaseScheduler:
+    """Masks or thresholds as the configuration has them, without a schedule of its own."""
+
+    level_pattern = "unstructured"
+
+    def __init__(self, config: Configuration) -> None:
+        self._configure(config)
+        self._network: Any = None
+        self._handle: Any = None
+        self._restarts: Restarts | None = None
+        self._dense: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def _configure(self, config: Configuration) -> None:
+        self.config, self.kwargs = config, dict(config.scheduler.kwargs)
+        self.generator: Generator = generator_of(config)
+        self.verbosity = int(self.kwargs["verbosity"])
+
+    # -- the published calls
+
+    def prepare_sparse_model(self, model: Any, sparsity_config: Source | None = None, **options: Any) -> Any:
+        """Make a network ready to be pruned while it trains.
+
+        A torch module comes back as itself. An ONNX model, by its path or as a ModelProto, comes back as something that
+        trains by `step(batch)`; the options are those of `LoopOptions`: loss, hardness, optimizer, lr, lr_schedule,
+        weight_decay, clip, train_bn, engine, seed.
+        """
+        if sparsity_config is not None:
+            self._reconfigure(read(sparsity_config))
+        self._network, self._handle = _opened(model, options)
+        self._dense = self._left_out(self._network.sites)
+        self._begin()
+        self.notes += [note for note in self._network.notes if note not in self.notes]
+        return self._handle
+
+    def set_lr_scheduler(self, lr_scheduler: Any) -> None:
+        """Have a learning rate scheduler begin again with every stage: one of torch, or for ONNX the name of a rate."""
+        network = self._demand("set_lr_scheduler")
+        if not isinstance(lr_scheduler, str):
+            self._restarts = Restarts(lr_scheduler, self.kwargs.get("init_lr"))
+            if network.is_torch:
+                network.follow(lr_scheduler.optimizer)
+            else:
+                network.scheduled = lr_scheduler
+            return
+        if network.is_torch:
+            raise OptionError("a torch module is trained by your own loop: pass the scheduler of torch that it steps")
+        rates.parse(lr_scheduler)
+        network.options = replace(network.options, lr_schedule=lr_scheduler)
+
+    def init_optimizer(self, optimizer: Any = None) -> None:
+        """Keep masked places at zero after each step of an optimizer; for ONNX, train by an optimizer of that kind."""
+        network = self._demand("init_optimizer")
+        if network.is_torch:
+            if optimizer is None:
+                raise OptionError("init_optimizer takes the optimizer of torch that your loop steps")
+            network.follow(optimizer)
+        elif optimizer is not None:
+            text, rate, decay = text_of(optimizer)
+            optimizers.parse(text)
+            found = replace(network.options, optimizer=text)
+            network.options = found if rate is None else replace(found, lr=rate, weight_decay=decay or 0.0)
+        self._optimized()
+
+    def prune_model(self, model: Any, iteration: int) -> Any:
+        """What has to be done before an iteration, counted from 0."""
+        self._demand("prune_model")
+        if isinstance(iteration, bool) or not isinstance(iteration, int) or iteration < 0:
+            raise OptionError(f"an iteration is a whole number from 0, not {iteration!r:.40}")
+        return self._prune(iteration)
+
+    def compute_sparse_rate(self, model: Any = None) -> float:
+        """The share of zeros in all layers, as they would be stored now."""
+        network: Network = self._demand("compute_sparse_rate")
+        size = sum(site.size for site in network.sites)
+        return 1 - sum(self._kept_of(site) for site in network.sites) / max(size, 1)
+
+    def _kept_of(self, site: Site) -> float:
+        """How many numbers of a layer are not zero."""
+        return int(np.count_nonzero(self._network.effective(site.key)))
+
+    def export_sparse_model(self, model: Any = None) -> Any:
+        """The plain network with zeros in its weights: the torch module itself, or a ModelProto."""
+        network = self._demand("export_sparse_model")
+        self._keep_promise()
+        return network.finish()
+
+    def export_sparse_onnx(self, model: Any = None, dummy_input: Any = None, name: Any = "sparse") -> str:
+        """Write the sparse network as ONNX, with the record of what its zeros are for; the path of the file."""
+        network = self._demand("export_sparse_onnx")
+        path = os.fspath(name)
+        path = path if path.endswith(".onnx") else f"{path}.onnx"
+        if not network.is_torch:
+            self._keep_promise()
+            return str(network.export(path))
+        if dummy_input is None:
+            raise OptionError("a torch module is exported by running it: pass a dummy_input")
+        self._keep_promise()
+        return str(network.export(path, dummy_input))
+
+    # -- what a scheduler of its own changes
+
+    def _begin(self) -> None:
+        """The network is there."""
+        network = self._demand("prepare_sparse_model")
+        network.use({site.key: self.generator.sparser for site in self.prunable})
+
+    def _optimized(self) -> None:
+        """The optimizer is there."""
+
+    def _prune(self, iteration: int) -> Any:
+        target = self.config.target_sparsity
+        if not self.generator.masks or target is None or (self.generator.static and self._begun):
+            return None
+        self._begun = True
+        pattern = patterns.parse("filter" if self.generator.structured else self.level_pattern)
+        self._mask({site.key: pattern.drop_count(site.shape4, target) for site in self.prunable}, pattern)
+        return None
+
+    _begun = False
+
+    def _level(self) -> float | None:
+        """The network sparsity that the record in an exported file promises."""
+        return None
+
+    def _target(self) -> str | None:
+        return None
+
+    # -- what they share
+
+    @property
+    def prunable(self) -> list[Site]:
+        return [site for site in self._network.sites if site.key not in self._dense]
+
+    def _mask(self, drops: Mapping[str, int], pattern: Any) -> None:
+        """Leave out the smallest of every layer, by its numbers as they are now."""
+        network = self._network
+        live = network.live
+        masks = {site.key: self._chosen(site, pattern, live[site.key], drops[site.key]) for site in self.prunable}
+        before = {key: np.array(live[key]) for key in masks} if self.generator.corrects else {}
+        network.set_masks(masks)
+        for site in self.prunable if self.generator.corrects else ():
+            rows = [site.matrix(one.reshape(-1)) for one in (before[site.key], masks[site.key])]
+            flat = [one.reshape(one.shape[0] * one.shape[1], -1) for one in rows]
+            made = corrected(flat[0], flat[1]).reshape(rows[0].shape)
+            network.weight(site.key)[...] = site.restore(made).reshape(site.shape)
+
+    def _chosen(self, site: Site, pattern: Any, numbers: Array, drop: int) -> Array:
+        score = scores.parse("squared" if self.generator.structured == 2 else "magnitude")
+        choice = Choice(pattern, score, drop, site.matrix, site.restore)
+        return choice.keep(np.ascontiguousarray(numbers).reshape(-1)).reshape(site.shape)
+
+    def _demand(self, call: str) -> Any:
+        if self._network is None:
+            raise OptionError(f"{call} comes after prepare_sparse_model: call that first")
+        return self._network
+
+    def _reconfigure(self, config: Configuration) -> None:
+        if config.scheduler.type != self.config.scheduler.type:
+            raise OptionError(
+                f"this is a {self.config.scheduler.type}, and the configuration that prepare_sparse_model was given is "
+                f"of a {config.scheduler.type}; build the scheduler from it"
+            )
+        self._configure(config)
+
+    def _left_out(self, sites: Sequence[Site]) -> dict[str, str]:
+        """Layers that stay dense because the configuration says so, and why."""
+        keywords = words(self.kwargs["no_prune_keyword"], "no_prune_keyword")
+        exact = words(self.kwargs["no_prune_layer"], "no_prune_layer")
+        leaves = self.config.leaf_module
+        return {site.key: why for site in sites if (why := _why_dense(site, keywords, exact, leaves))}
+
+    def _keep_promise(self) -> None:
+        """What the record in an exported file says."""
+        pattern = "filter" if self.generator.masks and self.generator.structured else self.level_pattern
+        rows = {site.key: pattern for site in self.prunable}
+        self._network.promise = Promise(rows, self._target(), self._level(), self._dense)
+
+    def _say(self, verbosity: int, line: str) -> None:
+        if self.verbosity >= verbosity:
+            sys.stderr.write(f"{line}\n")
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+            self._say(1, note)
+
+
+def _why_dense(site: Site, keywords: Sequence[str], exact: Sequence[str], leaves: Sequence[str]) -> str:
+    word = next((word for word in keywords if any(word in name for name in site.names)), None)
+    if word is not None:
+        return f"no_prune_keyword {word}"
+    word = next((word for word in exact if word in site.names), None)
+    if word is not None:
+        return f"no_prune_layer {word}"
+    leaf = next((leaf for leaf in leaves if leaf in site.within or leaf in site.names), None)
+    return f"leaf_module {leaf}" if leaf is not None else ""
+
+
+def _opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
+    """A network, and what the caller goes on with."""
+    if isinstance(model, (str, os.PathLike, ModelProto)):
+        from onnxsparse.loops.onnx_network import OnnxNetwork
+
+        network = OnnxNetwork(model, _options(options))
+        return network, network
+    if hasattr(model, "named_modules") and hasattr(model, "parameters"):
+        if options:
+            raise OptionError(f"{', '.join(options)} is for ONNX models; a torch module is trained by your own loop")
+        from onnxsparse.loops.torch_network import TorchNetwork
+
+        return TorchNetwork(model), model
+    raise OptionError(f"a model is a path, a ModelProto or a torch module, not {model!r:.60}")
+
+
+def _options(given: Mapping[str, Any]) -> LoopOptions:
+    from dataclasses import fields
+
+    from onnxsparse.errors import nearest
+
+    known = [one.name for one in fields(LoopOptions)]
+    for name in given:
+        if name not in known:
+            raise OptionError(f"prepare_sparse_model has no option {name!r:.40}{nearest(name, known)}")
+    return LoopOptions(**given)

@@ -1,0 +1,323 @@
+"""An ONNX model in a user's own loop: `step(batch)` trains it in onnxruntime-training or in torch.
+
+1. The engine is made with the first batch, by which it knows the labels and the size of a batch. Until then, and while
+   the graph changes, the numbers rest here.
+2. What the loop sees are live arrays; the file is opened again for every export, and only numbers go into it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from onnxsparse import rates, sparsers
+from onnxsparse.engines.engine import Batch, Engine, Pace
+from onnxsparse.engines.ort import library as ort_library
+from onnxsparse.engines.rooms import temporary
+from onnxsparse.engines.spec import Objective as Goal
+from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.convolution import convolution_of
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.loops.batches import batch_of
+from onnxsparse.loops.network import Measured, Network, Site
+from onnxsparse.loops.options import LoopOptions
+from onnxsparse.loops.stored import Promise, delivered
+from onnxsparse.modifiers.objective import Objective
+from onnxsparse.passes import macs
+from onnxsparse.passes.fields import fields_of
+from onnxsparse.passes.layers import counts, layers_of
+from onnxsparse.passes.plan import PlanRow, does_not_fit, make_plan
+from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.trainable import Trainable, tagged, trainables
+from onnxsparse.patterns import Pattern
+from onnxsparse.rates.warmup import factor_at
+from onnxsparse.sparsers.renewal import hide, write
+from onnxsparse.values import Array
+
+MASK = "mask"
+LABELS = "labels"
+PRUNED = ("stem", "small", "depthwise")
+"""Words that hold no weight back here: every convolution and matrix is a layer."""
+
+
+class OnnxNetwork(Network):
+    """An ONNX model, opened to be trained."""
+
+    def __init__(self, source: Source, options: LoopOptions) -> None:
+        self.source, self.options = source, options
+        self._model = Model.open(source)
+        plan = make_plan(self._model, Rule.make("unstructured", sparsity=0.0, allow=PRUNED))
+        self._tags = trainables(self._model, plan, options.train_bn)
+        by_tensor = {one.tensor: tag for tag, one in self._tags.items()}
+        rows = [row for row in plan.planned if counts(row.weight) and row.weight.tensor in by_tensor]
+        self._rows = {by_tensor[row.weight.tensor]: row for row in rows}
+        self.sites = [_site(tag, row) for tag, row in self._rows.items()]
+        self._weights = {tag: np.array(one.numbers(), np.float32, order="C") for tag, one in self._tags.items()}
+        self._frozen: dict[str, Array] = {}
+        self._used: dict[str, str] = {}
+        self._engine: Engine | None = None
+        self._memory: tuple[dict[str, Array], dict[str, Any]] = {}, {}
+        self._goal: tuple[Goal, int] | None = None
+        self._room = ExitStack()
+        self.promise = Promise()
+        self.notes: list[str] = []
+        self.steps, self.begun, self.length = 0, 0, 0
+        self.scheduled: Any = None
+        self.pruned = 0.0
+
+    # -- training
+
+    def step(self, batch: Any) -> float:
+        """One step of the optimizer: the loss of a batch, by which the weights moved."""
+        arrays = batch_of(batch, fields_of(self._model))
+        engine = self._started(arrays)
+        engine.agree()
+        while True:
+            loss = engine.step(Batch(arrays))
+            if engine.update(self.pace):
+                break
+        self.steps += 1
+        return loss
+
+    def evaluate(self, batch: Any) -> tuple[float, dict[str, Array]]:
+        """The loss of a batch, and the model's float outputs by name; nothing moves."""
+        arrays = batch_of(batch, fields_of(self._model))
+        return self._started(arrays).evaluate(Batch(arrays))
+
+    @property
+    def pace(self) -> Pace:
+        """The rate of this step: of a scheduler of torch, or the options' own over the stage it is in."""
+        options = self.options
+        if self.scheduled is not None:
+            rate = float(self.scheduled.optimizer.param_groups[0]["lr"])
+            return Pace(rate, options.weight_decay, options.clip)
+        rate, length = options.rate(self.pruned), max(self.length, 1)
+        done = min(max(self.steps - self.begun, 0), length)
+        rate *= factor_at(rates.parse(options.lr_schedule), done, length, length)
+        return Pace(rate, options.weight_decay, options.clip)
+
+    def restart(self, length: int) -> None:
+        """The rate's schedule begins again, over so many steps."""
+        self.begun, self.length = self.steps, length
+
+    def _started(self, arrays: Mapping[str, Array]) -> Engine:
+        if self._engine is None:
+            self._engine = self._make(self._spec(arrays), arrays)
+            for kept, live in ((self._weights, self._engine.weights), (self._frozen, self._engine.frozen)):
+                for key, array in kept.items():
+                    if key in live:
+                        live[key][...] = array
+            moments, facts = self._memory
+            if facts:
+                self._engine.restore(moments, facts)
+            self.notes += [note for note in self._engine.notes if note not in self.notes]
+        return self._engine
+
+    def _rest(self) -> None:
+        """Take everything out of the engine, and be without one."""
+        if self._engine is None:
+            return
+        arrays, facts = self._engine.state()
+        kept = {key: np.array(array) for key, array in arrays.items()}
+        self._weights.update({key[len("weight/") :]: a for key, a in kept.items() if key.startswith("weight/")})
+        self._frozen.update({key[len("frozen/") :]: a for key, a in kept.items() if key.startswith("frozen/")})
+        self._memory = {k: a for k, a in kept.items() if k.partition("/")[0] not in ("weight", "frozen")}, facts
+        self._engine = None
+
+    def _spec(self, arrays: Mapping[str, Array]) -> Spec:
+        if self._goal is None:
+            labels = arrays.get(LABELS)
+            size = max((len(array) for array in arrays.values() if array.ndim), default=1)
+            self._goal = _goal(self.options.objective(labels), labels), size
+        goal, size = self._goal
+        trained = {tag: one.name for tag, one in self._tags.items()}
+        return Spec(size, trained, dict(self._used), goal, self.options.train_bn)
+
+    def _make(self, spec: Spec, samples: Mapping[str, Array]) -> Engine:
+        """The engine that was asked for; by default the first that takes the model."""
+        wanted = self.options.engine
+        if wanted == "torch" or (wanted == "auto" and not ort_library.available() and torch_library.available()):
+            return self._torch(spec, samples)
+        try:
+            return self._ort(spec, samples)
+        except ModelError as error:
+            if wanted == "auto" and torch_library.available():
+                self.notes.append(f"trained in torch: {error}")
+                return self._torch(spec, samples)
+            raise
+
+    def _ort(self, spec: Spec, samples: Mapping[str, Array]) -> Engine:
+        from onnxsparse.engines.ort.building import build
+        from onnxsparse.engines.ort.engine import OrtEngine
+
+        self._room.close()
+        folder = os.path.join(self._room.enter_context(temporary()), "graph")
+        made = build(folder, spec, tagged(self._model, self._tags), samples, self._model.sha256())
+        return OrtEngine(folder, made, self.options.optimizer)
+
+    def _torch(self, spec: Spec, samples: Mapping[str, Array]) -> Engine:
+        from onnxsparse.engines.torch.engine import Setting, TorchEngine
+
+        tensors = {tag: one.tensor for tag, one in self._tags.items()}
+        return TorchEngine(self._model, tensors, spec, samples, Setting(optimizer=self.options.optimizer))
+
+    # -- layers
+
+    @property
+    def _live_weights(self) -> Mapping[str, Array]:
+        return self._weights if self._engine is None else self._engine.weights
+
+    @property
+    def _live_frozen(self) -> Mapping[str, Array]:
+        return self._frozen if self._engine is None else self._engine.frozen
+
+    @property
+    def used(self) -> Mapping[str, str]:
+        return self._used
+
+    def weight(self, key: str) -> Array:
+        live = self._live_weights
+        return live[key] if key in live else self._weights[key]  # what no gradient comes to stays as it rests
+
+    def trained(self, key: str) -> dict[str, Array]:
+        return _around(self._live_weights, key)
+
+    def frozen(self, key: str) -> dict[str, Array]:
+        return _around(self._live_frozen, key)
+
+    def sent(self, key: str, arrays: Mapping[str, Array]) -> None:
+        for live in (self._live_weights, self._live_frozen):
+            for role, array in arrays.items():
+                if f"{key}/{role}" in live:
+                    live[f"{key}/{role}"][...] = array
+
+    def use(self, texts: Mapping[str, str]) -> None:
+        self._rest()
+        self._used = dict(texts)
+        own = set(self._tags)
+        self._weights = {key: array for key, array in self._weights.items() if key in own}
+        self._frozen = {}
+        for key, text in texts.items():
+            sparser, weight = sparsers.parse(text), self._weights[key]
+            trained = sparser.trained(weight)
+            fed = sparser.feed(weight, trained, np.ones(weight.shape, np.float32), sparsers.Moment(key))
+            self._weights.update({f"{key}/{role}": np.array(array) for role, array in trained.items()})
+            self._frozen.update({f"{key}/{role}": np.array(array) for role, array in fed.items()})
+
+    def set_masks(self, masks: Mapping[str, Array]) -> None:
+        for key, keep in masks.items():
+            weight, mask = self.weight(key), self._mask(key)
+            hide(weight, mask)
+            write(weight, mask, np.ascontiguousarray(keep).reshape(-1))
+            if self._engine is not None:
+                self._engine.clear_moments(key, ~keep)
+
+    def masks(self) -> dict[str, Array]:
+        return {site.key: self._mask(site.key) != 0 for site in self.sites if self._used.get(site.key) == MASK}
+
+    def _mask(self, key: str) -> Array:
+        live = self._live_frozen
+        return live[f"{key}/{MASK}"] if f"{key}/{MASK}" in live else self._frozen[f"{key}/{MASK}"]
+
+    def measure(self, shape: Sequence[int] | None, real: Any = None) -> dict[str, Measured]:
+        """What the file fixes holds; a shape says the sizes that it leaves open."""
+        model, weights = self._model, [row.weight for row in self._rows.values()]
+        model.sizes.clear()
+        for field, sizes in zip(fields_of(model), _shapes(shape, real, [one.name for one in fields_of(model)])):
+            dims = field.shape or ()
+            open_axes = [axis for axis, size in enumerate(dims) if size is None and axis < len(sizes)]
+            model.sizes.update({f"{field.name}.{axis}": int(sizes[axis]) for axis in open_axes})
+        layers = layers_of(model, weights)
+        found, _ = macs.of_weights(model, weights)
+        rows = self._rows.items()
+        return {tag: Measured(layers[id(r.weight)].size, found.get(id(r.weight), 0)) for tag, r in rows}
+
+    # -- results
+
+    def arrays(self) -> dict[str, Array]:
+        """The numbers of every stored tensor that trained, by tag, as they would be stored."""
+        sites = {site.key for site in self.sites}
+        return {tag: self.effective(tag) if tag in sites else self.weight(tag) for tag in self._tags}
+
+    def names(self) -> dict[str, str]:
+        return {tag: row.name for tag, row in self._rows.items()}
+
+    def finish(self) -> ModelProto:
+        made = delivered(self.source, self.arrays(), self.names(), self.promise, None, self.options.train_bn)
+        assert made is not None
+        return made
+
+    def export(self, path: str) -> str:
+        """Write the model, with zeros in its weights and the record of what was promised."""
+        delivered(self.source, self.arrays(), self.names(), self.promise, path, self.options.train_bn)
+        return path
+
+    def save(self, path: str, facts: Mapping[str, Any]) -> str:
+        from onnxsparse.loops.stored import write_facts
+
+        self.export(f"{path}.onnx")
+        write_facts(f"{path}.json", facts)
+        return f"{path}.onnx"
+
+
+def _around(live: Mapping[str, Array], key: str) -> dict[str, Array]:
+    return {one.partition("/")[2]: array for one, array in live.items() if one.startswith(f"{key}/")}
+
+
+def _site(tag: str, row: PlanRow) -> Site:
+    weight, use = row.weight, row.use
+    stem = row.name[: -len(".weight")] if row.name.endswith(".weight") else row.name
+    names = tuple(dict.fromkeys((stem, row.name, *weight.layers)))
+
+    def refuses(pattern: Pattern) -> str:
+        reason = does_not_fit(weight, pattern)
+        return reason.text if reason else ""
+
+    scopes = [use.op, *(part for layer in weight.layers for part in _scopes(layer)), *_scopes(stem)]
+    return Site(
+        tag, stem, names, use.op, weight.shape, use.shape4, use.matrix, use.restore, convolution_of(use), refuses,
+        tuple(dict.fromkeys(scopes)),
+    )  # fmt: skip
+
+
+def _scopes(name: str) -> list[str]:
+    """All that a name begins with, part by part: /head/fc/Gemm is inside of /head/fc and /head."""
+    ends = [at for at, letter in enumerate(name) if letter in "./" and at]
+    return [name, *(name[:at] for at in ends), *(name[1:at] for at in ends if name[0] == "/")]
+
+
+def _goal(objective: Objective, labels: Array | None) -> Goal:
+    task = objective.task
+    return Goal(
+        task,
+        objective.output,
+        tuple(labels.shape[1:]) if task and labels is not None else (),
+        "int64" if task == "cross-entropy" else "float32",
+        objective.kind_of_distillation,
+        objective.share,
+        objective.temperature,
+    )
+
+
+def _shapes(shape: Any, real: Any, names: Sequence[str]) -> list[Sequence[int]]:
+    """The shape of every input, as far as it is given."""
+    if isinstance(real, Mapping):
+        return [np.shape(real[name]) if name in real else () for name in names]
+    if real is not None:
+        each = real if isinstance(real, (list, tuple)) else [real]
+        return [np.shape(one) for one in each]
+    if isinstance(shape, Mapping):
+        return [shape.get(name, ()) for name in names]
+    if shape is not None and not all(isinstance(size, int) and size > 0 for size in shape):
+        raise OptionError(f"default_input_shape is a list of sizes such as [1, 3, 224, 224], not {shape!r:.60}")
+    return [] if shape is None else [tuple(shape)]
+
+
+__all__ = ["OnnxNetwork", "Trainable"]

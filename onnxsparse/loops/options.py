@@ -1,0 +1,57 @@
+"""How an ONNX model in a user's own loop is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from onnxsparse import rates
+from onnxsparse.errors import OptionError
+from onnxsparse.modifiers.objective import MIXED, TASKS, Objective
+from onnxsparse.modifiers.training import BUILT_IN, Training
+
+ENGINES = ("auto", "ort", "torch")
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """What is made small, by which optimizer, in which engine.
+
+    Without a `loss` it is cross-entropy where a batch has whole numbers as labels, mse where it has others, and
+    distillation from the dense model without labels.
+    """
+
+    loss: str | None = None
+    hardness: float | None = None
+    temperature: float = 2.0
+    output: str = ""
+    optimizer: str = "relative"
+    lr: float | None = None
+    weight_decay: float = 0.0
+    clip: float = 0.0
+    lr_schedule: str = "constant"
+    train_bn: bool = False
+    engine: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise OptionError(f"engine is one of {', '.join(ENGINES)}, not {self.engine!r:.40}")
+        if self.optimizer == BUILT_IN:
+            raise OptionError(f"{BUILT_IN} is the optimizer of whole runs; take another one, such as adamw")
+        Training(optimizer=self.optimizer, rate=self.lr, weight_decay=self.weight_decay, clip=self.clip, seed=self.seed)
+        rates.parse(self.lr_schedule)
+        Objective(loss=self.loss or "distill", hardness=self.hardness if self.loss in TASKS else None)
+
+    def objective(self, labels: Any) -> Objective:
+        """What is made small, where that depends on the labels of the first batch."""
+        loss = self.loss
+        if loss is None:
+            loss = "distill" if labels is None else "mse" if labels.dtype.kind == "f" else "cross-entropy"
+        if loss in TASKS and labels is None:
+            raise OptionError(f"loss {loss} needs labels: step(batch) takes (inputs, labels), or a mapping with labels")
+        hardness = (MIXED if self.hardness is None else self.hardness) if loss in TASKS else None
+        return Objective(loss=loss, hardness=hardness, temperature=self.temperature, output=self.output)
+
+    def rate(self, pruned: float) -> float:
+        return Training(optimizer=self.optimizer, rate=self.lr).base_rate(pruned)

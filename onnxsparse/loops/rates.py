@@ -1,0 +1,48 @@
+"""Learning rates of a user's own scheduler: begun again from where they were when they were handed over."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from onnxsparse.errors import OptionError
+
+
+class Restarts:
+    """A scheduler of torch, and its state when it was handed over."""
+
+    def __init__(self, scheduler: Any, init_lr: float | None = None) -> None:
+        if not hasattr(scheduler, "state_dict") or not hasattr(getattr(scheduler, "optimizer", None), "param_groups"):
+            raise OptionError(f"a learning rate scheduler of torch is expected, not {scheduler!r:.60}")
+        self.scheduler, self._init = scheduler, init_lr
+        self._state = copy.deepcopy(scheduler.state_dict())
+        self._rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+
+    def restart(self) -> None:
+        """The first epoch again; a plateau's memory is lost, and its rate is the first one."""
+        self.scheduler.load_state_dict(copy.deepcopy(self._state))
+        for group, rate in zip(self.scheduler.optimizer.param_groups, self._rates):
+            group["lr"] = rate if self._init is None else self._init
+
+
+def text_of(optimizer: Any) -> tuple[str, float | None, float | None]:
+    """An optimizer's name in our own words, its rate and its weight decay, where those are said."""
+    if isinstance(optimizer, str):
+        return optimizer, None, None
+    groups = getattr(optimizer, "param_groups", None)
+    kind = type(optimizer).__name__
+    if not groups or kind not in _KINDS:
+        raise OptionError(f"an optimizer is a name such as sgd, or SGD, Adam or AdamW of torch, not {optimizer!r:.60}")
+    group = groups[0]
+    return _KINDS[kind](group), float(group["lr"]), float(group.get("weight_decay", 0.0))
+
+
+def _sgd(group: Any) -> str:
+    return f"{'nesterov' if group.get('nesterov') else 'sgd'}:momentum={group.get('momentum', 0.0)}"
+
+
+def _adaptive(name: str) -> Any:
+    return lambda group: f"{name}:beta1={group['betas'][0]},beta2={group['betas'][1]},eps={group['eps']}"
+
+
+_KINDS = {"SGD": _sgd, "Adam": _adaptive("adam"), "AdamW": _adaptive("adamw")}

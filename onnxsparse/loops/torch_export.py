@@ -1,0 +1,54 @@
+"""A finished module as an ONNX file that records what its zeros are for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OutputError
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.output import Staged
+from onnxsparse.graph.weights import Weight
+from onnxsparse.loops.stored import Promise
+from onnxsparse.passes.inspect import count_zeros
+from onnxsparse.passes.plan import Plan, PlanRow, names_of
+from onnxsparse.passes.record import record
+from onnxsparse.passes.rule import Rule
+from onnxsparse.patterns import parse as parse_pattern
+from onnxsparse.patterns.nm import NM
+
+
+def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, zeros: Mapping[str, int]) -> None:
+    """Write a plain module; `zeros` are those of each layer, by the path of its weight."""
+    module.eval()
+    parts = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+    try:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch().no_grad():
+            warnings.simplefilter("ignore")
+            torch().onnx.export(module, parts, path, dynamo=False)
+    except Exception as error:  # whatever the exporter raises
+        raise OutputError(f"torch cannot export the module to {path}: {' '.join(str(error).split())[:200]}") from error
+    model = Model.open(path)
+    names = names_of(model.weights)
+    rows = tuple(_row(names[id(weight)], weight, promise, zeros) for weight in model.weights)
+    record(model, Plan(rows, Rule.make(target=promise.target, sparsity=promise.level)))
+    with Staged(True) as staged:
+        model.save(path, True, staged)
+        staged.commit()
+
+
+def _row(name: str, weight: Weight, promise: Promise, zeros: Mapping[str, int]) -> PlanRow:
+    """Exporters keep the names of most weights; what is called otherwise has no promise."""
+    text = promise.patterns.get(name)
+    if text is None or weight.refusal:
+        reason = promise.dense.get(name, "")
+        return PlanRow(name, weight, reason=reason or weight.refusal or "left dense", chosen=bool(reason))
+    pattern = parse_pattern(text)
+    drop = pattern.drop_count(weight.uses[0].shape4, 0.0) if isinstance(pattern, NM) else zeros[name]
+    return PlanRow(name, weight, pattern, min(drop, count_zeros(weight) or 0) if not isinstance(pattern, NM) else drop)

@@ -170,13 +170,15 @@ def _quantized(recipe: Recipe, around: Around) -> Iterator[Finding]:
             )
 
 
-def _is_sparse(model: Any) -> bool:
-    if model is None:
+def _is_sparse(source: Any) -> bool:
+    if source is None:
         return False
-    from onnxsparse.api import inspect
+    from onnxsparse.graph.model import Model
+    from onnxsparse.passes.inspect import count_zeros
 
-    totals = inspect(model).report.totals
-    return bool(totals.elements) and (totals.zeros or 0) > LEAST_USEFUL / 2 * totals.elements
+    counted = [(count_zeros(one), one.tensor.size) for one in Model.open(source).weights]
+    known = [(zeros, size) for zeros, size in counted if zeros is not None]
+    return sum(zeros for zeros, _ in known) > LEAST_USEFUL / 2 * sum(size for _, size in known)
 
 
 def _twice(recipe: Recipe) -> Iterator[Finding]:

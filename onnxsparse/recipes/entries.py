@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from onnxsparse import plugins
-from onnxsparse.errors import OptionError, PlanError, nearest
+from onnxsparse.errors import OptionError, nearest
 from onnxsparse.modifiers.declared import as_declared
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import Scheduled
@@ -42,6 +42,8 @@ BLOCK = re.compile(r"block_(\d+),\s*(\d+)")
 def modifier_of(entry: Entry, scope: Scope, strict: bool) -> Modifier:
     """The modifier that an entry means; without `strict` one that nobody knows is kept as it is written."""
     forms = _forms(entry.tag, entry.newer)
+    if not forms and entry.tag in plugins.broken("modifiers"):
+        raise WrongError(entry.line, plugins.broken("modifiers")[entry.tag])
     if not forms:
         hint = nearest(entry.tag, _tags()) or " (`onnxsparse list modifiers` shows all that are known)"
         if strict or TAG.fullmatch(entry.tag) is None:
@@ -108,8 +110,6 @@ def _forms(tag: str, newer: bool) -> list[type[Modifier]]:
     known = [cls for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
     names = (tag, tag + SUFFIX) if newer else (tag,)
     found = [cls for cls in known if cls.name in names] + [cls for cls in known if cls.tag in names]
-    if not found and tag in plugins.broken("modifiers"):
-        raise PlanError(plugins.broken("modifiers")[tag])
     return found
 
 

@@ -80,6 +80,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--train-bn", action="store_true", default=None, help="update batch statistics (default: frozen)"
     )
     training.add_argument("--recipe", metavar="R.yaml", help="all of that from a file, as saved beside OUT")
+    training.add_argument("--variables", metavar="NAME=VALUE,...", help="other values of the recipe's variables")
+    training.add_argument(
+        "--lenient", action="store_true", help="leave out of the recipe what nothing runs, and say it"
+    )
     training.add_argument("--engine", default="auto", help="auto (default), ort or torch")
     training.add_argument("--device", metavar="D", help="cpu (default), cuda, cuda:1, mps, ... in torch")
     keeping = parser.add_argument_group("safety")
@@ -110,11 +114,10 @@ def _add(group: Any, options: dict[str, str]) -> None:
 
 def run(arguments: Namespace) -> int:
     from onnxsparse.finetuning import finetune
-    from onnxsparse.recipes import Recipe
     from onnxsparse.recipes.flags import FLAGS, recipe_of
 
     _demand_paths(arguments)
-    file = None if arguments.recipe is None else Recipe.load(arguments.recipe)
+    file = _recipe(arguments)
     flags = {name: getattr(arguments, name) for name in FLAGS if hasattr(arguments, name)}
     recipe = recipe_of(flags, file)
     if arguments.verbose and is_first():
@@ -148,6 +151,16 @@ def run(arguments: Namespace) -> int:
             watch=watch,
         )
     return finish(result.report, arguments) if is_first() else int(not result.report.ok)
+
+
+def _recipe(arguments: Namespace) -> Recipe | None:
+    from onnxsparse.recipes import Recipe
+
+    if arguments.recipe is not None:
+        return Recipe.load(arguments.recipe, arguments.variables, strict=not arguments.lenient)
+    if arguments.variables is not None or arguments.lenient:
+        raise OptionError("--variables and --lenient speak of a recipe; pass --recipe too")
+    return None
 
 
 def _demand_paths(arguments: Namespace) -> None:

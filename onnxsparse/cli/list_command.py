@@ -32,5 +32,9 @@ def _described(kind: str) -> str:
     lines = [f"{kind}:"]
     for entry in importlib.import_module(f"onnxsparse.{kind}").available():
         lines.append(f"  {entry.syntax:<28} {entry.description}")
-        lines += [f"      {o.name} ({o.type}{', default ' + o.default if o.default else ''})" for o in entry.options]
+        lines += [f"      {o.name} ({o.type}{_default(o.default)})" for o in entry.options]
     return "\n".join(lines) + "\n\n"
+
+
+def _default(text: str) -> str:
+    return ", required" if text == "required" else f", default {text}" if text else ""

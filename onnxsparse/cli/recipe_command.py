@@ -29,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, text in COUNTS.items():
         parser.add_argument(name, type=int, metavar="N", help=text)
     parser.add_argument("--optimizer", metavar="WORD", help="the optimizer of the run, such as adam")
-    parser.add_argument("--keep-unknown", action="store_true", help="report modifiers that nobody knows; no error")
+    parser.add_argument("--lenient", action="store_true", help="report modifiers that nobody knows; no error")
     shared.add_json(parser)
 
 
@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
         value = getattr(arguments, name[2:].replace("-", "_"))
         if value is not None and value < 1:
             raise OptionError(f"{name} is a whole number from 1, not {value}")
-    recipe = Recipe.load(arguments.recipe, arguments.variables, strict=not arguments.keep_unknown)
+    recipe = Recipe.load(arguments.recipe, arguments.variables, strict=not arguments.lenient)
     return _check(arguments, recipe) if arguments.action == "check" else _show(arguments, recipe)
 
 

@@ -109,8 +109,7 @@ def _forms(tag: str, newer: bool) -> list[type[Modifier]]:
     """Every modifier with a tag; the newer form may leave the end of its name out."""
     known = [cls for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
     names = (tag, tag + SUFFIX) if newer else (tag,)
-    found = [cls for cls in known if cls.name in names] + [cls for cls in known if cls.tag in names]
-    return found
+    return [cls for cls in known if cls.name in names] + [cls for cls in known if cls.tag in names]
 
 
 def _meant(forms: list[type[Modifier]], options: list[str]) -> type[Modifier]:

@@ -164,7 +164,7 @@ def test_exit_codes(file: Any, capsys: Any) -> None:
     assert capsys.readouterr().out == ""
     assert main(["recipe", "check", file(SAMPLE.replace("!GMP", "!GMMP"))]) == 2
     assert "line 15: unknown modifier !GMMPruningModifier (did you mean GMPruning" in capsys.readouterr().err
-    assert main(["recipe", "check", file(SAMPLE.replace("!GMP", "!GMMP")), "--keep-unknown"]) == 1
+    assert main(["recipe", "check", file(SAMPLE.replace("!GMP", "!GMMP")), "--lenient"]) == 1
     assert "refused: !GMMPruningModifier: nothing runs it yet: no modifier of that name" in capsys.readouterr().out
     assert main(["recipe", "check", file(SAMPLE), "--steps-per-epoch", "0"]) == 2
     assert main(["recipe", "chek", file(SAMPLE)]) == 2

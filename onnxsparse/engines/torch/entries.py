@@ -2,12 +2,13 @@
 
 1. What wraps a module (DistributedDataParallel, torch.compile and their like) adds nothing to a name.
 2. A parametrized tensor is one entry under its plain name: what the module computes with, and what it is made from.
-   So is one that `torch.nn.utils.prune` has masked.
+   So is one that `torch.nn.utils.prune` has masked. Parts that are no tensor of that shape are inner entries.
 3. Tensors that share their storage are one entry; its other names are its aliases.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ class Entry:
     module: Any
     values: list[Any]
     aliases: list[str] = field(default_factory=list)
+    inner: bool = False  # a part that a parametrization computes its tensor from; nobody asks for it
     _read: dict[tuple[int, str], Array] = field(default_factory=dict)
 
     @property
@@ -66,6 +68,12 @@ class Entry:
         value = self.values[0]
         return bool((value != value.reshape(-1)[0]).any() and (value != value.round()).any())
 
+    @property
+    def common(self) -> bool:
+        """Whether it is a single number of few digits, as constants are."""
+        value = self.values[0]
+        return value.numel() == 1 and bool((value.double() * 1000 == (value.double() * 1000).round()).all())
+
     def numbers(self, index: int, kind: str) -> Array:
         """A value as a file of that type holds it; bfloat16 as its bits, and no -0.0."""
         key = (index, kind)
@@ -89,7 +97,8 @@ def entries(module: Any) -> list[Entry]:
     for path, owner in owners(module):
         for local, values in _tensors(owner):
             name = f"{path}.{local}" if path else local
-            known = found.setdefault(_storage(values[-1]), Entry(name, path, local, owner, values))
+            inner = ".parametrizations." in f".{local}"
+            known = found.setdefault(_identity(values), Entry(name, path, local, owner, values, inner=inner))
             if known.name != name:
                 known.aliases.append(name)
     return list(found.values())
@@ -115,11 +124,22 @@ def _tensors(owner: Any) -> Iterator[tuple[str, list[Any]]]:
             yield name, [tensor.detach()]
     for name, parts in owner._modules.get("parametrizations", {}).items():
         yield name, _parametrized(getattr(owner, name).detach(), getattr(parts, "original", None))
+        for local, part in parts._parameters.items():
+            if local != "original":
+                yield f"parametrizations.{name}.{local}", [part.detach()]
 
 
 def _parametrized(value: Any, original: Any) -> list[Any]:
     """What is computed with comes first; what it is made from, if it is alike, may be in the file as well."""
     return [value, original.detach()] if original is not None and original.shape == value.shape else [value]
+
+
+def _identity(values: list[Any]) -> Hashable:
+    """What is computed from one tensor in two ways is two."""
+    if len(values) > 1:
+        computed = values[0].contiguous().reshape(-1).view(torch().uint8).cpu().numpy().tobytes()
+        return _storage(values[-1]), hashlib.blake2b(computed, digest_size=16).digest()
+    return _storage(values[-1])
 
 
 def _storage(tensor: Any) -> Hashable:

@@ -59,6 +59,13 @@ class Match(Mapping[str, Matched]):
     folded: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def summary(self) -> str:
+        """How many of how many tensors were found, in one line."""
+        total = len(self.matched) + len(self.folded) + len(self.refused)
+        rest = [f"{len(part)} {word}" for part, word in ((self.folded, "folded"), (self.refused, "refused")) if part]
+        return ", ".join([f"{len(self.matched)} of {total} tensors of the module found", *rest])
+
     def __getitem__(self, name: str) -> Matched:
         return self.matched[self.aliases.get(name, name)]
 
@@ -80,10 +87,11 @@ def match(model: Model, module: Any) -> Match:
     known = norms(owners(module))
     candidates = exact + _scaled(floats, exact, everywhere, sightings, known)
     settled = settle(candidates, sightings)
-    matched = {entry.name: _matched(entry, settled) for entry in found if entry in settled.found}
-    folded = _fold(found, settled, sightings, known, matched)
-    refused = {one.name: _reason(one, settled, sightings) for one in found if one.name not in {**matched, **folded}}
-    aliases = {alias: entry.name for entry in found for alias in entry.aliases}
+    asked = [one for one in found if not one.inner]
+    matched = {entry.name: _matched(entry, settled) for entry in asked if entry in settled.found}
+    folded = _fold(asked, settled, sightings, known, matched)
+    refused = {one.name: _reason(one, settled, sightings) for one in asked if one.name not in {**matched, **folded}}
+    aliases = {alias: entry.name for entry in asked for alias in entry.aliases}
     return Match(matched, aliases, folded, refused)
 
 
@@ -180,4 +188,6 @@ def _reason(entry: Entry, settled: Settled, sightings: Sightings) -> str:
     alike = [one for one in sightings.all.values() if not one.names.isdisjoint(entry.names)]
     if alike:
         return f"'{alike[0].tensor.name}' of the file holds other numbers: was the module trained or reset since?"
+    if sightings.called and entry.owners.isdisjoint({*sightings.called, ""}):
+        return "no tensor of the file holds its numbers, and no node came from its module: does forward use it?"
     return "no tensor of the file holds its numbers"

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from onnxsparse.engines.torch.candidates import Candidate
 from onnxsparse.engines.torch.entries import Entry
 from onnxsparse.engines.torch.sightings import Sightings
-from onnxsparse.engines.torch.uses import Reading, Readings, named
+from onnxsparse.engines.torch.uses import Reading, Readings, Where, expected, named
 
 BY_NAME, BY_VALUE, BY_FOLD, BY_ORDER = "name and value", "value", "folded batch norm", "order"
 _SHOWN = 3
+_KINDS = {**dict.fromkeys(("Mul", "Div"), "scale"), **dict.fromkeys(("Add", "Sub", "Gemm"), "shift")}
 
 
 @dataclass
@@ -102,17 +103,20 @@ def _clear(own: list[Candidate]) -> list[Candidate]:
 def _by_uses(groups: Sequence[list[Candidate]], readings: Readings, settled: Settled) -> None:
     meant: dict[Entry, list[Reading]] = {}
     doubts: dict[Entry, Reading] = {}
+    open_ones = {one.where: one for one in readings.all if one.meant is None and one.left}
     for one in readings.all:
         if one.meant is not None:
             meant.setdefault(one.meant, []).append(one)
-        else:
-            doubts.update((entry, one) for entry in one.left)
+        for entry in one.left:
+            if one.where in open_ones:
+                doubts.setdefault(entry, open_ones[one.where])
     for group in groups:
         for entry, own in _of_entries(group).items():
             if entry in settled.found:
                 _demand_read(entry, own, meant, settled)
             elif entry not in settled.reasons:
                 _by_use(entry, own, meant.get(entry, []), doubts.get(entry), settled)
+    _demand_all(meant, settled)
 
 
 def _demand_read(entry: Entry, own: list[Candidate], meant: dict[Entry, list[Reading]], settled: Settled) -> None:
@@ -126,17 +130,39 @@ def _demand_read(entry: Entry, own: list[Candidate], meant: dict[Entry, list[Rea
 def _by_use(entry: Entry, own: list[Candidate], meant: list[Reading], doubt: Reading | None, settled: Settled) -> None:
     wheres = {one.where for one in meant}
     clear = [one for one in _clear(own) if one.where in wheres]
-    mixed = not entry.telling and len({one.use.node.op_type for one in meant}) > 1
+    constant = entry.common and not all(expected(entry, one.use) for one in meant)
+    mixed = not entry.telling and len({_KINDS.get(one.use.node.op_type) for one in meant}) > 1
     if doubt is not None:
         settled.reasons[entry] = _tie(entry, own, doubt)
     elif not wheres:
         settled.reasons[entry] = _gone(own)
+    elif constant:
+        settled.reasons[entry] = f"{_listed(own)} holds its single number, but any constant may be that"
     elif mixed:
         settled.reasons[entry] = f"{_listed(own)} holds its numbers, but is read in different ways, as a constant is"
     elif len(clear) < len(wheres):
         settled.reasons[entry] = f"its numbers in {_listed(own)} read the same both ways, so its layout is unknown"
     else:
         settled.add(entry, clear, BY_NAME if any(map(named, clear)) else BY_ORDER)
+
+
+def _demand_all(meant: dict[Entry, list[Reading]], settled: Settled) -> None:
+    """Nobody keeps a tensor that one of those who share it was refused."""
+    shared: dict[Where, set[Entry]] = {}
+    for entry, uses in meant.items():
+        for one in uses:
+            shared.setdefault(one.where, set()).add(entry)
+    waiting = [entry for entry in meant if entry not in settled.found]
+    while waiting:
+        entry = waiting.pop()
+        for other in sorted({one for where in {one.where for one in meant[entry]} for one in shared[where]}, key=_name):
+            if settled.found.pop(other, None):
+                settled.reasons[other] = f"its numbers are stored once for it and for '{entry.name}', which is refused"
+                waiting.append(other)
+
+
+def _name(entry: Entry) -> str:
+    return entry.name
 
 
 def _tie(entry: Entry, own: list[Candidate], doubt: Reading) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from onnx import GraphProto, NodeProto
@@ -15,17 +16,21 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "same"}
-_PASSED = ("Identity", "Cast")
-_MOVED = (*_PASSED, "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Slice", "Split", "Concat", "Expand")
+_ROUNDED = ("QuantizeLinear", "DequantizeLinear")
+_PASSED = ("Identity", "Cast", *_ROUNDED)
+_CUT = ("Slice", "Split")
+_MOVED = (*_PASSED, *_CUT, "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Concat", "Expand")
+_MEASURED = ("Shape", "Size")
 
 
 @dataclass(eq=False)
 class Use:
-    """A node that reads a stored tensor, directly or after it was moved; `label` is the name it goes by there."""
+    """A node that reads a stored tensor, or a part of it, directly or after it was moved; `label` is its name there."""
 
     node: NodeProto
     slot: int
     label: str
+    whole: bool
 
 
 @dataclass(eq=False)
@@ -35,6 +40,7 @@ class Sighting:
     tensor: StoredTensor
     key: tuple[str, str]
     names: set[str]
+    own_names: set[str] = field(default_factory=set)  # without those that it was given by Identity
     reads: list[Use] = field(default_factory=list)
     slots: list[tuple[str, int]] = field(default_factory=list)
 
@@ -70,6 +76,7 @@ class Carried:
     sighting: Sighting
     direct: bool
     label: str
+    whole: bool = True
 
 
 class Sightings:
@@ -98,11 +105,12 @@ class Sightings:
         moved = []
         for slot, name in enumerate(node.input):
             self.readers.setdefault(name, []).append(node)
-            for one in self.carried.get(name, ()):
-                one.sighting.reads.append(Use(node, slot, one.label))
+            for one in self.carried.get(name, ()) if slot == 0 or node.op_type not in _ROUNDED else ():
+                one.sighting.reads.append(Use(node, slot, one.label, one.whole))
                 if one.direct:
                     one.sighting.slots.append((node.op_type, slot))
-                moved.append(replace(one, direct=one.direct and node.op_type in _PASSED))
+                passed, cut = node.op_type in _PASSED, node.op_type in _CUT
+                moved.append(replace(one, direct=one.direct and passed, whole=one.whole and not cut))
         for output in node.output:
             self.makers[output] = node
         if not moved or node.op_type not in _MOVED:
@@ -117,9 +125,19 @@ class Sightings:
         """Names and scopes as the module has them."""
         self.scopes = {key: naming.scope(scope) for key, scope in self.scopes.items()}
         for sighting in self.all.values():
+            sighting.own_names = {naming.name(plain(sighting.tensor.name))}
             sighting.names = {naming.name(name) for name in sighting.names}
             for use in sighting.reads:
                 use.label = naming.name(use.label)
+
+    @cached_property
+    def called(self) -> set[str]:
+        """Every module that nodes came from, and those that it is a part of; asked for once they have their names."""
+        found = set()
+        for scope in set(self.scopes.values()):
+            steps = scope.split(".") if scope else []
+            found |= {".".join(steps[: count + 1]) for count in range(len(steps))}
+        return found
 
     def scopes_of(self, sighting: Sighting) -> set[str]:
         found = {self.scopes[id(use.node)] for use in sighting.reads}
@@ -127,7 +145,8 @@ class Sightings:
 
     def uses(self, sighting: Sighting) -> list[Use]:
         """The nodes that compute with a tensor, or leave it as it is for good."""
-        return [use for use in sighting.reads if use.node.op_type not in _MOVED or not self._read(use.node)]
+        reads = [use for use in sighting.reads if use.node.op_type not in _MEASURED]
+        return [use for use in reads if use.node.op_type not in _MOVED or not self._read(use.node)]
 
     def _read(self, node: NodeProto) -> bool:
         return any(name in self.readers for name in node.output)

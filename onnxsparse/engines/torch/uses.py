@@ -6,18 +6,22 @@ nothing may be gone. So each use is looked at for itself:
 1. Parameters that cannot be read so are out: a bias is no scale.
 2. Where the exporter says which module the node came from, it is one of that module, or of a part of it that is never
    called itself. Where other tensors of the node are known, it is one of their module and of their layer.
-3. Where the tensor has a name, there, it is the parameter of that name, if all others have a tensor of their own name.
-4. One that is left, for a reason, is meant. Otherwise the use is open, and all that are left are in doubt.
+3. Where the tensor has a name, there, it is the parameter of that name, if the node came from the very module that has
+   it, or all others have a tensor of their own name, or the exporter gave a merged tensor all of its names again.
+4. One that is left, for a reason, is meant. Otherwise the use is open, and all that are left are in doubt. So it is if
+   the node reads a tensor of another module beside it, or numbers that any network may have are read more often than
+   everything else of their module: parts of other tensors may look like them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from onnxsparse.engines.torch.candidates import Candidate
 from onnxsparse.engines.torch.entries import Entry
+from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.sightings import Sightings, Use
 
 Where = tuple[tuple[str, str], int]
@@ -49,6 +53,8 @@ class Reading:
     use: Use
     where: Where
     left: list[Entry]
+    by_label: bool
+    relabelled: bool
     meant: Entry | None = None
 
 
@@ -58,8 +64,9 @@ class Readings:
     def __init__(self, groups: Iterable[Sequence[Candidate]], sightings: Sightings) -> None:
         self._sightings = sightings
         self._known: dict[int, list[tuple[int, Entry]]] = defaultdict(list)
+        self._counts: Counter[Entry] = Counter()
         self._homes: dict[Entry, set[Where]] = defaultdict(set)
-        self._called = _with_parents(sightings.scopes.values())
+        self._called = sightings.called
         self.all = [one for group in groups for one in self._of_group(group)]
 
     def _of_group(self, group: Sequence[Candidate]) -> Iterable[Reading]:
@@ -70,11 +77,14 @@ class Readings:
                 self._homes[one.entry].add(one.where)
         for where, own in by_place.items():
             sighting = next(iter(own.values())).region.sighting
+            by_label = sum(not sighting.names.isdisjoint(entry.names) for entry in own) > 1
             for use in self._sightings.uses(sighting):
-                yield Reading(use, where, [entry for entry in own if _readable(entry, use)])
+                left = [entry for entry in own if _readable(entry, use)]
+                yield Reading(use, where, left, by_label, use.label not in sighting.own_names)
 
     def told(self, reading: Reading, entry: Entry) -> None:
         reading.left, reading.meant = [entry], entry
+        self._counts[entry] += reading.use.whole
         self._known[id(reading.use.node)].append((reading.use.slot, entry))
 
     def look(self) -> None:
@@ -86,9 +96,13 @@ class Readings:
             for one in certain:
                 self.told(one, one.left[0])
             more = bool(certain)
+        for doubtful in [one for one in self.all if one.meant is not None and self._contradicted(one, one.meant)]:
+            doubtful.meant = None
 
     def _narrowed(self, reading: Reading) -> bool:
         """Whether there is a reason for the only one that is left."""
+        if reading.relabelled and not any(one.telling or reading.use.label in one.names for one in reading.left):
+            return False
         because = False
         for look in (self._there, self._beside, self._called_so):
             if found := look(reading):
@@ -121,10 +135,25 @@ class Readings:
         ]
         return [one for one in reading.left if any(_kin(one, other) for other in known)]
 
+    def _contradicted(self, reading: Reading, entry: Entry) -> bool:
+        node, slot = reading.use.node, reading.use.slot
+        makers = [one for one in self._sightings.around(node) if one.op_type == "MatMul" and one is not node]
+        with_it = [other for at, other in self._known[id(node)] if at != slot]
+        with_it += [other for one in makers for _, other in self._known[id(one)]]
+        if with_it and node.op_type not in ("Mul", "Div") and not any(_kin(entry, other) for other in with_it):
+            return True
+        return not entry.telling and not expected(entry, reading.use) and self._too_often(entry)
+
+    def _too_often(self, entry: Entry) -> bool:
+        """Whether it is read more often than all else of its module, as if that were called more often."""
+        most = max((count for other, count in self._counts.items() if _kin(entry, other)), default=1)
+        return self._counts[entry] > most
+
     def _called_so(self, reading: Reading) -> list[Entry]:
         found = [one for one in reading.left if reading.use.label in one.names]
         others = [one for one in reading.left if one not in found]
-        return found if all(self._homes[one] - {reading.where} for one in others) else []
+        there = any(self._sightings.scopes[id(reading.use.node)] in one.owners for one in found)
+        return found if there or reading.by_label or all(self._homes[one] - {reading.where} for one in others) else []
 
 
 def named(candidate: Candidate) -> bool:
@@ -139,21 +168,24 @@ def _kin(one: Entry, other: Entry) -> bool:
 
 def _readable(entry: Entry, use: Use) -> bool:
     """Whether a node of that kind can read it there; of modules that are not torch's own, anything may be."""
-    kind, slots = type(entry.module), _SLOTS.get(use.node.op_type)
-    own = kind.__module__.startswith("torch.nn.modules.") and kind.__name__.startswith(_LAYERS)
-    if slots is None or not own:
+    slots = _SLOTS.get(use.node.op_type)
+    if slots is None or not _own(entry):
         return True
-    if kind.__name__ == "GroupNorm" and use.node.op_type == "InstanceNormalization":
+    if type(entry.module).__name__ == "GroupNorm" and use.node.op_type == "InstanceNormalization":
         return False  # its scale and its bias are constants
     if entry.local.startswith("running_") and use.node.op_type in _ELEMENTS:
         return True
     return slots.get(use.slot) == entry.local
 
 
-def _with_parents(scopes: Iterable[str | None]) -> set[str]:
-    """Every module that is called, and those that it is a part of."""
-    found = set()
-    for scope in set(scopes):
-        steps = scope.split(".") if scope else []
-        found |= {".".join(steps[: count + 1]) for count in range(len(steps))}
-    return found
+def _own(entry: Entry) -> bool:
+    kind = type(entry.module)
+    return kind.__module__.startswith("torch.nn.modules.") and kind.__name__.startswith(_LAYERS)
+
+
+def expected(entry: Entry, use: Use) -> bool:
+    """Whether a node of that kind reads there just what the entry is."""
+    if isinstance(entry.module, torch().nn.PReLU):
+        return bool(use.node.op_type == "PRelu")
+    slots = {} if use.node.op_type in _ELEMENTS else _SLOTS.get(use.node.op_type, {})
+    return _own(entry) and slots.get(use.slot) == entry.local

@@ -109,8 +109,8 @@ class Scheduled(Modifier):
     def _check_times(self) -> None:
         for option in ("start_epoch", "end_epoch", "update_frequency"):
             value = getattr(self, option)
-            if not NEVER <= value < math.inf:
-                raise WrongOptionError(option, f"it is a number from -1, not {value}")
+            if value != NEVER and not 0 <= value < math.inf:
+                raise WrongOptionError(option, f"it is -1 or a number from 0, not {value}")
         if self.end_epoch != NEVER and self.end_epoch < self.start_epoch:
             raise WrongOptionError(
                 "end_epoch", f"{self.end_epoch} lies before the start_epoch of {self.start_epoch}; -1 is never"

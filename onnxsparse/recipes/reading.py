@@ -43,7 +43,7 @@ def text_of(path: Path) -> str:
             f"{name:.80} is a name in SparseZoo, from which nothing is fetched; save the recipe and name it"
         )
     try:
-        with open(name, encoding="utf-8") as file:
+        with open(name, encoding="utf-8-sig") as file:
             return file.read(LONGEST + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):

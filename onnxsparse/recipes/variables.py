@@ -20,7 +20,8 @@ from onnxsparse.modifiers.declared import Computed, Quoted, number, reads_as_oth
 from onnxsparse.recipes.expressions import Number, compute
 from onnxsparse.recipes.nodes import DEEPEST, LARGEST, Node, Pairs, WrongError, read
 
-CALL = "eval("
+CALL = re.compile(r"\beval\(")
+OPEN = len("eval(")
 CHAIN = 40
 ASSIGNED = re.compile(r"\s*([^\s=:]+)\s*[=:]\s*(.*?)\s*", re.DOTALL)
 Variables = Union[Mapping[str, Any], str, None]
@@ -41,7 +42,8 @@ class Scope:
     def filled(self, node: Node) -> Node:
         """The node with everything computed in it."""
         if node.text is not None:
-            return node if node.as_is or CALL not in node.text else self._text(node, node.text)
+            call = None if node.as_is else CALL.search(node.text)
+            return node if call is None else self._text(node, node.text, call.start())
         if node.is_list:
             inner = [self.filled(one) for one in node.items]
             return node if all(map(_same, inner, node.items)) else self._around(node, list(inner), inner)
@@ -60,12 +62,11 @@ class Scope:
             raise WrongError(node.line, "with every variable put in it is too large")
         return node
 
-    def _text(self, node: Node, text: str) -> Node:
-        begin = text.index(CALL)
-        end = _closing(text, begin + len(CALL) - 1, node.line)
+    def _text(self, node: Node, text: str, begin: int) -> Node:
+        end = _closing(text, begin + OPEN - 1, node.line)
         if text[:begin].strip() or text[end:].strip():
             return self._longer(node, text)
-        inner = text[begin + len(CALL) : end - 1]
+        inner = text[begin + OPEN : end - 1]
         if inner.strip() in self.names():
             found = self._of(inner.strip(), node.line)
             made = Node(found.value, node.line, found.tag, found.depth, found.size, found.as_is)
@@ -74,9 +75,9 @@ class Scope:
 
     def _longer(self, node: Node, text: str) -> Node:
         parts, at = [], 0
-        while (begin := text.find(CALL, at)) >= 0:
-            end = _closing(text, begin + len(CALL) - 1, node.line)
-            parts += [text[at:begin], self._shown(text[begin + len(CALL) : end - 1], node.line)]
+        while (call := CALL.search(text, at)) is not None:
+            end = _closing(text, call.end() - 1, node.line)
+            parts += [text[at : call.start()], self._shown(text[call.end() : end - 1], node.line)]
             at = end
         made = Computed("".join([*parts, text[at:]]))
         try:
@@ -210,7 +211,7 @@ def _node(value: Any, name: str, depth: int = 0) -> Node:
     if isinstance(value, (list, tuple)):
         return _sized([_node(one, name, depth + 1) for one in value])
     if isinstance(value, str):
-        return Node(value if CALL in value or not reads_as_other(value) else Quoted(value), 1)
+        return Node(value if CALL.search(value) or not reads_as_other(value) else Quoted(value), 1)
     if value is None or isinstance(value, (bool, int, float)):
         return Node("" if value is None else str(value), 1)
     raise PlanError(f"the variable {name:.60} is of type {type(value).__name__}, which no recipe has")

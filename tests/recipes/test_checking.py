@@ -64,6 +64,7 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
         ([gmp(update_frequency=0.3)], {"steps_per_epoch": 4}, "0.3 is 1.2 steps: it acts every 0.5 epochs"),
         ([gmp(update_frequency=0.3)], {"data_size": 140}, "0.3 is 1.2 steps"),
         ([gmp(update_frequency=0.3)], {"data_size": 40, "batch_size": 10}, "0.3 is 1.2 steps"),
+        ([gmp()], {"data_size": 320, "steps_per_epoch": 8}, "8 steps per epoch are said, and the data make 10"),
         ([gmp(end_epoch=3.3)], {"steps_per_epoch": 4}, "end_epoch 3.3 lies between two of 4 steps per epoch"),
         ([gmp(update_frequency=5)], {}, "the next update after the first comes at its end"),
         ([QUANTIZED, gmp()], {}, "refused: !QuantizationModifier: nothing runs it yet"),

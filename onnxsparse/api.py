@@ -7,7 +7,7 @@ it in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -311,10 +311,12 @@ def finish(
     overwrite: bool,
     made: Plan | None = None,
     beside: Mapping[str, str] | None = None,
+    note: Callable[[Iterable[str]], None] | None = None,
 ) -> Result:
     """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
 
-    Texts that belong `beside` it get their names just before it does: all of them or none.
+    Texts that belong `beside` it get their names just before it does: all of them or none. `note` is told the files
+    before they have their names.
     """
     if target is None:
         proto = model.take_proto()
@@ -327,6 +329,8 @@ def finish(
         folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
         written = Model.open(staged.waiting[os.path.realpath(target)], folder)
         report = _counted(report, written, made)
+        if note is not None:
+            note(staged.waiting.values())
         staged.commit()
     return Result(report, target)
 

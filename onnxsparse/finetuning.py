@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxsparse.api import Result, finish, target_of
-from onnxsparse.checkpoints import MARK, claim
+from onnxsparse.checkpoints import MARK, claim, note_delivery, was_delivered
 from onnxsparse.data import Data, Stream, check_labels, open_data
 from onnxsparse.engines.engine import Batch, Engine
 from onnxsparse.engines.rooms import claimed, temporary
@@ -116,10 +118,9 @@ def finetune(
     if not processes.first:
         output = checkpoint = watch = None
     means = Means(engine, device, optimizer if callable(optimizer) else None, lr_scheduler, processes)
-    tuning = _Tuning(source, made, plan, masks, output, overwrite or resume, means)
-    tuning.keep_apart(
-        overwrite, resume, {"data": data, "eval-data": eval_data, "plan": plan, "masks": masks, "recipe": recipe}
-    )
+    may_replace = overwrite or (resume and _is_own(output, source, checkpoint))
+    tuning = _Tuning(source, made, plan, masks, output, may_replace, means)
+    tuning.keep_apart({"data": data, "eval-data": eval_data, "plan": plan, "masks": masks, "recipe": recipe})
     tuning.open(data, labels, eval_data, metrics)
     demand_whole(tuning.plan, strict)
     with ExitStack() as stack:
@@ -129,7 +130,7 @@ def finetune(
             claim(folder)
             stack.enter_context(claimed(folder, MARK))
         outcome = Run(tuning.job(room, folder, resume, check, watch)).go()
-    result = tuning.deliver(outcome)
+    result = tuning.deliver(outcome, folder)
     processes.meet()
     return result
 
@@ -201,16 +202,12 @@ class _Tuning:
         rows = {by_tensor.get(row.weight.tensor): row for row in self.plan.planned}
         self.planned = {tag: row for tag, row in rows.items() if tag is not None}
 
-    def keep_apart(self, overwrite: bool, resume: bool, inputs: Mapping[str, Any]) -> None:
-        """Say now what would be in the way of the result, and that it would replace what it is made from.
-
-        A run that goes on may replace what it wrote itself: then its recipe lies beside.
-        """
+    def keep_apart(self, inputs: Mapping[str, Any]) -> None:
+        """Say now what would be in the way of the result, and that it would replace what it is made from."""
         if self.target is None:
             return
-        own = resume and os.path.exists(recipe_path(self.target))
         for path in (self.target, *beside(self.target)):
-            check_target(path, overwrite or own)
+            check_target(path, self.overwrite)
             for name, value in inputs.items():
                 if isinstance(value, (str, os.PathLike)) and _covers(os.fspath(value), path):
                     raise OutputError(f"{path} would replace what --{name} names; choose another name for the result")
@@ -290,7 +287,7 @@ class _Tuning:
 
     # -- the result
 
-    def deliver(self, outcome: Outcome) -> Result:
+    def deliver(self, outcome: Outcome, folder: str | None = None) -> Result:
         """Send what was trained back into the user's graph, and have it proven and written."""
         done = set(outcome.masked)
         rest = [row for tag, row in self.planned.items() if tag not in done]
@@ -308,7 +305,8 @@ class _Tuning:
         record(self.model, self.plan)
         texts = (self._decided().to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
         more = dict(zip(beside(self.target), texts)) if self.target is not None else {}
-        return finish(self.model, report, self.target, self.overwrite, self.plan, more)
+        note = None if folder is None else partial(note_delivery, folder)
+        return finish(self.model, report, self.target, self.overwrite, self.plan, more, note)
 
     def _decided(self) -> Recipe:
         """The recipe with every default that was decided on the way filled in."""
@@ -473,8 +471,14 @@ def beside(target: str) -> list[str]:
     return [os.path.splitext(target)[0] + ending for ending in (".recipe.yaml", ".history.json", ".history.csv")]
 
 
-def recipe_path(target: str) -> str:
-    return beside(target)[0]
+def _is_own(output: Path | None, source: Source, checkpoint: Path | None) -> bool:
+    """Whether what is in the way of a result was delivered by the run that goes on; the model itself never was."""
+    if output is None or checkpoint is None:
+        return False
+    target = path_of(output, "output")
+    if not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source)):
+        return False
+    return was_delivered(path_of(checkpoint, "checkpoint"), (target, *beside(target)))
 
 
 def _covers(given: str, path: str) -> bool:

@@ -110,6 +110,14 @@ def newest(folder: str, notes: list[str] | None = None) -> Checkpoint | None:
     return found
 
 
+def latest_facts(folder: str) -> Mapping[str, Any] | None:
+    """The facts of the latest checkpoint that looks whole, if there is one; its arrays are not read."""
+    for path in _paths(folder):
+        with suppress(DamageError):
+            return open_checkpoint(path, whole=False).facts
+    return None
+
+
 def clean(folder: str, keep: int = 2) -> None:
     """Remove all but the `keep` newest checkpoints, damaged ones, and what killed writers left."""
     whole = 0

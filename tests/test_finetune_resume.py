@@ -1,0 +1,51 @@
+"""What --resume may replace: what its own run delivered, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxsparse.engines.ort import library
+from tests.test_finetune_files import call, folder
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
+__all__ = ["folder"]
+
+
+def test_resume_replaces_neither_the_model_nor_what_another_run_left(folder: Path, capsys: Any) -> None:
+    (folder / "model.recipe.yaml").write_text("anything")
+    before = (folder / "model.onnx").read_bytes()
+    words = ["--data", "@data.npz", "--checkpoint", "@run"]
+    assert call(folder, *words, "--resume", "-o", "@model.onnx") == 2
+    assert "is the model itself" in capsys.readouterr().err
+    assert (folder / "model.onnx").read_bytes() == before
+    (folder / "out.onnx").write_bytes(b"precious")
+    (folder / "out.recipe.yaml").write_text("mine")
+    assert call(folder, *words, "--resume", "-o", "@out.onnx") == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert call(folder, *words, "-o", "@first.onnx") == 0
+    assert call(folder, *words, "--resume", "-o", "@out.onnx") == 2  # its checkpoints, but none of its files
+    assert "--overwrite" in capsys.readouterr().err
+    assert (folder / "out.onnx").read_bytes() == b"precious"
+    assert (folder / "out.recipe.yaml").read_text() == "mine"
+
+
+def test_a_result_that_was_changed_since_is_not_replaced_by_resuming(folder: Path, capsys: Any) -> None:
+    words = ["--data", "@data.npz", "-o", "@out.onnx", "--checkpoint", "@run"]
+    assert call(folder, *words) == 0
+    (folder / "out.recipe.yaml").write_text("mine now")
+    assert call(folder, *words, "--resume") == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (folder / "out.recipe.yaml").read_text() == "mine now"
+
+
+def test_files_of_a_run_are_not_its_own_without_its_checkpoints(folder: Path, capsys: Any) -> None:
+    words = ["--data", "@data.npz", "-o", "@out.onnx", "--checkpoint", "@run"]
+    assert call(folder, *words) == 0
+    for path in (folder / "run").glob("step-*"):
+        shutil.rmtree(path)
+    assert call(folder, *words, "--resume") == 2
+    assert "--overwrite" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target
 from onnxsparse.metrics import Meter, Metric, available, function_metric
 from onnxsparse.metrics import parse as parse_metric
+from onnxsparse.metrics.classes import scores_of
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
@@ -40,11 +42,14 @@ from onnxsparse.patterns.nm import NM
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import FLAGS, recipe_of
 from onnxsparse.runs.choosing import ALONE, Engines, Means, met
+from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.run import Job, Outcome, Run, Watcher
 
 LOSS = "loss"
 """The metric that is what training makes small."""
+TOP, FEW = "top-5", 5
+"""A metric for classes, and how many of them it says nothing of."""
 
 
 def finetune(
@@ -234,6 +239,8 @@ class _Tuning:
         if eval_data is not None:
             numbers = task not in ("", "cross-entropy")
             found = open_data(eval_data, fields, labels, bool(task), numbers)
+            if not isinstance(found, Stream):
+                found.look_through(math.inf)  # all of it is measured at the end, when the work is done
             if task == "cross-entropy":
                 check_labels(found, _classes(self.model, self.objective.output))
             self.measure = _Measure(found, metrics, training.batch, numbers)
@@ -327,9 +334,11 @@ class _Tuning:
 
     def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
         notes = [*self.notes, *self.engines.notes, *outcome.notes]
+        probes = [row.probe for row in outcome.history.rows if row.probe is not None]
+        notes += [still_falling(probes, outcome.loss_untrained)] if outcome.helped else []
         for row in rest:
             notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")
-        return list(dict.fromkeys(notes))
+        return list(filter(None, dict.fromkeys(notes)))
 
     def _why(self, row: PlanRow, outcome: Outcome) -> str:
         tag = next((tag for tag, other in self.planned.items() if other is row), "")
@@ -355,7 +364,8 @@ class _Measure:
             raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
         self._data, self._batch = data, batch
         classes = data.has_labels and not numbers
-        chosen = list(metrics) or ["loss", *(["accuracy", "top-5"] if classes else []), "distance"]
+        self._asked = bool(metrics) or not classes
+        chosen = list(metrics) or ["loss", *(["accuracy", TOP] if classes else []), "distance"]
         self._loss, chosen = LOSS in chosen, [one for one in chosen if one != LOSS]
         self._metrics = [_metric(one) for one in chosen]
         for metric in self._metrics:
@@ -381,7 +391,20 @@ class _Measure:
 
     def begin(self, engine: Engine) -> None:
         """Measure one batch, so that what is wrong with a metric is said before training starts."""
-        self._measured(engine, engine.dense, self._batch)
+        seen: dict[str, Any] = {}
+
+        def run(batch: Batch) -> dict[str, Any]:
+            seen.update(engine.dense(batch))
+            return seen
+
+        self._measured(engine, run, self._batch)
+        if not self._asked and self._classes(seen) <= FEW:
+            self._metrics = [metric for metric in self._metrics if metric.text != TOP]
+
+    def _classes(self, outputs: Mapping[str, Any]) -> int:
+        """How many classes the outputs of a first batch tell apart."""
+        rows = np.resize(np.arange(min(self._batch, self._data.count)), self._batch)
+        return int(scores_of(outputs, "", self._data.labels(rows))[0].shape[-1])
 
     def _measured(
         self, engine: Engine, run: Callable[[Batch], dict[str, Any]], limit: int | None = None

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import onnxsparse as osp
 from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
+from onnxsparse.errors import OptionError
 
 trains = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -119,3 +122,45 @@ def test_numbers_as_labels_are_measured_by_the_loss(folder: Path, capsys: Any) -
 
 def at(folder: Path, words: list[str]) -> list[str]:
     return [str(folder / word[1:]) if word.startswith("@") else word for word in words]
+
+
+def test_numbers_that_are_none_at_the_end_of_large_data_are_said_before_training(digits_cnn: Path) -> None:
+    images = np.zeros(((1 << 26) // 256 + 1000, 1, 8, 8), np.float32)
+    images[-1, 0, 7, 7] = np.nan
+    with pytest.raises(OptionError, match=f"NaN or infinity in sample {len(images) - 1}"):
+        osp.finetune(
+            digits_cnn, data={"x": images[:64]}, eval_data={"x": images}, pattern="2:4", steps=10**6, engine="ort"
+        )
+
+
+@trains
+@pytest.mark.parametrize(("classes", "figures"), [(3, {"loss", "accuracy", "distance"}), (6, {"top-5"})])
+def test_few_classes_have_no_best_five(classes: int, figures: set[str]) -> None:
+    random = np.random.default_rng(0)
+    weight = numpy_helper.from_array(random.standard_normal((classes, 64)).astype(np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
+        "linear",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "classes"])],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data = {"x": random.standard_normal((64, 64)).astype(np.float32), "labels": random.integers(0, classes, 64)}
+    options = {"data": data, "eval_data": data, "pattern": "2:4", "allow": "small", "steps": 2, "engine": "ort"}
+    found = set(osp.finetune(model, **options).report.details["metrics"])
+    assert found >= figures
+    assert ("top-5" in found) == (classes > 5)
+    asked = osp.finetune(model, **options, metrics=["top-5"]).report.details["metrics"]
+    assert set(asked) == {"top-5"}
+
+
+@trains
+def test_a_run_that_ended_early_says_so(digits_cnn: Path) -> None:
+    images = np.random.default_rng(3).standard_normal((512, 1, 8, 8)).astype(np.float32)
+    options = {"pattern": "unstructured", "sparsity": 0.9, "schedule": "one-shot", "lr_schedule": "constant"}
+    for rate, falls in ((0.003, True), (1e-7, False)):
+        tuned = osp.finetune(digits_cnn, data={"x": images}, **options, lr=rate, steps=60, engine="ort")
+        notes = [note for note in tuned.report.notes if "still falling" in note]
+        assert len(notes) == falls
+        assert all("--epochs" in note for note in notes)

@@ -80,7 +80,7 @@ class Samples:
         demand_finite(by_rows, self.called, rows + first)
         return batch
 
-    def look_through(self, limit: int = CHEAP) -> None:
+    def look_through(self, limit: float = CHEAP) -> None:
         """Have all samples looked at, or the first ones where all are more bytes than that."""
         few = self._row_bytes * self.count <= limit
         for _ in self._in_blocks(range(self.count if few else min(self.count, LOOKED_AT))):

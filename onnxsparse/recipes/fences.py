@@ -14,7 +14,7 @@ from onnxsparse.recipes.nodes import WrongError
 
 FENCE = re.compile(r"^[ \t]*(---|\+\+\+)[ \t]*\r?$", re.MULTILINE)
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
-LIST = re.compile(r"^[ \t]*[\"']?[^\s:#\"']*modifiers[^\s:#\"']*[\"']?[ \t]*:|^[ \t]*(- +)?![A-Za-z]", re.MULTILINE)
+LIST = re.compile(r"modifiers[\w.-]{0,99}[\"']?[ \t]*:|^[ \t]*(?:- +)?![A-Za-z]", re.MULTILINE)
 
 
 def of_markdown(text: str) -> tuple[str, int]:

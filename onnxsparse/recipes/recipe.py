@@ -170,6 +170,13 @@ class Recipe:
             made = cls.from_yaml(text_of(source), os.fspath(source), variables, strict)
         return made if metadata is None else made.described(metadata)
 
+    @staticmethod
+    def compose_staged(base: Recipe | Path, additional: Recipe | Path, keep_original_epochs: bool = False) -> Recipe:
+        """Two recipes as stages, the second after the first."""
+        from onnxsparse.recipes.composing import compose_staged
+
+        return compose_staged(base, additional, keep_original_epochs)
+
     def described(self, metadata: Metadata) -> Recipe:
         """With other metadata, in every stage, and the versions that made it."""
         versions = {"python_version": platform.python_version(), "onnxsparse_version": __version__}

@@ -39,6 +39,9 @@ class Scope:
     def names(self) -> list[str]:
         return [*self._own, *(self._outer.names() if self._outer is not None else [])]
 
+    def knows(self, name: str) -> bool:
+        return name in self._own or (self._outer is not None and self._outer.knows(name))
+
     def filled(self, node: Node) -> Node:
         """The node with everything computed in it."""
         if node.text is not None:
@@ -67,7 +70,7 @@ class Scope:
         if text[:begin].strip() or text[end:].strip():
             return self._longer(node, text)
         inner = text[begin + OPEN : end - 1]
-        if inner.strip() in self.names():
+        if self.knows(inner.strip()):
             found = self._of(inner.strip(), node.line)
             made = Node(found.value, node.line, found.tag, found.depth, found.size, found.as_is)
             return self._counted(made, made.size)
@@ -87,7 +90,7 @@ class Scope:
         return self._counted(Node(made, node.line), 1 + len(made) // 100)
 
     def _shown(self, inner: str, line: int) -> str:
-        if inner.strip() in self.names():
+        if self.knows(inner.strip()):
             found = self._of(inner.strip(), line)
             if found.text is None:
                 raise WrongError(line, f"{inner.strip():.60} is no single value, and stands inside a longer one")

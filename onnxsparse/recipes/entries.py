@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from onnxsparse import plugins
-from onnxsparse.errors import OptionError, nearest
+from onnxsparse.errors import LONG, OptionError, nearest
 from onnxsparse.modifiers.declared import as_declared
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import Scheduled
@@ -45,7 +46,7 @@ def modifier_of(entry: Entry, scope: Scope, strict: bool) -> Modifier:
     if not forms and entry.tag in plugins.broken("modifiers"):
         raise WrongError(entry.line, plugins.broken("modifiers")[entry.tag])
     if not forms:
-        hint = nearest(entry.tag, _tags()) or " (`onnxsparse list modifiers` shows all that are known)"
+        hint = _hint(entry.tag) or " (`onnxsparse list modifiers` shows all that are known)"
         if strict or TAG.fullmatch(entry.tag) is None:
             raise WrongError(entry.line, f"unknown modifier !{entry.tag:.60}{hint}")
         written = {option.name: scope.filled(option.value).plain() for option in entry.options}
@@ -101,8 +102,12 @@ def _fields(cls: Any) -> dict[str, str]:
     return {field.name: str(field.type) for field in dataclasses.fields(cls)}
 
 
-def _tags() -> list[str]:
-    return [cls.tag or cls.name for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
+def _hint(tag: str) -> str:
+    """The nearest names, by what is their own: almost all end alike."""
+    known = [cls.tag or cls.name for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
+    bare = {name.removesuffix(SUFFIX): name for name in known}
+    close = difflib.get_close_matches(tag[:LONG].removesuffix(SUFFIX), bare, n=3, cutoff=0.6)
+    return f" (did you mean {', '.join(bare[name] for name in close)}?)" if close else ""
 
 
 def _forms(tag: str, newer: bool) -> list[type[Modifier]]:

@@ -9,6 +9,7 @@ not come, the run goes to its end.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -58,7 +59,19 @@ def run(job: dict[str, Any]):
         checkpoint=job["folder"],
         resume=job.get("resume", False),
         overwrite=True,
+        engine=job.get("engine", "ort"),
+        **(of_torch() if job.get("training", {}).get("optimizer") == "own" else {}),
     )
+
+
+def of_torch() -> dict[str, Any]:
+    """An optimizer and a scheduler of torch."""
+    import torch
+
+    return {
+        "optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, amsgrad=True),
+        "lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=60),
+    }
 
 
 def write_data(path: Path) -> None:
@@ -67,10 +80,11 @@ def write_data(path: Path) -> None:
     np.savez(path, x=training_half()[0][:400])
 
 
-def die_at(event: str, count: int) -> None:
+def die_at(event: str, count: int, engine: str) -> None:
     from onnxsparse import checkpoints
     from onnxsparse.checkpoints import folder
-    from onnxsparse.engines.ort.engine import OrtEngine
+
+    kind = getattr(importlib.import_module(f"onnxsparse.engines.{engine}.engine"), f"{engine.title()}Engine")
 
     left = [count]
 
@@ -85,10 +99,10 @@ def die_at(event: str, count: int) -> None:
 
     place: dict[str, tuple[Any, str]] = {
         "building": (subprocess.Popen, "wait"),
-        "step": (OrtEngine, "step"),
-        "update": (OrtEngine, "update"),
-        "probe": (OrtEngine, "evaluate"),
-        "segment": (OrtEngine, "restore"),
+        "step": (kind, "step"),
+        "update": (kind, "update"),
+        "probe": (kind, "evaluate"),
+        "segment": (kind, "restore"),
         "writing": (folder, "_put"),
         "naming": (folder, "_rename"),
         "cleaning": (checkpoints, "clean"),
@@ -101,5 +115,5 @@ if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)
     if len(sys.argv) > 2:
-        die_at(sys.argv[2], int(sys.argv[3]))
+        die_at(sys.argv[2], int(sys.argv[3]), job.get("engine", "ort"))
     run(job)

@@ -89,8 +89,8 @@ def digest(path: str) -> str:
 class Ground:
     """Where runs of one job are killed, and how the run ends that nobody stops."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder, self.job = folder, JOBS[name]
+    def __init__(self, folder: Path, job: dict) -> None:
+        self.folder, self.job = folder, job
         killed_run.write_data(folder / "digits.npz")
         job = self._written("whole")
         self.report = killed_run.run(job).report
@@ -141,7 +141,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ground]:
     def of(name: str) -> Ground:
         if name not in made:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
-            made[name] = Ground(tmp_path_factory.mktemp("runs"), name)
+            made[name] = Ground(tmp_path_factory.mktemp("runs"), JOBS[name])
         return made[name]
 
     sys.path.insert(0, str(SCRIPT.parent))

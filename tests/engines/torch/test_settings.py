@@ -109,15 +109,14 @@ def test_gradients_that_fit_no_scale_are_no_numbers() -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
     scaling = Scaling(torch.device("cpu"), True, [parameter])
 
-    def skip() -> None:
-        scaling.grown((parameter * float("inf")).sum()).backward()
-        assert not scaling.shrink()
+    def skip(times: int) -> None:
+        for _ in range(times):
+            scaling.grown((parameter * float("inf")).sum()).backward()
+            assert not scaling.shrink()
 
-    for _ in range(10):
-        skip()
+    skip(10)
     with pytest.raises(DivergedError, match="bfloat16"):
-        for _ in range(90):
-            skip()
+        skip(90)
 
 
 def test_small_gradients_survive_the_scale() -> None:

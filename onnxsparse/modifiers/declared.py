@@ -114,6 +114,8 @@ def _single(types: tuple[str, ...], value: Any) -> Any:
         return str(value)
     for name, read in _READERS.items():
         found = read(value) if name in types else None
+        if found is None and name == "bool" and name in types:
+            found = _bit(value, types)
         if found is not None:
             return found
     kind = next((one for one in types if one.startswith("tuple[")), None)
@@ -180,6 +182,12 @@ def number(value: Any) -> float | None:
         return float(value.replace(".inf", "inf").replace(".nan", "nan") if isinstance(value, str) else value)
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def _bit(value: Any, types: tuple[str, ...]) -> bool | None:
+    """0 and 1 are false and true where no number is meant."""
+    read = None if {"int", "float"} & set(types) else number(value)
+    return bool(read) if read in (0, 1) else None
 
 
 def text(value: Any) -> str | None:

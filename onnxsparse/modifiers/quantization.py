@@ -11,7 +11,7 @@ from onnxsparse.modifiers.scheduled import WrongOptionError
 
 OVERRIDES = "scheme_overrides"
 SCHEMES = ("default", "deepsparse", "tensorrt")
-PARTS = ("input_activations", "weights", "output_activations", "target_hardware")
+PARTS = ("input_activations", "weights", "output_activations")
 ARGUMENTS = ("num_bits", "symmetric", "strategy", "kwargs")
 
 
@@ -44,7 +44,9 @@ def _check_scheme(option: str, scheme: Any) -> None:
         hint = nearest(scheme, SCHEMES) or f" (known: {', '.join(SCHEMES)})"
         raise WrongOptionError(option, f"{scheme!r:.40} is no scheme{hint}")
     for part, arguments in scheme.items() if isinstance(scheme, dict) else ():
+        if part not in PARTS and (hint := nearest(part, PARTS)):
+            raise WrongOptionError(option, f"a scheme has no {part!r:.40}{hint}")
         if part not in PARTS:
-            raise WrongOptionError(option, f"a scheme has no {part!r:.40}{nearest(part, PARTS)}")
+            continue  # what a scheme does not know was passed over, ever
         if arguments is not None and not (isinstance(arguments, dict) and set(arguments) <= set(ARGUMENTS)):
             raise WrongOptionError(option, f"{part} is null or has {', '.join(ARGUMENTS)}")

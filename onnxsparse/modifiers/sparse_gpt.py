@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onnxsparse.modifiers.masked import GROUPS
 from onnxsparse.modifiers.scheduled import Scheduled, WrongOptionError, demand_between
@@ -26,7 +26,10 @@ class SparseGPTModifier(Scheduled):
     block_size: int = 128
     dampening_frac: float = 0.01
     sequential_update: bool = False
+    percdamp: float | None = None
+    quantize: bool | dict[str, Any] | None = None
     targets: str | tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
 
     def check(self) -> None:
         demand_between("sparsity", self.sparsity, 0, 1)

@@ -196,15 +196,18 @@ class _Builder:
 
 
 def _keyed(keys: list[Node], values: list[Node]) -> Pairs:
-    """Keys are single words, each there once."""
-    seen: set[str] = set()
-    for key in keys:
+    """Keys are single words. One that is there again has the same value, or it is a mistake."""
+    seen: dict[str, Node] = {}
+    made = Pairs()
+    for key, value in zip(keys, values):
         if key.text is None:
             raise WrongError(key.line, "a key is a single word here")
-        if key.text in seen and key.text != MERGE:
+        if key.text not in seen or key.text == MERGE:
+            made.append((key, value))
+        elif value.tag or value.text is None or value.text != seen[key.text].text:
             raise WrongError(key.line, f"`{key.text:.60}` is there twice")
-        seen.add(key.text)
-    return Pairs(zip(keys, values))
+        seen[key.text] = value
+    return made
 
 
 def _tag(event: Any, line: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
@@ -61,7 +62,7 @@ def sections(text: str, called: str, variables: Variables, strict: bool) -> tupl
     root = read(inner, called, line)
     try:
         layout = laid_out(root)
-        _override(layout, values)
+        _override(layout, values, inner)
         return [_read(section, layout, strict) for section in layout.sections], layout.staged
     except WrongError as error:
         raise located(called, line - 1 + error.line, error) from None
@@ -73,12 +74,14 @@ def _found(text: str, called: str) -> tuple[str, int]:
     return (text, 1) if called.lower().endswith((".yaml", ".yml", ".json")) else fences.of_text(text)
 
 
-def _override(layout: Layout, values: Mapping[str, Node]) -> None:
-    """Wherever a variable stands, in every stage; one that stands nowhere is a mistake."""
+def _override(layout: Layout, values: Mapping[str, Node], text: str) -> None:
+    """Wherever a variable stands, in every stage. One that is not there is a mistake, unless it is asked for."""
     places = [layout.variables, *(section.variables for section in layout.sections)]
     known = {name for place in places for name in place}
     for name, value in values.items():
-        if name not in known:
+        if name not in known and re.search(rf"\beval\(.*\b{re.escape(name)}\b", text):
+            layout.variables[name] = value
+        elif name not in known:
             hint = nearest(name, known) or (f" (it has: {', '.join(sorted(known)[:20])})" if known else "")
             raise PlanError(f"the recipe has no variable {name!r:.60}{hint}")
         for place in places:

@@ -182,6 +182,20 @@ def test_nothing_is_all_that_can_be_pruned(written: str) -> None:
     assert load(gmp(params=written)).modifiers[0].params == ()
 
 
+@pytest.mark.parametrize(("written", "value"), [("0", False), ("1", True), ("True", True), ("eval(bit)", True)])
+def test_switches(written: str, value: bool) -> None:
+    text = f"bit: 1\nmodifiers:\n- !QuantizationModifier\n  quantize_embeddings: {written}\n"
+    assert load(text).modifiers[0].quantize_embeddings is value
+    with pytest.raises(PlanError, match="'2' is no true or false"):
+        load(text.replace(written, "2"))
+
+
+def test_what_is_said_twice_alike_is_said() -> None:
+    assert load("n: &n 5\nn: &n 5\n" + gmp(end_epoch="*n")).modifiers[0].end_epoch == 5.0
+    with pytest.raises(PlanError, match="line 2: `n` is there twice"):
+        load("n: &n 5\nn: &n 6\n" + gmp(end_epoch="*n"))
+
+
 def test_levels_by_name() -> None:
     (modifier,) = load(gmp(params="[]", final_sparsity="{0.5: ['a', 're:b'], 8e-1: [c]}")).modifiers
     assert modifier.final_sparsity == {0.5: ("a", "re:b"), 0.8: ("c",)}
@@ -285,6 +299,13 @@ def test_values_from_outside(variables: object) -> None:
     assert load(text).modifiers[0].end_epoch == 5.0
     (modifier,) = load(text, variables=variables).modifiers
     assert (modifier.end_epoch, modifier.start_epoch, modifier.params) == (9.0, 9.0, ("b",))
+
+
+def test_a_variable_that_only_comes_from_outside() -> None:
+    text = gmp(end_epoch="eval(late + 1)")
+    assert load(text, variables="late=3").modifiers[0].end_epoch == 4.0
+    with pytest.raises(PlanError, match="line 4: there is no variable 'late'"):
+        load(text)
 
 
 def test_a_value_from_outside_counts_in_every_stage() -> None:

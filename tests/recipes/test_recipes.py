@@ -152,7 +152,7 @@ def test_numbers_of_any_length() -> None:
         ("modifiers:\n- !pruning 5", "line 2: under !pruning come options"),
         ("modifiers:\n- !pruning [1]", "line 2: under !pruning come options"),
         ("modifiers:\n- !pruning\n  sparsiti: 1", "line 3: !pruning has no option 'sparsiti' (did you mean sparsity"),
-        ("modifiers:\n- !pruning\n  end: 1\n  end: 1", "line 4: `end` is there twice"),
+        ("modifiers:\n- !pruning\n  end: 1\n  end: 0.9", "line 4: `end` is there twice"),
         ("modifiers:\n- !pruning\n  start-sparsity: 0\n  start_sparsity: 0", "line 4: start_sparsity of"),
         ("modifiers:\n- !pruning\n  pattern: [2, 4]", "line 3: pattern of !pruning: it takes one value, not a list"),
         ("modifiers:\n- !pruning\n  pattern: {2: 4}", "line 3: pattern of !pruning: it takes no mapping"),

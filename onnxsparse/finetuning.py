@@ -124,7 +124,7 @@ def finetune(
         output = checkpoint = watch = None
     means = Means(engine, device, optimizer if callable(optimizer) else None, lr_scheduler, processes)
     may_replace = overwrite or (resume and _is_own(output, source, checkpoint))
-    tuning = _Tuning(source, made, plan, masks, output, may_replace, means)
+    tuning = Tuning(source, made, plan, masks, output, may_replace, means)
     tuning.keep_apart({"data": data, "eval-data": eval_data, "plan": plan, "masks": masks, "recipe": recipe})
     tuning.open(data, labels, eval_data, metrics)
     demand_whole(tuning.plan, strict)
@@ -167,7 +167,7 @@ def check_graph(
     labels: str | None = None,
 ) -> dict[str, Any]:
     """Make the training graph of a recipe, prove every gradient, and say what was found."""
-    tuning = _Tuning(source, recipe, plan, masks, None, False)
+    tuning = Tuning(source, recipe, plan, masks, None, False)
     tuning.open(data, labels, None, ())
     with temporary() as room:
         sparsers = dict.fromkeys(tuning.planned, recipe.only(Pruning).sparser)
@@ -175,7 +175,7 @@ def check_graph(
     return {**made, "names": {tag: one.name for tag, one in tuning.tags.items()}}
 
 
-class _Tuning:
+class Tuning:
     """One call of `finetune`, step by step."""
 
     def __init__(
@@ -187,12 +187,14 @@ class _Tuning:
         output: Path | None,
         overwrite: bool,
         means: Means = ALONE,
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         means.demand_sense(recipe.only(Training))
         self.target = target_of(output, source, overwrite)
         self.overwrite, self.recipe, self.source = overwrite, recipe, source
         self.means, self.processes = means, means.processes
         self.model = Model.open(source)
+        self.model.sizes.update(sizes or {})
         self.training, self.objective = recipe.only(Training), recipe.only(Objective)
         self.by_epochs = _by_epochs(self.model, recipe, plan, masks)
         if self.by_epochs is not None:
@@ -267,7 +269,7 @@ class _Tuning:
             self.plan.rule.score,
             lambda tag: self.tags[tag].numbers(),
             pruned_share(self.planned),
-            self._digest(),
+            self.digest(),
             folder=folder,
             resume=resume,
             watch=watch,
@@ -281,7 +283,7 @@ class _Tuning:
         """Of several processes the first one measures."""
         return lambda engine: dict(self.processes.told(lambda: measure(engine)))
 
-    def _digest(self) -> str:
+    def digest(self) -> str:
         rows = "\n".join(
             f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in self.planned.items()
         )

@@ -30,7 +30,7 @@ def files(digits_cnn: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     dense = str(digits_cnn)
     for command, out in (("prune", "sparse.onnx"), ("mask", "masked.onnx"), ("plan", "plan.yaml")):
         assert main([command, dense, "-o", made[out], "--target", "ampere", "-q"]) == 0
-    made["samples.npz"] = str(folder / "samples.npz")
+    made["samples.npz"], made["all-levels"] = str(folder / "samples.npz"), str(folder / "levels")
     images = np.random.default_rng(0).standard_normal((64, 1, 8, 8), np.float32)
     np.savez(made["samples.npz"], **{onnx.load(dense).graph.input[0].name: images})
     return {"dense.onnx": dense, "folder": str(folder), **made}
@@ -72,6 +72,19 @@ CALLS: dict[str, Arguments] = {
         "--overwrite",
     ],
     "compare": ["compare", "dense.onnx", "sparse.onnx", "--samples", "2"],
+    "levels": [
+        "levels",
+        "dense.onnx",
+        "-o",
+        "all-levels",
+        "--data",
+        "samples.npz",
+        "--levels",
+        "30",
+        "--steps",
+        "2",
+        "--overwrite",
+    ],
 }
 
 
@@ -92,7 +105,7 @@ def refuse_constant(text: str) -> Any:
 def test_json_fits_the_schema(name: str, files: dict[str, str], schema: Any, capsys: Any) -> None:
     if name == "compare":
         pytest.importorskip("onnxruntime")
-    if name == "finetune" and not library.available():
+    if name in ("finetune", "levels") and not library.available():
         pytest.skip("needs onnxruntime-training")
     code = call([*CALLS[name], "--json", "-"], files)
     report = json.loads(capsys.readouterr().out, parse_constant=refuse_constant)

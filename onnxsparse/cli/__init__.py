@@ -32,6 +32,7 @@ COMMANDS = {
     "verify": "prove that the zeros fit a pattern, a device or a plan",
     "finetune": "prune, and train what is left on data, with or without labels",
     "recipe": "check a recipe, or show what it does when",
+    "levels": "train all levels of a device in one run, and leave a verified file of each",
     "compare": "run a dense and a sparse model and measure how far the outputs are",
     "list": "show every plug-in of every kind with its options",
 }

@@ -64,12 +64,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_model(parser)
     shared.add_output(parser, "the sparse, trained model to write", required=False)
     data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="DATA", required=True, help=_DATA)
+    data.add_argument("--data", metavar="DATA", required=True, help=DATA)
     data.add_argument(
         "--labels", metavar="NAME", help="the array of the labels (default: labels, label, targets, target or y)"
     )
     data.add_argument("--eval-data", metavar="DATA", help="arrays to measure on before, during and after")
-    data.add_argument("--metric", metavar="M", nargs="+", action="extend", default=[], help=_METRIC)
+    data.add_argument("--metric", metavar="M", nargs="+", action="extend", default=[], help=METRIC)
     shared.add_rule(parser, allocation="erk where it can be (default here), uniform or global")
     shared.add_plan(parser)
     _add(parser.add_argument_group("how the masks move"), _PRUNING)
@@ -95,11 +95,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 _QUIET = Namespace(quiet=True)
-_DATA = (
+DATA = (
     "an .npz with the inputs by name, first axis = samples; a folder of such files; an .npy for each input; or "
     "module:function that yields dictionaries of arrays"
 )
-_METRIC = (
+METRIC = (
     "loss, accuracy, top-5, agreement, distance, or module:function, called as f(outputs, batch) for each batch "
     "(default: by the data)"
 )

@@ -61,7 +61,8 @@ def layers_of(model: Model, weights: Sequence[Weight]) -> dict[int, Layer]:
         for weight, one in zip(found, convolutions)
     ]
     groups = stride_groups(sizes)
-    return {id(w): Layer(w, *facts) for w, *facts in zip(found, convolutions, groups, sizes)}
+    facts = zip(found, convolutions, groups, sizes)
+    return {id(weight): Layer(weight, one, group, size) for weight, one, group, size in facts}
 
 
 def _nodes(model: Model) -> tuple[dict[str, int], dict[str, str]]:

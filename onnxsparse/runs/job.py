@@ -44,6 +44,10 @@ class Job:
     processes: Processes = field(default_factory=Processes)
     params: Sequence[Param] = ()
     """What the names of a recipe mean, for modifiers that act by epochs."""
+    levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """How many units of each planned weight go at each level, by tag."""
+    milestone: Callable[[int, Engine], None] | None = None
+    """Called when a level, by its place, is trained; a run that is resumed behind it does not call it again."""
 
 
 @dataclass

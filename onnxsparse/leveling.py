@@ -1,0 +1,302 @@
+"""`levels`: all levels of a device in one run, and a verified file of each.
+
+1. The level of each layer is decided once, on the dense model. Each stage of the run trains one level.
+2. When a level is trained its file is written, proven and verified, with its figures beside it in the run's own folder.
+   Only then may a checkpoint be taken behind it. So a run that is killed at any point, and started again, goes on and
+   ends with the same files.
+3. The table is written last; a folder that has it is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onnxsparse.api import Result, finish, target_of, verify
+from onnxsparse.checkpoints import MARK, claim
+from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.rooms import claimed
+from onnxsparse.errors import MissingExtraError, OnnxSparseError, OptionError, OutputError
+from onnxsparse.finetuning import Tuning
+from onnxsparse.graph.model import Source
+from onnxsparse.graph.output import write_text
+from onnxsparse.modifiers.levels import Levels, read_levels
+from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.passes.describe import planned_report
+from onnxsparse.passes.plan import Plan, candidates
+from onnxsparse.passes.record import record
+from onnxsparse.passes.request import Path, path_of
+from onnxsparse.passes.trainable import send_back, trainables
+from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.flags import recipe_of
+from onnxsparse.report.plot import draw_levels
+from onnxsparse.report.rows import Report, Totals
+from onnxsparse.runs import weights
+from onnxsparse.runs.choosing import Means, met
+from onnxsparse.runs.job import Watcher
+from onnxsparse.runs.run import Run
+
+RUN, TABLE = ".run", "levels.json"
+COLUMNS = ("level", "sparsity", "parameters", "nonzero", "macs", "macs_left", "verified", "file")
+FLAGS = (
+    "loss", "hardness", "temperature", "batch_size", "optimizer", "lr", "lr_schedule", "warm_up", "weight_decay",
+    "clip", "train_bn", "seed", "include", "exclude", "allow", "allocation",
+)  # fmt: skip
+
+
+def levels(
+    source: Source,
+    *,
+    data: Any,
+    output: Path,
+    levels: str | Sequence[float] = Levels.levels,
+    target: str = "amba",
+    labels: str | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[Any] = (),
+    epochs: float | None = None,
+    steps: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    engine: str = "auto",
+    overwrite: bool = False,
+    watch: Watcher | None = None,
+    **options: Any,
+) -> Result:
+    """Train a model through all levels of a device, for `epochs` (1) or `steps` each, and leave a file of every level.
+
+    Other options are those of `finetune` of the same name: loss, hardness, temperature, batch_size, optimizer, lr,
+    lr_schedule, warm_up, weight_decay, clip, train_bn, seed, include, exclude, allow, allocation.
+    """
+    unknown = next((name for name in options if name not in FLAGS), None)
+    if unknown is not None:
+        raise OptionError(f"levels has no option {unknown!r:.40} (known: {', '.join(FLAGS)})")
+    text = levels if isinstance(levels, str) else ",".join(f"{one:g}" for one in levels)
+    folder = path_of(output, "output")
+    recipe = recipe_of({**options, "target": target, "sparsity": read_levels(text)[-1] / 100})
+    return _Leveling(source, recipe, text, folder, engine, dims, overwrite).go(
+        {"data": data, "labels": labels, "eval_data": eval_data, "metrics": metrics}, epochs, steps, watch
+    )
+
+
+class _Leveling:
+    """One call of `levels`, step by step."""
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        levels: str,
+        folder: str,
+        engine: str,
+        dims: Mapping[str, int] | None,
+        overwrite: bool,
+    ) -> None:
+        self._source, self._folder, self._overwrite = source, folder, overwrite
+        self._levels, self._text, self._dims, self._engine = read_levels(levels), levels, dims, engine
+        self._recipe = recipe
+        self._notes: list[str] = []
+
+    def go(self, data: Mapping[str, Any], epochs: float | None, steps: int | None, watch: Watcher | None) -> Result:
+        tuning = self._tuning(data, epochs, steps)
+        job_digest = self._prepared(tuning)
+        if job_digest is None:
+            return Result(self._report(tuning), self._folder)
+        room = os.path.join(self._folder, RUN)
+        with claimed(room, MARK):
+            job = replace(
+                tuning.job(room, room, True, False, watch),
+                modifiers=[tuning.training, tuning.objective, Levels(self._text)],
+                levels={tag: [counts[row.name] for counts in self._counts] for tag, row in tuning.planned.items()},
+                milestone=lambda stage, engine: self._hand_over(tuning, stage, engine),
+                digest=job_digest,
+            )
+            outcome = Run(job).go()
+            said = [note for note in (*tuning.notes, *outcome.notes) if "holds no checkpoint" not in note]
+            self._notes += [note for note in said if note not in self._notes]
+            if not all(map(self._known, self._levels)):
+                raise OnnxSparseError(
+                    f"the training diverged before all levels were there; use a lower --lr ({self._notes[-1]})"
+                )
+            report = self._finished(tuning, outcome)
+        shutil.rmtree(os.path.join(self._folder, RUN), ignore_errors=True)
+        return Result(report, self._folder)
+
+    # -- before
+
+    def _tuning(self, data: Mapping[str, Any], epochs: float | None, steps: int | None) -> Tuning:
+        """The run's frame: everything of `finetune` but its pruning."""
+        processes, device = met(self._engine, None)
+        means = Means(self._engine, device, None, None, processes)
+        tuning = Tuning(self._source, self._recipe, None, None, None, False, means, self._dims)
+        tuning.open(data["data"], data["labels"], data["eval_data"], data["metrics"])
+        training, per_epoch = tuning.training, tuning.feeding.per_epoch
+        if steps is None and per_epoch is None:
+            raise OptionError("nobody knows how long an epoch of a function's data is: pass --steps, for each level")
+        each = steps if steps is not None else max(1, round((epochs or 1.0) * (per_epoch or 1)))
+        tuning.training = replace(training, epochs=None, steps=each * len(self._levels))
+        pruning = self._recipe.only(Pruning)
+        tuning.recipe = Recipe((tuning.training, tuning.objective, pruning, Levels(self._text)))
+        self._counts = self._decided(tuning)
+        return tuning
+
+    def _decided(self, tuning: Tuning) -> list[Mapping[str, int]]:
+        """How many units of each weight go at each level."""
+        rule = tuning.plan.rule
+        found = candidates(tuning.model, tuning.plan.rows, rule)
+        assert rule.pattern is not None
+        shares = [level / 100 for level in self._levels]
+        if hasattr(rule.allocation, "allocate_levels"):
+            made: list[Mapping[str, int]] = rule.allocation.allocate_levels(found, shares, rule.pattern)
+            return made
+        return [rule.allocation.allocate(found, share, rule.pattern) for share in shares]
+
+    def _prepared(self, tuning: Tuning) -> str | None:
+        """The digest of this run; None where it is done already."""
+        digest = json.dumps([tuning.digest(), self._text, [sorted(counts.items()) for counts in self._counts]])
+        os.makedirs(self._folder, exist_ok=True)
+        known = self._read(TABLE)
+        if known is not None and not self._overwrite:
+            if known.get("run") != _short(digest):
+                raise OutputError(
+                    f"{self._folder} holds the levels of another run; choose another folder, or --overwrite"
+                )
+            self._notes.append("all levels were there already")
+            return None
+        if self._overwrite and (known is not None or os.path.isdir(os.path.join(self._folder, RUN))):
+            self._clear()
+        if known is None and not os.path.isdir(os.path.join(self._folder, RUN)) and os.listdir(self._folder):
+            raise OutputError(f"{self._folder} holds other things; name a new folder, or an empty one")
+        claim(os.path.join(self._folder, RUN))
+        self._digest = _short(digest)
+        return digest
+
+    def _clear(self) -> None:
+        """Remove what an earlier run left, and nothing else."""
+        shutil.rmtree(os.path.join(self._folder, RUN), ignore_errors=True)
+        known = self._read(TABLE) or {}
+        names = [TABLE, "levels.csv", "levels.png", "levels.history.csv", "levels.recipe.yaml"]
+        for name in [*names, *(os.path.basename(str(row.get("file", ""))) for row in known.get("levels", []))]:
+            path = os.path.join(self._folder, name)
+            if name and os.path.isfile(path):
+                os.unlink(path)
+
+    # -- a level
+
+    def _hand_over(self, tuning: Tuning, stage: int, engine: Engine) -> None:
+        """Write the file of a level, verify it, and note its figures."""
+        level = self._levels[stage]
+        path = os.path.join(self._folder, f"level-{level:g}.onnx")
+        arrays = {tag: weights.baked(engine, tag) for tag in weights.stored(engine)}
+        report = self._written(tuning, stage, arrays, path)
+        rule = tuning.plan.rule
+        target = rule.target.text if rule.target else None
+        checked = verify(path, target=target, level=level, dims=self._dims).report
+        totals = report.totals
+        figures = {
+            "level": level,
+            "sparsity": round(totals.zeros / max(totals.elements, 1), 6),
+            "parameters": totals.elements,
+            "nonzero": totals.elements - totals.zeros,
+            "macs": totals.macs,
+            "macs_left": totals.macs_left,
+            "verified": checked.ok,
+            "file": os.path.basename(path),
+            "metrics": {name: float(value) for name, value in _measured(tuning, engine).items()},
+            "notes": [note for note in checked.notes if "network sparsity" in note],
+        }
+        write_text(self._sidecar(level), json.dumps(figures, indent=2) + "\n", True)
+
+    def _written(self, tuning: Tuning, stage: int, arrays: Mapping[str, Any], path: str) -> Report:
+        fresh = Tuning(self._source, self._recipe, None, None, None, False, tuning.means, self._dims)
+        model, counts = fresh.model, self._counts[stage]
+        rows = tuple(replace(row, drop=counts[row.name], cut=None) if row.pattern else row for row in fresh.plan.rows)
+        plan = Plan(rows, replace(fresh.plan.rule, sparsity=self._levels[stage] / 100))
+        send_back(arrays, trainables(model, fresh.plan, tuning.training.train_bn))
+        report = planned_report("prune", "", plan, model, (), path)
+        record(model, plan)
+        return finish(model, report, target_of(path, self._source, True), True, plan).report
+
+    def _sidecar(self, level: float) -> str:
+        return os.path.join(self._folder, RUN, f"level-{level:g}.figures")
+
+    def _known(self, level: float) -> bool:
+        return os.path.exists(self._sidecar(level)) and os.path.exists(
+            os.path.join(self._folder, f"level-{level:g}.onnx")
+        )
+
+    # -- after
+
+    def _finished(self, tuning: Tuning, outcome: Any) -> Report:
+        rows = [json.loads(_text(self._sidecar(level))) for level in self._levels]
+        path = os.path.join(self._folder, "levels")
+        write_text(f"{path}.csv", _csv(rows), True)
+        write_text(f"{path}.history.csv", outcome.history.to_csv(), True)
+        write_text(f"{path}.recipe.yaml", tuning.recipe.to_yaml(), True)
+        try:
+            draw_levels(f"{path}.png", rows, _shown(rows))
+        except MissingExtraError as error:
+            self._notes.append(f"no levels.png: {error}")
+        dense = {name: float(value) for name, value in outcome.dense.items()}
+        table = {"run": self._digest, "model": _called(self._source), "dense": dense, "levels": rows}
+        write_text(f"{path}.json", json.dumps(table, indent=2) + "\n", True)
+        return self._report(tuning)
+
+    def _report(self, tuning: Tuning) -> Report:
+        table = self._read(TABLE)
+        assert table is not None
+        rule = tuning.plan.rule
+        ok = all(row["verified"] for row in table["levels"])
+        notes = (*self._notes, *(note for row in table["levels"] for note in row["notes"] if "out of reach" in note))
+        details: dict[str, object] = {"dense": table["dense"], "levels": table["levels"]}
+        target = rule.target.text if rule.target else ""
+        return Report("levels", table["model"], target, (), Totals(), ok, self._folder, notes, details=details)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        path = os.path.join(self._folder, name)
+        if not os.path.exists(path):
+            return None
+        try:
+            found = json.loads(_text(path))
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) and "run" in found else None
+
+
+def _measured(tuning: Tuning, engine: Engine) -> Mapping[str, float]:
+    return tuning.measure(engine) if tuning.measure is not None else {}
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = sorted({name for row in rows for name in row["metrics"]})
+    lines = [",".join([*COLUMNS, *names])]
+    for row in rows:
+        cells = [row[one] for one in COLUMNS] + [row["metrics"].get(name, "") for name in names]
+        lines.append(",".join("" if cell is None else str(cell) for cell in cells))
+    return "\n".join(lines) + "\n"
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The metric that a picture shows."""
+    names = [name for row in rows for name in row["metrics"]]
+    return "accuracy" if "accuracy" in names else names[0] if names else "accuracy"
+
+
+def _short(digest: str) -> str:
+    return hashlib.sha256(digest.encode()).hexdigest()[:16]
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _called(source: Source) -> str:
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "(in memory)"
+
+
+__all__ = ["levels"]

@@ -1,0 +1,250 @@
+"""All levels in one run: files, tables, kills at every kind of moment, and configurations."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxsparse as osp
+from onnxsparse import leveling
+from onnxsparse.cli import main
+from onnxsparse.engines.ort import library as ort
+from onnxsparse.engines.torch import library as torch
+from onnxsparse.errors import OptionError, OutputError
+from onnxsparse.leveling import levels
+from onnxsparse.modifiers.levels import Levels, read_levels
+from onnxsparse.modifiers.training import Training
+from onnxsparse.runs import saves
+from onnxsparse.runs.run import Run
+from tests.dialects.nets import SIZE, onnx_model, random
+from tests.runs.net import Bench
+
+trains = pytest.mark.skipif(not (ort.available() or torch.available()), reason="needs an engine that trains")
+
+
+def data(count=64):
+    x = random(1, count, 3, SIZE, SIZE)
+    return {"x": x, "labels": (np.abs(x).sum((1, 2, 3)).astype(np.int64)) % 8}
+
+
+def options(folder, **more):
+    return {
+        "data": data(),
+        "output": folder,
+        "levels": "30,60",
+        "steps": 6,
+        "batch_size": 8,
+        "loss": "cross-entropy",
+        "lr": 0.01,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    if ort.available() or torch.available():
+        levels(onnx_model(), **options(folder / "out", eval_data=data(40), metrics=["accuracy"]))
+    return folder / "out"
+
+
+def same_files(one: Path, other: Path):
+    names = {path.name for path in one.iterdir()}
+    assert names == {path.name for path in other.iterdir()}
+    for name in names:
+        if not name.startswith("levels.history"):  # which tells the speed
+            assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+# -- the modifier alone
+
+
+def bench(total=12):
+    made = Bench(Training(steps=total, batch=8))
+    sizes = {tag: row.weight.tensor.size for tag, row in made.planned.items()}
+    counts = {tag: [0, int(0.25 * size) // 8 * 8] for tag, size in sizes.items()}
+    return made, counts
+
+
+def test_milestones_come_when_a_stage_is_trained():
+    seen = []
+    made = Bench(Training(steps=13, batch=8))
+    counts = {tag: [8, 8, 8] for tag in made.planned}
+    run = None
+
+    def milestone(stage, engine):
+        seen.append((stage, run.step))
+
+    run = Run(made.job(modifiers=[made.training, Levels("10,20,30")], levels=counts, milestone=milestone))
+    run.go()
+    assert seen == [(0, 13 // 3 - 1), (1, 26 // 3 - 1), (2, 12)]
+
+
+def test_rates_begin_again_with_every_stage():
+    rates = []
+    made = Bench(Training(steps=20, batch=8, rate=0.01, warm_up=1))
+    counts = {tag: [8, 8] for tag in made.planned}
+    run = Run(made.job(modifiers=[made.training, Levels("10,20")], levels=counts))
+    part = run.parts[-1]
+    for step in range(20):
+        run.parts[0].before_step(step)
+        run._jump(step) if step == 0 else None
+        part.before_step(step)
+        rates.append(run.pace.rate)
+    assert rates[:10] == rates[10:]
+    assert rates[0] < rates[1] > rates[9]
+
+
+@pytest.mark.parametrize("text", ["", "a", "30,30", "50,30", "100", "-1,5"])
+def test_levels_that_are_none(text):
+    with pytest.raises(OptionError, match="ascend"):
+        read_levels(text)
+
+
+# -- from end to end
+
+
+@trains
+def test_every_level_is_a_verified_file(whole):
+    table = json.loads((whole / "levels.json").read_text())
+    assert [row["level"] for row in table["levels"]] == [30, 60]
+    for row in table["levels"]:
+        assert row["verified"]
+        found = osp.verify(whole / row["file"], target="amba", level=row["level"]).report
+        assert found.ok
+        assert found.totals.zeros == row["parameters"] - row["nonzero"]
+        assert found.totals.macs_left == row["macs_left"]
+        assert abs(row["sparsity"] - row["level"] / 100) <= 0.015
+        assert 0 <= row["metrics"]["accuracy"] <= 1
+    lines = list(csv.DictReader((whole / "levels.csv").read_text().splitlines()))
+    assert [float(line["level"]) for line in lines] == [30, 60]
+    assert set(lines[0]) >= {"accuracy", "macs_left", "sparsity"}
+    assert not (whole / ".run").exists()
+
+
+@trains
+@pytest.mark.parametrize("moment", [1, 5, 6, 7, 11])
+def test_a_killed_run_started_again_ends_with_the_same_files(whole, tmp_path, monkeypatch, moment):
+    monkeypatch.setattr(saves, "PLACES", 100)
+    monkeypatch.setattr(saves, "APART", 0.0)
+    folder = tmp_path / "out"
+    given = options(folder, eval_data=data(40), metrics=["accuracy"])
+
+    class Killed(BaseException):
+        pass
+
+    steps = Run._one_step
+
+    def dies(self):
+        if self.step == moment:
+            raise Killed
+        steps(self)
+
+    monkeypatch.setattr(Run, "_one_step", dies)
+    with pytest.raises(Killed):
+        levels(onnx_model(), **given)
+    monkeypatch.setattr(Run, "_one_step", steps)
+    report = levels(onnx_model(), **given).report
+    assert report.ok
+    assert any("resumed" in note for note in report.notes)
+    same_files(whole, folder)
+
+
+@trains
+@pytest.mark.parametrize("place", ["_hand_over", "_finished", "rmtree"])
+def test_killed_while_it_writes(whole, tmp_path, monkeypatch, place):
+    monkeypatch.setattr(saves, "PLACES", 100)
+    monkeypatch.setattr(saves, "APART", 0.0)
+    folder = tmp_path / "out"
+    given = options(folder, eval_data=data(40), metrics=["accuracy"])
+
+    class Killed(BaseException):
+        pass
+
+    def dies(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if place == "_hand_over":
+            patch.setattr(leveling, "write_text", dies)  # the model is there, its figures are not
+        elif place == "_finished":
+            patch.setattr(leveling, "_csv", dies)
+        else:
+            patch.setattr(shutil, "rmtree", dies)
+        with pytest.raises(Killed):
+            levels(onnx_model(), **given)
+    assert levels(onnx_model(), **given).report.ok
+    shutil.rmtree(folder / ".run", ignore_errors=True)
+    same_files(whole, folder)
+
+
+@trains
+def test_a_folder_that_is_done_is_done(whole, tmp_path):
+    given = options(whole, eval_data=data(40), metrics=["accuracy"])
+    before = (whole / "levels.json").stat().st_mtime_ns
+    report = levels(onnx_model(), **given).report
+    assert "all levels were there already" in report.notes
+    assert (whole / "levels.json").stat().st_mtime_ns == before
+    with pytest.raises(OutputError, match="levels of another run"):
+        levels(onnx_model(), **{**given, "seed": 1})
+    other = tmp_path / "other"
+    shutil.copytree(whole, other)
+    (other / "mine.txt").write_text("kept")
+    levels(onnx_model(), **{**given, "output": other, "levels": "40", "overwrite": True})
+    assert {path.name for path in other.iterdir() if path.suffix == ".onnx"} == {"level-40.onnx"}
+    assert (other / "mine.txt").read_text() == "kept"
+
+
+def test_a_folder_with_other_things(tmp_path):
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(OutputError, match="other things"):
+        levels(onnx_model(), **options(tmp_path))
+    assert os.listdir(tmp_path) == ["mine.txt"]
+
+
+@trains
+def test_on_the_command_line_with_a_configuration(tmp_path, capsys):
+    onnx.save(onnx_model(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", **data())
+    (tmp_path / "config.yaml").write_text(
+        "sparsity:\n  mask_generator: {type: NormalMaskGenerator}\n  fake_sparse: {type: FakeSparse}\n"
+        "  scheduler:\n    type: AmbaLevelPruneScheduler\n    kwargs: {total_iters: 8, sparsity_table: [20, 50],\n"
+        "      no_prune_layer: head, prun_hw_aware: cv22, default_input_shape: [1, 3, 224, 224]}\n"
+    )
+    net, out = str(tmp_path / "net.onnx"), str(tmp_path / "out")
+    command = ["levels", net, "--data", str(tmp_path / "data.npz"), "-o", out, "--batch-size", "8", "--lr", "0.001"]
+    command += ["--config", str(tmp_path / "config.yaml"), "--json", str(tmp_path / "report.json")]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "2 of 2 levels verified" in shown
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["command"] == "levels"
+    assert [row["level"] for row in report["details"]["levels"]] == [20, 50]
+    found = osp.verify(tmp_path / "out" / "level-50.onnx").report
+    assert found.ok
+    assert found.row("head.weight").zeros == 0
+    assert "amba:cv22" in found.rule or "own record" in found.rule
+
+
+def test_options_that_mean_nothing(tmp_path):
+    with pytest.raises(OptionError, match="has no option 'epoch'"):
+        levels(onnx_model(), data=data(), output=tmp_path / "o", epoch=3)
+    with pytest.raises(OptionError, match="ascend"):
+        levels(onnx_model(), data=data(), output=tmp_path / "o", levels=[50, 30])
+
+
+def test_a_picture_where_matplotlib_is(tmp_path):
+    pytest.importorskip("matplotlib")
+    from onnxsparse.report.plot import draw_levels
+
+    rows = [{"level": one, "metrics": {"accuracy": 0.9}, "macs": 100, "macs_left": 100 - one} for one in (30, 60)]
+    draw_levels(str(tmp_path / "a.png"), rows, "accuracy")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -18,13 +18,13 @@ import numpy as np
 
 from onnxsparse.engines.torch.entries import Entry
 from onnxsparse.engines.torch.folding import Norm, bias_of
-from onnxsparse.engines.torch.layouts import GATES, PLAIN, Shape, arranged, fits, places, squeezed
+from onnxsparse.engines.torch.layouts import GATES, PLAIN, SAME, Shape, arranged, fits, squeezed
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.sightings import Region, Sightings
+from onnxsparse.engines.torch.sightings import Region, Sightings, real
 from onnxsparse.graph.storage import Array
 
 ROUNDING = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-3, "bfloat16": 6e-3}
-FAR = 1e-2
+FAR, ALIKE = 1e-2, 0.5
 TELLING = 4  # numbers beyond one for each channel that a scaled weight has to have
 
 
@@ -63,7 +63,7 @@ class Regions:
                 for region in self.shaped(_shape(entry.shape, layout)):
                     if layout not in region.layouts or not region.holds(entry.local) or (region, layout) in seen:
                         continue
-                    if _digest_of(region) == _digest(arranged(entry.numbers(index, _kind(region)), layout)):
+                    if _digest_of(region) == _digest_of_entry(entry, index, _kind(region), layout):
                         seen.add((region, layout))
                         yield Candidate(entry, region, layout)
 
@@ -87,6 +87,13 @@ def _digest_of(region: Region) -> bytes:
     return region.digest
 
 
+def _digest_of_entry(entry: Entry, index: int, kind: str, layout: str) -> bytes:
+    key = (index, kind, layout)
+    if key not in entry.digests:
+        entry.digests[key] = _digest(arranged(entry.numbers(index, kind), layout))
+    return entry.digests[key]
+
+
 def _digest(array: Array) -> bytes:
     if array.dtype.kind == "f":
         array = array + array.dtype.type(0)  # -0.0 is 0.0
@@ -102,7 +109,7 @@ def scaled(entry: Entry, regions: Regions, sightings: Sightings, norms: Sequence
     weight = _channels(entry, entry.numbers(0, "float64"))
     for layout in [one for one in PLAIN if fits(one, entry.shape)]:
         for region in regions.shaped(_shape(entry.shape, layout)):
-            if region.role is None:
+            if region.role is None and _alike(entry, region, layout, weight):
                 stored = _channels(entry, numbers_of(region, entry.shape, layout))
                 scale, rest = _fitted(stored, weight)
                 if rest < FAR and (_tells(weight) or _explained(entry, region, scale, sightings, norms)):
@@ -115,7 +122,8 @@ def part_of(entry: Entry, sightings: Sightings) -> str:
         less = len(tensor.shape) == len(entry.shape) and tensor.shape != entry.shape and tensor.size > 1
         if less and all(short <= full for short, full in zip(tensor.shape, entry.shape)):
             part = entry.numbers(0, tensor.kind)[tuple(slice(size) for size in tensor.shape)]
-            if entry.telling and np.array_equal(part, tensor.array()):
+            first = np.array_equal(part.reshape(-1)[:1], tensor.read(0, 1))
+            if first and entry.telling and np.array_equal(part, tensor.array()):
                 return tensor.name
     return ""
 
@@ -127,11 +135,19 @@ def _layers() -> tuple[Any, ...]:
 
 def numbers_of(region: Region, shape: Shape, layout: str) -> Array:
     """What a region holds, in the order of the parameter, as float64."""
-    flat = region.sighting.tensor.read()
-    if _kind(region) == "bfloat16":
-        flat = (flat.astype(np.uint32) << 16).view(np.float32)
-    found: Array = flat.astype(np.float64)[places(shape, layout, region.start)]
+    flat = region.sighting.tensor.read(region.start, region.start + region.size)
+    found: Array = arranged(real(flat, _kind(region)).reshape(_shape(shape, layout)), layout)
     return found
+
+
+def _alike(entry: Entry, region: Region, layout: str, weight: Array) -> bool:
+    """Whether the first channel that says anything is a multiple of the entry's: most tensors are told apart by it."""
+    if getattr(entry.module, "transposed", False) or layout != SAME:
+        return True
+    row = int(np.argmax(np.any(weight != 0, axis=1)))
+    start = region.start + row * weight.shape[1]
+    stored = real(region.sighting.tensor.read(start, start + weight.shape[1]), _kind(region))
+    return _fitted(stored[None], weight[row : row + 1])[1] < ALIKE or not stored.any()
 
 
 def _channels(entry: Entry, weight: Array) -> Array:
@@ -145,11 +161,11 @@ def _channels(entry: Entry, weight: Array) -> Array:
 
 def _fitted(stored: Array, weight: Array) -> tuple[Array, float]:
     """The scale of each channel, and the part of the stored numbers that it does not explain."""
-    square = (weight * weight).sum(1)
-    scale = (stored * weight).sum(1) / np.where(square > 0, square, 1)
-    norm = float(np.linalg.norm(stored))
-    rest = float(np.linalg.norm(stored - scale[:, None] * weight))
-    return scale, rest / norm if norm > 0 else 1.0
+    square, both = np.einsum("ij,ij->i", weight, weight), np.einsum("ij,ij->i", stored, weight)
+    scale = both / np.where(square > 0, square, 1)
+    whole = float(np.einsum("ij,ij->", stored, stored))
+    rest = whole - float(np.dot(scale, both))
+    return scale, float(np.sqrt(max(rest, 0.0) / whole)) if whole > 0 else 1.0
 
 
 def _tells(weight: Array) -> bool:

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class Entry:
     values: list[Any]
     aliases: list[str] = field(default_factory=list)
     inner: bool = False  # a part that a parametrization computes its tensor from; nobody asks for it
-    _read: dict[tuple[int, str], Array] = field(default_factory=dict)
+    digests: dict[tuple[int, str, str], bytes] = field(default_factory=dict)
 
     @property
     def shape(self) -> Shape:
@@ -62,7 +63,7 @@ class Entry:
     def is_float(self) -> bool:
         return bool(self.values[0].is_floating_point())
 
-    @property
+    @cached_property
     def telling(self) -> bool:
         """Whether the numbers can be recognised: equal ones, and whole ones, are found in any network."""
         value = self.values[0]
@@ -76,12 +77,9 @@ class Entry:
 
     def numbers(self, index: int, kind: str) -> Array:
         """A value as a file of that type holds it; bfloat16 as its bits, and no -0.0."""
-        key = (index, kind)
-        if key not in self._read:
-            tensor = (self.values[index].cpu() + 0.0).to(getattr(torch(), _TYPES[kind]))
-            bits = tensor.view(torch().int16) if kind == "bfloat16" else tensor
-            self._read[key] = bits.numpy().view(np.uint16) if kind == "bfloat16" else bits.numpy()
-        return self._read[key]
+        tensor = (self.values[index].cpu() + 0.0).to(getattr(torch(), _TYPES[kind]))
+        found: Array = tensor.view(torch().int16).numpy().view(np.uint16) if kind == "bfloat16" else tensor.numpy()
+        return found
 
 
 def bare(module: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.sightings import Sighting, Sightings
+from onnxsparse.engines.torch.sightings import Sighting, Sightings, real
 from onnxsparse.graph.storage import Array
 
 _CLOSE = {"float64": 1e-4, "float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
@@ -33,7 +33,7 @@ class Norm:
         """Whether a layer with the bias `before` has that scale and that stored bias, once this is folded in."""
         if bias.tensor.size != self.scale.size or scale.size != self.scale.size:
             return False
-        close, stored = _CLOSE[bias.tensor.kind], _real(bias)
+        close, stored = _CLOSE[bias.tensor.kind], real(bias.tensor.read(), bias.tensor.kind)
         old = 0.0 if before is None else before.detach().double().cpu().numpy()
         shift = (old - self.mean) * self.scale + self.beta
         return _near(scale, self.scale, close) and _near(stored, shift, close)
@@ -64,14 +64,6 @@ def bias_of(weight: Sighting, sightings: Sightings) -> tuple[NodeProto | None, S
             bias = next((one for one in sightings.beside(node) if one is not weight), None)
         return node, bias
     return None, None
-
-
-def _real(bias: Sighting) -> Array:
-    flat = bias.tensor.read()
-    if bias.tensor.kind == "bfloat16":
-        flat = (flat.astype(np.uint32) << 16).view(np.float32)
-    found: Array = flat.astype(np.float64)
-    return found
 
 
 def _near(one: Array, other: Array, close: float) -> bool:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from onnx import GraphProto, NodeProto
 
 from onnxsparse.engines.torch.layouts import Shape, squeezed
 from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.scopes import Naming, plain, scope_of
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.storage import FLOAT_KINDS, Array, StoredTensor
 
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "same"}
 _ROUNDED = ("QuantizeLinear", "DequantizeLinear")
@@ -187,6 +188,14 @@ def regions(sighting: Sighting) -> Iterator[Region]:
             half = each // 2
             yield Region(sighting, start, (half,), layouts, ("bias_ih", backward))
             yield Region(sighting, start + half, (half,), layouts, ("bias_hh", backward))
+
+
+def real(flat: Array, kind: str) -> Array:
+    """Stored numbers as float64; those of bfloat16 are bits."""
+    if kind == "bfloat16":
+        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+    found: Array = flat.astype(np.float64)
+    return found
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

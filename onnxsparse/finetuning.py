@@ -22,6 +22,7 @@ from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.engines.spec import Spec
 from onnxsparse.epochs.planning import ByEpochs, by_epochs
 from onnxsparse.errors import OptionError, OutputError, nearest
+from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target
 from onnxsparse.metrics import Meter, Metric, available, function_metric
@@ -245,7 +246,7 @@ class Tuning:
                 found.look_through(math.inf)  # all of it is measured at the end, when the work is done
             if task == "cross-entropy":
                 check_labels(found, _classes(self.model, self.objective.output))
-            self.measure = _Measure(found, metrics, training.batch, numbers)
+            self.measure = _Measure(found, metrics, training.batch, numbers, _axes(self.model))
         elif metrics:
             raise OptionError("--metric measures on --eval-data; pass that too")
 
@@ -361,7 +362,7 @@ def _by_epochs(model: Model, recipe: Recipe, plan: Path | None, masks: Masks | N
 class _Measure:
     """Metrics of an engine on data of their own."""
 
-    def __init__(self, data: Data, metrics: Sequence[Any], batch: int, numbers: bool) -> None:
+    def __init__(self, data: Data, metrics: Sequence[Any], batch: int, numbers: bool, axes: Mapping[str, int]) -> None:
         if isinstance(data, Stream):
             raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
         self._data, self._batch = data, batch
@@ -369,7 +370,7 @@ class _Measure:
         self._asked = bool(metrics) or not classes
         chosen = list(metrics) or ["loss", *(["accuracy", TOP] if classes else []), "distance"]
         self._loss, chosen = LOSS in chosen, [one for one in chosen if one != LOSS]
-        self._metrics = [_metric(one) for one in chosen]
+        self._metrics = [_metric(one).on(axes) for one in chosen]
         for metric in self._metrics:
             if "labels" in metric.needs and not data.has_labels:
                 raise OptionError(f"--metric {metric.text} needs labels, and {data.called} has none")
@@ -478,8 +479,15 @@ def _goal(objective: Objective, data: Data) -> Goal:
         dtype,
         objective.kind_of_distillation,
         objective.share,
-        objective.temperature,
+        objective.softness,
+        objective.axis,
     )
+
+
+def _axes(model: Model) -> dict[str, int]:
+    """Along which axis the classes of an output lie, where the graph says it."""
+    found = {value.name: axis_in(model.proto, value.name) for value in model.proto.graph.output}
+    return {name: axis for name, axis in found.items() if axis is not None}
 
 
 def _classes(model: Model, wanted: str) -> int:

@@ -34,7 +34,8 @@ class Plugin:
     @property
     def text(self) -> str:
         """The canonical text, which `read` makes the same plug-in of: the name, and every option with its value."""
-        given = ",".join(f"{option.name}={_written(getattr(self, option.name))}" for option in options(type(self)))
+        values = {option.name: getattr(self, option.name) for option in options(type(self))}
+        given = ",".join(f"{name}={_written(value)}" for name, value in values.items() if value is not None)
         return f"{self.name}:{given}" if given else self.name
 
     @classmethod
@@ -119,13 +120,17 @@ def _announced(kind: str) -> tuple[tuple[str, type[Plugin] | str], ...]:
 
 
 def options(cls: type[Plugin]) -> Iterator[Option]:
-    """The options of a plug-in: its dataclass fields, but for those with `metadata={"option": False}`."""
+    """The options of a plug-in: its dataclass fields, but for those with `metadata={"option": False}`.
+
+    A field that may be None is an option that nobody has to choose; `metadata={"default": ...}` says what happens then.
+    """
     if not dataclasses.is_dataclass(cls):
         return
     for field in dataclasses.fields(cls):
         if field.metadata.get("option", True):
-            default = "" if field.default is dataclasses.MISSING else str(field.default)
-            yield Option(field.name, getattr(field.type, "__name__", str(field.type)), default)
+            default = "" if field.default in (dataclasses.MISSING, None) else str(field.default)
+            kind = getattr(field.type, "__name__", str(field.type)).partition(" | None")[0]
+            yield Option(field.name, kind, field.metadata.get("default", default))
 
 
 def _classes(module: ModuleType, kind: str) -> list[type[Plugin]]:

@@ -19,6 +19,7 @@ class Objective:
     distillation: str = "distill"  # or kl
     hardness: float = 1.0
     temperature: float = 2.0
+    axis: int | None = None  # of the classes, for kl, where the user says it
 
 
 @dataclass(frozen=True)

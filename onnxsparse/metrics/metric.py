@@ -39,6 +39,10 @@ class Metric(Plugin, ABC):
     def text(self) -> str:
         """The canonical text: `parse(metric.text)` gives the same metric."""
 
+    def on(self, axes: Mapping[str, int]) -> Metric:
+        """The metric of a model that says of some outputs along which axis their classes lie."""
+        return self
+
     @abstractmethod
     def meter(self) -> Meter:
         """Begin to measure."""

@@ -22,6 +22,7 @@ from onnxsparse.engines.ort.statistics import Statistics
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.engines.spec import Objective, Spec
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.losses.axes import chosen_axis
 
 FLOAT = 1
 _NONE = Statistics()
@@ -154,7 +155,7 @@ def _distil(
     made.teacher = {one.name: writer.input(f"dense_{n}", "float32", shapes[one.name]) for n, one in enumerate(chosen)}
     student, dense = list(made.teacher), list(made.teacher.values())
     if objective.distillation == "kl":
-        axis = 1 if len(shapes[student[0]]) > 1 else 0
+        axis = chosen_axis("kl", student[0], shapes[student[0]], objective.axis, chosen[0].axis)
         return losses.write_kl(writer, student[0], dense[0], objective.temperature, axis)
     return losses.write_distill(writer, student, dense, [scales[name] for name in student])
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
 from onnxsparse.losses import Loss
+from onnxsparse.losses.axes import class_axis
 from onnxsparse.losses.bce import BCE
 from onnxsparse.losses.cross_entropy import CrossEntropy
 from onnxsparse.losses.distill import Distill
@@ -97,13 +98,18 @@ def write_mix(writer: Writer, task: str, distillation: str, hardness: float) -> 
 
 def _write_one(writer: Writer, loss: Loss, student: str, target: str) -> str:
     if isinstance(loss, KL):
-        return write_kl(writer, student, target, loss.temperature, loss.axis)
+        return write_kl(writer, student, target, loss.temperature, class_axis(_rank(writer, target), loss.axis))
     if isinstance(loss, CrossEntropy):
         return write_cross_entropy(writer, student, target, loss.ignore)
     simple: dict[type[Loss], Callable[[Writer, str, str], str]] = {MSE: write_mse, L1: write_l1, BCE: write_bce}
     if type(loss) not in simple:
         raise OptionError(f"onnxruntime-training has no nodes for the loss {loss.text}")
     return simple[type(loss)](writer, student, target)
+
+
+def _rank(writer: Writer, fed: str) -> int:
+    """How many axes a value that is fed has."""
+    return next(len(value.type.tensor_type.shape.dim) for value in writer.graph.input if value.name == fed)
 
 
 def _mean_of(writer: Writer, name: str) -> str:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from onnxsparse.engines.ort.signals import Signal, choose, reached
 from onnxsparse.engines.ort.taps import taps
 from onnxsparse.engines.ort.versions import FIRST_RUN, fit_version, lower
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.values import Array
 
 CHECKED, MEASURED = 6, 3
@@ -193,6 +194,7 @@ def _described(
     feeds = [samples.many(batch, start) for start in _starts(batch, samples.count)[:MEASURED]]
     shapes = shapes_of(draft.model, feeds)
     signals = choose(draft.graph, outputs, tapped, draft.tags, shapes)
+    signals = [replace(signal, axis=axis_in(draft.model, signal.name)) for signal in signals]
     found = reached(draft.graph, signals, draft.tags, shapes)
     weights = {name: tag for name, tag in draft.tags.items() if name in found}
     _name_nodes(draft)

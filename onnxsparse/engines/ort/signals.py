@@ -23,11 +23,13 @@ WHOLE = (TensorProto.INT64, TensorProto.INT32)
 
 @dataclass(frozen=True)
 class Signal:
-    """A value of the copy, the output of the user's graph it belongs to, and its kind: output, tap or cut."""
+    """A value of the copy, the output of the user's graph it belongs to, its kind: output, tap or cut; and the axis of
+    its classes, where the graph says it."""
 
     name: str
     original: str
     kind: str
+    axis: int | None = None
 
 
 class Moving:

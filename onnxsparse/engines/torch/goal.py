@@ -9,6 +9,7 @@ from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.spec import Objective
 from onnxsparse.engines.torch import losses
 from onnxsparse.errors import ModelError
+from onnxsparse.losses.axes import chosen_axis
 
 IGNORED = -100
 
@@ -45,7 +46,9 @@ class Goal:
         goal = self._goal
         if goal.distillation == "kl":
             place = self._place("tap")
-            return losses.kl(values[place], dense[place], goal.temperature, 1 if values[place].dim() > 1 else 0)
+            signal, shape = self._signals[place], tuple(values[place].shape)
+            axis = chosen_axis("kl", signal.name, shape, goal.axis, signal.axis)
+            return losses.kl(values[place], dense[place], goal.temperature, axis)
         places = list(self._scales)
         return losses.distill([values[i] for i in places], [dense[i] for i in places], list(self._scales.values()))
 

@@ -26,6 +26,7 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.sparsers import effective
 from onnxsparse.engines.torch.writeback import names_of
+from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.sparsers.sparser import Moment
@@ -58,11 +59,11 @@ def _with_taps(model: Model) -> tuple[ModelProto, list[Signal]]:
     moving = downstream(graph, [value.name for value in graph.input])
     made = {name for node in graph.node for name in node.output if name}
     constants = frozenset((made | {tensor.name for tensor in graph.initializer}) - moving)
-    signals = [Signal(value.name, value.name, "output") for value in graph.output]
+    signals = [Signal(value.name, value.name, "output", axis_in(proto, value.name)) for value in graph.output]
     for value in list(graph.output):
         for name in taps(graph, value.name, constants):
             if all(name != signal.name for signal in signals):
-                signals.append(Signal(name, value.name, "tap"))
+                signals.append(Signal(name, value.name, "tap", axis_in(proto, name)))
                 graph.output.add(name=name)
     return proto, signals
 

@@ -25,6 +25,15 @@ class FloatsAttribute(StoredTensor):
         if self.attribute is not None:
             self.attribute.floats[:] = values.tolist()
 
+    def become_tensor(self) -> None:
+        """Hold the same numbers as a tensor, which can carry a name and a doc string."""
+        if self.attribute is None or self.attribute.type != AttributeProto.FLOATS:
+            return
+        self.attribute.t.CopyFrom(self.proto)
+        self.attribute.name, self.attribute.type = "value", AttributeProto.TENSOR
+        self.attribute.ClearField("floats")
+        self.proto = self.attribute.t
+
 
 @dataclass(frozen=True, eq=False)
 class Home:

@@ -3,7 +3,7 @@
 1. Every weight that is stored as floats trains, pruned or not, but for fixed filterbanks and for lookup tables that
    are not pruned; biases and the scales of normalizations train along.
 2. Each stored tensor has a tag: its number in the model. The copy that is trained carries the tags in the doc strings
-   of its tensors, which survive whatever else is done to the copy.
+   of its tensors, which survive whatever else is done to the copy. Lists of floats in a Constant become tensors there.
 3. Trained numbers go back by tag into the user's own graph, as the edit of the stored tensor, in its own type.
 What it does not do: change the graph, or touch a tensor that did not train.
 """
@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.stores import FloatsAttribute
 from onnxsparse.graph.vectors import statistics, vectors
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import Matrix
@@ -87,8 +88,15 @@ def tagged(model: Model, tags: Mapping[str, Trainable]) -> ModelProto:
     _ = copy.weights
     for number, tensor in enumerate(copy.flow.stores.homes):
         if f"{MARK}{number}" in tags:
+            if isinstance(tensor, FloatsAttribute) and _is_own(tensor, copy.flow.stores.homes[tensor].node):
+                tensor.become_tensor()
             tensor.proto.doc_string = f"{MARK}{number}"
     return copy.take_proto()
+
+
+def _is_own(tensor: FloatsAttribute, node: NodeProto | None) -> bool:
+    """Whether the list stands in the node itself, and not in the call of a function around it."""
+    return node is not None and any(attribute is tensor.attribute for attribute in node.attribute)
 
 
 def send_back(trained: Mapping[str, Array], tags: Mapping[str, Trainable]) -> None:

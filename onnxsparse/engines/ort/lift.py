@@ -83,7 +83,7 @@ def _constants(graph: GraphProto) -> None:
     _dense(graph)
     kept = []
     for node in graph.node:
-        tensor = _stored(node) if node.op_type == "Constant" and node.domain in ("", "ai.onnx") else None
+        tensor = stored_of(node) if node.op_type == "Constant" and node.domain in ("", "ai.onnx") else None
         if tensor is None:
             kept.append(node)
             continue
@@ -93,7 +93,8 @@ def _constants(graph: GraphProto) -> None:
         keep(graph.node, kept)
 
 
-def _stored(node: NodeProto) -> TensorProto | None:
+def stored_of(node: NodeProto) -> TensorProto | None:
+    """The tensor that a Constant node holds."""
     for attribute in node.attribute:
         if attribute.name == "value":
             tensor: TensorProto = attribute.t

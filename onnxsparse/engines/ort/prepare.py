@@ -22,6 +22,7 @@ from onnxsparse.engines.ort.batch import HALF_ROUNDING, ROUNDING, difference, wi
 from onnxsparse.engines.ort.branches import take_branches
 from onnxsparse.engines.ort.division import guard_divisions
 from onnxsparse.engines.ort.draft import Draft
+from onnxsparse.engines.ort.endless import refuse_endless
 from onnxsparse.engines.ort.fold import RANDOM, fold
 from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
 from onnxsparse.engines.ort.precision import OTHER, single
@@ -72,6 +73,7 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
     given = Samples(model.graph, samples)
     draft = Draft(inline_functions(model))
     lower(draft)
+    refuse_endless(draft.graph)
     guard_divisions(draft)
     runs = max(1, batch // given.unit)
     truth = _truth(draft.model, given, runs)

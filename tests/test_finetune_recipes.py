@@ -206,6 +206,8 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         (PLAIN, {"masks": {}}, "leave --masks out"),
         (PLAIN.replace("__ALL_PRUNABLE__", "[deap]"), {}, r"'deap' is no parameter.*deep"),
         (GMP % (0.5, "[5, 1]", "true"), {}, "blocks of 5 by 1 do not divide"),
+        (EXAMPLES["decay"], {"optimizer": "ort-adamw"}, "needs another optimizer than ort-adamw"),
+        (EXAMPLES["rate"], {"optimizer": lambda params: None}, "sets what an optimizer of your own decides"),
         ("modifiers:\n- !QuantizationModifier {start_epoch: 0}\n", {}, "QuantizationModifier"),
         (MOVEMENT, {}, "MovementPruningModifier"),
         ("modifiers:\n- !pruning {pattern: '2:4'}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n", {},
@@ -231,3 +233,36 @@ def test_steps_of_a_function_need_an_epoch(digits_cnn: Path) -> None:
         tune(digits_cnn, PLAIN, data=loader)
     result = tune(digits_cnn, PLAIN, data=loader, steps_per_epoch=3)
     assert result.report.details["steps"] == 6
+
+
+TEACHING = """
+modifiers:
+- !EpochRangeModifier {start_epoch: 0, end_epoch: 6}
+- !SetLearningRateModifier {learning_rate: 0.01}
+- !TrainableParamsModifier {params: ['re:stem'], trainable: false}
+- !DistillationModifier {hardness: 1.0, temperature: 2.0, start_epoch: 1, teacher: '%s'}
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("squashed", [False, True])
+def test_a_teacher_in_a_file(digits_cnn: Path, tmp_path: Path, engine: str, squashed: bool) -> None:
+    """A teacher whose classes are turned around is learned from, whether it gives logits or probabilities."""
+    other = onnx.load(digits_cnn)
+    for one in other.graph.initializer:
+        if one.name.startswith("head"):
+            one.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(one), one.name))
+    if squashed:
+        name = other.graph.output[0].name
+        for node in other.graph.node:
+            node.output[:] = ["raw" if one == name else one for one in node.output]
+        other.graph.node.append(onnx.helper.make_node("Softmax", ["raw"], [name], axis=1))
+    onnx.save(other, tmp_path / "teacher.onnx")
+    told: list[dict[str, Any]] = []
+    more = {"engine": engine, "data": {"x": images(160)["x"]}, "lr": None, "loss": None, "watch": told.append}
+    result = tune(digits_cnn, TEACHING % (tmp_path / "teacher.onnx"), **more)
+    losses = [row["loss"] for row in told]
+    assert losses[-1] < 0.5 * max(losses)
+    assert not any("stopped" in note for note in result.report.notes)
+    with pytest.raises(OptionError, match="there is no file"):
+        tune(digits_cnn, TEACHING % (tmp_path / "nobody.onnx"), **more)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxsparse.errors import OnnxSparseError
+from onnxsparse.engines.other_teacher import OtherTeacher
+from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.values import Array
 
 
@@ -102,6 +103,10 @@ class Engine(ABC):
     @abstractmethod
     def dense(self, batch: Batch) -> dict[str, Array]:
         """The dense model's float outputs by name."""
+
+    def learn_from(self, teacher: OtherTeacher) -> None:
+        """Have another model answer in place of the dense one, for the distillation by kl."""
+        raise OptionError("this engine learns from the dense model alone")
 
     @abstractmethod
     def clear_moments(self, tag: str, where: Array | None = None) -> None:

@@ -20,6 +20,7 @@ class Objective:
     hardness: float = 1.0
     temperature: float = 2.0
     axis: int | None = None  # of the classes, for kl, where the user says it
+    teacher: str = ""  # an ONNX file to learn from by kl; the dense model where none is named
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from onnxsparse.engines.spec import Spec
-from onnxsparse.epochs.distilling import DISABLE, Distilling
+from onnxsparse.epochs.distilling import DISABLE, SELF, Distilling
 from onnxsparse.epochs.running import Acting
 from onnxsparse.errors import OptionError
 
@@ -26,6 +27,8 @@ class Teaching(Acting):
         self._first = self.step_at(max(act.span.start, 0.0))
         self._end = self.step_at(act.span.end) if act.span.end >= 0 else run.total
         _demand_one_output(act)
+        if act.teacher not in (SELF, DISABLE) and not os.path.isfile(act.teacher):
+            raise OptionError(f"{act.where}: teacher: there is no file {act.teacher:.100}")
 
     def boundaries(self) -> Iterable[int]:
         return () if self._distilling.teacher == DISABLE else (self._first, self._end)
@@ -35,7 +38,8 @@ class Teaching(Acting):
         if act.teacher == DISABLE or not self._first <= step < self._end:
             return spec
         hardness = act.hardness if goal.task else 1.0
-        changed = replace(goal, distillation="kl", hardness=hardness, temperature=act.temperature)
+        teacher = "" if act.teacher == SELF else act.teacher
+        changed = replace(goal, distillation="kl", hardness=hardness, temperature=act.temperature, teacher=teacher)
         return replace(spec, objective=changed)
 
 

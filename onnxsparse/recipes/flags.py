@@ -15,7 +15,9 @@ from onnxsparse.modifiers.objective import TASKS, Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.set_learning_rate import SetLearningRateModifier as SetLearningRate
-from onnxsparse.modifiers.training import Training
+from onnxsparse.modifiers.set_weight_decay import SetWeightDecayModifier as SetWeightDecay
+from onnxsparse.modifiers.trainable_params import TrainableParamsModifier as TrainableParams
+from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
 from onnxsparse.recipes.recipe import Recipe
 
 FLAGS: dict[str, tuple[type[Modifier], str]] = {
@@ -56,6 +58,7 @@ FLAGS: dict[str, tuple[type[Modifier], str]] = {
     "checks": (KeepBest, "checks"),
     "retries": (KeepBest, "retries"),
 }
+RATES = (SetLearningRate, LearningRate, LearningRateFunction)
 DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
 
 
@@ -96,13 +99,25 @@ def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
     if options[Objective].get("loss") in TASKS:  # what is learned from a teacher besides is theirs to say
         options[Objective].setdefault("hardness", 0.0)
     new = [kind(**said) for kind, said in options.items() if kind not in own]
-    return recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))
+    framed = recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))
+    _demand_driver(framed)
+    return framed
+
+
+def _demand_driver(recipe: Recipe) -> None:
+    """An optimizer that does not take what modifiers say is refused before anything runs."""
+    optimizer = recipe.only(Training).optimizer
+    for one in recipe.modifiers:
+        if optimizer == OWN and isinstance(one, (*RATES, SetWeightDecay)):
+            raise OptionError(f"!{one.name} sets what an optimizer of your own decides; leave one of the two out")
+        if optimizer == BUILT_IN and isinstance(one, (SetWeightDecay, TrainableParams)):
+            raise OptionError(f"!{one.name} needs another optimizer than {BUILT_IN}, such as adamw")
 
 
 def _frame(recipe: Recipe) -> dict[str, Any]:
     """How long it is; and where modifiers say absolute rates, an optimizer that takes them, and no schedule beside."""
     epochs = {"epochs": float(recipe.max_epochs)} if recipe.max_epochs > 0 else {}
-    if not any(isinstance(one, (SetLearningRate, LearningRate, LearningRateFunction)) for one in recipe.modifiers):
+    if not any(isinstance(one, RATES) for one in recipe.modifiers):
         return epochs
     return {**epochs, "optimizer": "sgd", "rate_schedule": "constant", "warm_up": 0.0}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.ort import library as ort_library
+from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch import library as torch_library
@@ -86,8 +87,12 @@ class Engines:
     def make(self, spec: Spec, room: str, check: bool) -> Engine:
         """The engine that was asked for; by default the first that takes the model."""
         if not self.chosen:
-            return self._choose(spec, room, check)
-        return self._torch(spec) if self.chosen == "torch" else self._ort(spec, room, check)
+            engine = self._choose(spec, room, check)
+        else:
+            engine = self._torch(spec) if self.chosen == "torch" else self._ort(spec, room, check)
+        if spec.objective.teacher:
+            engine.learn_from(OtherTeacher(spec.objective.teacher, spec.objective.output))
+        return engine
 
     def _choose(self, spec: Spec, room: str, check: bool) -> Engine:
         why = self._means.torch_alone(self._training)

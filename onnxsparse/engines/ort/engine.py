@@ -16,6 +16,7 @@ from onnxsparse.engines.ort.refusals import LOOK, batch_of, told
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.stepping import stepping_of
 from onnxsparse.engines.ort.teacher import Teacher
+from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.optimizers import clip_factor, finite
 from onnxsparse.values import Array
 
@@ -30,6 +31,7 @@ class OrtEngine(Engine):
         self._session, self._teacher = Session(folder, manifest), Teacher(folder)
         self._stepping = stepping_of(optimizer, self._session, folder)
         self._pieces = 0
+        self._other: OtherTeacher | None = None
         self.weights, self.frozen = self._session.weights, self._session.frozen
         self.notes, self.unreached = list(manifest["notes"]), dict(manifest["unreached"])
         self._signals: list[dict[str, str]] = manifest["signals"]
@@ -79,6 +81,9 @@ class OrtEngine(Engine):
         pieces = [self._teacher.values(feed, names, _rows(batch, places)) for places, feed in self._inputs(batch)]
         return {self._originals[name]: value for name, value in _joined(pieces).items()}
 
+    def learn_from(self, teacher: OtherTeacher) -> None:
+        self._other = teacher
+
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
         self._stepping.clear(tag, where)
 
@@ -110,9 +115,11 @@ class OrtEngine(Engine):
         teacher, fed, labels = self._made["teacher"], self._made["fed"], self._made["labels"]
         for places, feed in self._inputs(batch):
             rows = _rows(batch, places)
-            dense = self._teacher.values(feed, self._asked, rows)
+            own, dense = dict(feed), self._teacher.values(feed, self._asked, rows)
             feed.update({name: dense[name] for name in fed})
-            feed.update({name: dense[signal] for signal, name in teacher.items()})
+            for signal, name in teacher.items():
+                value = dense[signal]
+                feed[name] = value if self._other is None else self._other(own, value.shape).astype(value.dtype)
             if labels:
                 feed[labels] = np.ascontiguousarray(batch.arrays[LABELS][places])
             yield rows, feed

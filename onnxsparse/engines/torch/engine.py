@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
+from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch.devices import device_of, narrowed
@@ -72,6 +73,8 @@ class TorchEngine(Engine):
         self._scaling = Scaling(self._device, setting.precision == "float16", self._parameters.values())
         self._stepping, self._taken, self._loss = self._stepper(), 0, 0.0
         self._averaged = False
+        self._other: OtherTeacher | None = None
+        self._input_names = list(module.onnx_names["inputs"])
         self._pieces = Pieces(list(module.onnx_names["inputs"]), self._device, spec.batch)
         self._pieces.fit(samples, self.dense, _declared(model))
         self._goal = Goal(spec.objective, made.signals, self._scales(samples))
@@ -154,6 +157,9 @@ class TorchEngine(Engine):
         with torch().no_grad():
             return joined([self._named(outputs_of(self._dense(*inputs))) for inputs, _ in self._pieces.of(batch)])
 
+    def learn_from(self, teacher: OtherTeacher) -> None:
+        self._other = teacher
+
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
         self._stepping.clear(tag, where)
 
@@ -208,7 +214,17 @@ class TorchEngine(Engine):
 
     def _answers(self, inputs: Any) -> Any:
         with torch().no_grad():
-            return outputs_of(self._dense(*inputs))
+            found = outputs_of(self._dense(*inputs))
+        return found if self._other is None else self._taught(list(found), inputs, self._other)
+
+    def _taught(self, dense: list[Any], inputs: Any, teacher: OtherTeacher) -> list[Any]:
+        """With the answer of another model in place of the one that is learned from."""
+        place = self._goal._place("tap")
+        plain = (one.float() if one.is_floating_point() else one for one in inputs)
+        feed = {name: one.detach().cpu().numpy() for name, one in zip(self._input_names, plain)}
+        answer = torch().from_numpy(teacher(feed, tuple(dense[place].shape)))
+        dense[place] = answer.to(dense[place].device, dense[place].dtype)
+        return dense
 
     def _named(self, values: Any) -> dict[str, Array]:
         pairs = zip(self._signals, values)

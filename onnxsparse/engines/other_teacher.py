@@ -1,0 +1,99 @@
+"""Another ONNX model as the teacher of a run: what it says to the inputs of a batch, before its squashing function.
+
+1. Its inputs are those of the model in training by name, or in order where the names differ; its output is the one of
+   the same name, or its first of floats.
+2. Rows that are probabilities are taken by their logarithms: softmax gives them back.
+3. A file that was made for one sample is asked about one after the other.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.values import Array
+
+SURE = 1e-3
+SMALLEST = 1e-30
+
+
+class OtherTeacher:
+    """A model in onnxruntime."""
+
+    def __init__(self, path: str, output: str = "") -> None:
+        self._path, self._session = path, _session(path)
+        self._inputs = [value.name for value in self._session.get_inputs()]
+        floats = [value.name for value in self._session.get_outputs() if value.type == "tensor(float)"]
+        if not floats:
+            raise ModelError(f"the teacher {path} has no output of floats")
+        self._output = output if output in floats else floats[0]
+        self._by_one = False
+
+    def __call__(self, feed: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+        """What it says to inputs by name, for which the model in training gives a tensor of a shape."""
+        named = all(name in feed for name in self._inputs)
+        given = {name: feed[name] for name in self._inputs} if named else dict(zip(self._inputs, feed.values()))
+        found = self._asked(given)
+        if found.shape != tuple(shape):
+            raise ModelError(
+                f"the teacher {self._path} gives {list(found.shape)} where the model gives {list(shape)}; it has to be "
+                "made for the same task"
+            )
+        return _before_squashing(found)
+
+    def _asked(self, feed: Mapping[str, Array]) -> Array:
+        if not self._by_one:
+            try:
+                return self._run(feed)
+            except Exception as error:  # whatever the runtime makes of a batch that the file was not made for
+                self._by_one = True
+                try:
+                    return self._one_by_one(feed)
+                except Exception:
+                    raise ModelError(f"the teacher {self._path} does not take the data: {_line(error)}") from error
+        return self._one_by_one(feed)
+
+    def _one_by_one(self, feed: Mapping[str, Array]) -> Array:
+        count = max((len(array) for array in feed.values() if array.ndim), default=1)
+        cut = [
+            {
+                name: array[row : row + 1] if array.ndim and len(array) == count else array
+                for name, array in feed.items()
+            }
+            for row in range(count)
+        ]
+        return np.concatenate([self._run(one) for one in cut])
+
+    def _run(self, feed: Mapping[str, Array]) -> Array:
+        found: Array = self._session.run([self._output], dict(feed))[0]
+        return found
+
+
+def _session(path: str) -> Any:
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise MissingExtraError(
+            "a teacher that is a file needs onnxruntime: pip install 'onnxsparse[runtime]'"
+        ) from error
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has kinds of its own for what is wrong with a file
+        raise ModelError(f"the teacher {path} cannot be opened: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _before_squashing(found: Array) -> Array:
+    rows = found.reshape(len(found), -1) if found.ndim else found.reshape(1, -1)
+    probabilities = bool((rows >= 0).all()) and bool((np.abs(rows.sum(1) - 1) < SURE).all())
+    return np.log(np.maximum(found, SMALLEST)) if probabilities and rows.shape[1] > 1 else found

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from onnxsparse.api import Result, finish, target_of
 from onnxsparse.checkpoints import MARK, claim, note_delivery, was_delivered
-from onnxsparse.data import Data, Stream, check_labels, open_data
+from onnxsparse.data import BOUNDLESS, LABELS, Data, Stream, check_block, check_labels, open_data
 from onnxsparse.engines.engine import Batch, Engine
 from onnxsparse.engines.rooms import claimed, temporary
 from onnxsparse.engines.spec import Objective as Goal
@@ -25,6 +25,7 @@ from onnxsparse.errors import OptionError, OutputError, nearest
 from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target
+from onnxsparse.losses.cross_entropy import class_axes, class_axis
 from onnxsparse.metrics import Meter, Metric, available, function_metric
 from onnxsparse.metrics import parse as parse_metric
 from onnxsparse.metrics.classes import scores_of
@@ -47,6 +48,7 @@ from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.run import Job, Outcome, Run, Watcher
 
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 LOSS = "loss"
 """The metric that is what training makes small."""
 TOP, FEW = "top-5", 5
@@ -173,6 +175,8 @@ def check_graph(
     with temporary() as room:
         sparsers = dict.fromkeys(tuning.planned, recipe.only(Pruning).sparser)
         made = tuning.engines.built(tuning.first_spec().with_sparsers(sparsers), room, check=True)
+    if made["classes"]:
+        tuning.demand_classes(made["classes"])
     return {**made, "names": {tag: one.name for tag, one in tuning.tags.items()}}
 
 
@@ -201,9 +205,10 @@ class Tuning:
         if self.by_epochs is not None:
             self.plan, self.notes = self.by_epochs.plan, list(recipe.notes)
         else:
-            self.plan, self.notes = planned(
+            self.plan, notes = planned(
                 self.model, plan, masks, _options(recipe.only(Pruning), plan, masks, self.training)
             )
+            self.notes = [*recipe.notes, *notes]
         _demand_output(self.model, self.objective.output)
         self.tags = trainables(self.model, self.plan, self.training.train_bn)
         by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
@@ -229,7 +234,7 @@ class Tuning:
         self.data = open_data(data, fields, labels, bool(task), task not in ("", "cross-entropy"))
         self.goal = _goal(self.objective, self.data)
         if task == "cross-entropy":
-            check_labels(self.data, _classes(self.model, self.objective.output))
+            check_labels(self.data, _classes(self.model, self.goal))
         training, together = self.training, self.processes
         if training.batch % together.count:
             raise OptionError(
@@ -239,13 +244,14 @@ class Tuning:
         self.feeding = Feeding(self.data, size, training.seed, per_epoch, together.rank, together.count)
         self.engines = Engines(self.model, self.tags, self.feeding, training, self.means)
         self.measure: _Measure | None = None
+        self._classes = 0
         if eval_data is not None:
             numbers = task not in ("", "cross-entropy")
             found = open_data(eval_data, fields, labels, bool(task), numbers)
             if not isinstance(found, Stream):
                 found.look_through(math.inf)  # all of it is measured at the end, when the work is done
             if task == "cross-entropy":
-                check_labels(found, _classes(self.model, self.objective.output))
+                check_labels(found, _classes(self.model, self.goal))
             self.measure = _Measure(found, metrics, training.batch, numbers, _axes(self.model))
         elif metrics:
             raise OptionError("--metric measures on --eval-data; pass that too")
@@ -291,9 +297,28 @@ class Tuning:
         return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows)
 
     def _begun(self, engine: Engine) -> Engine:
+        if self.objective.task == "cross-entropy" and not self._classes:
+            self.demand_classes(self._classes_of(engine))
         if self.measure is not None:
             self.measure.begin(engine)
         return engine
+
+    def _classes_of(self, engine: Engine) -> int:
+        """How many classes the logits tell apart, as they come out."""
+        batch = next(self.feeding.probe())
+        outputs = engine.dense(batch)
+        logits = outputs[self.goal.output] if self.goal.output else next(iter(outputs.values()))
+        axis = class_axis((None, *logits.shape[1:]), (None, *batch.arrays[LABELS].shape[1:]))
+        return BOUNDLESS if axis is None else int(logits.shape[axis])
+
+    def demand_classes(self, classes: int) -> None:
+        """Every label is one of the classes, also of what is measured on: engines read beyond their arrays."""
+        self._classes = classes
+        check_labels(self.data, classes)
+        for place, batch in enumerate(self.feeding.probe() if isinstance(self.data, Stream) else ()):
+            check_block(batch.arrays[LABELS], place * self.feeding.size, classes, self.data.called)
+        if self.measure is not None:
+            check_labels(self.measure.data, classes)
 
     # -- the result
 
@@ -365,7 +390,7 @@ class _Measure:
     def __init__(self, data: Data, metrics: Sequence[Any], batch: int, numbers: bool, axes: Mapping[str, int]) -> None:
         if isinstance(data, Stream):
             raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
-        self._data, self._batch = data, batch
+        self.data, self._batch = data, batch
         classes = data.has_labels and not numbers
         self._asked = bool(metrics) or not classes
         chosen = list(metrics) or ["loss", *(["accuracy", TOP] if classes else []), "distance"]
@@ -406,17 +431,17 @@ class _Measure:
 
     def _classes(self, outputs: Mapping[str, Any]) -> int:
         """How many classes the outputs of a first batch tell apart."""
-        rows = np.resize(np.arange(min(self._batch, self._data.count)), self._batch)
-        return int(scores_of(outputs, "", self._data.labels(rows))[0].shape[-1])
+        rows = np.resize(np.arange(min(self._batch, self.data.count)), self._batch)
+        return int(scores_of(outputs, "", self.data.labels(rows))[0].shape[-1])
 
     def _measured(
         self, engine: Engine, run: Callable[[Batch], dict[str, Any]], limit: int | None = None
     ) -> dict[str, float]:
         meters: list[Meter] = [metric.meter() for metric in self._metrics]
-        count = min(self._data.count, limit or self._data.count)
+        count = min(self.data.count, limit or self.data.count)
         for start in range(0, count, self._batch):
             rows = np.arange(start, min(start + self._batch, count))
-            arrays = self._data.take(np.resize(rows, self._batch) if len(rows) < self._batch else rows)
+            arrays = self.data.take(np.resize(rows, self._batch) if len(rows) < self._batch else rows)
             outputs = run(Batch(arrays))
             dense = engine.dense(Batch(arrays))
             for meter in meters:
@@ -490,13 +515,16 @@ def _axes(model: Model) -> dict[str, int]:
     return {name: axis for name, axis in found.items() if axis is not None}
 
 
-def _classes(model: Model, wanted: str) -> int:
-    """How many classes an output tells apart; any label from 0 is allowed where the model does not say."""
+def _classes(model: Model, goal: Goal) -> int:
+    """How many classes an output tells apart, where the model declares it; otherwise that is found out later."""
     for value in model.proto.graph.output:
-        if not wanted or value.name == wanted:
-            dims = value.type.tensor_type.shape.dim
-            return dims[1].dim_value or 1 << 31 if len(dims) > 1 else 1 << 31
-    return 1 << 31
+        kind = value.type.tensor_type
+        if value.name == goal.output or (not goal.output and kind.elem_type in FLOATS):
+            sizes = [None, *(dim.dim_value or None for dim in kind.shape.dim[1:])]
+            axes = class_axes(sizes, (None, *goal.label_shape))
+            sure = len(axes) == 1 or None not in sizes[1:]
+            return sizes[axes[0]] or BOUNDLESS if axes and sure else BOUNDLESS
+    return BOUNDLESS
 
 
 def beside(target: str) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from onnxsparse.data.field import IGNORED, LABELS, Field
-from onnxsparse.data.labels import check_labels
+from onnxsparse.data.labels import BOUNDLESS, check_block, check_labels
 from onnxsparse.data.opening import Data, open_data
 from onnxsparse.data.order import Order, hold_out
 from onnxsparse.data.samples import Samples
 from onnxsparse.data.stream import Stream
 
 __all__ = [
-    "IGNORED", "LABELS", "Data", "Field", "Order", "Samples", "Stream", "check_labels", "hold_out", "open_data",
+    "BOUNDLESS", "IGNORED", "LABELS", "Data", "Field", "Order", "Samples", "Stream", "check_block", "check_labels",
+    "hold_out", "open_data",
 ]  # fmt: skip

@@ -11,6 +11,8 @@ from onnxsparse.errors import OptionError
 from onnxsparse.values import Array
 
 BLOCK = 1 << 16
+BOUNDLESS = 1 << 63
+"""More classes than any model tells apart: any number from 0 is one."""
 
 
 def check_labels(samples: Samples | Stream, classes: int) -> None:
@@ -31,11 +33,14 @@ def check_labels(samples: Samples | Stream, classes: int) -> None:
 def check_block(labels: Array, start: int, classes: int, source: str) -> int:
     """How many labels are used; the first that is no class is an error. `start` is the number of the first sample."""
     ignored = labels == IGNORED
-    wrong = ((labels < 0) | (labels >= classes)) & ~ignored
+    wrong = ((labels < 0) | (labels > classes - 1)) & ~ignored
     if wrong.any():
         place = np.argwhere(wrong)[0]
+        which = "none of the classes, which count from 0"
+        if classes < BOUNDLESS:
+            which = f"none of the model's {classes} classes, which count from 0 to {classes - 1}"
         raise OptionError(
-            f"label {labels[tuple(place)]} of sample {start + place[0]} of {source} is none of the model's {classes} "
-            f"classes, which count from 0 to {classes - 1} ({IGNORED} leaves a sample out)"
+            f"label {labels[tuple(place)]} of sample {start + place[0]} of {source} is {which} "
+            f"({IGNORED} leaves a sample out)"
         )
     return int(labels.size - np.count_nonzero(ignored))

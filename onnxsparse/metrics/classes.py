@@ -1,7 +1,8 @@
 """Outputs that hold a score for every class: which one it is, where its classes lie, and which ones win.
 
 1. An output that is named is taken. Otherwise it is the first float output that has one axis more than the labels.
-2. The classes lie along the last axis where the others are those of the labels, or else along the second one.
+2. The classes lie where cross-entropy looks for them: along the second axis, or, where the others are not those of
+   the labels, along the last one.
 3. Among equal scores the lower class wins. NaN is no score: nothing wins where there is one.
 """
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from onnxsparse.data.field import IGNORED
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.losses.cross_entropy import class_axis
 from onnxsparse.values import Array
 
 
@@ -37,11 +39,8 @@ def scores_of(outputs: Mapping[str, Array], name: str, labels: Array) -> tuple[A
 
 def _last(array: Array, labels: Array) -> Array | None:
     """The array with its classes along the last axis, if they are along any."""
-    if array.ndim != labels.ndim + 1:
-        return None
-    if array.shape[:-1] == labels.shape:
-        return array
-    return np.moveaxis(array, 1, -1) if array.shape[:1] + array.shape[2:] == labels.shape else None
+    axis = class_axis(array.shape, labels.shape)
+    return None if axis is None else np.moveaxis(array, axis, -1)
 
 
 def winning(scores: Array, classes: Array, k: int) -> Array:

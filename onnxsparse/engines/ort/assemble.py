@@ -23,6 +23,7 @@ from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.engines.spec import Objective, Spec
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses.axes import chosen_axis
+from onnxsparse.losses.cross_entropy import class_axis
 
 FLOAT = 1
 _NONE = Statistics()
@@ -38,6 +39,7 @@ class Assembled:
     frozen: dict[str, str] = field(default_factory=dict)
     teacher: dict[str, str] = field(default_factory=dict)  # signal -> input
     labels: str = ""
+    classes: int = 0  # that the labels may name
     outputs: list[str] = field(default_factory=list)
     anchors: list[str] = field(default_factory=list)  # initializers that need a gradient, or the engine dies
     still: list[str] = field(default_factory=list)  # keys of `trained` that must not move by their gradients
@@ -155,7 +157,11 @@ def _distil(
     made.teacher = {one.name: writer.input(f"dense_{n}", "float32", shapes[one.name]) for n, one in enumerate(chosen)}
     student, dense = list(made.teacher), list(made.teacher.values())
     if objective.distillation == "kl":
-        axis = chosen_axis("kl", student[0], shapes[student[0]], objective.axis, chosen[0].axis)
+        shape = shapes[student[0]]
+        known = (
+            class_axis(shape, (prepared.batch, *objective.label_shape)) if objective.task == "cross-entropy" else None
+        )
+        axis = chosen_axis("kl", student[0], shape, objective.axis, known or chosen[0].axis)
         return losses.write_kl(writer, student[0], dense[0], objective.temperature, axis)
     return losses.write_distill(writer, student, dense, [scales[name] for name in student])
 
@@ -163,10 +169,14 @@ def _distil(
 def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assembled) -> str:
     raw = objective.task in ("cross-entropy", "bce")
     student = (logits_of if raw else output_of)(prepared.signals, objective.output).name
-    _demand_labels(objective, _shapes(prepared)[student], prepared.batch, student)
+    shape = _shapes(prepared)[student]
+    _demand_labels(objective, shape, prepared.batch, student)
     made.labels = writer.input("labels", objective.label_dtype, (prepared.batch, *objective.label_shape))
+    if objective.task == "cross-entropy":
+        axis = class_axis(shape, (prepared.batch, *objective.label_shape)) or 1
+        made.classes = shape[axis]
+        return losses.write_cross_entropy(writer, student, made.labels, last=axis if axis > 1 else 0)
     writers: dict[str, Callable[[Writer, str, str], str]] = {
-        "cross-entropy": losses.write_cross_entropy,
         "mse": losses.write_mse,
         "l1": losses.write_l1,
         "bce": losses.write_bce,
@@ -176,14 +186,15 @@ def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assemb
 
 def _demand_labels(objective: Objective, shape: tuple[int, ...], batch: int, name: str) -> None:
     """Labels of another shape would be stretched in silence, or read beyond their end."""
-    given = (batch, *objective.label_shape)
-    wanted = (shape[0], *shape[2:]) if objective.task == "cross-entropy" else shape
-    if objective.task == "cross-entropy" and len(shape) < 2:
+    given, classes = (batch, *objective.label_shape), objective.task == "cross-entropy"
+    if classes and len(shape) < 2:
         raise OptionError(f"cross-entropy needs classes along axis 1, but output '{name}' has shape {list(shape)}")
-    if given != wanted:
+    if class_axis(shape, given) is None if classes else given != shape:
+        wanted = [str(list(shape[2:])), *([str(list(shape[1:-1]))] if len(shape) > 2 else [])]
         raise OptionError(
             f"a sample's labels have shape {list(given[1:])}, but --loss {objective.task} on '{name}' takes "
-            f"{list(wanted[1:])}; reshape them, or name another output with --loss-output"
+            f"{' or '.join(dict.fromkeys(wanted)) if classes else list(shape[1:])}; reshape them, or name another "
+            "output with --loss-output"
         )
 
 
@@ -194,7 +205,8 @@ def output_of(signals: Sequence[Signal], wanted: str) -> Signal:
         if not wanted or signal.original == wanted:
             return signal
     names = [signal.original for signal in outputs]
-    raise OptionError(f"the model has no float output {wanted!r} to train on{nearest(wanted, names)}")
+    called = f" {wanted!r}" if wanted else ""
+    raise OptionError(f"the model has no float output{called} that labels could belong to{nearest(wanted, names)}")
 
 
 def logits_of(signals: Sequence[Signal], wanted: str) -> Signal:

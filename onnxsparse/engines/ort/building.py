@@ -26,7 +26,7 @@ from onnxsparse.engines.ort import culprit, library, worker
 from onnxsparse.engines.ort.culprit import Culprit
 from onnxsparse.engines.ort.refusals import short
 from onnxsparse.engines.spec import Spec
-from onnxsparse.errors import ModelError, OutputError
+from onnxsparse.errors import ModelError, OptionError, OutputError
 from onnxsparse.values import Array
 
 MANIFEST, ERROR = "manifest.json", "error.json"
@@ -197,7 +197,8 @@ def _failure(folder: str, status: int, found: Culprit | None) -> Exception:
         what = f" of {found.operator} '{found.node}'" if found else ""
         return ModelError(f"the training engine died{what} while {_stage(folder)} ({_death(status)}); {WAY_OUT}")
     if told["ours"]:
-        return ModelError(" ".join(str(told["error"]).split()))
+        kind = OptionError if told["ours"] == "option" else ModelError
+        return kind(" ".join(str(told["error"]).split()))
     line = short(told["error"])
     return ModelError(f"the training engine refuses this model while {_stage(folder)}: {line}; {WAY_OUT}")
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, numpy_helper
 
+from onnxsparse.data.field import IGNORED
 from onnxsparse.engines.ort.assemble import Assembled
 from onnxsparse.engines.ort.prepare import Prepared
 from onnxsparse.engines.ort.prove import shaken
@@ -149,4 +150,7 @@ def _labels(made: Assembled, samples: Mapping[str, Array], start: int) -> Array:
     shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
     rows: Sequence[int] = range(start, start + shape[0])
-    return np.ascontiguousarray(np.take(samples["labels"], rows, axis=0, mode="wrap"), dtype)
+    taken = np.ascontiguousarray(np.take(samples["labels"], rows, axis=0, mode="wrap"), dtype)
+    if made.classes:  # the engine reads beyond its arrays; what is no class is told of once the graph is there
+        taken[(taken != IGNORED) & ((taken < 0) | (taken >= made.classes))] = 0
+    return taken

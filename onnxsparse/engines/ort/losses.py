@@ -33,8 +33,11 @@ def write_loss(writer: Writer, loss: Loss, student: Names, target: Names) -> str
     return _mean(writer, [_write_one(writer, loss, *pair) for pair in zip(student, target)])
 
 
-def write_cross_entropy(writer: Writer, student: str, labels: str, ignore: int = -100) -> str:
-    """Labels are int64, of the logits' shape without axis 1. With every label ignored the loss is 0."""
+def write_cross_entropy(writer: Writer, student: str, labels: str, ignore: int = -100, last: int = 0) -> str:
+    """Labels are int64, of the logits' shape without the axis of the classes. That is the second one, or axis `last`
+    where one is given, which is the last. With every label ignored the loss is 0."""
+    if last > 1:
+        student = writer.node("Transpose", student, perm=[0, last, *range(1, last)])
     # Against LogSoftmax with GatherElements the gradient is as right, and five times faster on pictures of labels.
     names = [writer.fresh("cross_entropy"), writer.fresh("log_probability")]
     return writer.many("SoftmaxCrossEntropyLoss", student, labels, to=names, ignore_index=ignore, reduction="mean")[0]

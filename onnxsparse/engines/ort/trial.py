@@ -34,7 +34,7 @@ from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.statistics import Statistics, train_statistics
 from onnxsparse.engines.ort.worker import NO_SPACE
 from onnxsparse.engines.spec import Spec
-from onnxsparse.errors import ModelError, OnnxSparseError
+from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.values import Array
 
 ROUNDS, LOST = 8, 50
@@ -219,10 +219,15 @@ class Trial:
         os.replace(self._at(name + ".part"), self._at(name))
 
     def fail(self, error: Exception) -> None:
-        self._write("error.json", {"error": str(error), "ours": isinstance(error, OnnxSparseError)})
+        self._write("error.json", {"error": str(error), "ours": _kind(error)})
 
     def _at(self, name: str) -> str:
         return os.path.join(self.folder, name)
+
+
+def _kind(error: Exception) -> str:
+    """Whose error it is: that of the options, of the model, or, with no word, of the engine."""
+    return "option" if isinstance(error, OptionError) else "model" if isinstance(error, OnnxSparseError) else ""
 
 
 def _keep_reachable(prepared: Prepared, made: Assembled) -> None:

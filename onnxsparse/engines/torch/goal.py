@@ -19,6 +19,7 @@ class Goal:
 
     def __init__(self, objective: Objective, signals: Sequence[Signal], scales: dict[int, float]) -> None:
         self._goal, self._signals, self._scales = objective, signals, scales
+        self._first = ""
 
     @property
     def asks(self) -> bool:
@@ -33,8 +34,9 @@ class Goal:
     def loss(self, values: Sequence[Any], dense: Sequence[Any] | None, labels: Any, share: Any = 1.0) -> Any:
         """`share` is what the labels of this piece count in the mean over all pieces."""
         goal, terms = self._goal, []
+        self._first = self._first or self._first_float(values)
         if dense is not None:
-            terms.append(self._distillation(_whole(values), _whole(dense)) * goal.hardness)
+            terms.append(self._distillation(_whole(values), _whole(dense), labels) * goal.hardness)
         if goal.hardness < 1:
             raw = goal.task in ("cross-entropy", "bce")
             place = self._place("tap" if raw else "output")
@@ -42,15 +44,21 @@ class Goal:
             terms.append(found * (1 - goal.hardness))
         return sum(terms[1:], terms[0])
 
-    def _distillation(self, values: Sequence[Any], dense: Sequence[Any]) -> Any:
+    def _distillation(self, values: Sequence[Any], dense: Sequence[Any], labels: Any) -> Any:
         goal = self._goal
         if goal.distillation == "kl":
             place = self._place("tap")
             signal, shape = self._signals[place], tuple(values[place].shape)
-            axis = chosen_axis("kl", signal.name, shape, goal.axis, signal.axis)
+            known = losses.axis_of(goal.task, values[place], labels) if goal.task == "cross-entropy" else signal.axis
+            axis = chosen_axis("kl", signal.name, shape, goal.axis, known)
             return losses.kl(values[place], dense[place], goal.temperature, axis)
         places = list(self._scales)
         return losses.distill([values[i] for i in places], [dense[i] for i in places], list(self._scales.values()))
+
+    def _first_float(self, values: Sequence[Any]) -> str:
+        """The output that labels belong to where none is named."""
+        pairs = zip(self._signals, values)
+        return next((one.name for one, value in pairs if one.kind == "output" and value.is_floating_point()), "")
 
     def _place(self, kind: str) -> int:
         """Where the output that labels belong to is among the signals, or its first tap."""
@@ -58,7 +66,7 @@ class Goal:
         outputs = [signal.name for signal in self._signals if signal.kind == "output"]
         if wanted and wanted not in outputs:
             raise ModelError(f"the model has no output '{wanted}' to train on")
-        name = wanted or outputs[0]
+        name = wanted or self._first or outputs[0]
         for place, signal in enumerate(self._signals):
             if kind == "tap" and signal.kind == "tap" and signal.original == name:
                 return place

@@ -7,6 +7,7 @@ from typing import Any
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
+from onnxsparse.losses.cross_entropy import class_axis
 
 
 def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[float]) -> Any:
@@ -28,7 +29,8 @@ def task(name: str, student: Any, labels: Any) -> Any:
     if name == "cross-entropy":
         if bool((labels == -100).all()):
             return student.sum() * 0
-        return functional.cross_entropy(student, labels)
+        axis = class_axis(tuple(student.shape), tuple(labels.shape))
+        return functional.cross_entropy(student if axis is None else student.movedim(axis, 1), labels)
     _demand_alike(name, student, labels)
     forms = {"mse": functional.mse_loss, "l1": functional.l1_loss, "bce": functional.binary_cross_entropy_with_logits}
     return forms[name](student, labels)
@@ -40,3 +42,9 @@ def _demand_alike(name: str, student: Any, labels: Any) -> None:
             f"a sample's labels have shape {list(labels.shape[1:])}, but --loss {name} takes "
             f"{list(student.shape[1:])}; reshape them, or name another output with --loss-output"
         )
+
+
+def axis_of(task: str, logits: Any, labels: Any) -> int:
+    """Where the classes of logits lie; without labels of classes along the second axis."""
+    known = class_axis(tuple(logits.shape), tuple(labels.shape)) if task == "cross-entropy" else None
+    return known or (1 if logits.dim() > 1 else 0)

@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from onnxsparse import losses
 from onnxsparse.engines.ort import library
-from onnxsparse.engines.ort.losses import write_loss, write_mix
+from onnxsparse.engines.ort.losses import write_cross_entropy, write_loss, write_mix
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
 from onnxsparse.losses.distill import Distill
@@ -171,3 +171,16 @@ def test_a_loss_that_has_no_nodes_is_refused():
 
     with pytest.raises(OptionError, match="no nodes for the loss odd"):
         write_loss(Writer(onnx.GraphProto(), 17), Odd(), ["a"], ["b"])
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (2, 3, 4, 5)], ids=str)
+def test_classes_along_the_last_axis(tmp_path, shape):
+    loss = losses.parse("cross-entropy")
+    student, _ = tensors(3, shape, "mse")
+    target = np.random.Generator(np.random.Philox(key=4)).integers(0, shape[-1], shape[:-1])
+    target.reshape(-1)[0] = -100
+
+    def write(writer, students, targets):
+        return write_cross_entropy(writer, students[0], targets[0], last=len(shape) - 1)
+
+    same(Bench(tmp_path, [student], [target], write).run([student], [target]), loss, [student], [target])

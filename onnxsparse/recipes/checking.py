@@ -6,7 +6,7 @@ was meant. Steps are looked at where it is known how many an epoch has, names wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -24,6 +24,7 @@ from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.times import adam, frequency, length, misfit, rates, steps
 from onnxsparse.recipes.writing import tag_of
 
+BY_SHARES = ("pruning", "levels")
 LEAST_USEFUL = 0.4
 """Below this share of zeros no runtime is faster."""
 
@@ -57,20 +58,27 @@ def _refused(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _names(recipe: Recipe, around: Around) -> Iterator[Finding]:
-    """Every modifier by itself is bound to the model."""
+    """The modifiers are bound to the model; where that fails, each by itself."""
     if around.model is None:
         return
-    from onnxsparse.epochs.planning import by_epochs
     from onnxsparse.graph.model import Model
 
     opened = Model.open(around.model)
-    for one in every(recipe, Scheduled):
-        if one.missing:
-            continue
-        try:
-            by_epochs(opened, [one])
-        except OnnxSparseError as error:
-            yield Finding(WRONG, tag_of(one), str(error).removeprefix(f"{one.called}: "))
+    driven = [one for one in every(recipe, Scheduled) if not one.missing]
+    if _problem(opened, driven):
+        problems = ((one, _problem(opened, [one])) for one in driven)
+        yield from (Finding(WRONG, tag_of(one), problem) for one, problem in problems if problem)
+
+
+def _problem(model: Any, modifiers: Sequence[Scheduled]) -> str:
+    """Why modifiers cannot act on a model."""
+    from onnxsparse.epochs.planning import by_epochs
+
+    try:
+        by_epochs(model, modifiers)
+    except OnnxSparseError as error:
+        return str(error).removeprefix(f"{modifiers[0].called}: ")
+    return ""
 
 
 # -- how sparse
@@ -157,9 +165,11 @@ def _share(first: Masked, second: Masked) -> bool:
 
 def _foreign(recipe: Recipe) -> Iterator[Finding]:
     """Our own pruning goes by shares of the run, the others by epochs."""
-    own = [one for one in recipe.modifiers if one.name == "pruning"]
-    if own and any(has_epochs(one) for one in recipe.modifiers):
-        yield Finding(WRONG, "pruning", "it goes by shares of the run and the other modifiers by epochs; leave one out")
+    own = [one for one in recipe.modifiers if one.name in BY_SHARES]
+    for one in own if any(has_epochs(one) for one in recipe.modifiers) else ():
+        yield Finding(
+            WRONG, tag_of(one), "it goes by shares of the run and the other modifiers by epochs; leave one out"
+        )
 
 
 ALONE: tuple[Callable[[Recipe], Iterator[Finding]], ...] = (

@@ -1,7 +1,7 @@
 """Where in a text the recipe stands: in Markdown between two fences, `---` or `+++`, each a line of its own.
 
 1. Comments (`<!-- -->`) before the first fence are passed over.
-2. A fence is a whole line, so `---` inside a value ends nothing.
+2. A fence is a whole line, and its twin as far from the margin, so `---` inside a value ends nothing.
 3. Of several blocks the first counts that has a list of modifiers: a page may begin with a header of its own.
 4. A YAML text without such a block is taken as it is.
 """
@@ -12,7 +12,7 @@ import re
 
 from onnxsparse.recipes.nodes import WrongError
 
-FENCE = re.compile(r"^[ \t]*(---|\+\+\+)[ \t]*\r?$", re.MULTILINE)
+FENCE = re.compile(r"^([ \t]*)(---|\+\+\+)[ \t]*\r?$", re.MULTILINE)
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
 LIST = re.compile(r"modifiers[\w.-]{0,99}[\"']?[ \t]*:|^[ \t]*(?:- +)?![A-Za-z]", re.MULTILINE)
 
@@ -32,13 +32,17 @@ def of_text(text: str) -> tuple[str, int]:
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
-    """What stands between one fence and the next of its kind."""
+    """What stands between one fence and the next of its kind, as far from the margin."""
     begin = 0
     while (comment := COMMENT.match(text, begin)) is not None:
         begin = comment.end()
-    fences = list(FENCE.finditer(text, begin))
-    pairs = zip(fences, fences[1:])
-    return [(first.end(), last.start()) for first, last in pairs if first[1] == last[1]]
+    before: dict[tuple[str, str], int] = {}
+    blocks = []
+    for fence in FENCE.finditer(text, begin):
+        if (kind := (fence[1], fence[2])) in before:
+            blocks.append((before[kind], fence.start()))
+        before[kind] = fence.end()
+    return sorted(blocks)
 
 
 def _located(text: str, begin: int, end: int) -> tuple[str, int]:

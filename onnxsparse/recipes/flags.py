@@ -78,6 +78,12 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     return Recipe(tuple(kind(**options[kind]) for kind in DEFAULTS))
 
 
+def takes_frame(recipe: Recipe) -> bool:
+    """Whether flags say what is not the recipe's to say: optimizer, batch and the like."""
+    known = [type(one) for one in recipe.modifiers]
+    return Training not in known and any(issubclass(one, Scheduled) for one in known)
+
+
 def _refuse(names: Iterable[str]) -> None:
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
     if flags:

@@ -79,6 +79,11 @@ def test_what_is_not_run_says_what_is_missing(name: str) -> None:
         assert type(modifier).start is Scheduled.start
 
 
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_modifier_runs_or_says_why_not(name: str) -> None:
+    assert (KNOWN[name].act is Scheduled.act) == bool(KNOWN[name].missing)
+
+
 def test_numbers_become_what_is_declared() -> None:
     modifier = made("GMPruningModifier", init_sparsity=0, mask_type=[1, 4], update_frequency="1e-1")
     assert modifier == made("GMPruningModifier", init_sparsity=0.0, mask_type=(1, 4), update_frequency=0.1)

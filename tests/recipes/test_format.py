@@ -122,6 +122,10 @@ def test_fences(fence: str) -> None:
 def test_dashes_inside_a_value_end_nothing() -> None:
     recipe = load("---\nnote: a --- b\nmodifiers:\n- !ConstantPruningModifier\n  params: ['a---b']\n---\n")
     assert recipe.modifiers == (ConstantPruningModifier(params=["a---b"]),)
+    recipe = load(
+        "---\nnote: |\n  one\n  ---\n  two\n+++: 1\nmodifiers:\n- !ConstantPruningModifier {params: [a]}\n---\n"
+    )
+    assert recipe.modifiers == (ConstantPruningModifier(params=["a"]),)
 
 
 def test_lines_are_those_of_the_page(tmp_path: Path) -> None:

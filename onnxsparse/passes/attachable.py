@@ -14,7 +14,7 @@ from onnxsparse.engines.torch.layers import layers_as_model
 from onnxsparse.engines.torch.materialize import TABLE, keys
 from onnxsparse.engines.torch.placing import TensorMask, demand_fit, placed, places_of
 from onnxsparse.engines.torch.recording import recorded_match
-from onnxsparse.engines.torch.state_masks import array_of, masks_of_state
+from onnxsparse.engines.torch.state_masks import array_of, bare, masks_of_state
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.passes.given_masks import GivenMask, masks_of_model, masks_of_plan
@@ -83,5 +83,17 @@ def _opened(source: Source | Model) -> Model:
 
 
 def _tensors(model: Model, masks: Sequence[GivenMask]) -> list[TensorMask]:
-    homes = keys(model.flow.stores)
-    return [TensorMask(mask.name, mask.keep, homes[mask.weight.tensor], mask.inputs_first) for mask in masks]
+    homes, also = keys(model.flow.stores), _merged(model)
+    return [
+        TensorMask(mask.name, mask.keep, homes[mask.weight.tensor], mask.inputs_first, tuple(also.get(mask.name, ())))
+        for mask in masks
+    ]
+
+
+def _merged(model: Model) -> dict[str, list[str]]:
+    """An exporter that merges equal tensors gives the others their names by Identity."""
+    found: dict[str, list[str]] = {}
+    for node in model.proto.graph.node:
+        if node.op_type == "Identity" and node.output:
+            found.setdefault(node.input[0], []).append(bare(node.output[0]))
+    return found

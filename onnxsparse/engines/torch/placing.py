@@ -1,7 +1,8 @@
 """Which parameter a mask of a stored tensor belongs to, and how it lies there.
 
 1. A given map decides, then the table of a module that `to_module` made, then equal names.
-2. By name alone a mask is taken only where its shape is the parameter's, too, and both are the same way round.
+2. By name alone a mask is taken only where its shape is the parameter's, too, and both are the same way round. A tensor
+   that was merged of several parameters is all of them.
 3. What cannot be placed for sure is an error that names it.
 """
 
@@ -27,12 +28,16 @@ _HOW = "say which parameter it is with match="
 
 @dataclass(frozen=True, eq=False)
 class TensorMask:
-    """A mask of a stored tensor: its name in reports, its scope and name in the file, and which way round it lies."""
+    """A mask of a stored tensor: its name in reports, its scope and name in the file, and which way round it lies.
+
+    `also` are names that the file gives it besides, where equal tensors were merged.
+    """
 
     name: str
     keep: Array
     key: tuple[str, str] | None = None
     inputs_first: bool | None = None
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +58,7 @@ def placed(module: Any, masks: Sequence[TensorMask], match: Match) -> dict[str, 
     named, places = _named(module), _known(module, match)
     found: dict[str, Array] = {}
     alone: dict[str, str] = {}
+    _demand_places(masks, places, named, module)
     for mask in masks:
         mine = _places(mask, places, named, module)
         _demand_whole(mask, mine, named)
@@ -65,6 +71,20 @@ def placed(module: Any, masks: Sequence[TensorMask], match: Match) -> dict[str, 
             alone.update(dict.fromkeys(place.beside, place.path))
     _demand_all_copies(alone, masks)
     return found
+
+
+def _demand_places(masks: Sequence[TensorMask], places: Places | None, named: Mapping[str, Any], module: Any) -> None:
+    """A file of another module shows in how many of its tensors have a parameter."""
+    errors = []
+    for mask in masks:
+        try:
+            _places(mask, places, named, module)
+        except PlanError as error:
+            errors.append(error)
+    if errors and len(masks) > 1:
+        raise PlanError(f"{errors[0]} ({len(masks) - len(errors)} of {len(masks)} tensors with masks have a parameter)")
+    if errors:
+        raise errors[0]
 
 
 def _demand_whole(mask: TensorMask, mine: Sequence[Place], named: Mapping[str, Any]) -> None:
@@ -168,8 +188,8 @@ def _by_names(rows: Sequence[tuple[str, str, Place]]) -> Places:
 
 def _places(mask: TensorMask, places: Places | None, named: Mapping[str, Any], module: Any) -> Sequence[Place]:
     if places is None:
-        path = mask.name if mask.name in named else bare(mask.name)
-        return [Place(path, _round(path, mask, named, module))]
+        paths = [mask.name if mask.name in named else bare(mask.name), *(one for one in mask.also if one in named)]
+        return [Place(path, _round(path, mask, named, module)) for path in dict.fromkeys(paths)]
     found = places.get(mask.key) if mask.key in places else places.get(mask.name)
     if not found:
         raise PlanError(f"no parameter of the module is tensor '{mask.name}'; leave it out of the masks")

@@ -394,6 +394,19 @@ def test_a_match_is_taken_as_it_is_or_from_the_metadata(tmp_path: Path) -> None:
         attach(export_net(way, tmp_path / "again.onnx")[0], tmp_path / "plan.yaml", match)
 
 
+def test_a_tensor_that_an_exporter_merged_is_masked_in_all_its_parameters(tmp_path: Path) -> None:
+    """Equal weights that are not tied: the older exporter stores them once, and names the others by Identity."""
+    module = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)).eval()
+    module[2].load_state_dict(module[0].state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (torch.randn(4, 32),), str(tmp_path / "net.onnx"), dynamo=False)
+    osp.prune(tmp_path / "net.onnx", output=tmp_path / "sparse.onnx", pattern="2:4")
+    masks = attach(module, tmp_path / "sparse.onnx").masks
+    assert set(masks) == {"0.weight", "2.weight"}
+    assert torch.equal(masks["0.weight"], masks["2.weight"])
+
+
 def test_a_parameter_that_is_two_tensors_needs_both_masks() -> None:
     keep = np.random.default_rng(0).random((32, 32)) > 0.5
     twice = Matched("a", "same", (Matched("b", "transposed"),))
@@ -542,6 +555,7 @@ def pruned_by_torch() -> Any:
 HEAD = np.ones((32, 32), bool)
 REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
     "unknown": (net, {"haed.weight": HEAD}, {}, "no parameter called 'haed.weight' .did you mean head.weight"),
+    "several": (net, {"head.weight": HEAD, "a": HEAD, "b": HEAD}, {}, "called 'a'.* .1 of 3 tensors with masks have a"),
     "shape": (
         net,
         {"wide.weight": HEAD},

@@ -209,7 +209,13 @@ class Bench:
 def _asked(pruning: Pruning, training: Training) -> Options:
     seed = training.seed if pruning.score == "random" else None
     return Options(
-        pruning.pattern, None, pruning.sparsity, pruning.allocation, pruning.score, allow=("small", "stem"), seed=seed
+        pruning.pattern,
+        None,
+        pruning.sparsity,
+        pruning.allocation,
+        pruning.score,
+        allow=("small", "stem", "output"),
+        seed=seed,
     )
 
 

@@ -42,7 +42,7 @@ from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole,
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.patterns.nm import NM
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.flags import FLAGS, recipe_of
+from onnxsparse.recipes.flags import FLAGS, recipe_of, takes_frame
 from onnxsparse.runs.choosing import ALONE, Engines, Means, met
 from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
@@ -145,7 +145,7 @@ def finetune(
 
 def _own(optimizer: Any, lr_scheduler: Any, recipe: Recipe | None) -> dict[str, str | None]:
     """What a recipe says of functions of the user's."""
-    word = OWN if recipe is None else None
+    word = OWN if recipe is None or takes_frame(recipe) else None
     named = {"optimizer": word} if callable(optimizer) else {}
     return {**named, **({"lr_schedule": word} if lr_scheduler is not None else {})}
 

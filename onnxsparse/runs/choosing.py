@@ -139,7 +139,14 @@ class Engines:
         return TorchEngine(self._model, tensors, spec, self._samples(), setting)
 
     def _samples(self) -> dict[str, Any]:
-        return self._feeding.first(max(SAMPLES, self._training.batch))
+        return self._feeding.first(max(SAMPLES, self._training.batch, self._declared_batch()))
+
+    def _declared_batch(self) -> int:
+        """How many samples the file says that it takes; 0 where it leaves that open."""
+        others = {tensor.name for tensor in self._model.proto.graph.initializer} | self._feeding.shared
+        inputs = [value for value in self._model.proto.graph.input if value.name not in others]
+        shapes = [value.type.tensor_type.shape.dim for value in inputs]
+        return max((dims[0].dim_value for dims in shapes if dims), default=0)
 
 
 def folder_of(spec: Spec, room: str) -> str:

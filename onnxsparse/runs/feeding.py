@@ -67,6 +67,11 @@ class Feeding:
         return self._data.count if isinstance(self._data, Samples) else None
 
     @property
+    def shared(self) -> set[str]:
+        """Inputs that are the same for every sample."""
+        return set(self._data.shared)
+
+    @property
     def per_epoch(self) -> int | None:
         """Steps of an epoch; unknown for a function, until the user says it."""
         if self._asked is not None:

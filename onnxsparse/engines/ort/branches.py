@@ -2,7 +2,8 @@
 
 1. The conditions of all If nodes of the main graph are computed for several feeds.
 2. Where they agree, the branch's nodes stand in the place of the node, under new names; then ones inside come to light.
-3. Where they differ the node stays, and is noted: data decides, and the graph has to be cut there.
+3. Where they agree because of what the samples hold, others may differ: that is noted.
+4. Where they differ the node stays, and is noted: data decides, and the graph has to be cut there.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from onnx import NodeProto, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.engines.ort.draft import Draft, called
-from onnxsparse.engines.ort.reach import part
+from onnxsparse.engines.ort.reach import downstream, part
 from onnxsparse.engines.ort.runner import Feed, Runner
 from onnxsparse.engines.ort.scopes import Names, defined, rename
 
 
-def take_branches(draft: Draft, feeds: Sequence[Feed]) -> None:
-    """Inline every branch on which all feeds agree."""
+def take_branches(draft: Draft, feeds: Sequence[Feed], count: int) -> None:
+    """Inline every branch on which all feeds, of `count` samples together, agree."""
     undecided: set[str] = set()
+    by_data = downstream(draft.graph, [value.name for value in draft.graph.input], sizes=False)
     while True:
         pending = [node for node in draft.graph.node if node.op_type == "If" and node.output[0] not in undecided]
         if not pending:
@@ -37,7 +39,15 @@ def take_branches(draft: Draft, feeds: Sequence[Feed]) -> None:
                 draft.note(f"the branch of {called(node)} depends on the sample")
             else:
                 nodes += _inlined(draft, node, bool(taken[node.input[0]]))
+                if node.input[0] in by_data:
+                    draft.note(_guess(node, bool(taken[node.input[0]]), count))
         draft.place(nodes)
+
+
+def _guess(node: NodeProto, taken: bool, count: int) -> str:
+    one, other = ("then", "else") if taken else ("else", "then")
+    looked = f"all {count} samples looked at take" if count > 1 else "the sample looked at takes"
+    return f"{looked} the {one} branch of {called(node)}: only that one trains, not the {other} branch"
 
 
 def _conditions(draft: Draft, names: list[str], feeds: Sequence[Feed]) -> dict[str, bool | None]:

@@ -154,4 +154,4 @@ def _piece(array: Array, rows: Array, count: int, dtype: str, shape: list[int]) 
 def _joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
     if len(pieces) == 1:
         return pieces[0]
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return {name: np.concatenate([np.atleast_1d(piece[name]) for piece in pieces]) for name in pieces[0]}

@@ -151,7 +151,9 @@ def _at(draft: Draft, samples: Samples, batch: int, way: str) -> Prepared | None
     """The copy for a batch; None where there is nothing to widen."""
     widened = way != "as it is"
     step = 1 if widened else batch
-    take_branches(draft, [samples.many(step, start) for start in _starts(step, samples.count)])
+    starts = _starts(step, samples.count)
+    looked = min(len(starts) * step, samples.count) * samples.unit
+    take_branches(draft, [samples.many(step, start) for start in starts], looked)
     lift(draft, set(draft.tags.values()))
     tapped = _tapped(draft)
     outputs = [value.name for value in draft.graph.output]
@@ -279,7 +281,10 @@ def _reason(name: str | None, used: set[str]) -> str:
         return "it is not stored as a tensor of its own"
     if name not in used:
         return "no output depends on it"
-    return "nothing that can be matched depends on it: a branch no sample takes, or whole numbers only"
+    return (
+        "nothing that can be matched depends on it: it is in a branch that none of the samples looked at takes, "
+        "or only whole numbers come from it"
+    )
 
 
 def inputs_of(model: ModelProto) -> list[Input]:

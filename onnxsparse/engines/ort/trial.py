@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from onnxsparse.engines.ort.assemble import Assembled, assemble
 from onnxsparse.engines.ort.cuts import cut, teacher
 from onnxsparse.engines.ort.feeds import Feeds
 from onnxsparse.engines.ort.generate import generate
-from onnxsparse.engines.ort.prepare import Prepared, prepare
+from onnxsparse.engines.ort.prepare import Prepared, inputs_of, prepare
 from onnxsparse.engines.ort.prove import GROUPS, Proof, prove
 from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.rewrites.rewrite import View
@@ -112,7 +113,8 @@ class Trial:
                 continue
             fatal = [name for name in self._deadly(start.model, prepared.model) if name not in deadly]
             if not fatal:
-                return teacher(plain, prepared), prepared
+                dense = teacher(plain, prepared)
+                return dense, _with_inputs(prepared, dense)
             deadly += fatal
             prepared = cut(_plain(start), deadly)
         raise ModelError(f"no gradient gets past operator {blocked[0][0].op_type} of this model; try --engine torch")
@@ -246,6 +248,12 @@ def _leave_out(prepared: Prepared, made: Assembled, names: Sequence[str]) -> Non
         prepared.unreached[made.drop(name)] = "what the loss measures hangs on it by whole numbers or steps only"
     if not made.trained:
         raise ModelError("no gradient comes to any weight: between them and the outputs are whole numbers or steps")
+
+
+def _with_inputs(prepared: Prepared, dense: ModelProto) -> Prepared:
+    """The same, fed also with what the dense model alone reads: an input behind a cut."""
+    known = {name for name, _, _ in prepared.inputs}
+    return replace(prepared, inputs=[*prepared.inputs, *(one for one in inputs_of(dense) if one[0] not in known)])
 
 
 def _plain(prepared: Prepared) -> Prepared:

@@ -63,7 +63,7 @@ class Pieces:
 def joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
     if len(pieces) == 1:
         return pieces[0]
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return {name: np.concatenate([np.atleast_1d(piece[name]) for piece in pieces]) for name in pieces[0]}
 
 
 def _part(array: Array, rows: slice, count: int) -> Array:

@@ -1,0 +1,83 @@
+"""Models with an awkward corner train from end to end, or say what is in the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+from onnx.helper import make_graph, make_node
+
+import onnxsparse as osp
+from onnxsparse.engines.ort import library
+from tests.engines.ort.build import BOOL, INT64, info, model, numbers, tensor
+
+pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
+
+STORED = [tensor(numbers(16, 32, seed=1), "a"), tensor(numbers(32, 8, seed=2), "b"), tensor(np.float32(9), "far")]
+FIRST, LAST = make_node("MatMul", ["x", "a"], ["h"]), make_node("MatMul", ["r", "b"], ["y"])
+
+
+def net(middle: list[Any], inputs: list[Any] = [], outputs: list[Any] = [], batch: Any = "N") -> ModelProto:  # noqa: B006
+    """x @ a -> h -> (middle) -> r @ b -> y"""
+    ends = [info("y", None), *outputs]
+    return model([FIRST, *middle], [info("x", [batch, 16]), *inputs], ends, STORED)
+
+
+def tune(proto: ModelProto, count: int = 128, **options: Any) -> Any:
+    known: dict[str, Any] = {"pattern": "2:4", "steps": 8, "engine": "ort", "data": {"x": numbers(count, 16)}}
+    return osp.finetune(proto, **{**known, **options})
+
+
+def trained(result: Any) -> bool:
+    """Whether it went through all steps, and all that was pruned was trained."""
+    assert result.report.ok
+    assert result.report.details["steps"] == 8
+    return not any("not trained" in note for note in result.report.notes)
+
+
+def test_an_input_that_only_a_loop_reads() -> None:
+    body = make_graph(
+        [make_node("Add", ["s", "u"], ["sum"]), make_node("Identity", ["go"], ["on"])],
+        "body",
+        [info("i", [], INT64), info("go", [], BOOL), info("s", ["N", 32])],
+        [info("on", [], BOOL), info("sum", ["N", 32])],
+    )
+    stored = [tensor(np.int64(3), "trip"), tensor(np.array(True), "true")]
+    proto = net([make_node("Loop", ["trip", "true", "h"], ["r"], body=body), LAST], [info("u", ["N", 32])])
+    proto.graph.initializer.extend(stored)
+    result = tune(proto, data={"x": numbers(128, 16), "u": numbers(128, 32, seed=4)})
+    assert trained(result)
+    assert any("cut at Loop" in note for note in result.report.notes)
+
+
+def test_an_output_without_axes() -> None:
+    mean = make_node("ReduceMean", ["y"], ["z"], keepdims=0)
+    data = {"x": numbers(128, 16)}
+    result = tune(net([make_node("Relu", ["h"], ["r"]), LAST, mean], outputs=[info("z", [])]), eval_data=data)
+    assert trained(result)
+    assert result.report.details["metrics"]["distance:z"] >= 0
+
+
+@pytest.mark.parametrize("batch", [65, 100])
+def test_a_file_of_many_samples_at_a_time(batch: int) -> None:
+    assert trained(tune(net([make_node("Relu", ["h"], ["r"]), LAST], batch=batch), count=300))
+
+
+def branching() -> ModelProto:
+    """Then h, else h @ c, by the sum of x."""
+    by_data = [make_node("ReduceSum", ["x"], ["s"], keepdims=0), make_node("Greater", ["s", "far"], ["test"])]
+    then = make_graph([make_node("Identity", ["h"], ["t"])], "then", [], [info("t", None)])
+    other = make_graph([make_node("MatMul", ["h", "c"], ["e"])], "else", [], [info("e", None)])
+    proto = net([*by_data, make_node("If", ["test"], ["r"], then_branch=then, else_branch=other), LAST], batch=1)
+    proto.graph.initializer.append(tensor(numbers(32, 32, seed=3), "c"))
+    return proto
+
+
+def test_a_branch_that_some_samples_take_is_not_said_to_be_dead() -> None:
+    x = np.abs(numbers(2000, 16)) + 1
+    x[:20] = 0
+    notes = tune(branching(), data={"x": x}, seed=1).report.notes
+    assert any("samples looked at take the then branch of If" in note for note in notes)
+    assert any("'c' was pruned, but not trained" in note and "none of the samples looked at" in note for note in notes)

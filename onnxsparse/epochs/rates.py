@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.host import Groups, Host
-from onnxsparse.rates.by_epoch import Way, drops, on_the_way
+from onnxsparse.rates.by_epoch import Way, drops, first_step, on_the_way
 from onnxsparse.rates.rate import in_steps
 from onnxsparse.schedules.clock import NEVER, Span
 
@@ -54,9 +54,10 @@ class Dropping(Act):
 
     def update(self, host: Host, epoch: float) -> None:
         """What stands before the end stays behind it."""
-        last = in_steps(self.span.end, host.per_epoch) - 1 if self.span.end >= 0 else None
-        step = in_steps(epoch, host.per_epoch)
-        passed = max(0, (step if last is None else min(step, last)) - in_steps(max(self.span.start, 0), host.per_epoch))
+        step, first = in_steps(epoch, host.per_epoch), first_step(self.span.start, host.per_epoch)
+        if self.span.end >= 0:
+            step = min(step, first_step(self.span.end, host.per_epoch) - 1)
+        passed = max(0, step - first)
         host.set_rates([self._drops.rate(first, passed, host.per_epoch) for first in self._first], None)
 
     def state(self) -> dict[str, Any]:

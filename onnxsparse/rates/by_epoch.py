@@ -90,7 +90,8 @@ def cosine(way: Way, epoch: float, _: int) -> float:
 
 
 def cyclic_linear(way: Way, epoch: float, per_epoch: int) -> float:
-    step, total = (in_steps(one - max(way.start, 0.0), per_epoch) for one in (epoch, way.end))
+    first = first_step(way.start, per_epoch)
+    step, total = in_steps(epoch, per_epoch) - first, first_step(way.end, per_epoch) - first
     cycle = max(1, in_steps(way.cycle_epochs, per_epoch))
     begun = step // cycle * cycle
     length = min(cycle, total - begun)
@@ -109,6 +110,11 @@ def on_the_way(function: str, way: Way, epoch: float, per_epoch: int) -> float:
     if epoch >= way.end:
         return way.last
     return way.first if epoch <= way.start else FUNCTIONS[function](way, epoch, per_epoch)
+
+
+def first_step(epoch: float, per_epoch: int) -> int:
+    """The first step that is not before an epoch; a product may be rounded to just above."""
+    return math.ceil(max(epoch, 0.0) * per_epoch - 1e-9)
 
 
 def drops(kind: str, options: dict[str, float | Sequence[float]], start: float) -> Drops:

@@ -252,6 +252,11 @@ def test_nothing_changes_behind_the_end() -> None:
     assert found == pytest.approx([0.1] * 4 + [0.05] * 6 + [0.7] * 2)
 
 
+def test_a_start_between_two_steps() -> None:
+    found = rates([lr("StepLR", {"gamma": 0.5, "step_size": 0.5}, start_epoch=0.3)], 1.5)
+    assert found == pytest.approx([0.5] * 2 + [0.1] * 2 + [0.05] * 2)
+
+
 def test_without_a_first_rate_that_of_the_optimizer_counts() -> None:
     assert rates([lr("ExponentialLR", {"gamma": 0.5}, init_lr=None)], 2) == pytest.approx([0.5] * 4 + [0.25] * 4)
 

@@ -221,9 +221,8 @@ class Tuning:
             return
         for path in (self.target, *beside(self.target)):
             check_target(path, self.overwrite)
-            for name, value in inputs.items():
-                if isinstance(value, (str, os.PathLike)) and _covers(os.fspath(value), path):
-                    raise OutputError(f"{path} would replace what --{name} names; choose another name for the result")
+        for name, value in inputs.items():
+            demand_apart(self.target, name, value)
         if any(os.path.realpath(path) in map(os.path.realpath, self.model.inputs) for path in beside(self.target)):
             raise OutputError(f"a file beside {self.target} would replace one of the model; choose another name")
 
@@ -540,6 +539,13 @@ def _is_own(output: Path | None, source: Source, checkpoint: Path | None) -> boo
     if not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source)):
         return False
     return was_delivered(path_of(checkpoint, "checkpoint"), (target, *beside(target)))
+
+
+def demand_apart(target: str, name: str, value: Any) -> None:
+    """Neither a result nor what is written beside it is what an option names."""
+    for path in (target, *beside(target)):
+        if isinstance(value, (str, os.PathLike)) and _covers(os.fspath(value), path):
+            raise OutputError(f"{path} would replace what --{name} names; choose another name for the result")
 
 
 def _covers(given: str, path: str) -> bool:

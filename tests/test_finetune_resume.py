@@ -1,4 +1,4 @@
-"""What --resume may replace: what its own run delivered, and nothing else."""
+"""What a run may replace: with --resume what it delivered, never what it is made from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from onnxsparse.cli import main
 from onnxsparse.engines.ort import library
 from tests.test_finetune_files import call, folder
 
@@ -49,3 +50,12 @@ def test_files_of_a_run_are_not_its_own_without_its_checkpoints(folder: Path, ca
         shutil.rmtree(path)
     assert call(folder, *words, "--resume") == 2
     assert "--overwrite" in capsys.readouterr().err
+
+
+def test_the_recipe_of_the_command_line_is_not_replaced(folder: Path, capsys: Any) -> None:
+    recipe = folder / "out.recipe.yaml"
+    recipe.write_text("# mine\nmodifiers:\n- !training\n  steps: 2\n- !pruning\n  pattern: 2:4\n")
+    words = [str(folder / "model.onnx"), "-o", str(folder / "out.onnx"), "--data", str(folder / "data.npz")]
+    assert main(["finetune", *words, "--recipe", str(recipe), "--overwrite"]) == 2
+    assert "would replace what --recipe names" in capsys.readouterr().err
+    assert "# mine" in recipe.read_text()

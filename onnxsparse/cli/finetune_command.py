@@ -168,6 +168,10 @@ def _demand_paths(arguments: Namespace) -> None:
     for name in ("data", "eval_data", "checkpoint", "recipe", "output"):
         if getattr(arguments, name) == "":
             raise OptionError(f"--{name.replace('_', '-')} is empty; name a file or folder")
+    if arguments.recipe and arguments.output:
+        from onnxsparse.finetuning import demand_apart
+
+        demand_apart(arguments.output, "recipe", arguments.recipe)
     if arguments.json and arguments.output:
         from onnxsparse.finetuning import beside
 

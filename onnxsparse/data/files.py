@@ -3,6 +3,7 @@
 1. A member of an `.npz` that is stored as it is (`numpy.savez`) is read row by row: it costs no memory of its own.
 2. A compressed member (`numpy.savez_compressed`) has to be loaded whole, and so has one in Fortran order.
 3. Shape and type are read from the first bytes of either.
+4. What is read row by row is read once as a whole before, and its checksum looked at.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from onnxsparse.values import Array
 
 _LOCAL = struct.Struct("<4s22xHH")  # of a member's header in the zip: its mark, and the lengths of what follows it
 _ENCRYPTED = 1
+BLOCK = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,15 @@ class ArrayFile(Mapping[str, Any]):
     def header(self, name: str) -> Header:
         with reading(self._path), self._loaded.zip.open(self._entries[name]) as member:
             return _header(member)
+
+    def demand_whole(self, name: str) -> None:
+        """Read an array once from end to end: its bytes have to be those that were saved."""
+        with reading(self._path), self._loaded.zip.open(self._entries[name]) as member:
+            try:
+                while member.read(BLOCK):
+                    pass
+            except zipfile.BadZipFile:
+                raise OptionError(f"{self._path} is damaged: array '{name}' is not what was saved") from None
 
     def rows(self, name: str) -> Stored | Array:
         """An array that is read from the file where it is wanted; loaded where that cannot be."""

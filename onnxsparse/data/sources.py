@@ -11,7 +11,7 @@ from typing import Any
 
 from onnxsparse.data.columns import CACHE, Column, Joined, Shelf
 from onnxsparse.data.field import as_array
-from onnxsparse.data.files import Header, open_npy, open_npz
+from onnxsparse.data.files import ArrayFile, Header, open_npy, open_npz
 from onnxsparse.data.stored import Mark, Stored, changed
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.values import Array
@@ -70,6 +70,7 @@ class Npz(Source):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._names = _names(path)
+        self._whole: set[str] = set()
 
     @property
     def names(self) -> Sequence[str]:
@@ -77,6 +78,7 @@ class Npz(Source):
 
     def column(self, name: str) -> Column:
         with open_npz(self.called) as file:
+            _look_through(file, name, name, self._whole)
             return file.rows(name)
 
 
@@ -90,6 +92,7 @@ class NpzFolder(Source):
         self._names = _names(self._paths[0])
         self._marks: dict[str, Mark] = {}
         self._packed = 0
+        self._whole: set[str] = set()
 
     @property
     def names(self) -> Sequence[str]:
@@ -112,6 +115,7 @@ class NpzFolder(Source):
             if self._marks.setdefault(path, file.mark) != file.mark:
                 raise changed(path)
             self._packed += 0 if file.stored(name) else file.sizes[name]
+            _look_through(file, name, f"{path}/{name}", self._whole)
             return file.header(name)
 
     def _demand_like(self, path: str, name: str, header: Header, first: Header) -> None:
@@ -138,6 +142,13 @@ class NpzFolder(Source):
         note = f"the compressed files of {self.called} are unpacked again and again; numpy.savez is faster here"
         if self._packed > self._limit and note not in self.notes:
             self.notes.append(note)
+
+
+def _look_through(file: ArrayFile, name: str, key: str, known: set[str]) -> None:
+    """Check once that what will be read in parts is whole; what is loaded is checked by that."""
+    if key not in known and file.stored(name):
+        file.demand_whole(name)
+    known.add(key)
 
 
 def _names(path: str) -> list[str]:

@@ -500,3 +500,17 @@ def test_labels_may_be_numbers() -> None:
     assert found.tolist() == [0.5, 2.0]
     with pytest.raises(OptionError, match="numbers of classes"):
         open_data(path, [Field("x", "float32", (None, 2))], want_labels=True)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+@pytest.mark.parametrize("rows", [4, 40_000])
+def test_a_stored_array_that_is_not_what_was_saved(folder: bool, rows: int, tmp_path: Path) -> None:
+    array = np.arange(rows * 10, dtype=np.float32).reshape(rows, 10)
+    np.savez(tmp_path / "a.npz", x=array)
+    path = tmp_path if folder else tmp_path / "a.npz"
+    open_data(path, (Field("x", "float32", (None, 10)),))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[data.find(array.tobytes()) + 20 * rows] ^= 4
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(OptionError, match="is damaged: array 'x' is not what was saved"):
+        open_data(path, (Field("x", "float32", (None, 10)),))

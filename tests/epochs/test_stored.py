@@ -1,0 +1,117 @@
+"""What is a parameter of an ONNX model, and by which names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+
+from onnxsparse.engines.torch.match import Match, Matched
+from onnxsparse.engines.torch.recording import record_match
+from onnxsparse.epochs.params import find
+from onnxsparse.epochs.planning import by_epochs
+from onnxsparse.epochs.stored import params_of
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.recipes import Recipe
+
+SHAPES = {
+    "embed.weight": (20, 8), "fc.weight": (8, 8), "fc.bias": (8,), "conv": (6, 8, 1), "bn.scale": (6,), "bn.bias": (6,),
+    "bn.mean": (6,), "bn.var": (6,), "rnn.w": (1, 4, 6), "rnn.r": (1, 4, 4), "onnx::MatMul_7": (4, 3), "eps": (),
+}  # fmt: skip
+
+
+def model() -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    stored = [
+        numpy_helper.from_array(np.asarray(random.uniform(0.1, 1, shape), np.float32), name)
+        for name, shape in SHAPES.items()
+    ]
+    nodes = [
+        make_node("Gather", ["embed.weight", "ids"], ["e"], "/embed/Gather"),
+        make_node("Gemm", ["e", "fc.weight", "fc.bias"], ["f"], "/blocks/fc/Gemm", transB=1),
+        make_node("Add", ["f", "eps"], ["g"], "/Add"),
+        make_node("Unsqueeze", ["g", "axis"], ["h"], "/Unsqueeze"),
+        make_node("Conv", ["h", "conv"], ["c"], "/blocks/conv/Conv"),
+        make_node("BatchNormalization", ["c", "bn.scale", "bn.bias", "bn.mean", "bn.var"], ["n"], "/bn/BatchNorm"),
+        make_node("Transpose", ["n"], ["t"], "/Transpose", perm=[2, 0, 1]),
+        make_node("RNN", ["t", "rnn.w", "rnn.r"], ["", "r"], "/rnn/RNN", hidden_size=4),
+        make_node("MatMul", ["r", "onnx::MatMul_7"], ["y"], "/head/MatMul"),
+    ]
+    graph = make_graph(
+        nodes,
+        "net",
+        [make_tensor_value_info("ids", TensorProto.INT64, ["N"])],
+        [make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [*stored, numpy_helper.from_array(np.array([2]), "axis")],
+    )
+    return make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
+
+
+def names(wanted: Any, opened: Model | None = None) -> set[str]:
+    return {one.name for one in find(params_of(opened or Model.over(model())), wanted, "here")}
+
+
+def test_all_and_all_that_can_be_pruned() -> None:
+    assert names("__ALL__") == set(SHAPES) - {"bn.mean", "bn.var", "eps"}
+    assert names("__ALL_PRUNABLE__") == {"embed.weight", "fc.weight", "conv", "onnx::MatMul_7"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("fc.weight", {"fc.weight"}),
+        ("fc", {"fc.weight"}),
+        ("blocks/fc", {"fc.weight"}),
+        ("/blocks/fc", {"fc.weight"}),
+        ("blocks.fc", {"fc.weight"}),
+        ("/blocks/conv/Conv", {"conv"}),
+        ("head", {"onnx::MatMul_7"}),
+        ("re:.*/conv", {"conv"}),
+        ("re:fc", {"fc.weight", "fc.bias"}),
+        ("re:rnn", {"rnn.w", "rnn.r"}),
+    ],
+)
+def test_names(wanted: str, found: set[str]) -> None:
+    assert names([wanted]) == found
+
+
+def test_names_of_torch_as_they_are_recorded() -> None:
+    opened = Model.over(model())
+    match = Match({"classifier.weight": Matched("onnx::MatMul_7", "", "transposed", "numbers", (3, 4))})
+    record_match(opened, match)
+    assert names(["classifier.weight"], opened) == {"onnx::MatMul_7"}
+    assert names(["classifier"], opened) == {"onnx::MatMul_7"}
+    assert names(["re:class"], opened) == {"onnx::MatMul_7"}
+
+
+def test_what_is_no_parameter_is_said() -> None:
+    with pytest.raises(OptionError, match=r"here: 'bn.var' is no parameter or layer of the model"):
+        names(["bn.var"])
+    with pytest.raises(OptionError, match=r"here: 'fc.wieght' .*did you mean fc.weight"):
+        names(["fc.wieght"])
+
+
+GRADUAL = (
+    "!GMPruningModifier {init_sparsity: 0.0, final_sparsity: 0.5, start_epoch: 0, end_epoch: 2, update_frequency: 1, "
+    "params: %s}"
+)
+
+
+def test_a_plan_says_what_each_weight_comes_to() -> None:
+    constant = "- !ConstantPruningModifier {params: __ALL__}\n"
+    text = f"modifiers:\n- {GRADUAL % '[fc, fc.bias]'}\n{constant}"
+    made = by_epochs(Model.over(model()), Recipe.load(text).modifiers)  # type: ignore[arg-type]
+    rows = {row.name: row for row in made.plan.rows}
+    assert (rows["fc.weight"].drop, rows["fc.weight"].keep) == (32, None)
+    assert rows["conv"].drop == 0
+    assert rows["conv"].keep is not None
+    only = by_epochs(Model.over(model()), Recipe.load(f"modifiers:\n- {GRADUAL % '[fc]'}\n").modifiers)  # type: ignore[arg-type]
+    rest = {row.name: row.reason for row in only.plan.rows if row.pattern is None}
+    assert set(rest.values()) == {"no modifier of the recipe prunes it"}
+    assert len(only.masked) == 1
+    assert len(made.masked) == len(SHAPES) - 3

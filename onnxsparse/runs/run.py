@@ -116,8 +116,8 @@ class Run:
         engine.discard_gradients()
         assert self._batch is not None
         engine.step(self._batch)
-        for mask, keep in zip(masks, kept):
-            mask[...] = keep
+        for tag, keep in zip(tags, kept):
+            engine.frozen[f"{tag}/mask"][...] = keep
         return engine.gradients()
 
     def untrained_loss(self) -> float:

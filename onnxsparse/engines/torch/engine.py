@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from onnxsparse.engines.torch.devices import device_of, narrowed
 from onnxsparse.engines.torch.goal import Goal, counted
 from onnxsparse.engines.torch.lending import Lending
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.on_device import OnDevice, form_of, scale_on_device
 from onnxsparse.engines.torch.pieces import Pieces, joined
 from onnxsparse.engines.torch.processes import Together
 from onnxsparse.engines.torch.scaling import Scaling
@@ -125,10 +127,8 @@ class TorchEngine(Engine):
         if not self._scaling.shrink():
             self.discard_gradients()
             return False
-        gradients, scale = pace.moving(self._arrays()), 1.0 / max(1, self._taken)
-        if pace.clip:
-            scale *= clip_factor(gradients.values(), pace.clip / scale)
-        if not (np.isfinite(scale) and finite(gradients.values())):
+        scale = self._scale(pace)
+        if not np.isfinite(scale):
             raise DivergedError("the gradients are no numbers any more; use a lower --lr")
         self._send()
         self._stepping.step(pace, scale, self._loss)
@@ -183,9 +183,27 @@ class TorchEngine(Engine):
 
     def _stepper(self) -> Stepping:
         setting = self._setting
-        if isinstance(setting.optimizer, str):
-            return Ours(setting.optimizer, self._parameters, self._lent[0])
-        return Theirs(setting.optimizer, setting.lr_scheduler, self._parameters)
+        if not isinstance(setting.optimizer, str):
+            return Theirs(setting.optimizer, setting.lr_scheduler, self._parameters)
+        form = None if self._on_host else form_of(setting.optimizer)
+        if form is not None:
+            return OnDevice(form, self._parameters)
+        return Ours(setting.optimizer, self._parameters, self._lent[0])
+
+    @property
+    def _on_host(self) -> bool:
+        return bool(self._device.type == "cpu")
+
+    def _scale(self, pace: Pace) -> float:
+        """What the gradients are multiplied with: the mean over all pieces, and no longer than is wanted."""
+        scale = 1.0 / max(1, self._taken)
+        if not self._on_host:
+            moving = [one.grad for tag, one in self._parameters.items() if tag not in pace.held]
+            return scale_on_device([one for one in moving if one is not None], scale, pace.clip)
+        gradients = pace.moving(self._arrays())
+        if pace.clip:
+            scale *= clip_factor(gradients.values(), pace.clip / scale)
+        return scale if finite(gradients.values()) else math.nan
 
     def _send(self) -> None:
         for lent in self._lent:

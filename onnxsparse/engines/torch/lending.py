@@ -13,6 +13,11 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.values import Array
 
 
+def on_host(tensor: Any) -> bool:
+    """Whether numpy can use the memory of a tensor."""
+    return bool(tensor.device.type == "cpu")
+
+
 class Lending(Mapping[str, Array]):
     """Arrays by the keys of tensors; `handed` are those that somebody may have written into."""
 
@@ -29,11 +34,11 @@ class Lending(Mapping[str, Array]):
     def own(self, key: str) -> Array:
         """The array, for what does the same in all processes."""
         tensor = self.tensors[key].detach()
-        if tensor.device.type == "cpu":
+        if on_host(tensor):
             array: Array = tensor.numpy()
             return array
         if key not in self._lent:
-            self._lent[key] = tensor.cpu().numpy()
+            self._lent[key] = tensor.to("cpu", copy=True).numpy()
         return self._lent[key]
 
     def __iter__(self) -> Iterator[str]:

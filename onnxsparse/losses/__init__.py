@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import cast
 
 from onnxsparse import plugins
-from onnxsparse.losses.distill import scale_of
+from onnxsparse.losses.distill import Columns, Scale, all_shares, in_units, scale_along, scale_of
 from onnxsparse.losses.loss import Loss
 
-__all__ = ["Loss", "available", "mixed", "parse", "scale_of"]
+__all__ = [
+    "Columns", "Loss", "Scale", "all_shares", "available", "in_units", "mixed", "parse", "scale_along", "scale_of",
+]  # fmt: skip
 
 
 def parse(text: str) -> Loss:

@@ -22,6 +22,7 @@ from onnxsparse.engines.ort.statistics import Statistics
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.engines.spec import Objective, Spec
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.losses import Scale
 from onnxsparse.losses.axes import chosen_axis
 from onnxsparse.losses.cross_entropy import class_axis
 
@@ -77,7 +78,7 @@ class Assembled:
         return list(dict.fromkeys(output for output, _ in self.follows.values()))
 
 
-def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, float], statistics: Statistics = _NONE) -> Assembled:
+def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, Scale], statistics: Statistics = _NONE) -> Assembled:
     """Turn the prepared graph, in place, into one whose first output is the loss."""
     model = prepared.model
     opset = max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
@@ -132,7 +133,7 @@ def _once(nodes: Sequence[NodeProto], trained: Collection[str], writer: Writer) 
 
 
 def _lose(
-    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, float], made: Assembled
+    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
 ) -> None:
     terms = {}
     if objective.hardness > 0:
@@ -147,7 +148,7 @@ def _lose(
 
 
 def _distil(
-    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, float], made: Assembled
+    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
 ) -> str:
     shapes = _shapes(prepared)
     if objective.distillation == "kl":

@@ -1,6 +1,7 @@
 """The samples of a trial as a graph takes them, and what the dense model says to them.
 
-1. The scale of a signal is its variance, and a little of its mean square, over some samples.
+1. The scale of a signal is its variance, and a little of its mean square, over some samples; or those of its columns
+   (see `onnxsparse.losses.distill`).
 2. A signal that is not finite there, or that the rewritten graph does not give again, cannot be matched: it is left
    out, with a note.
 3. Weights that are moved a little move every signal. One that moves far more than the others, in units of its scale,
@@ -24,7 +25,7 @@ from onnxsparse.engines.ort.prove import shaken
 from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.errors import ModelError
-from onnxsparse.losses import scale_of
+from onnxsparse.losses import Columns, Scale, all_shares, in_units, scale_along, scale_of
 from onnxsparse.values import Array
 
 MEASURED = 64
@@ -38,7 +39,7 @@ LOUDEST, NOISE, UNLIKE = 30.0, 0.1, 1e-3
 class Measured:
     """The scales of the signals that can be matched, and a line for each that cannot."""
 
-    scales: dict[str, float] = field(default_factory=dict)
+    scales: dict[str, Scale] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -80,11 +81,21 @@ class Feeds:
             if problem:
                 made.notes.append(f"{_called(signal)} is not matched to the dense model's: {problem}")
             else:
-                made.scales[signal.name] = scale_of(values)
+                made.scales[signal.name] = scale = self._scale(signal, values)
+                made.notes += [scale.told(_called(signal))] if isinstance(scale, Columns) else []
         if not made.scales:
             raise ModelError(f"nothing that the model gives can be trained on: {made.notes[0]}")
-        _balance(made.scales, {name: _gap(answers[0][name], moved[name]) for name in made.scales})
+        _balance(
+            made.scales, {name: _loudness(answers[0][name], moved[name], scale) for name, scale in made.scales.items()}
+        )
         return made
+
+    def _scale(self, signal: Signal, values: Array) -> Scale:
+        """The batches of `values` lie along a further axis in front."""
+        tapped = any(one.kind == "tap" and one.original == signal.name for one in self._prepared.signals)
+        if tapped and all_shares(values):
+            return scale_of(values)
+        return scale_along(values, values.ndim - 1, signal.axis)
 
     def _own_answers(self, feed: Mapping[str, Array], move: bool) -> dict[str, Array]:
         """What the graph to train gives, as it is or with weights that were moved a little."""
@@ -128,21 +139,26 @@ def _problem(values: Array, again: Array) -> str:
 
 def _gap(one: Array, two: Array) -> float:
     """The mean square of the difference; none of what is not finite."""
+    return _loudness(one, two, 1.0)
+
+
+def _loudness(one: Array, two: Array, scale: Scale) -> float:
+    """The same in units of a scale."""
     with np.errstate(all="ignore"):
         gaps = (one.astype(np.float64) - two.astype(np.float64)) ** 2
-    return float(np.mean(np.where(np.isfinite(gaps), gaps, 0.0))) if gaps.size else 0.0
+    return in_units(np.where(np.isfinite(gaps), gaps, 0.0), scale) if gaps.size else 0.0
 
 
-def _balance(scales: dict[str, float], gaps: Mapping[str, float]) -> None:
+def _balance(scales: dict[str, Scale], loud: Mapping[str, float]) -> None:
     """None of them counts much more than the quieter half does."""
-    loud = {name: gaps[name] / scale for name, scale in scales.items()}
     among = sorted(value for value in loud.values() if value > 0)
     if len(among) < 2:
         return
     limit = LOUDEST * among[(len(among) - 1) // 2]
     for name, value in loud.items():
         if value > limit:
-            scales[name] *= value / limit
+            scale, factor = scales[name], value / limit
+            scales[name] = scale.grown(factor) if isinstance(scale, Columns) else scale * factor
 
 
 def _labels(made: Assembled, samples: Mapping[str, Array], start: int) -> Array:

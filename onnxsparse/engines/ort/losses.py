@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
-from onnxsparse.losses import Loss
+from onnxsparse.losses import Columns, Loss, Scale
 from onnxsparse.losses.axes import class_axis
 from onnxsparse.losses.bce import BCE
 from onnxsparse.losses.cross_entropy import CrossEntropy
@@ -79,15 +79,20 @@ FAR = 1e10
 """Scales beyond it, or below its reciprocal: there the square of a difference may leave float32."""
 
 
-def write_distill(writer: Writer, student: Names, teacher: Names, scales: Sequence[float]) -> str:
+def write_distill(writer: Writer, student: Names, teacher: Names, scales: Sequence[Scale]) -> str:
     """Mean square differences to the dense model's tensors, each over its scale, and the mean of them."""
     return _mean(writer, [_write_share(writer, *triple) for triple in zip(student, teacher, scales)])
 
 
-def _write_share(writer: Writer, ours: str, theirs: str, scale: float) -> str:
+def _write_share(writer: Writer, ours: str, theirs: str, scale: Scale) -> str:
+    if isinstance(scale, Columns):
+        return _of_roots(writer, ours, theirs, writer.constant(scale.array**-0.5, "distill_roots"))
     if 1 / FAR <= scale <= FAR:
         return writer.node("Mul", write_mse(writer, ours, theirs), writer.constant(1.0 / scale, "distill_share"))
-    root = writer.constant(scale**-0.5, "distill_root")
+    return _of_roots(writer, ours, theirs, writer.constant(scale**-0.5, "distill_root"))
+
+
+def _of_roots(writer: Writer, ours: str, theirs: str, root: str) -> str:
     difference = writer.node("Mul", writer.node("Sub", ours, theirs), root)
     return _mean_of(writer, writer.node("Mul", difference, difference))
 

@@ -10,13 +10,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
+from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
@@ -33,7 +34,7 @@ from onnxsparse.engines.torch.student import frozen_copy, lesson_class, networks
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.losses import scale_of
+from onnxsparse.losses import Columns, Scale, all_shares, scale_along, scale_of
 from onnxsparse.optimizers import clip_factor, finite
 from onnxsparse.values import Array
 
@@ -249,18 +250,32 @@ class TorchEngine(Engine):
         floats = [(signal, one) for signal, one in pairs if signal.kind == "output" and one.is_floating_point()]
         return {signal.original: one.detach().float().cpu().numpy() for signal, one in floats}
 
-    def _scales(self, samples: Mapping[str, Array]) -> dict[int, float]:
+    def _scales(self, samples: Mapping[str, Array]) -> dict[int, Scale]:
         """The scale of each float signal, by its place."""
         answers = [self._answers(inputs) for inputs, _ in self._pieces.of(Batch(samples))]
-        found: dict[int, float] = {}
+        found: dict[int, Scale] = {}
         for place, one in enumerate(answers[0]):
             if one.is_floating_point():
-                values = np.concatenate([answer[place].cpu().numpy().reshape(-1) for answer in answers])
+                values = _joined([answer[place].cpu().numpy() for answer in answers])
                 if np.isfinite(values).all():
-                    found[place] = scale_of(values)
+                    found[place] = scale = self._scale(self._signals[place], values, one.dim())
+                    self.notes += [scale.told(f"'{self._signals[place].name}'")] if isinstance(scale, Columns) else []
         if not found:
             raise ModelError("nothing that the model gives can be trained on: it has no float output")
         return found
+
+    def _scale(self, signal: Signal, values: Array, rank: int) -> Scale:
+        tapped = any(one.kind == "tap" and one.original == signal.name for one in self._signals)
+        if values.ndim != rank or (tapped and all_shares(values)):
+            return scale_of(values)
+        return scale_along(values, rank, signal.axis)
+
+
+def _joined(values: Sequence[Array]) -> Array:
+    """All of them along the first axis, or their elements alone where the shapes differ."""
+    if values[0].ndim and len({one.shape[1:] for one in values}) == 1:
+        return np.concatenate(values)
+    return np.concatenate([one.reshape(-1) for one in values])
 
 
 def _declared(model: Model) -> int:

@@ -9,6 +9,7 @@ from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.spec import Objective
 from onnxsparse.engines.torch import losses
 from onnxsparse.errors import ModelError
+from onnxsparse.losses import Scale
 from onnxsparse.losses.axes import chosen_axis
 
 IGNORED = -100
@@ -17,7 +18,7 @@ IGNORED = -100
 class Goal:
     """The loss over the signals of both networks; `scales` are those of the float signals, by place."""
 
-    def __init__(self, objective: Objective, signals: Sequence[Signal], scales: dict[int, float]) -> None:
+    def __init__(self, objective: Objective, signals: Sequence[Signal], scales: dict[int, Scale]) -> None:
         self._goal, self._signals, self._scales = objective, signals, scales
         self._first = ""
 

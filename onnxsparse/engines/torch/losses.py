@@ -7,13 +7,20 @@ from typing import Any
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
+from onnxsparse.losses import Columns, Scale
 from onnxsparse.losses.cross_entropy import class_axis
 
 
-def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[float]) -> Any:
+def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[Scale]) -> Any:
     """Mean square differences to the dense model's tensors, each over its scale, and the mean of them."""
-    parts = [((ours - theirs) ** 2).mean() * (1.0 / scale) for ours, theirs, scale in zip(student, dense, scales)]
+    parts = [_share(ours - theirs, scale) for ours, theirs, scale in zip(student, dense, scales)]
     return sum(parts[1:], parts[0]) / len(parts)
+
+
+def _share(difference: Any, scale: Scale) -> Any:
+    if isinstance(scale, Columns):
+        return ((difference * difference.new_tensor(scale.array**-0.5)) ** 2).mean()
+    return (difference**2).mean() * (1.0 / scale)
 
 
 def kl(student: Any, dense: Any, temperature: float, axis: int) -> Any:

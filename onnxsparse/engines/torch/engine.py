@@ -258,13 +258,13 @@ class TorchEngine(Engine):
             if one.is_floating_point():
                 values = _joined([answer[place].cpu().numpy() for answer in answers])
                 if np.isfinite(values).all():
-                    found[place] = scale = self._scale(self._signals[place], values, one.dim())
+                    found[place] = scale = self._unit(self._signals[place], values, one.dim())
                     self.notes += [scale.told(f"'{self._signals[place].name}'")] if isinstance(scale, Columns) else []
         if not found:
             raise ModelError("nothing that the model gives can be trained on: it has no float output")
         return found
 
-    def _scale(self, signal: Signal, values: Array, rank: int) -> Scale:
+    def _unit(self, signal: Signal, values: Array, rank: int) -> Scale:
         tapped = any(one.kind == "tap" and one.original == signal.name for one in self._signals)
         if values.ndim != rank or (tapped and all_shares(values)):
             return scale_of(values)

@@ -73,9 +73,7 @@ def test_every_example(digits_cnn: Path, engine: str, name: str) -> None:
     moved = any((found[one] != dense[one]).any() for one in dense)
     assert moved or any("stopped at step" in note for note in result.report.notes)  # 0.1 is too much for this net
     statuses = {row.name: row.status for row in result.report.rows}
-    assert {one for one, status in statuses.items() if status == "pruned"} == set(wanted) | (
-        {row.name for row in result.report.rows} if name == "constant" else set()
-    )
+    assert {one for one, status in statuses.items() if status == "pruned"} == set(wanted)
 
 
 @HAS_TORCH

@@ -95,7 +95,13 @@ class Gradual(Act):
         level: Callable[[Param], float] = lambda param: self._level(param, progress)  # noqa: E731
         if numbers is not None and self._params:
             return drops_together(self._patterns, self._params, numbers, level(self._params[0]))
-        return [drop_of(pattern, param, level(param)) for pattern, param in zip(self._patterns, self._params)]
+        return [self._drop(pattern, param, level(param)) for pattern, param in zip(self._patterns, self._params)]
+
+    def _drop(self, pattern: Pattern, param: Param, level: float) -> int:
+        """N:M says itself what its last level is, of which a recipe says it about."""
+        if isinstance(pattern, NMRamp) and level == self._levels[param.tag]:
+            return pattern.units(param.shape4)
+        return drop_of(pattern, param, level)
 
     def _level(self, param: Param, progress: float) -> float:
         first = self._own_first.get(param.tag, 0.0) if isinstance(self._first, str) else self._first

@@ -25,6 +25,7 @@ from onnxsparse.passes.trainable import MARK
 from onnxsparse.values import Array
 
 UNNAMED = "no modifier of the recipe prunes it"
+NO_ZEROS = "the recipe holds its zeros, of which it has none"
 LET_GO = "its masks were let go at the end_epoch of the recipe"
 
 
@@ -77,6 +78,8 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
 def _planned(weight: Weight, name: str, goal: Goal | None) -> PlanRow:
     if goal is None:
         return PlanRow(name, weight, reason=weight.refusal or UNNAMED, chosen=not weight.refusal)
+    if goal.keep is not None and goal.drop == 0:
+        return PlanRow(name, weight, reason=NO_ZEROS, chosen=True)
     misfit = does_not_fit(weight, goal.pattern)
     if misfit is not None:
         raise OptionError(f"the recipe prunes {name} by {goal.pattern.text}: {misfit.text}")

@@ -159,6 +159,12 @@ def test_n_of_m_ramps(mask_type: str, shape: tuple[int, ...]) -> None:
     assert (groups == 2).all()
 
 
+def test_n_of_m_ends_whole_whatever_its_level_is_called() -> None:
+    host = Arrays(weights(a=(8, 12)))
+    run(host, [gm(mask_type="2:3", final_sparsity=0.33, init_sparsity=0.3)], 5.25)
+    assert (host.masks["a.weight"].reshape(8, 4, 3).sum(2) == 2).all()
+
+
 def structured(**options: Any) -> Any:
     given = {"start_epoch": 0, "end_epoch": 2, "update_frequency": 1, "init_sparsity": 0.0, "final_sparsity": 0.5}
     return made("StructuredPruningModifier", **{**given, **options})

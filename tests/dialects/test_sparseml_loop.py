@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import onnxsparse as osp
 from onnxsparse.engines.torch import library
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs torch")
 torch = pytest.importorskip("torch")
 
 from onnxsparse.dialects.sparseml import RecipeManagerStepWrapper, ScheduledModifierManager
+from onnxsparse.dialects.sparseml.teaching import Teacher
 from onnxsparse.errors import OnnxSparseError, OptionError
 
 PER_EPOCH = 4
@@ -309,6 +311,21 @@ def test_other_teachers() -> None:
     with pytest.warns(UserWarning, match="nothing is distilled"):
         quiet.modify(net, optimizer, 2, distillation_teacher="disable")
     assert quiet.loss_update(task) is task
+
+
+def test_a_teacher_in_a_file(digits_cnn: Path) -> None:
+    net = osp.torch.to_module(digits_cnn)
+    manager = manager_of("DistillationModifier {hardness: 0.75, start_epoch: 0}")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    wrapped = manager.modify(net, optimizer, 2, distillation_teacher=digits_cnn)
+    loss = net.train()(torch.randn(4, 1, 8, 8)).square().mean()
+    assert wrapped.loss_update(loss).item() == pytest.approx(0.25 * loss.item(), rel=1e-4)
+    with pytest.raises(OptionError, match="a teacher is 'self'"):
+        Teacher(made_act("DistillationModifier {start_epoch: 0}"), 3, net).loss(loss, loss, loss)
+
+
+def made_act(text: str) -> Any:
+    return next(manager_of(text).iter_modifiers()).act()
 
 
 def test_several_outputs_are_paired() -> None:

@@ -216,7 +216,7 @@ class ScheduledModifierManager(Contents):
         calibration_function: Any = None,
     ) -> None:
         """All at once, without training: what the module would have come to by an epoch."""
-        self.initialize(module, epoch, loggers, DISABLE if distillation_teacher is None else distillation_teacher)
+        self.initialize(module, epoch, loggers, distillation_teacher)
         host = self._known()
         for _, act in self._acts:
             if not isinstance(act, PACE):

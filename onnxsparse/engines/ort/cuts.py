@@ -6,7 +6,8 @@
    the nearest values before it that are.
 3. What it gives is fed, as the dense model computes it. Nodes that read something else than a tensor from it (a
    sequence) are cut out with it.
-4. Chance is fed too: the dense model's random numbers are the ones to train with.
+4. Chance is fed too: the dense model's random numbers are the ones to train with. So is what is rounded to whole
+   numbers and back: the engine cannot build a graph with such nodes.
 5. Outputs that only what is fed has a say in are no signals any more. Weights that no signal is left for have a reason.
 """
 
@@ -28,11 +29,14 @@ from onnxsparse.engines.ort.shapes import Shaped, shapes_of
 from onnxsparse.engines.ort.signals import Moving, Signal, frontier, reached
 from onnxsparse.errors import ModelError
 
+FED = {*RANDOM, "QuantizeLinear", "DequantizeLinear"}
+"""What is never part of the graph to train."""
+
 
 def cut(prepared: Prepared, blocked: Sequence[str] = ()) -> Prepared:
     """The graph without the nodes named in `blocked`, and without control flow; itself where there are none."""
     graph = prepared.model.graph
-    if not blocked and not any(node.op_type in (*CONTROL_FLOW, *RANDOM) for node in graph.node):
+    if not blocked and not any(node.op_type in (*CONTROL_FLOW, *FED) for node in graph.node):
         return prepared
     model = ModelProto()
     model.CopyFrom(prepared.model)
@@ -90,7 +94,7 @@ class _Cut:
         for node in self.model.graph.node:
             moved = [name for name in reads(node) if name in self.alive]
             handed = any(name in self.given and not self._tensor(name) for name in reads(node))
-            if node.op_type in RANDOM or handed or (moved and self._stops(node)):
+            if node.op_type in FED or handed or (moved and self._stops(node)):
                 self._stop(node, moved)
                 continue
             self.kept.append(node)

@@ -27,6 +27,7 @@ from onnxsparse.engines.ort.fold import RANDOM, fold
 from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
 from onnxsparse.engines.ort.precision import OTHER, single
 from onnxsparse.engines.ort.reach import downstream, part, reduce_to, upstream
+from onnxsparse.engines.ort.rounding import without_rounding
 from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, scopes
@@ -75,6 +76,7 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
     lower(draft)
     refuse_endless(draft.graph)
     guard_divisions(draft)
+    without_rounding(draft)
     runs = max(1, batch // given.unit)
     truth = _truth(draft.model, given, runs)
     _lift(draft, tags, given)

@@ -15,7 +15,11 @@ from tests.engines.ort.build import BOOL, INT64, info, model, numbers, tensor
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
-STORED = [tensor(numbers(16, 32, seed=1), "a"), tensor(numbers(32, 8, seed=2), "b"), tensor(np.float32(9), "far")]
+STORED = [
+    tensor(numbers(16, 32, seed=1), "a"),
+    tensor(numbers(32, 8, seed=2), "b"),
+    tensor(np.array(9, np.float32), "far"),
+]
 FIRST, LAST = make_node("MatMul", ["x", "a"], ["h"]), make_node("MatMul", ["r", "b"], ["y"])
 
 
@@ -81,3 +85,57 @@ def test_a_branch_that_some_samples_take_is_not_said_to_be_dead() -> None:
     notes = tune(branching(), data={"x": x}, seed=1).report.notes
     assert any("samples looked at take the then branch of If" in note for note in notes)
     assert any("'c' was pruned, but not trained" in note and "none of the samples looked at" in note for note in notes)
+
+
+def rounded(
+    x: str, out: str, scale: str = "scale", again: str = "scale", zero: str = "zero", axis: int = 1
+) -> list[Any]:
+    return [
+        make_node("QuantizeLinear", [x, scale, zero], [f"{out}_whole"], axis=axis),
+        make_node("DequantizeLinear", [f"{out}_whole", again, zero], [out], axis=axis),
+    ]
+
+
+SCALES = [tensor(np.float32(0.1), "scale"), tensor(np.float32(0.2), "other"), tensor(np.array(0, np.int8), "zero")]
+
+
+def quantized(nodes: list[Any], stored: list[Any] = []) -> ModelProto:  # noqa: B006
+    return model(nodes, [info("x", ["N", 16])], [info("y", None)], [*STORED, *SCALES, *stored])
+
+
+def test_activations_that_are_rounded_to_whole_numbers_train() -> None:
+    result = tune(
+        quantized([*rounded("x", "near"), make_node("MatMul", ["near", "a"], ["h"]), *rounded("h", "r"), LAST])
+    )
+    assert trained(result)
+    assert any("2 values are rounded to whole numbers" in note for note in result.report.notes)
+    assert result.report.details["loss"] < result.report.details["loss_without_training"]
+
+
+def test_weights_that_are_rounded_for_each_output_train() -> None:
+    stored = [tensor(np.full(32, 0.03, np.float32), "scales"), tensor(np.zeros(32, np.int8), "zeros")]
+    weight = rounded("a", "near", "scales", "scales", "zeros")
+    nodes = [*weight, make_node("MatMul", ["x", "near"], ["h"]), make_node("Relu", ["h"], ["r"]), LAST]
+    assert trained(tune(quantized(nodes, stored)))
+
+
+def test_rounding_that_is_not_understood_is_cut_out() -> None:
+    result = tune(quantized([FIRST, *rounded("h", "r", again="other"), LAST]))
+    assert result.report.ok
+    assert any("'a' was pruned, but not trained" in note and "whole numbers" in note for note in result.report.notes)
+    assert any("cut at QuantizeLinear" in note for note in result.report.notes)
+
+
+def test_what_is_clipped_is_what_is_rounded_but_for_half_a_step() -> None:
+    from onnxsparse.engines.ort.prepare import prepare
+    from onnxsparse.engines.ort.runner import Runner
+
+    x = numbers(8, 16) * 8
+    proto = model(rounded("x", "y"), [info("x", ["N", 16])], [info("y", None)], SCALES)
+    exact = Runner(proto)({"x": x})["y"]
+    ones = [*SCALES, tensor(np.ones(16, np.float32), "w", "t0")]
+    nodes = [*rounded("x", "near"), make_node("Mul", ["near", "w"], ["y"])]
+    proto = model(nodes, [info("x", ["N", 16])], [info("y", None)], ones)
+    clipped = Runner(prepare(proto, {"t0"}, {"x": x}, 8).model)({"x": x})["y"]
+    assert np.abs(exact - clipped).max() <= 0.0501
+    assert np.abs(clipped).max() == np.float32(12.8)

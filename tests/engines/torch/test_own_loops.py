@@ -1,0 +1,51 @@
+"""Masks on a module in a loop of the user's own that runs in two processes."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.engines.torch import own_loop_run
+from tests.engines.torch.test_processes import launch
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="gloo between processes")
+
+SCRIPT = own_loop_run.__file__
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("loops")
+
+
+def came_to(folder: Path, way: str, optimizer: str, count: int) -> list[dict[str, np.ndarray]]:
+    """What each process came to."""
+    if not (folder / f"{way}-{optimizer}-{count}-0.npz").exists():
+        done = launch(SCRIPT, str(folder), way, optimizer, count=count)
+        assert done.returncode == 0, done.stderr
+    found = []
+    for rank in range(count):
+        with np.load(folder / f"{way}-{optimizer}-{count}-{rank}.npz") as file:
+            found.append(dict(file))
+    return found
+
+
+@pytest.mark.parametrize("optimizer", own_loop_run.OPTIMIZERS)
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_two_processes_with_masks(folder: Path, way: str, optimizer: str) -> None:
+    (alone,) = came_to(folder, "alone", optimizer, 1)
+    one, other = came_to(folder, way, optimizer, 2)
+    assert all(np.isfinite(array).all() for array in alone.values())
+    assert alone["leaks"] == one["leaks"] == other["leaks"] == 0
+    assert set(alone) == set(one)
+    for name, array in alone.items():
+        assert np.array_equal(array == 0, one[name] == 0), name
+        if optimizer == "sgd":
+            assert np.abs(array - one[name]).max() <= 1e-5 * np.abs(array).max(), name
+    if way == "ddp":
+        assert all(array.tobytes() == other[name].tobytes() for name, array in one.items())

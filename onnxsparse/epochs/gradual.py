@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -92,10 +92,10 @@ class Gradual(Act):
                 host.release(param)
 
     def _drops(self, progress: float, numbers: Sequence[Array] | None) -> list[int]:
-        level: Callable[[Param], float] = lambda param: self._level(param, progress)  # noqa: E731
-        if numbers is not None and self._params:
-            return drops_together(self._patterns, self._params, numbers, level(self._params[0]))
-        return [self._drop(pattern, param, level(param)) for pattern, param in zip(self._patterns, self._params)]
+        levels = [self._level(param, progress) for param in self._params]
+        if numbers is not None and levels:
+            return drops_together(self._patterns, self._params, numbers, levels[0])
+        return [self._drop(*each) for each in zip(self._patterns, self._params, levels)]
 
     def _drop(self, pattern: Pattern, param: Param, level: float) -> int:
         """N:M says itself what its last level is, of which a recipe says it about."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from onnxsparse.dialects.sparseml.contents import Contents, Given, timed
 from onnxsparse.dialects.sparseml.module_host import ModuleHost
+from onnxsparse.dialects.sparseml.saved_masks import saved, take
 from onnxsparse.dialects.sparseml.teaching import Recorder, Teacher
 from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
 from onnxsparse.engines.torch.attach import bare_module
@@ -29,9 +30,7 @@ from onnxsparse.epochs.rates import Dropping, Moving, SetDecay, SetRate
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe, compose_staged
-from onnxsparse.recipes.order import identifier
 
-MASK = ".sparsity_mask"
 PACE = (SetRate, SetDecay, Dropping, Moving)
 
 
@@ -237,18 +236,7 @@ class ScheduledModifierManager(Contents):
 
     def state_dict(self) -> dict[str, Any]:
         """The masks by modifier; of a staged recipe by stage."""
-        host = self._known()
-        if not self.recipe.stages:
-            return self._masks(host, [one for one, _ in self._acts])
-        return {stage.name: self._masks(host, stage.modifiers) for stage in self.recipe.stages}
-
-    def _masks(self, host: ModuleHost, modifiers: Sequence[Any]) -> dict[str, Any]:
-        chosen, masks = {id(one) for one in modifiers}, host.masks
-        return {
-            identifier(one): {param.name + MASK: masks[param.tag].clone() for param in act.masked()}
-            for one, act in self._acts
-            if id(one) in chosen and act.masked()
-        }
+        return saved(self._known(), self.recipe, self._acts)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Take masks over, now or when there is a module."""
@@ -258,17 +246,7 @@ class ScheduledModifierManager(Contents):
         self._take(state_dict, strict)
 
     def _take(self, state: Mapping[str, Any], strict: bool) -> None:
-        host = self._known()
-        own, given = _flat(self.state_dict()), _flat(state)
-        if strict and set(own) != set(given):
-            other = sorted(set(own) ^ set(given))[0]
-            raise OptionError(
-                f"the state is that of another recipe or module: {'/'.join(other)} is in one of them only"
-            )
-        by_name = {param.name: param for param in host.params}
-        for key in own.keys() & given.keys():
-            param = by_name[key[-1][: -len(MASK)]]
-            host.put(param, given[key].bool().cpu().numpy().reshape(-1))
+        take(self._known(), self.state_dict(), state, strict)
         self._waiting = None
 
     # -- inside
@@ -304,13 +282,3 @@ def _is_scheduled(optimizer: Any) -> bool:
     """Schedulers of torch leave a mark on the step that they follow."""
     step = getattr(optimizer, "step", None)
     return hasattr(step, "_wrapped_by_lr_sched") or hasattr(step, "_with_counter")
-
-
-def _flat(state: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    found: dict[tuple[str, ...], Any] = {}
-    for key, value in state.items():
-        if isinstance(value, Mapping):
-            found.update(_flat(value, (*path, key)))
-        else:
-            found[(*path, key)] = value
-    return found

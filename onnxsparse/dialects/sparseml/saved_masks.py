@@ -1,0 +1,57 @@
+"""The masks of a manager in a state: by modifier and parameter, and by stage where the recipe has some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnxsparse.dialects.sparseml.module_host import ModuleHost
+from onnxsparse.epochs.act import Act
+from onnxsparse.errors import OptionError
+from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.order import identifier
+
+MASK = ".sparsity_mask"
+Acts = Sequence[tuple[Scheduled, Act]]
+
+
+def saved(host: ModuleHost, recipe: Recipe, acts: Acts) -> dict[str, Any]:
+    """Copies of all masks."""
+    if not recipe.stages:
+        return _masks(host, acts)
+    found = {}
+    for stage in recipe.stages:
+        chosen = {id(one) for one in stage.modifiers}
+        found[stage.name] = _masks(host, [pair for pair in acts if id(pair[0]) in chosen])
+    return found
+
+
+def _masks(host: ModuleHost, acts: Acts) -> dict[str, Any]:
+    masks = host.masks
+    return {
+        identifier(one): {param.name + MASK: masks[param.tag].clone() for param in act.masked()}
+        for one, act in acts
+        if act.masked()
+    }
+
+
+def take(host: ModuleHost, own: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
+    """Put the masks of a state on the module; `own` is the state that it has."""
+    known, given = _flat(own), _flat(state)
+    if strict and set(known) != set(given):
+        other = sorted(set(known) ^ set(given))[0]
+        raise OptionError(f"the state is that of another recipe or module: {'/'.join(other)} is in one of them only")
+    by_name = {param.name: param for param in host.params}
+    for key in known.keys() & given.keys():
+        host.put(by_name[key[-1][: -len(MASK)]], given[key].bool().cpu().numpy().reshape(-1))
+
+
+def _flat(state: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    found: dict[tuple[str, ...], Any] = {}
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, (*path, key)))
+        else:
+            found[(*path, key)] = value
+    return found

@@ -42,7 +42,7 @@ from onnxsparse.sparsers.renewal import hide, write
 from onnxsparse.values import Array
 
 MASK = "mask"
-LABELS = "labels"
+LABELS, SAMPLES = "labels", "samples"
 PRUNED = ("stem", "small", "depthwise")
 """Words that hold no weight back here: every convolution and matrix is a layer."""
 
@@ -64,11 +64,11 @@ class OnnxNetwork(Network):
         self._used: dict[str, str] = {}
         self._engine: Engine | None = None
         self._memory: tuple[dict[str, Array], dict[str, Any]] = {}, {}
-        self._goal: tuple[Goal, int] | None = None
+        self._samples: dict[str, Array] = {}  # the first batch: every graph of this network is made with it
         self._room = ExitStack()
         self.promise = Promise()
         self.notes: list[str] = []
-        self.steps, self.begun, self.length = 0, 0, 0
+        self.steps, self.begun, self.length, self.per_epoch = 0, 0, 0, 0
         self.scheduled: Any = None
         self.pruned = 0.0
 
@@ -100,7 +100,8 @@ class OnnxNetwork(Network):
             return Pace(rate, options.weight_decay, options.clip)
         rate, length = options.rate(self.pruned), max(self.length, 1)
         done = min(max(self.steps - self.begun, 0), length)
-        rate *= factor_at(rates.parse(options.lr_schedule), done, length, length)
+        schedule = rates.parse(options.lr_schedule)
+        rate *= factor_at(schedule, done, length, self.per_epoch or length, options.warm_up)
         return Pace(rate, options.weight_decay, options.clip)
 
     def restart(self, length: int) -> None:
@@ -109,7 +110,8 @@ class OnnxNetwork(Network):
 
     def _started(self, arrays: Mapping[str, Array]) -> Engine:
         if self._engine is None:
-            self._engine = self._make(self._spec(arrays), arrays)
+            self._samples = self._samples or {name: np.array(array) for name, array in arrays.items()}
+            self._engine = self._make(self._spec(), self._samples)
             for kept, live in ((self._weights, self._engine.weights), (self._frozen, self._engine.frozen)):
                 for key, array in kept.items():
                     if key in live:
@@ -131,12 +133,10 @@ class OnnxNetwork(Network):
         self._memory = {k: a for k, a in kept.items() if k.partition("/")[0] not in ("weight", "frozen")}, facts
         self._engine = None
 
-    def _spec(self, arrays: Mapping[str, Array]) -> Spec:
-        if self._goal is None:
-            labels = arrays.get(LABELS)
-            size = max((len(array) for array in arrays.values() if array.ndim), default=1)
-            self._goal = _goal(self.options.objective(labels), labels), size
-        goal, size = self._goal
+    def _spec(self) -> Spec:
+        labels = self._samples.get(LABELS)
+        goal = _goal(self.options.objective(labels), labels)
+        size = max((len(array) for array in self._samples.values() if array.ndim), default=1)
         trained = {tag: one.name for tag, one in self._tags.items()}
         return Spec(size, trained, dict(self._used), goal, self.options.train_bn)
 
@@ -167,6 +167,45 @@ class OnnxNetwork(Network):
 
         tensors = {tag: one.tensor for tag, one in self._tags.items()}
         return TorchEngine(self._model, tensors, spec, samples, Setting(optimizer=self.options.optimizer))
+
+    # -- what a checkpoint holds
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Everything that the next step depends on: arrays, which may be live, and facts for JSON."""
+        arrays, facts = self._memory if self._engine is None else self._engine.state()
+        kept = {f"weight/{key}": one for key, one in self._weights.items()}
+        kept.update({f"frozen/{key}": one for key, one in self._frozen.items()})
+        kept.update({f"{SAMPLES}/{name}": one for name, one in self._samples.items()})
+        place = {"steps": self.steps, "begun": self.begun, "length": self.length}
+        return {**kept, **arrays}, {"engine": facts, "used": dict(self._used), **place}
+
+    def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+        """Go on from a state, with an engine that is made anew."""
+        self._engine, self._samples = None, {}
+        self.use(facts["used"])
+        memory: dict[str, Array] = {}
+        for key, array in arrays.items():
+            kind, _, name = key.partition("/")
+            kept = {"weight": self._weights, "frozen": self._frozen}.get(kind)
+            if kind == SAMPLES:
+                self._samples[name] = np.array(array)
+            elif kept is None:
+                memory[key] = np.array(array)
+            elif name in kept:
+                kept[name] = np.array(array)
+        self._memory = memory, dict(facts["engine"])
+        self.steps, self.begun, self.length = (int(facts[name]) for name in ("steps", "begun", "length"))
+
+    def load(self, numbers: Mapping[str, Array]) -> list[str]:
+        """Take over numbers by the names of stored tensors; returns the names of those that stayed as they were."""
+        left = []
+        for tag, one in self._tags.items():
+            given = numbers.get(one.name)
+            if given is None or given.shape != one.tensor.shape:
+                left.append(one.name)
+            else:
+                self._weights[tag] = np.array(given, np.float32, order="C")
+        return left
 
     # -- layers
 

@@ -30,6 +30,7 @@ class LoopOptions:
     weight_decay: float = 0.0
     clip: float = 0.0
     lr_schedule: str = "constant"
+    warm_up: float = 0.0
     train_bn: bool = False
     engine: str = "auto"
     seed: int = 0
@@ -39,7 +40,14 @@ class LoopOptions:
             raise OptionError(f"engine is one of {', '.join(ENGINES)}, not {self.engine!r:.40}")
         if self.optimizer == BUILT_IN:
             raise OptionError(f"{BUILT_IN} is the optimizer of whole runs; take another one, such as adamw")
-        Training(optimizer=self.optimizer, rate=self.lr, weight_decay=self.weight_decay, clip=self.clip, seed=self.seed)
+        Training(
+            optimizer=self.optimizer,
+            rate=self.lr,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            warm_up=self.warm_up,
+            seed=self.seed,
+        )
         rates.parse(self.lr_schedule)
         Objective(loss=self.loss or "distill", hardness=self.hardness if self.loss in TASKS else None)
 

@@ -64,7 +64,7 @@ def preset(name: str) -> dict[str, Any]:
 def read(source: Source) -> Configuration:
     """The configuration that a mapping, a file or the name of a preset holds."""
     found = source if isinstance(source, Mapping) else _from_text(source)
-    return checked(_Plain()(_section(found)))
+    return checked(plain(section(found)))
 
 
 def load(path: str) -> Any:
@@ -95,6 +95,11 @@ def _from_text(source: Any) -> Any:
     return load(name)
 
 
+def plain(value: Any) -> Any:
+    """Plain mappings and lists, of a size that one can look at."""
+    return _Plain()(value)
+
+
 class _Plain:
     """Plain mappings and lists, with None for the text of that name; anchors can make a small file a very large one."""
 
@@ -112,7 +117,7 @@ class _Plain:
         return None if isinstance(value, str) and value.strip() == "None" else value
 
 
-def _section(found: Any) -> Mapping[str, Any]:
+def section(found: Any) -> Mapping[str, Any]:
     """The configuration itself, or the one inside a larger one."""
     if not isinstance(found, Mapping):
         raise OptionError(f"a configuration is a mapping with {', '.join(known.PARTS)}, not {found!r:.60}")

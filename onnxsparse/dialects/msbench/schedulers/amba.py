@@ -175,6 +175,13 @@ class AmbaLevelPruneScheduler(BaseScheduler):
 
     # -- what it goes on from
 
+    def facts(self) -> dict[str, Any]:
+        return {"stage": self._stage, "drops": self._drops, "tables": self._tables}
+
+    def resume(self, facts: Mapping[str, Any]) -> None:
+        self._stage, self._tables = int(facts["stage"]), dict(facts["tables"])
+        self._drops = [{key: int(count) for key, count in drops.items()} for drops in facts["drops"]]
+
     def _masks_given(self, given: Any) -> dict[str, Array]:
         if not given:
             return {}

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,12 @@ class AmpereScheduler(BaseScheduler):
 
     def is_sparsity_enabled(self) -> bool:
         return self._masked
+
+    def facts(self) -> dict[str, Any]:
+        return {"masked": self._masked}
+
+    def resume(self, facts: Mapping[str, Any]) -> None:
+        self._masked = bool(facts["masked"])
 
     def _prune(self, iteration: int) -> None:
         """Masks stay as they are."""

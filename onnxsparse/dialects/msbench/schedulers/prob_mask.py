@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from onnxsparse import sparsers
@@ -87,6 +90,12 @@ class ProbMaskPruneScheduler(BaseScheduler):
         network.use(dict.fromkeys(masks, "mask"))
         network.set_masks(masks)
         self._drawn = True
+
+    def facts(self) -> dict[str, Any]:
+        return {"drawn": self._drawn}
+
+    def resume(self, facts: Mapping[str, Any]) -> None:
+        self._drawn = bool(facts["drawn"])
 
     def _kept_of(self, site: Site) -> float:
         """Before the subnet is drawn: how many numbers are expected to stay."""

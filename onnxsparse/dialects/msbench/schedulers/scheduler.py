@@ -124,6 +124,16 @@ class BaseScheduler:
         self._keep_promise()
         return str(network.export(path, dummy_input))
 
+    # -- what a checkpoint holds
+
+    def facts(self) -> dict[str, Any]:
+        """Where the scheduler is, for JSON."""
+        return {"begun": self._begun}
+
+    def resume(self, facts: Mapping[str, Any]) -> None:
+        """Go on from there; the network is restored already."""
+        self._begun = bool(facts["begun"])
+
     # -- what a scheduler of its own changes
 
     def _begin(self) -> None:
@@ -225,6 +235,8 @@ def _why_dense(site: Site, keywords: Sequence[str], exact: Sequence[str], leaves
 
 def _opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
     """A network, and what the caller goes on with."""
+    if isinstance(model, Network):
+        return model, model
     if isinstance(model, (str, os.PathLike, ModelProto)):
         from onnxsparse.loops.onnx_network import OnnxNetwork
 

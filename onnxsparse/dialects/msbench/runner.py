@@ -1,0 +1,261 @@
+"""The runner of a whole training, step by step, as United Perception's sparse runner names them.
+
+1. The start state is the first of these that exists: the newest checkpoint in save_dir (with auto_resume), the one of
+   the command line, saver.resume_model, saver.pretrain_model, the model itself.
+2. A checkpoint holds the iteration, the network with its optimizer, where the rate is, and where the scheduler is: a
+   run that is killed and started again ends with the same bytes.
+3. EMA is off while a network is made sparse; of a dense checkpoint with an EMA state that is what is loaded, with a
+   note.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxsparse import checkpoints
+from onnxsparse.data import Samples, open_data
+from onnxsparse.data.order import Order
+from onnxsparse.dialects.msbench import scheduler_of
+from onnxsparse.dialects.msbench.configuration import Configuration, Part
+from onnxsparse.dialects.msbench.job import Job, read_job
+from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.loops.onnx_network import OnnxNetwork
+from onnxsparse.loops.options import LoopOptions
+from onnxsparse.metrics import parse as parse_metric
+from onnxsparse.passes.fields import fields_of
+from onnxsparse.values import Array
+
+STEPS = ("build_model", "load_ckpt", "prepare_sparse_model", "build_trainer", "sparse_post_process", "train")
+RESULT = "sparse.onnx"
+TOTALS = {"AmbaLevelPruneScheduler": "total_iters", "ProbMaskPruneScheduler": "total_iterations"}
+EMA, STATES = ("ema", "ema_state_dict"), ("model", "state_dict", "model_state_dict")
+
+
+class SparseRunner:
+    """One training; a subclass may change a step."""
+
+    def __init__(self, config: str, start: str = "", evaluate: bool = False, quiet: bool = False) -> None:
+        self.job: Job = read_job(config)
+        self.start, self.evaluates, self.quiet = start, evaluate, quiet
+        self.iteration = 0
+        self.found: checkpoints.Checkpoint | None = None
+        self.notes: list[str] = list(self.job.notes)
+
+    def run(self) -> dict[str, float]:
+        """All steps in their order; the figures of the sparse network on the test data."""
+        for note in self.notes:
+            self.say(f"note: {note}")
+        for step in STEPS[:-1]:
+            getattr(self, step)()
+        if not self.evaluates:
+            self.train()
+            self.export()
+        return self.evaluate()
+
+    # -- the steps
+
+    def build_model(self) -> None:
+        """The ONNX model: the one that is named, or the dense checkpoint where that is one."""
+        job = self.job
+        known = (job.model, job.pretrained, job.resume, self.start)
+        path = next((one for one in known if one.lower().endswith(".onnx")), "")
+        if not path:
+            raise OptionError("nothing says which model: name an ONNX file as `model`, or as saver.pretrain_model")
+        self.source = path
+        self.samples = self._data(job.train, "data.train")
+        self.order = Order(self.samples.count, job.batch, job.seed)
+
+    def load_ckpt(self) -> None:
+        """Find the start state; numbers of a dense checkpoint are loaded when the network is there."""
+        job, folder = self.job, os.path.join(self.job.save_dir, "state")
+        notes: list[str] = []
+        self.found = checkpoints.newest(folder, notes) if os.path.isdir(folder) else None
+        if self.found is not None and not job.auto_resume:
+            raise OptionError(f"{folder} holds checkpoints; set saver.auto_resume to go on, or take another save_dir")
+        self.numbers: Mapping[str, Array] = {}
+        if self.found is not None:
+            self.say(f"start: iteration {self.found.facts['iteration']} of {folder}")
+            return
+        path = next((one for one in (self.start, job.resume, job.pretrained) if one), "")
+        self.say(f"start: {path or self.source}")
+        if path.lower().endswith(".onnx"):
+            self.source = path
+        elif path:
+            self.numbers = self._read_state(path)
+
+    def prepare_sparse_model(self) -> None:
+        """The scheduler, with the iterations of the trainer, and the network that trains."""
+        network = OnnxNetwork(self.source, LoopOptions(**self.job.options))
+        if self.numbers:
+            self._take_over(network)
+        self.scheduler = scheduler_of(self._with_totals(self.job.sparsity))
+        self.model = self.scheduler.prepare_sparse_model(network)
+
+    def _take_over(self, network: OnnxNetwork) -> None:
+        """The numbers of a dense checkpoint."""
+        left = network.load(self.numbers)
+        names = set(network.names().values())
+        if names <= set(left):
+            raise ModelError("the checkpoint has none of the model's tensors under their names")
+        self.say(
+            f"{len(left)} tensors are not in the checkpoint and stay as they are" if left else "all tensors loaded"
+        )
+
+    def build_trainer(self) -> None:
+        """Optimizer and rate are those of the options already; here it is said how long an epoch is."""
+        self.model.per_epoch = self.order.per_epoch
+        self.model.length = self.total
+
+    def sparse_post_process(self) -> None:
+        """What the scheduler wants to know of the trainer; and the state of a run that goes on."""
+        if self.found is not None:
+            facts = self.found.facts
+            if facts["total"] != self.total or facts["scheduler_type"] != self.scheduler.config.scheduler.type:
+                raise OptionError(f"{self.job.save_dir} holds checkpoints of another run; choose another save_dir")
+            self.model.restore(self.found.arrays, facts["network"])
+            self.scheduler.resume(facts["scheduler"])
+            self.iteration = int(facts["iteration"])
+        elif self.evaluates:
+            self.model.use({})  # what is sparse in the file is sparse
+        else:
+            self.scheduler.init_optimizer()
+        if self.job.options.get("lr_schedule"):
+            self.scheduler.set_lr_scheduler(self.job.options["lr_schedule"])
+
+    def train(self) -> None:
+        loss = math.nan
+        while self.iteration < self.total:
+            self.scheduler.prune_model(self.model, self.iteration)
+            loss = self.model.step(self.samples.take(self.order.rows(self.iteration)))
+            self.iteration += 1
+            if self.iteration % self.job.every == 0 or self.iteration == self.total:
+                self.save()
+                rate = self.scheduler.compute_sparse_rate(self.model)
+                self.say(f"iteration {self.iteration} of {self.total}: loss {loss:.4g}, zeros {100 * rate:.2f} %")
+
+    # -- what belongs to them
+
+    @property
+    def total(self) -> int:
+        job, per_epoch = self.job, self.order.per_epoch
+        if job.iterations is not None:
+            return job.iterations
+        if job.epochs is None:
+            given = self.job.sparsity.scheduler.kwargs.get(TOTALS.get(self.job.sparsity.scheduler.type, ""))
+            if given is None:
+                raise OptionError("nothing says how long to train: trainer.max_epoch or trainer.max_iter")
+            return int(given)
+        return max(1, round(job.epochs * per_epoch))
+
+    def _with_totals(self, config: Configuration) -> Configuration:
+        """Total iterations come from the trainer; the rate's period has to fit them."""
+        name, job = TOTALS.get(config.scheduler.type), self.job
+        if name is None:
+            return config
+        table = config.scheduler.kwargs.get("sparsity_table")
+        if job.t_max is not None and table is not None and job.epochs not in (None, job.t_max * len(table)):
+            raise OptionError(
+                f"T_max * levels has to be max_epoch: {job.t_max:g} * {len(table)} is not {job.epochs:g}; the rate "
+                "begins again with every level"
+            )
+        if job.epochs is None and job.iterations is None:
+            return config
+        return replace(config, scheduler=Part(config.scheduler.type, {**config.scheduler.kwargs, name: self.total}))
+
+    def save(self) -> None:
+        """A checkpoint of everything that the next iteration depends on."""
+        arrays, facts = self.model.state()
+        kept = {"network": facts, "scheduler": self.scheduler.facts(), "iteration": self.iteration, "total": self.total}
+        kept["scheduler_type"] = self.scheduler.config.scheduler.type
+        folder = os.path.join(self.job.save_dir, "state")
+        checkpoints.save(folder, self.iteration, arrays, kept)
+        checkpoints.clean(folder)
+
+    def export(self) -> str:
+        """The sparse model, proven, with its record."""
+        path = os.path.join(self.job.save_dir, RESULT)
+        os.makedirs(self.job.save_dir, exist_ok=True)
+        written: str = self.scheduler.export_sparse_onnx(self.model, None, path)
+        self.say(f"written: {written}")
+        return written
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and accuracy on the test data, and the share of zeros."""
+        figures = {"zeros": self.scheduler.compute_sparse_rate(self.model)}
+        if self.job.test:
+            figures.update(self._measured(self._data(self.job.test, "data.test")))
+        self.say(", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+        return figures
+
+    def _measured(self, data: Samples) -> dict[str, float]:
+        meters = [parse_metric(name).meter() for name in ("accuracy",)] if data.has_labels else []
+        losses, size = [], self.job.batch
+        for start in range(0, data.count, size):
+            rows = np.arange(start, min(start + size, data.count))
+            batch = data.take(np.resize(rows, size))
+            loss, outputs = self.model.evaluate(batch)
+            losses.append(loss * len(rows))
+            cut = [{name: one[: len(rows)] for name, one in arrays.items()} for arrays in (outputs, batch)]
+            for meter in meters:
+                meter.add(cut[0], cut[0], cut[1])
+        found = {"loss": float(np.sum(losses) / data.count)}
+        return {**found, **{name: value for meter in meters for name, value in meter.result().items()}}
+
+    def _data(self, path: str, name: str) -> Samples:
+        if not path:
+            raise OptionError(f"{name} is missing: arrays in an .npz, by the names of the model's inputs, with labels")
+        wants = self.job.options.get("loss") in ("cross-entropy", "mse", "bce", "l1")
+        fields = fields_of(Model.open(self.source))
+        found = open_data(path, fields, self.job.labels, wants, self.job.options.get("loss") in ("mse", "bce", "l1"))
+        if not isinstance(found, Samples):
+            raise OptionError(f"{name}: arrays are needed, an .npz or a folder of them, not a function")
+        return found
+
+    def _read_state(self, path: str) -> dict[str, Array]:
+        """Numbers by name, of an .npz or of a checkpoint of torch."""
+        if not os.path.exists(path):
+            raise OptionError(f"{path} does not exist")
+        if path.lower().endswith(".npz"):
+            with np.load(path, allow_pickle=False) as found:
+                return {name: found[name] for name in found.files}
+        loaded = torch_library.torch().load(path, map_location="cpu", weights_only=True)
+        state, ema = _state_of(loaded)
+        if ema:
+            self.notes.append("the checkpoint has an EMA state: that is loaded as the start; EMA itself is ignored")
+            self.say(f"note: {self.notes[-1]}")
+        named = {str(name): one for name, one in state.items() if hasattr(one, "detach")}
+        return {_bare(name): one.detach().float().numpy() for name, one in named.items()}
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+
+
+def _state_of(loaded: Any) -> tuple[Mapping[str, Any], bool]:
+    """The state dict in a checkpoint; the averaged one where there is one."""
+    if not isinstance(loaded, Mapping):
+        raise ModelError("the checkpoint is no mapping of tensors")
+    for names, averaged in ((EMA, True), (STATES, False)):
+        for name in names:
+            inner = loaded.get(name)
+            if isinstance(inner, Mapping):
+                deeper = next((inner[one] for one in (*EMA, *STATES) if isinstance(inner.get(one), Mapping)), inner)
+                return deeper, averaged
+    return loaded, False
+
+
+def _bare(name: str) -> str:
+    return name[len("module.") :] if name.startswith("module.") else name
+
+
+__all__ = ["STEPS", "SparseRunner"]

@@ -1,0 +1,229 @@
+"""A whole training by a configuration: its steps, where it starts, and that a killed one ends as one that was not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+
+import onnxsparse as osp
+from onnxsparse.dialects.msbench.job import read_job
+from onnxsparse.dialects.msbench.runner import STEPS, SparseRunner
+from onnxsparse.engines.ort import library as ort
+from onnxsparse.engines.torch import library as torch
+from onnxsparse.errors import ModelError, OptionError
+from tests.dialects.nets import numbers, onnx_model, random
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+trains = pytest.mark.skipif(not (ort.available() or torch.available()), reason="needs an engine that trains")
+AMBA = {
+    "mask_generator": {"type": "NormalMaskGenerator"},
+    "fake_sparse": {"type": "FakeSparse"},
+    "scheduler": {"type": "AmbaLevelPruneScheduler", "kwargs": {"sparsity_table": [30, 60]}},
+}
+STR = {
+    "mask_generator": {"type": "STRMaskGenerator"},
+    "fake_sparse": {"type": "STRFakeSparse", "kwargs": {"sInit_value": -2.5}},
+    "scheduler": {"type": "BaseScheduler"},
+}
+AMPERE = {"scheduler": {"type": "AmpereScheduler"}}
+
+
+def desk(folder, sparsity=AMBA, **sections):
+    """A folder with a model, data and a configuration; the configuration's path."""
+    if not (folder / "net.onnx").exists():
+        onnx.save(onnx_model(), folder / "net.onnx")
+        x = random(1, 32, 3, 12, 12)
+        np.savez(folder / "data.npz", x=x, labels=np.abs(x).sum((1, 2, 3)).astype(np.int64) % 8)
+    config = {
+        "runtime": {"runner": {"type": "sparse"}, "random_seed": 3},
+        "data": {"train": str(folder / "data.npz"), "test": str(folder / "data.npz"), "batch_size": 8},
+        "trainer": {
+            "max_epoch": 2,
+            "optimizer": {
+                "type": "SGD",
+                "kwargs": {"lr": 0.02, "nesterov": True, "momentum": 0.9, "weight_decay": 1e-4},
+            },
+            "lr_scheduler": {"type": "CosineAnnealingLR", "kwargs": {"T_max": 1}, "warmup_iter": 1},
+        },
+        "loss": {"type": "cross_entropy"},
+        "saver": {"save_dir": str(folder / "saved"), "pretrain_model": str(folder / "net.onnx"), "save_freq": 3},
+        "sparsity": sparsity,
+    }
+    for name, section in sections.items():
+        config[name] = {**config.get(name, {}), **section} if isinstance(section, dict) else section
+    path = folder / "config.yaml"
+    path.write_text(yaml.dump(config))
+    return str(path)
+
+
+def test_what_a_configuration_says(tmp_path):
+    job = read_job(desk(tmp_path))
+    assert job.options["optimizer"] == "nesterov:momentum=0.9"
+    assert job.options["lr"] == 0.02
+    assert job.options["weight_decay"] == 1e-4
+    assert job.options["lr_schedule"] == "cosine"
+    assert job.options["warm_up"] == 1
+    assert job.options["loss"] == "cross-entropy"
+    assert (job.batch, job.epochs, job.seed, job.every) == (8, 2, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"runtime": {"runner": {"type": "base"}}}, "runner.type is sparse"),
+        ({"trainer": {"optimizer": {"type": "SGD", "kwargs": {"lr": 1, "dampening": 0.1}}}}, "no argument 'dampening'"),
+        ({"trainer": {"lr_scheduler": {"type": "CosineAnealingLR"}}}, "did you mean CosineAnnealingLR"),
+        ({"trainer": {"max_epochs": 3}}, "did you mean max_epoch"),
+        ({"saver": {"savedir": "x"}}, "did you mean save_dir"),
+        ({"loss": {"type": "cross_entropi"}}, "did you mean cross_entropy"),
+        ({"sparsity": None}, "no section `sparsity`"),
+        ({"data": {"batch_size": 0}}, "data.batch_size"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, sections, said):
+    with pytest.raises(OptionError, match=said):
+        read_job(desk(tmp_path, **sections))
+
+
+def test_the_period_of_the_rate_has_to_fit_the_levels(tmp_path):
+    path = desk(
+        tmp_path, trainer={"max_epoch": 3, "lr_scheduler": {"type": "CosineAnnealingLR", "kwargs": {"T_max": 1}}}
+    )
+    with pytest.raises(OptionError, match=r"T_max \* levels has to be max_epoch: 1 \* 2 is not 3"):
+        SparseRunner(path, quiet=True).run()
+
+
+def test_what_nothing_takes_is_a_note(tmp_path):
+    job = read_job(desk(tmp_path, ema={"enable": True}, hooks={"type": "auto_save"}))
+    assert any("EMA is ignored" in note for note in job.notes)
+    assert any("'hooks'" in note for note in job.notes)
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_at(monkeypatch, moment):
+    from onnxsparse.loops.onnx_network import OnnxNetwork
+
+    step = OnnxNetwork.step
+
+    def dies(self, batch):
+        if self.steps == moment:
+            raise Killed
+        return step(self, batch)
+
+    monkeypatch.setattr(OnnxNetwork, "step", dies)
+
+
+@trains
+@pytest.mark.parametrize(
+    ("sparsity", "kills"), [(AMBA, (2, 5, 7)), (STR, (5,)), (AMPERE, (4,))], ids=["amba", "str", "ampere"]
+)
+def test_a_killed_training_goes_on_to_the_same_result(tmp_path, monkeypatch, sparsity, kills):
+    whole, again = tmp_path / "whole", tmp_path / "again"
+    results = []
+    for folder, moments in ((whole, ()), (again, kills)):
+        folder.mkdir()
+        path = desk(folder, sparsity)
+        for moment in moments:
+            with monkeypatch.context() as patch:
+                killed_at(patch, moment)
+                with pytest.raises(Killed):
+                    SparseRunner(path, quiet=True).run()
+        results.append(SparseRunner(path, quiet=True).run())
+    assert results[0] == results[1]
+    files = [stored(folder / "saved" / "sparse.onnx") for folder in (whole, again)]
+    assert files[0].keys() == files[1].keys()
+    assert all((files[0][name] == files[1][name]).all() for name in files[0])
+    report = osp.verify(again / "saved" / "sparse.onnx").report
+    assert report.ok, report.notes
+    assert results[0]["zeros"] > 0
+    assert 0 <= results[0]["accuracy"] <= 1
+
+
+def stored(path):
+    from onnx import numpy_helper
+
+    return {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
+
+
+@trains
+def test_steps_have_names_and_evaluation_changes_nothing(tmp_path, capsys):
+    path = desk(tmp_path)
+    seen = []
+
+    class Telling(SparseRunner):
+        def __getattribute__(self, name):
+            if name in STEPS:
+                seen.append(name)
+            return super().__getattribute__(name)
+
+    first = Telling(path).run()
+    assert seen == list(STEPS)
+    before = {one: one.stat().st_mtime_ns for one in (tmp_path / "saved").rglob("*") if one.is_file()}
+    script = [sys.executable, str(ROOT / "tools" / "train_sparse.py"), "--config", path, "-e"]
+    found = subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    assert f"accuracy {first['accuracy']:.4f}" in found.stdout
+    assert {one: one.stat().st_mtime_ns for one in (tmp_path / "saved").rglob("*") if one.is_file()} == before
+    sparse = str(tmp_path / "saved" / "sparse.onnx")
+    other = desk(tmp_path, saver={"save_dir": str(tmp_path / "none"), "resume_model": sparse})
+    again = SparseRunner(other, evaluate=True, quiet=True).run()
+    assert {name: again[name] for name in ("zeros", "accuracy")} == {
+        name: first[name] for name in ("zeros", "accuracy")
+    }
+    with pytest.raises(OptionError, match="auto_resume"):
+        SparseRunner(desk(tmp_path, saver={"auto_resume": False}), quiet=True).run()
+
+
+@trains
+def test_numbers_of_another_checkpoint_are_the_start(tmp_path):
+    path = desk(tmp_path, model=str(tmp_path / "net.onnx"), saver={"pretrain_model": None})
+    np.savez(tmp_path / "state.npz", **{name: 2 * array for name, array in numbers().items()})
+    runner = SparseRunner(path, str(tmp_path / "state.npz"), quiet=True)
+    for step in STEPS[:3]:
+        getattr(runner, step)()
+    tags = {name: tag for tag, name in runner.model.names().items()}
+    np.testing.assert_array_equal(runner.model.weight(tags["wide.weight"]), 2 * numbers()["wide.weight"])
+    np.savez(tmp_path / "other.npz", nothing=np.zeros(3))
+    with pytest.raises(ModelError, match="none of the model's tensors"):
+        SparseRunner(path, str(tmp_path / "other.npz"), quiet=True).run()
+
+
+@pytest.mark.skipif(not torch.available(), reason="needs torch")
+def test_an_average_in_the_checkpoint_is_what_is_loaded(tmp_path, capsys):
+    library = torch.torch()
+    plain = {f"module.{name}": library.from_numpy(array) for name, array in numbers().items()}
+    average = {name: library.from_numpy(3 * array) for name, array in numbers().items()}
+    library.save({"model": plain, "ema": {"ema_state_dict": average}, "epoch": 3}, tmp_path / "dense.pth")
+    path = desk(tmp_path, model=str(tmp_path / "net.onnx"), saver={"pretrain_model": str(tmp_path / "dense.pth")})
+    runner = SparseRunner(path)
+    for step in STEPS[:3]:
+        getattr(runner, step)()
+    tags = {name: tag for tag, name in runner.model.names().items()}
+    np.testing.assert_array_equal(runner.model.weight(tags["wide.weight"]), 3 * numbers()["wide.weight"])
+    assert "EMA itself is ignored" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_line(tmp_path):
+    path = desk(tmp_path, saver={"pretrain_model": None})
+    script = ["sh", str(ROOT / "tools" / "train_sparse.sh"), path]
+    environment = {"PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(script, capture_output=True, text=True, timeout=120, env=environment)
+    assert found.returncode == 2
+    assert found.stderr.count("\n") == 1
+    assert "nothing says which model" in found.stderr
+
+
+def test_configurations_are_json_too(tmp_path):
+    config = yaml.safe_load(Path(desk(tmp_path)).read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_job(str(tmp_path / "config.json")) == read_job(str(tmp_path / "config.yaml"))

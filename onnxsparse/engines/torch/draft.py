@@ -89,4 +89,5 @@ class Draft:
 def clean(name: str) -> str:
     """A Python name."""
     word = "".join(letter if letter.isascii() and (letter.isalnum() or letter == "_") else "_" for letter in name)
-    return word if word and not word[0].isdigit() and not keyword.iskeyword(word) else f"_{word}"
+    free = word and not word[0].isdigit() and not keyword.iskeyword(word) and word != "self"
+    return word if free else f"_{word}"

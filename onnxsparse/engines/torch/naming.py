@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 
 from onnxsparse.engines.torch.library import torch
@@ -32,7 +33,8 @@ class Targets:
 
     def _path(self, name: str) -> str:
         steps = [step for step in _FOREIGN.sub("_", name).split(".") if step] or ["tensor"]
-        return ".".join(f"{step}_" if hasattr(self._blank, step) else step for step in steps)
+        taken = (keyword.iskeyword(step) or hasattr(self._blank, step) for step in steps)
+        return ".".join(f"{step}_" if unfit else step for step, unfit in zip(steps, taken))
 
 
 def _folders(path: str) -> list[str]:

@@ -127,18 +127,23 @@ def test_two_names_for_the_same_bytes_of_a_data_file_are_one_parameter(tmp_path:
 
 
 def test_the_names_of_the_file_survive_as_far_as_python_takes_them() -> None:
-    names = ["layer.0.weight", "layer.0", "a/b::c;d", "forward", "5", "a_b_c_d"]
+    names = ["layer.0.weight", "layer.0", "a/b::c;d", "forward", "5", "a_b_c_d", "class", "a.lambda", "None", "self"]
     nodes = [
         make_node("MatMul", ["x" if index == 0 else f"y{index - 1}", name], [f"y{index}"])
         for index, name in enumerate(names)
     ]
     stored = {name: numbers(4, 4, seed=index) for index, name in enumerate(names)}
-    module = assert_same(model(nodes, X, stored, outputs=["y5"]), X)
+    module = assert_same(model(nodes, X, stored, outputs=[f"y{len(names) - 1}"]), X)
     found = {name: tensor for name, (_, tensor) in module.onnx_names["tensors"].items()}
     assert set(found.values()) == set(names)
     assert found["layer.0.weight"] == "layer.0.weight"
     assert found["5"] == "5"
     assert set(module.state_dict()) == set(found)
+
+
+@pytest.mark.parametrize("name", ["self", "class", "input.1", "1", "x:0"])
+def test_inputs_may_have_any_name(name: str) -> None:
+    assert_same(model([make_node("MatMul", [name, "w"], ["y"])], {name: X["x"]}, {"w": numbers(4, 3)}), {name: X["x"]})
 
 
 def test_batch_normalization_is_a_fixed_map_unless_it_is_asked_for() -> None:

@@ -61,6 +61,8 @@ class RunHost(Host):
 
     def put(self, param: Param, keep: Array) -> None:
         mask = self._mask(param)
+        if mask is None and param.matrix is None:  # a weight is pruned when the run is over
+            self._run.note(f"'{param.name}' is not pruned: it does not train in this graph")
         if mask is not None and write(self._weight(param), mask, keep).changed:
             self._run.engine.clear_moments(param.tag, mask == 0)
 

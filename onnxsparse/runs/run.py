@@ -94,6 +94,10 @@ class Run:
     def note_probe(self, loss: float) -> None:
         self._account.probed = loss
 
+    def note(self, note: str) -> None:
+        """Say something in the report, once."""
+        self._note(note)
+
     def tell(self) -> None:
         """A row of the history after this step."""
         self._account.ask()

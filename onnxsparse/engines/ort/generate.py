@@ -1,4 +1,8 @@
-"""The gradient graph of a training graph, by the engine's own tool."""
+"""The gradient graph of a training graph, by the engine's own tool.
+
+Stored vectors of up to eight numbers that are equal are one to the engine before it writes gradients, and one that
+several nodes read may not have several (see `rewrites.aliases`). As parameters that do not train they stay apart.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,13 @@ import os
 from collections.abc import Iterable, Sequence
 
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.rewrites.aliases import EAGER, FUSED
+from onnxsparse.engines.ort.rewrites.rewrite import operator
 
+SHARED = 8
 BLOCKS = "onnxruntime.training.onnxblock.optim"
 
 
@@ -31,8 +38,16 @@ def generate(
     training.artifacts.generate_artifacts(
         model,
         requires_grad=list(trained),
-        frozen_params=list(frozen),
+        frozen_params=_apart(model, trained, list(frozen)),
         optimizer=optimizer,
         artifact_directory=folder,
         additional_output_names=list(outputs),
     )
+
+
+def _apart(model: ModelProto, trained: Sequence[str], frozen: list[str]) -> list[str]:
+    """The frozen parameters, and the small vectors that have to be ones."""
+    known = {*trained, *frozen}
+    read = {name for node in model.graph.node if operator(node) in EAGER | FUSED for name in node.input}
+    small = [one for one in model.graph.initializer if one.data_type == TensorProto.FLOAT and len(one.dims) == 1]
+    return frozen + [one.name for one in small if 1 < one.dims[0] <= SHARED and one.name in read - known]

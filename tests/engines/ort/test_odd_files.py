@@ -107,3 +107,41 @@ def test_lists_of_floats_train() -> None:
     pruned = osp.prune(proto, pattern="2:4").model
     assert np.array_equal(np.array(pruned.graph.node[0].attribute[0].floats, np.float32).reshape(64, 8) != 0, kept)
     assert numpy_helper.to_array(tuned.model.graph.initializer[0]).tolist() == [64, 8]
+
+
+def normalized(value: str, to: str) -> list[onnx.NodeProto]:
+    """A normalization as exporters wrote it before there was an operator for it."""
+    step = [f"{to}{number}" for number in range(7)]
+    return [
+        make_node("ReduceMean", [value], [step[0]], axes=[-1]),
+        make_node("Sub", [value, step[0]], [step[1]]),
+        make_node("Pow", [step[1], "two"], [step[2]]),
+        make_node("ReduceMean", [step[2]], [step[3]], axes=[-1]),
+        make_node("Add", [step[3], "small"], [step[4]]),
+        make_node("Sqrt", [step[4]], [step[5]]),
+        make_node("Div", [step[1], step[5]], [step[6]]),
+        make_node("Mul", [step[6], "scale"], [f"{to}.scaled"]),
+        make_node("Add", [f"{to}.scaled", "bias"], [to]),
+    ]
+
+
+@pytest.mark.parametrize("width", [4, 8, 9])
+def test_equal_vectors_of_few_numbers_stay_apart(tmp_path: Path, width: int) -> None:
+    """The engine takes them for one before it writes gradients, and then writes several for it."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["h"]),
+        *normalized("h", "first"),
+        *normalized("first", "second"),
+        make_node("MatMul", ["second", "v"], ["y"]),
+    ]
+    random = np.random.default_rng(1)
+    stored = [
+        tensor(random.standard_normal((6, width)).astype(np.float32), "w", "t0"),
+        tensor(random.standard_normal((width, 3)).astype(np.float32), "v"),
+        tensor(np.ones(width, np.float32), "scale"),
+        tensor(np.zeros(width, np.float32), "bias"),
+        tensor(np.array(2, np.float32), "two"),
+        tensor(np.array(1e-3, np.float32), "small"),
+    ]
+    proto = model(nodes, [X], [info("y", ["N", 3])], stored)
+    assert built(tmp_path, FEED, proto)["still"] == []

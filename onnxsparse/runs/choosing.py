@@ -116,7 +116,8 @@ class Engines:
     def _ort(self, spec: Spec, room: str, check: bool) -> Engine:
         from onnxsparse.engines.ort.engine import OrtEngine
 
-        return OrtEngine(folder_of(spec, room), self.built(spec, room, check), self._training.optimizer)
+        training, made = self._training, self.built(spec, room, check)
+        return OrtEngine(folder_of(spec, room), made, training.optimizer, training.seed)
 
     def built(self, spec: Spec, room: str, check: bool) -> dict[str, Any]:
         """The training graph of onnxruntime-training, made and proven."""

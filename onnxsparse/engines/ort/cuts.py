@@ -20,6 +20,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 from onnx.helper import make_tensor_value_info
 
+from onnxsparse.engines.ort.chance import take_as_inputs
 from onnxsparse.engines.ort.draft import called, keep
 from onnxsparse.engines.ort.fold import RANDOM
 from onnxsparse.engines.ort.prepare import Prepared, inputs_of
@@ -47,12 +48,13 @@ def cut(prepared: Prepared, blocked: Sequence[str] = ()) -> Prepared:
 
 def teacher(before: Prepared, after: Prepared) -> ModelProto:
     """The dense model: gives all signals of `after`, then what is fed to it. `before` is the graph it was cut from;
-    values that were only written into the later graph are computed as they are there."""
+    values that were only written into the later graph are computed as they are there. It is fed with chance."""
     model = ModelProto()
     model.CopyFrom(before.model)
     _graft(model.graph, after)
     wanted = [*(signal.name for signal in after.signals), *after.fed]
     reduce_to(model, wanted)
+    take_as_inputs(model)
     missing = set(wanted) - {name for node in model.graph.node for name in node.output}
     if missing:
         raise ModelError(f"the dense model does not compute '{min(missing)}', which the graph to train is fed")

@@ -26,9 +26,9 @@ LABELS = "labels"
 class OrtEngine(Engine):
     """A built graph (see `building`), loaded."""
 
-    def __init__(self, folder: str, manifest: Mapping[str, Any], optimizer: str) -> None:
+    def __init__(self, folder: str, manifest: Mapping[str, Any], optimizer: str, seed: int = 0) -> None:
         self._made = manifest
-        self._session, self._teacher = Session(folder, manifest), Teacher(folder)
+        self._session, self._teacher = Session(folder, manifest), Teacher(folder, seed)
         self._stepping = stepping_of(optimizer, self._session, folder)
         self._pieces = 0
         self._other: OtherTeacher | None = None

@@ -19,8 +19,9 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from onnxsparse.data.field import IGNORED
+from onnxsparse.engines.ort import chance
 from onnxsparse.engines.ort.assemble import Assembled
-from onnxsparse.engines.ort.prepare import Prepared
+from onnxsparse.engines.ort.prepare import Prepared, inputs_of
 from onnxsparse.engines.ort.prove import shaken
 from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.signals import Signal
@@ -48,6 +49,7 @@ class Feeds:
 
     def __init__(self, prepared: Prepared, samples: Mapping[str, Array], dense: ModelProto) -> None:
         self._prepared, self._samples, self._runner = prepared, samples, Runner(dense)
+        self._chance = chance.wanted({name: shape for name, _, shape in inputs_of(dense)})
         self._count = max((len(samples[name]) for name, _, shape in self._own() if shape), default=1)
 
     def _own(self) -> list[Any]:
@@ -67,10 +69,13 @@ class Feeds:
             feed[name] = np.ascontiguousarray(taken.reshape(shape), np.dtype(kind))
         return feed
 
+    def _dense(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        return self._runner({**feed, **chance.drawn(self._chance, feed, 0)})
+
     def measure(self) -> Measured:
         """How much every signal varies, and which of them can be matched."""
         feeds = [self.at(start) for start in self._starts()]
-        answers = [self._runner(feed) for feed in feeds]
+        answers = [self._dense(feed) for feed in feeds]
         for feed, answer in zip(feeds, answers):
             feed.update({name: answer[name] for name in self._prepared.fed})
         made = Measured()
@@ -115,7 +120,7 @@ class Feeds:
 
     def _whole(self, made: Assembled, start: int) -> dict[str, Array]:
         feed = self.at(start)
-        dense = self._runner(feed)
+        dense = self._dense(feed)
         feed.update({name: dense[name] for name in self._prepared.fed})
         feed.update({name: dense[signal] for signal, name in made.teacher.items()})
         if made.labels:

@@ -20,6 +20,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from onnxsparse.engines.ort.batch import HALF_ROUNDING, ROUNDING, difference, widen
 from onnxsparse.engines.ort.branches import take_branches
+from onnxsparse.engines.ort.chance import settle_chance
 from onnxsparse.engines.ort.division import guard_divisions
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.endless import refuse_endless
@@ -87,6 +88,7 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
             lift(draft, tags)
         draft.note("onnxruntime does not run the file itself; the copy was compared with what it was converted to")
         truth = _outputs(draft.model, given, runs)
+    settle_chance(draft)
     problems: list[str] = []
     for size, way in _ways(runs):
         try:

@@ -34,7 +34,7 @@ class _Bounds(NamedTuple):
 
 def without_rounding(draft: Draft) -> None:
     """Clip in place of every pair that is understood."""
-    stored = dict(_stored(draft.graph))
+    stored = dict(stored_everywhere(draft.graph))
     count = sum(_clipped(graph, stored, draft.opset) for graph in scopes(draft.graph))
     if count:
         draft.note(
@@ -44,7 +44,8 @@ def without_rounding(draft: Draft) -> None:
         )
 
 
-def _stored(main: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+def stored_everywhere(main: GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    """What is stored in a graph and its bodies, by name."""
     for graph in scopes(main):
         yield from ((tensor.name, tensor) for tensor in graph.initializer)
         for node in graph.node:

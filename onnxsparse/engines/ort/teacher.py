@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort import chance, library
 from onnxsparse.engines.ort.refusals import LOAD, LOOK, batch_of, told
 from onnxsparse.values import Array
 
@@ -25,13 +25,15 @@ MOST_KEPT = 1 << 27
 class Teacher:
     """Runs `teacher.onnx` of a job's folder."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, seed: int = 0) -> None:
         runtime = importlib.import_module("onnxruntime")
         with told("load the dense model", LOAD), library.quiet():
             self._session = runtime.InferenceSession(
                 os.path.join(folder, "teacher.onnx"), library.options(), providers=["CPUExecutionProvider"]
             )
-        self.inputs = [value.name for value in self._session.get_inputs()]
+        inputs = {value.name: value.shape for value in self._session.get_inputs()}
+        self._chance, self._seed = chance.wanted(inputs), seed
+        self.inputs = [name for name in inputs if name not in self._chance]
         self._shapes = {value.name: tuple(value.shape) for value in self._session.get_outputs()}
         self._kept: dict[str, Array] = {}
 
@@ -42,13 +44,17 @@ class Teacher:
         if rows is not None and self._kept and all(name in self._kept for name in names):
             return {name: self._kept[name][rows] for name in names}
         with told(f"run the dense model on {batch_of(rows)}", LOOK):
-            found: list[Any] = self._session.run(list(names), {name: feed[name] for name in self.inputs})
+            own = {name: feed[name] for name in self.inputs}
+            found: list[Any] = self._session.run(list(names), {**own, **chance.drawn(self._chance, own, self._seed)})
         return dict(zip(names, found))
 
     def keep(
         self, count: int, batch: int, names: Sequence[str], feeds: Iterable[tuple[Array, Mapping[str, Array]]]
     ) -> None:
-        """Ask about every sample of `feeds`, unless the answers are too many or are not one for each sample."""
+        """Ask about every sample of `feeds`, unless the answers are too many, hang on chance, or are not one for each
+        sample."""
+        if self._chance:
+            return
         shapes = {name: self._shapes[name] for name in names}
         if not all(shape and shape[0] == batch for shape in shapes.values()):
             return

@@ -22,7 +22,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxsparse import sparsers
-from onnxsparse.engines.ort import culprit, gradients, rewrites, value_shapes
+from onnxsparse.engines.ort import chance, culprit, gradients, rewrites, value_shapes
 from onnxsparse.engines.ort.assemble import Assembled, assemble
 from onnxsparse.engines.ort.cuts import cut, teacher
 from onnxsparse.engines.ort.feeds import Feeds
@@ -253,7 +253,8 @@ def _leave_out(prepared: Prepared, made: Assembled, names: Sequence[str]) -> Non
 def _with_inputs(prepared: Prepared, dense: ModelProto) -> Prepared:
     """The same, fed also with what the dense model alone reads: an input behind a cut."""
     known = {name for name, _, _ in prepared.inputs}
-    return replace(prepared, inputs=[*prepared.inputs, *(one for one in inputs_of(dense) if one[0] not in known)])
+    others = [one for one in inputs_of(dense) if one[0] not in known and not chance.wanted({one[0]: one[2]})]
+    return replace(prepared, inputs=[*prepared.inputs, *others])
 
 
 def _plain(prepared: Prepared) -> Prepared:

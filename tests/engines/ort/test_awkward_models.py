@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,3 +140,76 @@ def test_what_is_clipped_is_what_is_rounded_but_for_half_a_step() -> None:
     clipped = Runner(prepare(proto, {"t0"}, {"x": x}, 8).model)({"x": x})["y"]
     assert np.abs(exact - clipped).max() <= 0.0501
     assert np.abs(clipped).max() == np.float32(12.8)
+
+
+NOISE = [
+    [make_node("RandomNormalLike", ["h"], ["noise"], scale=0.3), make_node("Add", ["h", "noise"], ["r"])],
+    [make_node("RandomUniform", [], ["noise"], shape=[32], high=0.5), make_node("Add", ["h", "noise"], ["r"])],
+    [
+        make_node("Sigmoid", ["h"], ["p"]),
+        make_node("Bernoulli", ["p"], ["noise"]),
+        make_node("Mul", ["h", "noise"], ["r"]),
+    ],
+    [make_node("Dropout", ["h", "ratio", "on"], ["r"])],
+]
+
+
+@pytest.mark.parametrize("middle", NOISE, ids=lambda nodes: nodes[-2 if len(nodes) > 1 else 0].op_type)
+def test_random_numbers_are_the_same_again(middle: list[Any]) -> None:
+    proto = net([*middle, LAST])
+    proto.graph.initializer.extend([tensor(np.array(0.3, np.float32), "ratio"), tensor(np.array(True), "on")])
+    first = tune(proto)
+    assert trained(first)
+    assert any("they follow from the seed and the samples" in note for note in first.report.notes)
+    assert tune(proto).model == first.model
+    assert tune(proto, seed=1).model != first.model
+
+
+def test_random_numbers_are_the_same_when_a_run_is_resumed(tmp_path: Path) -> None:
+    proto = net([*NOISE[0], LAST])
+    whole = tune(proto, steps=20)
+
+    def stop(told: dict[str, Any]) -> None:
+        if told["step"] == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(proto, steps=20, checkpoint=tmp_path / "run", watch=stop)
+    resumed = tune(proto, steps=20, checkpoint=tmp_path / "run", resume=True)
+    assert any("resumed at step" in note for note in resumed.report.notes)
+    assert resumed.model == whole.model
+
+
+def test_other_samples_have_other_random_numbers() -> None:
+    from onnxsparse.engines.ort.chance import NORMAL, UNIFORM, drawn
+
+    shapes = {NORMAL + "a": (64, 50), UNIFORM + "b": (64, 50)}
+    one, two = (drawn(shapes, {"x": numbers(4, seed=seed)}, 0) for seed in (1, 2))
+    for name in shapes:
+        assert not np.array_equal(one[name], two[name])
+        assert np.array_equal(one[name], drawn(shapes, {"x": numbers(4, seed=1)}, 0)[name])
+    assert abs(one[NORMAL + "a"].std() - 1) < 0.05
+    assert abs(one[UNIFORM + "b"].mean() - 0.5) < 0.02
+
+
+def test_what_is_drawn_is_what_the_file_would_draw() -> None:
+    from onnxsparse.engines.ort.chance import drawn, take_as_inputs, wanted
+    from onnxsparse.engines.ort.prepare import inputs_of
+    from onnxsparse.engines.ort.runner import Runner
+
+    nodes = [
+        make_node("RandomNormal", [], ["n"], shape=[300, 30], mean=2.0, scale=0.5),
+        make_node("RandomUniformLike", ["x"], ["u"], low=1.0, high=4.0),
+        make_node("Bernoulli", ["x"], ["b"]),
+    ]
+    ends = [info(name, [300, 30]) for name in ("n", "u", "b")]
+    proto = model(nodes, [info("x", [300, 30])], ends)
+    x = np.full((300, 30), 0.3, np.float32)
+    take_as_inputs(proto)
+    shapes = wanted({name: shape for name, _, shape in inputs_of(proto)})
+    found = Runner(proto)({"x": x, **drawn(shapes, {"x": x}, 5)})
+    assert found["n"].mean() == pytest.approx(2, abs=0.02)
+    assert found["n"].std() == pytest.approx(0.5, abs=0.02)
+    assert (found["u"].min(), found["u"].max()) == pytest.approx((1, 4), abs=0.02)
+    assert found["b"].mean() == pytest.approx(0.3, abs=0.02)
+    assert set(found["b"].reshape(-1)) == {0, 1}

@@ -12,6 +12,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 
 import onnxsparse as osp
 from onnxsparse.cli import main
+from onnxsparse.engines.ort import library
 
 
 def random(seed, *shape):
@@ -182,3 +183,15 @@ def test_on_the_command_line(tmp_path, capsys):
 def test_what_means_nothing(options, said):
     with pytest.raises(osp.OnnxSparseError, match=said):
         osp.prune(model(), **options)
+
+
+@pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
+def test_one_level_is_fine_tuned(tmp_path):
+    data = {"x": random(9, 64, 3, 16, 16)}
+    result = osp.finetune(
+        model(), data=data, output=tmp_path / "sparse.onnx", target="amba:cv22", sparsity=0.6, steps=8, batch_size=8
+    )
+    assert any("level 60 %" in note for note in result.report.notes)
+    found = osp.verify(tmp_path / "sparse.onnx", target="amba:cv22", level=60)
+    assert found.report.ok, found.report.notes
+    assert "allocation: energy" in (tmp_path / "sparse.recipe.yaml").read_text()

@@ -95,14 +95,16 @@ class OnnxNetwork(Network):
     def pace(self) -> Pace:
         """The rate of this step: of a scheduler of torch, or the options' own over the stage it is in."""
         options = self.options
+        # Thresholds decay as in a loop of torch, where they are parameters like any other: that is what raises them.
+        decays = {key: options.weight_decay for key in self._live_weights if "/" in key}
         if self.scheduled is not None:
             rate = float(self.scheduled.optimizer.param_groups[0]["lr"])
-            return Pace(rate, options.weight_decay, options.clip)
+            return Pace(rate, options.weight_decay, options.clip, decays=decays)
         rate, length = options.rate(self.pruned), max(self.length, 1)
         done = min(max(self.steps - self.begun, 0), length)
         schedule = rates.parse(options.lr_schedule)
         rate *= factor_at(schedule, done, length, self.per_epoch or length, options.warm_up)
-        return Pace(rate, options.weight_decay, options.clip)
+        return Pace(rate, options.weight_decay, options.clip, decays=decays)
 
     def restart(self, length: int) -> None:
         """The rate's schedule begins again, over so many steps."""

@@ -55,6 +55,8 @@ class BaseScheduler:
             self._reconfigure(read(sparsity_config))
         self._network, self._handle = _opened(model, options)
         self._dense = self._left_out(self._network.sites)
+        if self.config.fuse_bn:
+            self._note("fuse_bn is ignored: batch normalizations train as they are; fuse them in what is exported")
         self._begin()
         self.notes += [note for note in self._network.notes if note not in self.notes]
         return self._handle

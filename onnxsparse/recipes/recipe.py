@@ -229,7 +229,7 @@ def _represent(dumper: _Dumper, tagged: _Tagged) -> yaml.Node:
 
 def _written(dumper: _Dumper, text: str) -> yaml.Node:
     """In quotes where a reader would otherwise see something else."""
-    style = "'" if reads_as_other(text) else None
+    style = "'" if reads_as_other(text) or text == "None" else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnxsparse import optimizers, plugins, rates, schedules, sparsers
 from onnxsparse.errors import OnnxSparseError, OptionError, PlanError
 from onnxsparse.modifiers.keep_best import KeepBest
+from onnxsparse.modifiers.levels import Levels
 from onnxsparse.modifiers.objective import DISTILLATIONS, TASKS, Objective
 from onnxsparse.modifiers.pruning import REGROW, Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
@@ -81,7 +82,15 @@ def prunings(draw) -> Pruning:
     )
 
 
-MODIFIERS = st.one_of(trainings(), objectives(), prunings(), st.builds(KeepBest, st.integers(1, 9), st.integers(0, 20)))
+@st.composite
+def levels(draw) -> Levels:
+    found = draw(st.lists(st.integers(0, 99), min_size=1, max_size=5, unique=True))
+    return Levels(",".join(str(level) for level in sorted(found)))
+
+
+MODIFIERS = st.one_of(
+    trainings(), objectives(), prunings(), levels(), st.builds(KeepBest, st.integers(1, 9), st.integers(0, 20))
+)
 
 
 @settings(max_examples=100, deadline=None)
@@ -93,7 +102,7 @@ def test_what_is_written_comes_back(modifiers: list) -> None:
     assert Recipe.from_yaml(text).to_yaml() == text
 
 
-OWN = ("training", "objective", "pruning", "keep-best")
+OWN = ("training", "objective", "pruning", "keep-best", "levels")
 
 
 def test_every_modifier_is_tried_above() -> None:

@@ -88,7 +88,8 @@ def run(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     folder = os.path.join(given.folder, f"seed-{seed}")
     tool = [sys.executable, "-m", "onnxsparse", "levels", given.model, "--data", given.train, "--eval-data", given.test]
     options = ["--metric", "accuracy", "--loss", "cross-entropy", "--seed", str(seed), "-o", folder, "--quiet"]
-    subprocess.run([*tool, *options], check=True, cwd=ROOT, env={**os.environ, **dict.fromkeys(THREADS, "1")})
+    if not Path(folder, "levels.json").exists():
+        subprocess.run([*tool, *options], check=True, cwd=ROOT, env={**os.environ, **dict.fromkeys(THREADS, "1")})
     found: dict[str, Any] = json.loads(Path(folder, "levels.json").read_text(encoding="utf-8"))
     return found
 

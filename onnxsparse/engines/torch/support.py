@@ -16,6 +16,7 @@ from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import label
 
 FIRST_OPSET, LAST_OPSET = 6, 28
+_NCHWC = "com.microsoft.nchwc."
 QUANTIZED = (
     "ConvInteger",
     "ConvIntegerToFloat",
@@ -73,6 +74,11 @@ def demand_support(proto: ModelProto) -> None:
         raise ModelError(
             f"the model is quantized to integers ({_listed(quantized)}), which do not train; "
             "start from the float model it was made from"
+        )
+    if any(name.startswith(_NCHWC) for name in unknown):
+        raise ModelError(
+            f"onnxruntime saved the model in blocks of one kind of processor ({_listed(unknown)}); take the model from "
+            "before, or save it with ORT_ENABLE_EXTENDED"
         )
     if unknown:
         raise ModelError(

@@ -368,6 +368,12 @@ def test_a_quantized_model_is_refused_in_one_line() -> None:
         to_module(model(nodes, X, {"w": np.ones((4, 4), np.uint8)}))
 
 
+def test_what_onnxruntime_saved_for_one_processor_is_refused_in_one_line() -> None:
+    node = make_node("ReorderInput", ["x"], ["y"], domain="com.microsoft.nchwc", name="blocks")
+    with pytest.raises(ModelError, match=r"^onnxruntime saved the model in blocks .*'blocks'.*ORT_ENABLE_EXTENDED$"):
+        to_module(model([node], X))
+
+
 @pytest.mark.parametrize("opset", [5, 40])
 def test_an_opset_out_of_reach_is_refused(opset: int) -> None:
     with pytest.raises(ModelError, match=f"opset {opset}; torch takes 6 to"):

@@ -19,6 +19,7 @@ class Constant(Act):
     def __init__(self, where: str, span: Span, params: str | Sequence[str]) -> None:
         super().__init__(where, Span(span.start, span.end, NEVER))
         self._wanted = params
+        self._seen: dict[str, tuple[int, int]] = {}
 
     def bind(self, params: Sequence[Param]) -> None:
         self._params = find(params, self._wanted, f"{self.where}: params")
@@ -37,6 +38,12 @@ class Constant(Act):
 
     def update(self, host: Host, epoch: float) -> None:
         for param in self._params:
-            keep, mask = host.numbers(param) != 0, host.mask(param)
-            if mask is None or not np.array_equal(keep, mask):
-                host.put(param, keep)
+            if self._look(host, param) != self._seen.get(param.tag):
+                keep, mask = host.numbers(param) != 0, host.mask(param)
+                if mask is None or not np.array_equal(keep, mask):
+                    host.put(param, keep)
+                self._seen[param.tag] = self._look(host, param)
+
+    def _look(self, host: Host, param: Param) -> tuple[int, int]:
+        """As long as neither changes, zeros and mask are what they were."""
+        return host.count(param), host.renewals[param.tag]

@@ -6,8 +6,11 @@ A run on an engine is one, a torch module with its optimizer another: both do th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from typing import Optional
+
+import numpy as np
 
 from onnxsparse.epochs.params import Param
 from onnxsparse.values import Array
@@ -22,9 +25,17 @@ class Host(ABC):
     params: Sequence[Param]
     per_epoch: int
 
+    def __init__(self) -> None:
+        self.renewals: Counter[str] = Counter()
+        """By tag, how often its mask was put or let go."""
+
     @abstractmethod
     def numbers(self, param: Param) -> Array:
         """What a parameter is now: float32, flat in stored order, +0.0 where it is masked."""
+
+    def count(self, param: Param) -> int:
+        """How many numbers of a parameter are not zero; hidden ones may count."""
+        return int(np.count_nonzero(self.numbers(param)))
 
     @abstractmethod
     def mask(self, param: Param) -> Array | None:

@@ -29,6 +29,7 @@ class RunHost(Host):
     """The parameters of a run's engine, and its pace: what modifiers say of it holds until they say otherwise."""
 
     def __init__(self, run: Run, params: Sequence[Param]) -> None:
+        super().__init__()
         self._run, self.params, self.per_epoch = run, params, run.per_epoch
         self._rate: float | None = None
         self._decay: float | None = None
@@ -55,11 +56,15 @@ class RunHost(Host):
             hide(weight, mask)
         return weight.reshape(-1)
 
+    def count(self, param: Param) -> int:
+        return int(np.count_nonzero(self._weight(param)))
+
     def mask(self, param: Param) -> Array | None:
         mask = self._mask(param)
         return None if mask is None else mask.reshape(-1) != 0
 
     def put(self, param: Param, keep: Array) -> None:
+        self.renewals[param.tag] += 1
         mask = self._mask(param)
         if mask is None and param.matrix is None:  # a weight is pruned when the run is over
             self._run.note(f"'{param.name}' is not pruned: it does not train in this graph")
@@ -67,6 +72,7 @@ class RunHost(Host):
             self._run.engine.clear_moments(param.tag, mask == 0)
 
     def release(self, param: Param) -> None:
+        self.renewals[param.tag] += 1
         mask = self._mask(param)
         if mask is not None:
             hide(self._weight(param), mask)

@@ -27,6 +27,7 @@ def param(name: str, array: np.ndarray, tag: str = "") -> Param:
 
 class Arrays(Host):
     def __init__(self, arrays: dict[str, np.ndarray], per_epoch: int = 4, rate: float = 0.5) -> None:
+        super().__init__()
         self.arrays = {name: np.array(array, np.float32) for name, array in arrays.items()}
         self.params = [param(name, array.copy()) for name, array in self.arrays.items()]
         self.per_epoch = per_epoch
@@ -43,12 +44,14 @@ class Arrays(Host):
         return self.masks.get(param.tag)
 
     def put(self, param: Param, keep: np.ndarray) -> None:
+        self.renewals[param.tag] += 1
         assert keep.dtype == bool
         assert keep.shape == (param.size,)
         self.masks[param.tag] = keep.copy()
         self.arrays[param.tag].reshape(-1)[~keep] = 0
 
     def release(self, param: Param) -> None:
+        self.renewals[param.tag] += 1
         self.masks.pop(param.tag, None)
 
     def fill(self, param: Param, value: float | Sequence[float]) -> None:

@@ -211,6 +211,13 @@ def test_constant_holds_zeros_and_new_ones() -> None:
     assert host.sparsity("b.weight") == 0
 
 
+def test_constant_holds_what_another_lets_go() -> None:
+    host = Arrays(weights(a=(20, 20)))
+    acts = [gm(end_epoch=2, leave_enabled=False), made("ConstantPruningModifier", params="__ALL__", start_epoch=1)]
+    run(host, acts, 4)
+    assert host.sparsity("a.weight") == pytest.approx(0.8)
+
+
 def test_phases_alternate_and_end_pruned() -> None:
     host = Arrays(weights(a=(20, 10)))
     options = {

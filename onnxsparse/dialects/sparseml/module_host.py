@@ -31,6 +31,7 @@ class ModuleHost(Host):
     """The parameters of a module in a user's loop."""
 
     def __init__(self, module: Any, loggers: Any = None) -> None:
+        super().__init__()
         self.module = demand_free(module)
         found = params_of(self.module)
         self.params = [param for param, _, _ in found]
@@ -77,12 +78,16 @@ class ModuleHost(Host):
             zero(self._tensors[param.tag], self._keep(param.tag))
         return cast(Array, numbers_of(self._tensors[param.tag]))
 
+    def count(self, param: Param) -> int:
+        return int(torch().count_nonzero(self._tensors[param.tag]))
+
     def mask(self, param: Param) -> Array | None:
         if param.tag not in self._names:
             return None
         return cast(Array, self._keep(param.tag).cpu().numpy().reshape(-1))
 
     def put(self, param: Param, keep: Array) -> None:
+        self.renewals[param.tag] += 1
         self.attach([param])
         tensor = self._tensors[param.tag]
         made = torch().from_numpy(np.ascontiguousarray(keep.reshape(param.shape))).to(tensor.device)
@@ -96,6 +101,7 @@ class ModuleHost(Host):
             self._clear(tensor, made)
 
     def release(self, param: Param) -> None:
+        self.renewals[param.tag] += 1
         if param.tag in self._names:
             self.settle()
             open_ = torch().ones_like(self._keep(param.tag))

@@ -5,6 +5,8 @@
    outputs are nearly alike; a little rounding is allowed.
 3. Where a batch of 1 is stored in constants they are changed: shapes of Reshape, Expand and Resize, initial states,
    and constants that are joined with the data.
+4. Initial states of their own for all samples come with the samples first, and a recurrent operator takes them along
+   its second axis: they are turned.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from onnx import NodeProto, numpy_helper
+from onnx import NodeProto, ValueInfoProto, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.engines.ort.draft import Draft
@@ -98,9 +100,16 @@ def widen(draft: Draft, batch: int, sampled: set[str]) -> bool:
     return found
 
 
+def _is_state(value: ValueInfoProto) -> bool:
+    """Whether an input is declared as [1, samples, size]."""
+    dims = value.type.tensor_type.shape.dim
+    return len(dims) == 3 and dims[0].dim_value == 1
+
+
 class _Widening:
     def __init__(self, draft: Draft, batch: int, sampled: set[str]) -> None:
         self.draft, self.batch, self.moving = draft, batch, downstream(draft.graph, sampled)
+        self.sampled = {value.name for value in draft.graph.input if _is_state(value)} & sampled
         self.stored, self.names = draft.tensors(), Names(draft.graph)
         self.shapes = shapes_of(draft.model, [])
         self.axis = SampleAxis(sampled, self.shapes, self.stored)
@@ -112,7 +121,9 @@ class _Widening:
             return self._wider_sizes(node, slot) if node.input[0] in self.moving else None
         if node.op_type in _STATES:
             slots = [slot for slot in _STATES[node.op_type] if slot < len(node.input) and node.input[slot]]
-            return self._repeated(node, [slot for slot in slots if node.input[slot] not in self.moving], (1, 1, 1), 1)
+            stored = [slot for slot in slots if node.input[slot] not in self.moving]
+            turned = self._turned(node, [slot for slot in slots if node.input[slot] in self.sampled])
+            return [*turned, *(self._repeated(node, stored, (1, 1, 1), 1) or [])] or None
         if node.op_type == "Concat" and any(name in self.moving for name in node.input):
             return self._joined_with(node)
         return None
@@ -139,6 +150,15 @@ class _Widening:
             if sizes and axis < len(sizes) and sizes[axis] == 1 and along % len(sizes) != axis:
                 made += self._repeated(node, [slot], (1,) * len(sizes), axis) or []
         return made or None
+
+    def _turned(self, node: NodeProto, slots: Sequence[int]) -> list[NodeProto]:
+        """States [samples, 1, size] as [1, samples, size]."""
+        made = []
+        for slot in slots:
+            turned = self.names.fresh(f"{node.input[slot]}_turned")
+            made.append(make_node("Transpose", [node.input[slot]], [turned], perm=[1, 0, 2]))
+            node.input[slot] = turned
+        return made
 
     def _repeated(self, node: NodeProto, slots: Sequence[int], ones: Shape, axis: int) -> list[NodeProto] | None:
         """An Expand before each of the inputs."""

@@ -145,3 +145,29 @@ def test_equal_vectors_of_few_numbers_stay_apart(tmp_path: Path, width: int) -> 
     ]
     proto = model(nodes, [X], [info("y", ["N", 3])], stored)
     assert built(tmp_path, FEED, proto)["still"] == []
+
+
+@pytest.mark.parametrize("operator", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("samples", ["N", 1])
+def test_every_sample_has_a_state_of_its_own(operator: str, samples: object) -> None:
+    """Given with the samples first, though recurrent operators take them along the second axis."""
+    random, gates = np.random.default_rng(2), {"LSTM": 4, "GRU": 3, "RNN": 1}[operator]
+    states = ["h0", "c0"] if operator == "LSTM" else ["h0"]
+    nodes = [
+        make_node("Transpose", ["x"], ["turned"], perm=[1, 0, 2]),
+        make_node(operator, ["turned", "w", "r", "", "", *states], ["", "last"], hidden_size=5),
+        make_node("Squeeze", ["last", "first"], ["y"]),
+    ]
+    stored = [
+        tensor(random.standard_normal((1, 5 * gates, 6)).astype(np.float32), "w", "t0"),
+        tensor(random.standard_normal((1, 5 * gates, 5)).astype(np.float32), "r"),
+        tensor(np.array([0]), "first"),
+    ]
+    proto = model(
+        nodes, [info("x", ["N", 3, 6]), *(info(name, [1, samples, 5]) for name in states)], [info("y", None)], stored
+    )
+    feeds = {"x": random.standard_normal((8, 3, 6)).astype(np.float32)}
+    feeds.update({name: random.standard_normal((8, 1, 5)).astype(np.float32) for name in states})
+    made = ready(proto, feeds)
+    assert made.batch == 4
+    assert "trained one sample at a time" not in " ".join(made.notes)

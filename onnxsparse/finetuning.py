@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto
 from onnxsparse.api import Result, finish, target_of
 from onnxsparse.checkpoints import MARK, claim, note_delivery, was_delivered
 from onnxsparse.data import BOUNDLESS, LABELS, Data, Stream, check_block, check_labels, open_data
+from onnxsparse.data.imported import names_function
 from onnxsparse.engines.engine import Batch, Engine
 from onnxsparse.engines.rooms import claimed, temporary
 from onnxsparse.engines.spec import Objective as Goal
@@ -43,6 +44,7 @@ from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.patterns.nm import NM
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import FLAGS, recipe_of, takes_frame
+from onnxsparse.report.history import History
 from onnxsparse.runs.choosing import ALONE, Engines, Means, met
 from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
@@ -125,6 +127,9 @@ def finetune(
     processes, device = met(engine, device)
     if not processes.first:
         output = checkpoint = watch = None
+    if _calls(data) or _calls(eval_data) or any(map(_calls, metrics)):
+        source, output, checkpoint = _standing(source), _standing(output), _standing(checkpoint)
+        data, eval_data = (one if _calls(one) else _standing(one) for one in (data, eval_data))
     means = Means(engine, device, optimizer if callable(optimizer) else None, lr_scheduler, processes)
     may_replace = overwrite or (resume and _is_own(output, source, checkpoint))
     tuning = Tuning(source, made, plan, masks, output, may_replace, means)
@@ -137,10 +142,29 @@ def finetune(
         if folder is not None:
             claim(folder)
             stack.enter_context(claimed(folder, MARK))
-        outcome = Run(tuning.job(room, folder, resume, check, watch)).go()
+        outcome = Run(tuning.job(room, folder, resume, check, watch)).go() if tuning.has_work else _unchanged()
     result = tuning.deliver(outcome, folder)
     processes.meet()
     return result
+
+
+def _calls(value: Any) -> bool:
+    """Whether it is a function of the user's, or names one: that may change the current folder."""
+    named = isinstance(value, str) and names_function(value) and not os.path.exists(value)
+    return named or (callable(value) and not isinstance(value, Mapping)) or hasattr(value, "__next__")
+
+
+def _standing(value: Any) -> Any:
+    """A path that means the same wherever the current folder is."""
+    return (
+        os.path.abspath(value) if isinstance(value, (str, os.PathLike)) and os.fspath(value) not in ("", "-") else value
+    )
+
+
+def _unchanged() -> Outcome:
+    """Nothing was pruned, so there is nothing to make up for."""
+    notes = ["nothing was trained: there is nothing to prune"]
+    return Outcome({}, [], History(), math.nan, math.nan, False, 0, notes)
 
 
 def _own(optimizer: Any, lr_scheduler: Any, recipe: Recipe | None) -> dict[str, str | None]:
@@ -209,6 +233,7 @@ class Tuning:
                 self.model, plan, masks, _options(recipe.only(Pruning), plan, masks, self.training)
             )
             self.notes = [*recipe.notes, *notes]
+        self.notes = [*self.notes, *self.objective.idle]
         _demand_output(self.model, self.objective.output)
         self.tags = trainables(self.model, self.plan, self.training.train_bn)
         by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
@@ -225,6 +250,11 @@ class Tuning:
             demand_apart(self.target, name, value)
         if any(os.path.realpath(path) in map(os.path.realpath, self.model.inputs) for path in beside(self.target)):
             raise OutputError(f"a file beside {self.target} would replace one of the model; choose another name")
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is to be pruned; modifiers that act by epochs say that themselves."""
+        return bool(self.plan.planned) or self.by_epochs is not None
 
     # -- data
 
@@ -334,7 +364,7 @@ class Tuning:
         report = planned_report(
             "prune", _called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
         )
-        details = {"engine": self.engines.chosen, **_details(outcome, self.recipe)}
+        details = {"engine": self.engines.chosen if outcome.attempts else "none", **_details(outcome, self.recipe)}
         report = replace(report, command="finetune", details=details)
         record(self.model, self.plan)
         texts = (self._decided().to_yaml(), outcome.history.to_json(), outcome.history.to_csv())

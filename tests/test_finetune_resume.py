@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from onnxsparse.cli import main
@@ -59,3 +62,40 @@ def test_the_recipe_of_the_command_line_is_not_replaced(folder: Path, capsys: An
     assert main(["finetune", *words, "--recipe", str(recipe), "--overwrite"]) == 2
     assert "would replace what --recipe names" in capsys.readouterr().err
     assert "# mine" in recipe.read_text()
+
+
+LOADER = """
+import os
+import numpy as np
+
+def samples():
+    print("hello from data")
+    os.chdir("elsewhere")
+    try:
+        yield {"x": np.ones((64, 1, 8, 8), np.float32)}
+    finally:
+        pass
+"""
+
+
+def test_a_function_may_change_the_folder_and_print(folder: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    (folder / "roaming.py").write_text(LOADER.replace('"elsewhere"', repr(str(folder / "elsewhere"))))
+    (folder / "elsewhere").mkdir()
+    words = ["model.onnx", "-o", "out.onnx", "--checkpoint", "run", "--pattern", "2:4", "--steps", "2", "--json", "-"]
+    assert main(["finetune", *words, "--data", "roaming:samples"]) == 0
+    assert not list((folder / "elsewhere").iterdir())
+    assert (folder / "out.onnx").exists()
+    assert (folder / "run").exists()
+    told = capfd.readouterr()
+    assert json.loads(told.out)["command"] == "finetune"
+    assert "hello from data" in told.err
+
+
+def test_nothing_is_trained_where_nothing_is_pruned(folder: Path, capsys: Any) -> None:
+    words = ["--data", str(folder / "data.npz"), "-o", str(folder / "out.onnx"), "--pattern", "2:4", "--exclude", "*"]
+    assert main(["finetune", str(folder / "model.onnx"), *words]) == 0
+    assert "nothing was trained: there is nothing to prune" in capsys.readouterr().out
+    dense, same = (onnx.load(folder / name).graph for name in ("model.onnx", "out.onnx"))
+    assert dense == same

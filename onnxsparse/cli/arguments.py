@@ -104,6 +104,8 @@ def check_report_target(arguments: Namespace) -> None:
             f"--json {target}: "
             + ("is a folder; name a file" if os.path.isdir(target) else "its folder does not exist")
         )
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"--json {target}: its folder cannot be written to; choose another one")
     taken = [getattr(arguments, name, None) for name in TAKEN]
     if os.path.realpath(target) in {os.path.realpath(path) for path in taken if path}:
         raise OutputError(f"--json {target} is another file of this command; choose another name")

@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.cli import arguments as shared
@@ -131,7 +131,7 @@ def run(arguments: Namespace) -> int:
     from onnxsparse.cli.finish import finish
     from onnxsparse.cli.training_progress import training_progress
 
-    with training_progress(arguments if is_first() else _QUIET) as watch, _interruptible(arguments):
+    with _quiet_functions(), training_progress(arguments if is_first() else _QUIET) as watch, _interruptible(arguments):
         result = finetune(
             arguments.model,
             data=arguments.data,
@@ -179,6 +179,11 @@ def _demand_paths(arguments: Namespace) -> None:
             raise OptionError(f"--json {arguments.json} is what finetune itself writes beside OUT; choose another name")
 
 
+def _quiet_functions() -> AbstractContextManager[Any]:
+    """What functions of the user's print goes to the errors: the output is the report."""
+    return redirect_stdout(sys.stderr)
+
+
 @contextmanager
 def _interruptible(arguments: Namespace) -> Iterator[None]:
     """What an interrupted run leaves, in words."""
@@ -196,14 +201,15 @@ def _check(arguments: Namespace, recipe: Recipe) -> int:
     """Say what the proof of the training graph found: 0 when every gradient is right, else 1."""
     from onnxsparse.finetuning import check_graph
 
-    made = check_graph(
-        arguments.model,
-        data=arguments.data,
-        recipe=recipe,
-        plan=arguments.plan,
-        masks=arguments.masks,
-        labels=arguments.labels,
-    )
+    with _quiet_functions():
+        made = check_graph(
+            arguments.model,
+            data=arguments.data,
+            recipe=recipe,
+            plan=arguments.plan,
+            masks=arguments.masks,
+            labels=arguments.labels,
+        )
     proof = made["proof"]
     lines = [
         f"training graph of batch {made['batch']}: {proof['checked']} tensors train, {len(made['unreached'])} cannot",

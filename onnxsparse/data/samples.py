@@ -25,7 +25,7 @@ from onnxsparse.values import Array
 USUAL = (LABELS, "label", "targets", "target", "y")
 """Names under which labels are looked for when the user names none."""
 
-LOOKED_AT = 32
+LOOKED_AT, LARGEST = 32, 2**63 - 1
 CHEAP, BLOCK = 1 << 26, 1 << 17
 """Bytes of data that are looked through at once, and of what is taken at a time for that."""
 
@@ -95,8 +95,11 @@ class Samples:
         """The labels alone: classes as int64, numbers as float32."""
         assert self._labels is not None
         kind = np.float32 if self._numbers else np.int64
+        found = np.asarray(self._labels[np.asarray(rows, dtype=np.int64)])
+        if kind is np.int64 and found.dtype == np.uint64 and (found > LARGEST).any():
+            raise OptionError(f"label {found.max()} of {self.called} is the number of no class")
         with np.errstate(over="ignore"):  # what becomes infinite by it is found by `demand_finite`
-            return np.asarray(self._labels[np.asarray(rows, dtype=np.int64)], kind, order="C")
+            return np.asarray(found, kind, order="C")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -172,7 +175,7 @@ class Samples:
         if problem and demanded:
             raise OptionError(f"labels '{name}' of {self.called} {problem}")
         if problem:
-            self.notes.append(f"'{name}' of {self.called} is not used as labels: it {problem}")
+            self.notes.append(f"'{name}' of {self.called} is not used as labels: they {problem}")
             return
         self._labels = column
 

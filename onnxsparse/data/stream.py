@@ -49,7 +49,7 @@ class Stream:
     ) -> None:
         self._numbers = numbers
         self.fields, self.called = tuple(fields), called
-        self.passes = 0
+        self.passes, self._called_again = 0, False
         self._make, self._labels, self._want = make, labels, want
         self._check: LabelCheck | None = None
         self._used = 0
@@ -140,13 +140,14 @@ class Stream:
                 raise self._empty()
 
     def _empty(self) -> OptionError:
-        again = " when it is called again; every call has to begin anew" if self.passes > 1 else ""
+        again = " when it is called again; every call has to begin anew" if self._called_again else ""
         return OptionError(f"{self.called} yields no samples{again}")
 
     def _pass(self) -> Iterator[Piece]:
         """What one call of the function yields."""
         opened, self._opened = self._opened, None
         if opened is None:
+            self._called_again = True
             with running(self.called):
                 made = self._make()
             opened = self._over(made)

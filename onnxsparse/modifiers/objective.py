@@ -76,6 +76,14 @@ class Objective(Modifier):
         return _word(self._distils)
 
     @property
+    def idle(self) -> list[str]:
+        """What was said and changes nothing."""
+        if self.temperature == TEMPERATURE or self.kind_of_distillation == KL.name:
+            return []
+        other = "--distillation kl" if self.task else "--loss kl"
+        return [f"the temperature {self.temperature:g} changes nothing: it softens kl, which {other} asks for"]
+
+    @property
     def softness(self) -> float:
         """The temperature, wherever it was said."""
         kl = self._kl

@@ -71,7 +71,7 @@ class Pruning(Modifier):
         if not 0 <= self.start_sparsity < 1:
             raise OptionError(f"start-sparsity lies from 0 to below 1, not at {self.start_sparsity}")
         if not 1 <= self.updates <= 10**9:
-            raise OptionError(f"updates is a whole number from 1, not {self.updates}")
+            raise OptionError(f"updates is a whole number from 1 to {10**9}, not {self.updates}")
         if self.regrow not in REGROW:
             raise OptionError(f"regrow is one of {', '.join(REGROW)}, not {self.regrow!r:.40}")
         if not 0 <= self.regrow_share <= 1:

@@ -62,13 +62,13 @@ class Training(Modifier):
         for name in ("epochs", "steps", "steps_per_epoch", "rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= LONGEST:
-                raise OptionError(f"{name.replace('_', '-')} is a number above 0, not {value}")
+                raise OptionError(f"{name.replace('_', '-')} is a number above 0, up to {LONGEST:g}, not {value}")
         for name in ("steps", "steps_per_epoch", "batch", "seed", "accumulate"):
             if not isinstance(getattr(self, name), (int, type(None))):
                 raise OptionError(f"{name.replace('_', '-')} is a whole number, not {getattr(self, name)!r:.40}")
         for name in ("batch", "accumulate"):
             if not 1 <= getattr(self, name) <= LONGEST:
-                raise OptionError(f"{name} is a whole number from 1, not {getattr(self, name)}")
+                raise OptionError(f"{name} is a whole number from 1 to {LONGEST}, not {getattr(self, name)}")
         for name in ("weight_decay", "clip", "warm_up"):
             if not 0 <= (getattr(self, name) or 0.0) < float("inf"):
                 raise OptionError(f"{name.replace('_', '-')} is a number from 0, not {getattr(self, name)}")

@@ -214,6 +214,8 @@ def _training(report: Report) -> list[str]:
     if report.command != "finetune":
         return []
     found: Any = report.details
+    if not found["attempts"]:
+        return []
     before, after = found["loss_without_training"], found["loss"]
     came_to = f"{after:.4g} trained ({found['steps']} steps)" if found["helped"] else "training did not help"
     lines = [f"loss on samples held out: {before:.4g} pruned, {came_to}"]

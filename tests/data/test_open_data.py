@@ -514,3 +514,17 @@ def test_a_stored_array_that_is_not_what_was_saved(folder: bool, rows: int, tmp_
     (tmp_path / "a.npz").write_bytes(data)
     with pytest.raises(OptionError, match="is damaged: array 'x' is not what was saved"):
         open_data(path, (Field("x", "float32", (None, 10)),))
+
+
+def test_labels_beyond_all_whole_numbers() -> None:
+    x, labels = np.zeros((3, 2), np.float32), np.array([0, 2**64 - 1, 1], np.uint64)
+    with pytest.raises(OptionError, match="label 18446744073709551615 of the data is the number of no class"):
+        open_data({"x": x, "labels": labels}, (Field("x", "float32", (None, 2)),), want_labels=True)
+
+
+def test_labels_that_are_of_no_use_are_told_of_in_good_order() -> None:
+    arrays = {"x": np.zeros((3, 2), np.float32), "labels": np.zeros(3, np.float32)}
+    notes = open_data(arrays, (Field("x", "float32", (None, 2)),)).notes
+    assert notes == [
+        "'labels' of the data is not used as labels: they are float32, not the numbers of classes; save them as int64"
+    ]

@@ -307,3 +307,16 @@ def test_a_signal_ends_a_function_but_its_own_exit_is_an_error(tmp_path: Path, m
     (tmp_path / "stopped_on_import.py").write_text("from onnxsparse.errors import Stopped\nraise Stopped(143)\n")
     with pytest.raises(Stopped):
         open_data("stopped_on_import:loader", (X,))
+
+
+def test_a_function_that_yields_only_once() -> None:
+    calls = []
+
+    def once():
+        calls.append(1)
+        return iter([{"x": np.zeros((300, 1), np.float32)}] if len(calls) == 1 else [])
+
+    stream = open_data(once, (Field("x", "float32", (None, 1)),))
+    stream.probe(256)
+    with pytest.raises(OptionError, match="once yields no samples when it is called again"):
+        stream.probe(256)

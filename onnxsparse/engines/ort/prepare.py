@@ -42,6 +42,7 @@ from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.values import Array
 
 CHECKED, MEASURED = 6, 3
+ALONE = "trained one sample at a time"
 
 Input = tuple[str, np.dtype[Any], tuple[int, ...]]
 
@@ -267,9 +268,9 @@ def _made(model: ModelProto, name: str) -> bool:
 def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems: Sequence[str]) -> Prepared:
     """Only the signals are outputs; every tag is a weight or has a reason."""
     if made.batch != batch:
-        size = "one sample" if made.batch == 1 else f"{made.batch} samples"
+        size = ALONE if made.batch == 1 else f"trained {made.batch} samples at a time"
         reason = f", because {problems[0]:.160}" if problems else ": so the file takes them"
-        made.notes.append(f"trained {size} at a time{reason}")
+        made.notes.append(size + reason)
     reduce_to(made.model, [signal.name for signal in made.signals])
     made.inputs = inputs_of(made.model)
     trained = set(made.weights.values())

@@ -27,7 +27,7 @@ from onnxsparse.engines.ort.assemble import Assembled, assemble
 from onnxsparse.engines.ort.cuts import cut, teacher
 from onnxsparse.engines.ort.feeds import Feeds
 from onnxsparse.engines.ort.generate import generate
-from onnxsparse.engines.ort.prepare import Prepared, inputs_of, prepare
+from onnxsparse.engines.ort.prepare import ALONE, Prepared, inputs_of, prepare
 from onnxsparse.engines.ort.prove import GROUPS, Proof, prove
 from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.rewrites.rewrite import View
@@ -185,10 +185,15 @@ class Trial:
             )
         made.still = proof.still
         if len(proof.still) == len(made.trained):
-            raise ModelError(WRONG if proof.wrong else SILENT)
+            raise ModelError(WRONG if proof.wrong else SILENT + self._alone(prepared))
         for keys, why in ((proof.wrong, "the engine's gradient of it is wrong"), (proof.silent, "it gets no gradient")):
             if keys:
                 prepared.notes.append(f"not trained, only pruned where that was planned: {self._listed(keys)} ({why})")
+
+    def _alone(self, prepared: Prepared) -> str:
+        """Where samples are trained one at a time, why: a model may need others beside them."""
+        note = next((one for one in prepared.notes if one.startswith(ALONE)), "")
+        return f" Or do its samples depend on each other? They were {note}" if note else ""
 
     def _listed(self, keys: Sequence[str]) -> str:
         pairs = (key.partition("/") for key in keys)

@@ -17,7 +17,7 @@ from onnxsparse.api import Result, finish, target_of
 from onnxsparse.checkpoints import MARK, claim, note_delivery, was_delivered
 from onnxsparse.data import BOUNDLESS, LABELS, Data, Stream, check_block, check_labels, open_data
 from onnxsparse.data.imported import names_function
-from onnxsparse.engines.engine import Batch, Engine
+from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.rooms import claimed, temporary
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.engines.spec import Spec
@@ -27,9 +27,6 @@ from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target
 from onnxsparse.losses.cross_entropy import class_axes, class_axis
-from onnxsparse.metrics import Meter, Metric, available, function_metric
-from onnxsparse.metrics import parse as parse_metric
-from onnxsparse.metrics.classes import scores_of
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
@@ -48,13 +45,10 @@ from onnxsparse.report.history import History
 from onnxsparse.runs.choosing import ALONE, Engines, Means, met
 from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
+from onnxsparse.runs.measuring import Measure
 from onnxsparse.runs.run import Job, Outcome, Run, Watcher
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-LOSS = "loss"
-"""The metric that is what training makes small."""
-TOP, FEW = "top-5", 5
-"""A metric for classes, and how many of them it says nothing of."""
 
 
 def finetune(
@@ -260,7 +254,8 @@ class Tuning:
 
     def open(self, data: Any, labels: str | None, eval_data: Any, metrics: Sequence[Any]) -> None:
         fields, task = fields_of(self.model), self.objective.task
-        self.data = open_data(data, fields, labels, bool(task), task not in ("", "cross-entropy"))
+        numbers = task != "cross-entropy" if task else None if labels is not None else False
+        self.data = open_data(data, fields, labels, bool(task), numbers)
         self.goal = _goal(self.objective, self.data)
         if task == "cross-entropy":
             check_labels(self.data, _classes(self.model, self.goal))
@@ -272,16 +267,15 @@ class Tuning:
         size, per_epoch = training.batch * training.accumulate, training.steps_per_epoch
         self.feeding = Feeding(self.data, size, training.seed, per_epoch, together.rank, together.count)
         self.engines = Engines(self.model, self.tags, self.feeding, training, self.means)
-        self.measure: _Measure | None = None
+        self.measure: Measure | None = None
         self._classes = 0
         if eval_data is not None:
-            numbers = task not in ("", "cross-entropy")
-            found = open_data(eval_data, fields, labels, bool(task), numbers)
+            found = open_data(eval_data, fields, labels, bool(task), task != "cross-entropy" if task else None)
             if not isinstance(found, Stream):
                 found.look_through(math.inf)  # all of it is measured at the end, when the work is done
             if task == "cross-entropy":
                 check_labels(found, _classes(self.model, self.goal))
-            self.measure = _Measure(found, metrics, training.batch, numbers, _axes(self.model))
+            self.measure = Measure(found, metrics, training.batch, _axes(self.model), task)
         elif metrics:
             raise OptionError("--metric measures on --eval-data; pass that too")
 
@@ -411,84 +405,6 @@ def _by_epochs(model: Model, recipe: Recipe, plan: Path | None, masks: Masks | N
         if value is not None:
             raise OptionError(f"the recipe says what is pruned; leave {name} out")
     return by_epochs(model, timed)
-
-
-class _Measure:
-    """Metrics of an engine on data of their own."""
-
-    def __init__(self, data: Data, metrics: Sequence[Any], batch: int, numbers: bool, axes: Mapping[str, int]) -> None:
-        if isinstance(data, Stream):
-            raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
-        self.data, self._batch = data, batch
-        classes = data.has_labels and not numbers
-        self._asked = bool(metrics) or not classes
-        chosen = list(metrics) or ["loss", *(["accuracy", TOP] if classes else []), "distance"]
-        self._loss, chosen = LOSS in chosen, [one for one in chosen if one != LOSS]
-        self._metrics = [_metric(one).on(axes) for one in chosen]
-        for metric in self._metrics:
-            if "labels" in metric.needs and not data.has_labels:
-                raise OptionError(f"--metric {metric.text} needs labels, and {data.called} has none")
-
-    def __call__(self, engine: Engine) -> dict[str, float]:
-        """Figures of the model in training."""
-        losses: list[tuple[int, float]] = []
-
-        def run(batch: Batch) -> dict[str, Any]:
-            loss, outputs = engine.evaluate(batch)
-            losses.append((max(len(array) for array in batch.arrays.values() if array.ndim), loss))
-            return outputs
-
-        found = self._measured(engine, run)
-        mean = sum(count * loss for count, loss in losses) / max(1, sum(count for count, _ in losses))
-        return {LOSS: mean, **found} if self._loss else found
-
-    def dense(self, engine: Engine) -> dict[str, float]:
-        """Figures of the dense model."""
-        return self._measured(engine, engine.dense)
-
-    def begin(self, engine: Engine) -> None:
-        """Measure one batch, so that what is wrong with a metric is said before training starts."""
-        seen: dict[str, Any] = {}
-
-        def run(batch: Batch) -> dict[str, Any]:
-            seen.update(engine.dense(batch))
-            return seen
-
-        self._measured(engine, run, self._batch)
-        if not self._asked and self._classes(seen) <= FEW:
-            self._metrics = [metric for metric in self._metrics if metric.text != TOP]
-
-    def _classes(self, outputs: Mapping[str, Any]) -> int:
-        """How many classes the outputs of a first batch tell apart."""
-        rows = np.resize(np.arange(min(self._batch, self.data.count)), self._batch)
-        return int(scores_of(outputs, "", self.data.labels(rows))[0].shape[-1])
-
-    def _measured(
-        self, engine: Engine, run: Callable[[Batch], dict[str, Any]], limit: int | None = None
-    ) -> dict[str, float]:
-        meters: list[Meter] = [metric.meter() for metric in self._metrics]
-        count = min(self.data.count, limit or self.data.count)
-        for start in range(0, count, self._batch):
-            rows = np.arange(start, min(start + self._batch, count))
-            arrays = self.data.take(np.resize(rows, self._batch) if len(rows) < self._batch else rows)
-            outputs = run(Batch(arrays))
-            dense = engine.dense(Batch(arrays))
-            for meter in meters:
-                meter.add(_first(outputs, len(rows)), _first(dense, len(rows)), _first(arrays, len(rows)))
-        return {name: value for meter in meters for name, value in meter.result().items()}
-
-
-def _metric(wanted: Any) -> Metric:
-    """A plug-in's text, or a function of the user's."""
-    if callable(wanted):
-        return function_metric(wanted)
-    known = {entry.syntax.partition(":")[0] for entry in available()} | {"top-5"}
-    word = str(wanted).partition(":")[0]
-    return parse_metric(wanted) if word in known or ":" not in wanted else function_metric(wanted)
-
-
-def _first(arrays: Mapping[str, Any], count: int) -> dict[str, Any]:
-    return {name: array[:count] if array.ndim and len(array) > count else array for name, array in arrays.items()}
 
 
 def _options(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> Options:

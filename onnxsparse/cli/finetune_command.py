@@ -100,8 +100,8 @@ DATA = (
     "module:function that yields dictionaries of arrays"
 )
 METRIC = (
-    "loss, accuracy, top-5, agreement, distance, or module:function, called as f(outputs, batch) for each batch "
-    "(default: by the data)"
+    "loss, accuracy, top-5, r2, mae, mse, agreement, distance, or module:function, called as f(outputs, batch) for "
+    "each batch (default: by the data)"
 )
 
 

@@ -21,7 +21,11 @@ Data = Union[Samples, Stream]
 
 
 def open_data(
-    source: Any, fields: Sequence[Field], labels: str | None = None, want_labels: bool = False, numbers: bool = False
+    source: Any,
+    fields: Sequence[Field],
+    labels: str | None = None,
+    want_labels: bool = False,
+    numbers: bool | None = False,
 ) -> Data:
     """Open training data for the inputs of a model, and look at its first samples.
 
@@ -49,7 +53,9 @@ def _is_loader(source: Any) -> bool:
     return hasattr(source, "__iter__") and not isinstance(source, (Mapping, tuple)) and not hasattr(source, "shape")
 
 
-def _called(function: Any, name: str, fields: Sequence[Field], labels: str | None, want: bool, numbers: bool) -> Data:
+def _called(
+    function: Any, name: str, fields: Sequence[Field], labels: str | None, want: bool, numbers: bool | None
+) -> Data:
     """What a function returns whole are samples; what it yields, and what any loader of batches does, is a stream."""
     with running(name):
         made = function()
@@ -59,7 +65,7 @@ def _called(function: Any, name: str, fields: Sequence[Field], labels: str | Non
 
 
 def _in_memory(
-    arrays: Any, called: str, fields: Sequence[Field], labels: str | None, want: bool, numbers: bool
+    arrays: Any, called: str, fields: Sequence[Field], labels: str | None, want: bool, numbers: bool | None
 ) -> Samples:
     return _looked_at(
         Samples(InMemory(by_name(arrays, fields, labels, called), called), fields, labels, want, numbers=numbers)

@@ -22,6 +22,7 @@ from onnxsparse.data.sources import Source
 from onnxsparse.errors import OptionError
 from onnxsparse.values import Array
 
+NUMBERS = "numbers are learned with --loss mse or l1"
 USUAL = (LABELS, "label", "targets", "target", "y")
 """Names under which labels are looked for when the user names none."""
 
@@ -36,7 +37,10 @@ Batch = dict[str, Array]
 
 
 class Samples:
-    """Samples by number. `take` gives arrays as the model takes them; `shared` names what is the same for all."""
+    """Samples by number. `take` gives arrays as the model takes them; `shared` names what is the same for all.
+
+    `numbers` says whether labels are numbers or classes; with None they may be either, by their type.
+    """
 
     def __init__(
         self,
@@ -45,11 +49,12 @@ class Samples:
         labels: str | None = None,
         want: bool = False,
         shared: Sequence[str] = (),
-        numbers: bool = False,
+        numbers: bool | None = False,
     ) -> None:
-        self._numbers = numbers
+        self.numbers = bool(numbers)
+        self._any_kind = numbers is None
         self.fields, self._known_shared = tuple(fields), shared
-        self.called = source.called
+        self.called, self.names = source.called, [str(name) for name in source.names]
         self.notes: list[str] = source.notes
         self._columns = {field.name: self._checked(source, field) for field in self.fields}
         self._whole: dict[str, Array] = {}
@@ -94,7 +99,7 @@ class Samples:
     def labels(self, rows: Array) -> Array:
         """The labels alone: classes as int64, numbers as float32."""
         assert self._labels is not None
-        kind = np.float32 if self._numbers else np.int64
+        kind = np.float32 if self.numbers else np.int64
         found = np.asarray(self._labels[np.asarray(rows, dtype=np.int64)])
         if kind is np.int64 and found.dtype == np.uint64 and (found > LARGEST).any():
             raise OptionError(f"label {found.max()} of {self.called} is the number of no class")
@@ -171,7 +176,9 @@ class Samples:
 
     def _accept(self, column: Column, name: str, demanded: bool) -> None:
         """Take the labels; those that nobody asked for may also be of no use."""
-        problem = _problem(column, self.count, self._numbers)
+        if self._any_kind:
+            self.numbers = column.dtype.kind == "f"
+        problem = _problem(column, self.count, self.numbers)
         if problem and demanded:
             raise OptionError(f"labels '{name}' of {self.called} {problem}")
         if problem:
@@ -198,10 +205,21 @@ def _problem(column: Column, count: int, numbers: bool) -> str:
     if numbers and column.dtype.kind not in "buif":
         return f"are {column.dtype}, not numbers; save them as float32"
     if not numbers and column.dtype.kind not in "bui":
-        return f"are {column.dtype}, not the numbers of classes; save them as int64"
+        return f"are {column.dtype}, not the numbers of classes; {_advice(column, count)}"
     if not column.shape or column.shape[0] != count:
         return f"have shape {list(column.shape)}, but there are {count} samples"
     return ""
+
+
+def _advice(column: Column, count: int) -> str:
+    """What labels that are no classes look like, and what to do with them."""
+    rows = np.asarray(column[: min(count, LOOKED_AT)]) if column.dtype.kind == "f" and column.shape else None
+    if rows is None or not rows.size or not np.isin(rows, (0, 1)).all():
+        whole = rows is not None and rows.size and np.array_equal(rows, np.round(rows))
+        return "save them as int64 if they are, or learn numbers with --loss mse or l1" if whole else NUMBERS
+    if rows.ndim > 1 and rows.shape[-1] > 1 and (rows.sum(axis=-1) == 1).all():
+        return "these are one-hot rows: save their .argmax(-1) as int64 (or learn yes and no with --loss bce)"
+    return "yes and no are learned with --loss bce; if they are classes, save them as int64"
 
 
 def _shared_note(name: str, source: str, column: Column) -> str:

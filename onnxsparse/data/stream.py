@@ -45,7 +45,7 @@ class Stream:
         fields: Sequence[Field],
         labels: str | None = None,
         want: bool = False,
-        numbers: bool = False,
+        numbers: bool | None = False,
     ) -> None:
         self._numbers = numbers
         self.fields, self.called = tuple(fields), called

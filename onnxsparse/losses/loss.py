@@ -58,6 +58,18 @@ class Loss(Plugin, ABC):
     def _gradient(self, student: Array, target: Array, place: int) -> Array: ...
 
 
+def labels_unlike(task: str, output: str, given: Sequence[int], wanted: Sequence[Sequence[int]], more: str = "") -> str:
+    """What is said of labels whose shape, that of a sample, is none of the wanted ones."""
+    taken = " or ".join(
+        dict.fromkeys(str(list(shape)) if len(shape) else "one number for each sample" for shape in wanted)
+    )
+    had = f"have shape {list(given)}" if len(given) else "are one number"
+    return (
+        f"a sample's labels {had}, but --loss {task} on '{output}' takes {taken}; "
+        f"{more or 'reshape them'}, or name another output with --loss-output"
+    )
+
+
 def log_softmax(logits: Array, axis: int) -> Array:
     """The logarithm of the softmax; the largest logit is taken off first, so that nothing overflows."""
     rest = logits - logits.max(axis=axis, keepdims=True)

@@ -16,6 +16,7 @@ class Accuracy(Metric):
 
     name: ClassVar[str] = "accuracy"
     needs: ClassVar[tuple[str, ...]] = (LABELS,)
+    of_classes: ClassVar[bool] = True
     output: str = ""
 
     @property

@@ -1,7 +1,8 @@
 """A metric that is a function of the user's: `f(outputs, batch)` gives a number, or several by name.
 
-It is called for each batch; the results are averaged, each weighted by the samples of its batch. Only a name that the
-user typed is imported, never one from a file.
+Both are dictionaries of arrays: the model's float outputs, and its inputs with the labels under `labels`, whatever they
+are called in the data. The function is called for each batch; the results are averaged, each weighted by the samples of
+its batch. Only a name that the user typed is imported, never one from a file.
 """
 
 from __future__ import annotations
@@ -42,6 +43,17 @@ def function_metric(source: str | Callable[..., Any]) -> Function:
     return Function(import_function(source), source)
 
 
+class _Named(dict[str, Any]):
+    """A dictionary that says what there is when something else is asked for."""
+
+    def __init__(self, arrays: Arrays, what: str) -> None:
+        super().__init__(arrays)
+        self._what = what
+
+    def __missing__(self, name: object) -> Any:
+        raise KeyError(f"no {name!r}; {self._what} {', '.join(map(repr, self)) or 'empty'}")
+
+
 class _Average(Meter):
     def __init__(self, metric: Function) -> None:
         self._metric, self._sums, self._weights = metric, dict[str, float](), dict[str, int]()
@@ -49,7 +61,7 @@ class _Average(Meter):
     def add(self, outputs: Arrays, dense: Arrays, batch: Arrays) -> None:
         called = self._metric.called
         with running(called):
-            found = self._metric.function(dict(outputs), dict(batch))
+            found = self._metric.function(_Named(outputs, "the outputs are"), _Named(batch, "the batch has"))
         named = found if isinstance(found, Mapping) else {called.rpartition(":")[2]: found}
         samples = _samples(outputs)
         for name, value in named.items():

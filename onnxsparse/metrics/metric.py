@@ -32,6 +32,8 @@ class Metric(Plugin, ABC):
 
     kind: ClassVar[str] = "metrics"
     needs: ClassVar[tuple[str, ...]] = ()
+    of_classes: ClassVar[bool] = False
+    """Whether the labels have to be numbers of classes."""
     higher_is_better: ClassVar[bool] = True
 
     @property

@@ -19,6 +19,7 @@ class TopK(Metric):
     name: ClassVar[str] = "top-k"
     syntax: ClassVar[str] = "top-K"
     needs: ClassVar[tuple[str, ...]] = (LABELS,)
+    of_classes: ClassVar[bool] = True
     k: int = 5
     output: str = ""
 

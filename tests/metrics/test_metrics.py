@@ -128,7 +128,8 @@ def test_distance_to_nothing() -> None:
 
 
 def test_words() -> None:
-    assert {entry.syntax for entry in metrics.available()} == {"accuracy", "agreement", "distance", "top-K"}
+    known = {"accuracy", "agreement", "distance", "mae", "mse", "r2", "top-K"}
+    assert {entry.syntax for entry in metrics.available()} == known
     assert parse("top-k:k=3") == parse("top-3")
     assert parse("top-k").text == "top-5"
     for metric in ("accuracy", "top-7", "distance:output=a", "agreement"):
@@ -162,7 +163,7 @@ def test_a_function_is_averaged_over_samples() -> None:
         (lambda outputs, batch: None, "gives NoneType"),
         (lambda outputs, batch: {"a": "text"}, "gives str"),
         (lambda outputs, batch: np.zeros(3), "gives ndarray"),
-        (lambda outputs, batch: outputs["y"], "failed: KeyError: 'y'"),
+        (lambda outputs, batch: outputs["y"], "failed: KeyError.*no 'y'; the outputs are 'x'"),
         (lambda outputs: 3, "failed: TypeError"),
     ],
 )
@@ -182,3 +183,58 @@ def test_a_function_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(OptionError, match=words):
             function_metric(name)
     sys.modules.pop("my_metrics_of_tests")
+
+
+# -- labels that are numbers
+
+NUMBERS = (GENERATOR.standard_normal((23, 3)) * [1, 50, 0.01] + [1e4, 3, 0]).astype(np.float32)
+FOUND = (NUMBERS + GENERATOR.standard_normal((23, 3)) * [0.3, 20, 0.002]).astype(np.float32)
+
+
+@given(CUTS)
+def test_numbers_are_compared(cuts: list[int]) -> None:
+    wide, right = FOUND.astype(float), NUMBERS.astype(float)
+    for metric, wanted in (
+        ("mse", np.mean((wide - right) ** 2)),
+        ("mae", np.mean(np.abs(wide - right))),
+        ("r2", np.mean(1 - ((wide - right) ** 2).sum(0) / ((right - right.mean(0)) ** 2).sum(0))),
+    ):
+        assert measured(metric, {"y": FOUND}, labels=NUMBERS, cuts=cuts) == {metric: pytest.approx(wanted, rel=1e-6)}
+
+
+def test_the_output_of_the_labels_shape_is_compared() -> None:
+    outputs = {"logits": LOGITS, "counts": np.zeros((23, 3), int), "y": FOUND, "other": NUMBERS}
+    assert measured("mse", outputs, labels=NUMBERS)["mse"] > 0
+    assert measured("mse:output=other", outputs, labels=NUMBERS) == {"mse": 0}
+    with pytest.raises(OptionError, match="no output has a number for each label"):
+        measured("mae", {"logits": LOGITS}, labels=NUMBERS)
+    with pytest.raises(OptionError, match="has no output 'z'"):
+        measured("r2:output=z", outputs, labels=NUMBERS)
+
+
+def test_one_number_for_each_sample() -> None:
+    for found, right in ((FOUND[:, :1], NUMBERS[:, 0]), (FOUND[:, 0], NUMBERS[:, :1]), (FOUND[:, 0], NUMBERS[:, 0])):
+        wanted = np.mean(np.abs(FOUND[:, 0].astype(float) - NUMBERS[:, 0]))
+        assert measured("mae", {"y": found}, labels=right) == {"mae": pytest.approx(wanted)}
+    assert measured("r2", {"y": NUMBERS[:, :1]}, labels=NUMBERS[:, 0]) == {"r2": 1.0}
+
+
+def test_columns_that_do_not_vary_explain_nothing() -> None:
+    still = np.ones((23, 1), np.float32)
+    both = np.concatenate([NUMBERS[:, :1], still], axis=1)
+    assert measured("r2", {"y": both + still}, labels=both)["r2"] < 1
+    assert measured("r2", {"y": still}, labels=still) == {}
+
+
+def test_columns_of_pictures_are_their_channels() -> None:
+    right = GENERATOR.standard_normal((6, 2, 4, 4)) * np.array([1, 100]).reshape(2, 1, 1)
+    found = right + GENERATOR.standard_normal(right.shape)
+    each = [1 - ((found - right)[:, c] ** 2).sum() / ((right[:, c] - right[:, c].mean()) ** 2).sum() for c in (0, 1)]
+    assert measured("r2", {"y": found}, labels=right) == {"r2": pytest.approx(np.mean(each))}
+
+
+def test_what_a_function_asks_for_and_is_not_there() -> None:
+    with pytest.raises(OptionError, match="no 'label'; the batch has 'labels'"):
+        measured(function_metric(lambda outputs, batch: batch["label"].sum()), {"y": LOGITS}, labels=LABELS)
+    optional = function_metric(lambda outputs, batch: float(batch.get("weight", 2)))
+    assert list(measured(optional, {"y": LOGITS}, labels=LABELS).values()) == [2.0]

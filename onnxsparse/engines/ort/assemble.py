@@ -25,6 +25,7 @@ from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses import Scale
 from onnxsparse.losses.axes import chosen_axis
 from onnxsparse.losses.cross_entropy import class_axis
+from onnxsparse.losses.loss import labels_unlike
 
 FLOAT = 1
 _NONE = Statistics()
@@ -191,12 +192,9 @@ def _demand_labels(objective: Objective, shape: tuple[int, ...], batch: int, nam
     if classes and len(shape) < 2:
         raise OptionError(f"cross-entropy needs classes along axis 1, but output '{name}' has shape {list(shape)}")
     if class_axis(shape, given) is None if classes else given != shape:
-        wanted = [str(list(shape[2:])), *([str(list(shape[1:-1]))] if len(shape) > 2 else [])]
-        raise OptionError(
-            f"a sample's labels have shape {list(given[1:])}, but --loss {objective.task} on '{name}' takes "
-            f"{' or '.join(dict.fromkeys(wanted)) if classes else list(shape[1:])}; reshape them, or name another "
-            "output with --loss-output"
-        )
+        wanted = [shape[2:], shape[1:-1]] if classes else [shape[1:]]
+        more = "where they are one-hot rows, save their .argmax(-1)" if classes and given == shape else ""
+        raise OptionError(labels_unlike(objective.task, name, given[1:], wanted, more))
 
 
 def output_of(signals: Sequence[Signal], wanted: str) -> Signal:

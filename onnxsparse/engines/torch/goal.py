@@ -41,7 +41,8 @@ class Goal:
         if goal.hardness < 1:
             raw = goal.task in ("cross-entropy", "bce")
             place = self._place("tap" if raw else "output")
-            found = losses.task(goal.task, values[place].float(), labels) * share
+            output = self._signals[place].original
+            found = losses.task(goal.task, output, values[place].float(), labels) * share
             terms.append(found * (1 - goal.hardness))
         return sum(terms[1:], terms[0])
 

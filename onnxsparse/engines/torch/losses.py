@@ -9,6 +9,7 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
 from onnxsparse.losses import Columns, Scale
 from onnxsparse.losses.cross_entropy import class_axis
+from onnxsparse.losses.loss import labels_unlike
 
 
 def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[Scale]) -> Any:
@@ -30,7 +31,7 @@ def kl(student: Any, dense: Any, temperature: float, axis: int) -> Any:
     return (theirs.exp() * (theirs - ours)).sum(axis).mean() * temperature**2
 
 
-def task(name: str, student: Any, labels: Any) -> Any:
+def task(name: str, output: str, student: Any, labels: Any) -> Any:
     """A loss against labels: classes for cross-entropy, numbers for the others."""
     functional = torch().nn.functional
     if name == "cross-entropy":
@@ -38,17 +39,14 @@ def task(name: str, student: Any, labels: Any) -> Any:
             return student.sum() * 0
         axis = class_axis(tuple(student.shape), tuple(labels.shape))
         return functional.cross_entropy(student if axis is None else student.movedim(axis, 1), labels)
-    _demand_alike(name, student, labels)
+    _demand_alike(name, output, student, labels)
     forms = {"mse": functional.mse_loss, "l1": functional.l1_loss, "bce": functional.binary_cross_entropy_with_logits}
     return forms[name](student, labels)
 
 
-def _demand_alike(name: str, student: Any, labels: Any) -> None:
+def _demand_alike(name: str, output: str, student: Any, labels: Any) -> None:
     if student.shape != labels.shape:
-        raise OptionError(
-            f"a sample's labels have shape {list(labels.shape[1:])}, but --loss {name} takes "
-            f"{list(student.shape[1:])}; reshape them, or name another output with --loss-output"
-        )
+        raise OptionError(labels_unlike(name, output, tuple(labels.shape[1:]), [tuple(student.shape[1:])]))
 
 
 def axis_of(task: str, logits: Any, labels: Any) -> int:

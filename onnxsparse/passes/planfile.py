@@ -212,6 +212,9 @@ def plan_from_file(file: PlanFile, model: Model, rule: Rule) -> tuple[Plan, list
     for name in promised:
         if name not in weights:
             raise PlanError(f"{file.path}: the model has no weight '{name}'{nearest(name, weights)}")
+    for entry in file.entries:
+        if entry.pattern is not None:
+            rule.demand_score(entry.pattern)
     rows = tuple(_planned(promised.get(name), name, weight, file.path) for name, weight in weights.items())
     return Plan(rows, rule), _remarks(rows, promised)
 

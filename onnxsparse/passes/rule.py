@@ -87,6 +87,13 @@ class Rule:
             raise OptionError(
                 f"allocation {self.allocation.name} does not work with pattern {self.pattern.text}; use uniform"
             )
+        return self.demand_score(self.pattern)
+
+    def demand_score(self, pattern: Pattern) -> Rule:
+        """Refuse a score that says nothing about the units of a pattern."""
+        if not self.score.supports(pattern.name):
+            known = " and ".join(self.score.patterns_supported)
+            raise OptionError(f"score {self.score.name} is for pattern {known}, not for {pattern.text}")
         return self
 
     @property

@@ -16,11 +16,17 @@ class Score(Plugin, ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     elementwise: ClassVar[bool] = False
     """True when the importance of an element depends on its value alone: pieces can then be ranked alone."""
+    patterns_supported: ClassVar[tuple[str, ...]] = ()
+    """Names of the patterns it says something about; empty means all."""
 
     @property
     def text(self) -> str:
         """The canonical text: `parse(score.text)` gives the same score."""
         return self.name
+
+    def supports(self, pattern: str) -> bool:
+        """Whether the units of a pattern, by its name, can be told apart by this score."""
+        return not self.patterns_supported or pattern in self.patterns_supported
 
     def bind(self, tensor: str) -> Score:
         """The score of one named tensor."""

@@ -62,6 +62,11 @@ class Goal:
         pairs = zip(self._signals, values)
         return next((one.name for one, value in pairs if one.kind == "output" and value.is_floating_point()), "")
 
+    @property
+    def taught(self) -> int:
+        """The signal that a teacher's answer by kl is of."""
+        return self._place("tap")
+
     def _place(self, kind: str) -> int:
         """Where the output that labels belong to is among the signals, or its first tap."""
         wanted = self._goal.output

@@ -20,6 +20,7 @@ from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.ort.taps import taps
 from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.torch.chance import settle_chance, share_chance
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.goal import Goal
 from onnxsparse.engines.torch.library import torch
@@ -45,6 +46,7 @@ def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool) -> 
     """The module of a copy of the model; `tags` are tensors of the model itself."""
     proto, signals = _with_taps(model)
     module = to_module(proto, train_bn=train_bn).float()
+    settle_chance(module, proto)
     own = keys(model.flow.stores)
     by_key = {tuple(key): path for path, key in reversed(list(names_of(module)["tensors"].items()))}
     paths = {tag: by_key[own[tensor]] for tag, tensor in tags.items() if own[tensor] in by_key}
@@ -71,6 +73,7 @@ def _with_taps(model: Model) -> tuple[ModelProto, list[Signal]]:
 def frozen_copy(module: Any) -> Any:
     """The dense model: the same numbers, in measuring mode, without gradients."""
     dense = copy.deepcopy(module).eval()
+    share_chance(module, dense)
     for parameter in dense.parameters():
         parameter.requires_grad_(False)
     return dense

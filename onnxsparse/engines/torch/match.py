@@ -18,6 +18,7 @@ from onnxsparse.engines.torch import layouts
 from onnxsparse.engines.torch.candidates import Candidate, Regions, part_of, scaled
 from onnxsparse.engines.torch.entries import Entry, entries, owners
 from onnxsparse.engines.torch.folding import SCALES, SHIFTS, Norm, bias_of, norms
+from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.resolving import BY_FOLD, Settled, settle
 from onnxsparse.engines.torch.scopes import Naming
 from onnxsparse.engines.torch.sightings import Sighting, Sightings, regions
@@ -188,6 +189,8 @@ def _reason(entry: Entry, settled: Settled, sightings: Sightings) -> str:
     alike = [one for one in sightings.all.values() if not one.names.isdisjoint(entry.names)]
     if alike:
         return f"'{alike[0].tensor.name}' of the file holds other numbers: was the module trained or reset since?"
+    if isinstance(entry.module, torch().nn.modules.batchnorm._BatchNorm):
+        return "no tensor of the file holds its numbers: it was folded into a layer, and nothing says into which"
     if sightings.called and entry.owners.isdisjoint({*sightings.called, ""}):
         return "no tensor of the file holds its numbers, and no node came from its module: does forward use it?"
     return "no tensor of the file holds its numbers"

@@ -10,8 +10,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
+import onnxsparse as osp
+from onnxsparse.engines.torch.match import Match
 from tools import match_torch as trials
-from tools.match_torch import Way
+from tools.match_trial import Outcome, Trial
+from tools.match_ways import Way
 
 NEW, TRAINED = False, True
 CASES = [
@@ -76,9 +79,9 @@ def test_a_wrong_match_is_seen(tmp_path: Path) -> None:
         trials.export(module, x, way, tmp_path / "net.onnx")
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
-    match = trials.osp.torch.match(tmp_path / "net.onnx", module)
+    match = osp.torch.match(tmp_path / "net.onnx", module)
     one, other = (f"encoder.layers.{index}.norm1.bias" for index in (0, 1))
-    swapped = trials.Match({**match, one: match[other], other: match[one]})
+    swapped = Match({**match, one: match[other], other: match[one]})
     with torch.no_grad():
-        found = trials.Trial(tmp_path / "net.onnx", module, x, way, swapped).outcome(trials.Outcome("", way))
+        found = Trial(tmp_path / "net.onnx", module, x, way, swapped).outcome(Outcome("", way))
     assert found.wrong == [one, other]

@@ -42,7 +42,8 @@ class Feeding:
                 )
             self._order, self._held = Order(train, batch, seed), held
             few = (
-                f"only {data.count} samples, of which {len(held)} measure: the losses say little; take more if you can"
+                f"only {data.count} samples along the first axis, of which {len(held)} measure: the losses say little; "
+                "take more if you can"
             )
             self.notes = [
                 *data.notes,

@@ -92,4 +92,4 @@ def test_batches_larger_than_the_data_are_refused_and_few_samples_are_said() -> 
     with pytest.raises(OptionError, match="at most 68"):
         feeding(100, 69)
     assert feeding(100, 68).per_epoch == 1
-    assert any("only 40 samples, of which 20 measure" in note for note in feeding(40, 8).notes)
+    assert any("only 40 samples along the first axis, of which 20 measure" in note for note in feeding(40, 8).notes)

@@ -12,6 +12,7 @@ from onnx.helper import make_graph, make_node
 
 import onnxsparse as osp
 from onnxsparse.engines.ort import library
+from onnxsparse.errors import ModelError
 from tests.engines.ort.build import BOOL, INT64, info, model, numbers, tensor
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -213,3 +214,10 @@ def test_what_is_drawn_is_what_the_file_would_draw() -> None:
     assert (found["u"].min(), found["u"].max()) == pytest.approx((1, 4), abs=0.02)
     assert found["b"].mean() == pytest.approx(0.3, abs=0.02)
     assert set(found["b"].reshape(-1)) == {0, 1}
+
+
+def test_samples_that_depend_on_each_other_are_said() -> None:
+    centred = [make_node("ReduceMean", ["x"], ["mean"], axes=[0]), make_node("Sub", ["x", "mean"], ["around"])]
+    nodes = [*centred, make_node("MatMul", ["around", "a"], ["h"]), make_node("Relu", ["h"], ["r"]), LAST]
+    with pytest.raises(ModelError, match="do its samples depend on each other"):
+        tune(quantized(nodes))

@@ -7,8 +7,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # who starts the program asks here, before anything large is loaded
@@ -59,6 +62,7 @@ def is_first() -> bool:
     return launched() == 1 or os.environ["RANK"] == "0"
 
 
+QUICKLY = timedelta(seconds=10)
 _claims: list[Callable[[], bool]] = []
 
 
@@ -69,4 +73,7 @@ def speak_by(claim: Callable[[], bool]) -> None:
 
 def speaks() -> bool:
     """Whether this process says what went wrong: of several that fail, one does."""
+    if not _claims and launched() > 1:
+        with suppress(Exception):  # without torch, or without the others, there is nothing to claim
+            importlib.import_module("onnxsparse.engines.torch.processes").find_store(QUICKLY)
     return _claims[0]() if _claims else is_first()

@@ -127,7 +127,8 @@ class Engines:
         return build(folder_of(spec, room), spec, copy, self._samples(), self._model.sha256(), check)
 
     def _torch(self, spec: Spec) -> Engine:
-        from onnxsparse.engines.torch.engine import Setting, TorchEngine
+        from onnxsparse.engines.torch.engine import TorchEngine
+        from onnxsparse.engines.torch.setting import Setting
 
         means, tensors = self._means, {tag: one.tensor for tag, one in self._tags.items()}
         setting = Setting(

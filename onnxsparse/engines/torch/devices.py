@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import ModelError, OptionError
 
 PRECISIONS = ("float32", "bfloat16", "float16")
+
+
+@contextmanager
+def in_words(doing: str) -> Iterator[None]:
+    """What torch cannot do, in one line."""
+    try:
+        yield
+    except torch().OutOfMemoryError as error:
+        raise OptionError(
+            f"the memory of the device is not enough to {doing}; take a smaller --batch-size, and --accumulate to make "
+            "up for it"
+        ) from error
+    except (RuntimeError, IndexError, ValueError) as error:
+        said = str(error).strip().splitlines()
+        raise ModelError(f"torch cannot {doing}: {said[0] if said else type(error).__name__}") from error
 
 
 def device_of(text: str) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
-from onnxsparse.engines.torch.devices import device_of, narrowed
+from onnxsparse.engines.torch.devices import device_of, in_words, narrowed
 from onnxsparse.engines.torch.goal import Goal, counted
 from onnxsparse.engines.torch.lending import Lending
 from onnxsparse.engines.torch.library import torch
@@ -29,7 +28,8 @@ from onnxsparse.engines.torch.on_device import OnDevice, form_of, scale_on_devic
 from onnxsparse.engines.torch.pieces import Pieces, joined
 from onnxsparse.engines.torch.processes import Together
 from onnxsparse.engines.torch.scaling import Scaling
-from onnxsparse.engines.torch.stepping import MakeOptimizer, MakeScheduler, Ours, Stepping, Theirs
+from onnxsparse.engines.torch.setting import PLAIN, Setting
+from onnxsparse.engines.torch.stepping import Ours, Stepping, Theirs
 from onnxsparse.engines.torch.student import frozen_copy, lesson_class, networks, outputs_of, student_class, tensors_of
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
@@ -37,17 +37,6 @@ from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.losses import Columns, Scale, all_shares, scale_along, scale_of
 from onnxsparse.optimizers import clip_factor, finite
 from onnxsparse.values import Array
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Where and how exactly is trained, and by whose optimizer."""
-
-    device: str = "cpu"
-    precision: str = "float32"
-    optimizer: str | MakeOptimizer = "relative"
-    lr_scheduler: MakeScheduler | None = None
-    processes: Processes = field(default_factory=Processes)
 
 
 class TorchEngine(Engine):
@@ -59,7 +48,7 @@ class TorchEngine(Engine):
         tags: Mapping[str, StoredTensor],
         spec: Spec,
         samples: Mapping[str, Array],
-        setting: Setting = Setting(),
+        setting: Setting = PLAIN,
     ) -> None:
         made = networks(model, tags, spec.train_bn)
         self._setting, self._device, self._signals = setting, device_of(setting.device), made.signals
@@ -82,6 +71,8 @@ class TorchEngine(Engine):
         self._pieces.fit(samples, self.dense, _declared(model))
         self._goal = Goal(spec.objective, made.signals, self._scales(samples))
         self._lesson = lesson_class()(self.student, self._goal, self._answers, self._narrowed)
+        if setting.precision != "float32":
+            self._try_out(samples)
         self._statistics = [one for tag, one in tensors.items() if tag not in self._parameters]
 
     # -- the verbs
@@ -107,8 +98,9 @@ class TorchEngine(Engine):
         shares = self._shares([labels for _, labels in pieces], self._processes)
         found = []
         for (inputs, labels), share in zip(pieces, shares):
-            loss = self._lesson(inputs, labels, share)
-            self._scaling.grown(loss).backward()
+            with in_words("train on a batch"):
+                loss = self._lesson(inputs, labels, share)
+                self._scaling.grown(loss).backward()
             found.append(float(loss.detach()))
             self._taken += 1
         self._averaged = False
@@ -122,6 +114,14 @@ class TorchEngine(Engine):
         if factor == 1.0:
             return found
         return {tag: np.nan_to_num(array / np.float32(factor)) for tag, array in found.items()}
+
+    def add_gradients(self, more: Mapping[str, Array]) -> None:
+        self._average()
+        factor = max(1, self._taken) * self._scaling.factor
+        for tag, array in more.items():
+            gradient = self._parameters[tag].grad if tag in self._parameters else None
+            if gradient is not None:
+                gradient += torch().from_numpy(np.ascontiguousarray(array)).to(gradient) * factor
 
     def update(self, pace: Pace) -> bool:
         self._average()
@@ -149,7 +149,8 @@ class TorchEngine(Engine):
         found, outputs = [], list[dict[str, Array]]()
         with torch().no_grad():
             for (inputs, labels), share in zip(pieces, shares):
-                values, loss = self._lesson.both(inputs, labels, share)
+                with in_words("measure on a batch"):
+                    values, loss = self._lesson.both(inputs, labels, share)
                 found.append(float(loss))
                 outputs.append(self._named(values))
         return float(np.mean(found)), joined(outputs)
@@ -216,6 +217,17 @@ class TorchEngine(Engine):
     def _narrowed(self) -> Any:
         return narrowed(self._device, self._setting.precision)
 
+    def _try_out(self, samples: Mapping[str, Array]) -> None:
+        """Not every operator has a form for half precision on every device; that is better known now."""
+        precision = self._setting.precision
+        inputs, _ = next(self._pieces.of(Batch(samples)))
+        self.student.eval()
+        with in_words(f"train this model in {precision} on {self._device} (--precision float32 does without)"):
+            with self._narrowed():
+                values = self.student(*inputs)
+            sum(one.float().mean() for one in values if one.is_floating_point()).backward()
+        self.discard_gradients()
+
     def _average(self) -> None:
         """Gradients, and the statistics of batch normalizations, are those of all processes."""
         if isinstance(self._processes, Together) and not self._averaged:
@@ -238,7 +250,7 @@ class TorchEngine(Engine):
 
     def _taught(self, dense: list[Any], inputs: Any, teacher: OtherTeacher) -> list[Any]:
         """With the answer of another model in place of the one that is learned from."""
-        place = self._goal._place("tap")
+        place = self._goal.taught
         plain = (one.float() if one.is_floating_point() else one for one in inputs)
         feed = {name: one.detach().cpu().numpy() for name, one in zip(self._input_names, plain)}
         answer = torch().from_numpy(teacher(feed, tuple(dense[place].shape)))

@@ -13,6 +13,7 @@ import atexit
 import importlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -29,7 +30,12 @@ Arrays = Mapping[str, Array]
 PATIENCE = timedelta(hours=2)
 BUCKET = 1 << 23
 """Numbers that are sent at once."""
-_FAILED = "onnxsparse/failed"
+LOOK = 0.05
+_HERE, _FAILED = "onnxsparse/here", "onnxsparse/failed"
+_GONE = (
+    "another process of this run is gone, or cannot be reached; start all of them again, with --resume and the same "
+    "--checkpoint folder where there is one"
+)
 _LOST = ("connection", "peer", "gloo", "nccl", "timeout", "timed out", "socket", "store")
 
 
@@ -156,15 +162,32 @@ def joined() -> int:
     return int(net.get_world_size()) if net.is_available() and net.is_initialized() else 1
 
 
-def _begin(net: Any, device: str) -> None:
+def find_store(patience: timedelta = PATIENCE) -> tuple[Any, int, int]:
+    """Where the processes of a launcher meet, which of them this is, and how many they are."""
     rendezvous = importlib.import_module("torch.distributed.rendezvous").rendezvous
+    store, rank, count = next(rendezvous("env://", timeout=patience))
+    store.set_timeout(patience)
+    speak_by(lambda: _is_first_to_fail(store, rank))
+    return store, rank, count
+
+
+def _begin(net: Any, device: str) -> None:
     with reaching():
-        store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
-        store.set_timeout(PATIENCE)
-        speak_by(lambda: _is_first_to_fail(store, rank))
+        store, rank, count = find_store()
+        _wait_for_all(store, count)
         backend = "gloo" if device.partition(":")[0] in ("cpu", "mps") else None
         net.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
     atexit.register(_end)
+
+
+def _wait_for_all(store: Any, count: int) -> None:
+    """In short looks, so that a signal ends it, and so does one that failed on its way here."""
+    store.add(_HERE, 1)
+    begun = time.monotonic()
+    while store.add(_HERE, 0) < count:
+        if store.add(_FAILED, 0) or time.monotonic() - begun > PATIENCE.total_seconds():
+            raise LostError(_GONE)
+        time.sleep(LOOK)
 
 
 def _is_first_to_fail(store: Any, rank: int) -> bool:
@@ -187,10 +210,7 @@ def reaching() -> Iterator[None]:
     except RuntimeError as error:
         if not any(word in str(error).lower() for word in _LOST):
             raise
-        raise LostError(
-            "another process of this run is gone, or cannot be reached; start all of them again, with --resume and the "
-            "same --checkpoint folder where there is one"
-        ) from error
+        raise LostError(_GONE) from error
 
 
 def _distributed() -> Any:

@@ -33,6 +33,9 @@ CASES: dict[str, dict[str, Any]] = {
     "adam": {**LEVEL, "optimizer": "adam", "lr": 1e-3, "steps": 12, "regrow": "gradient"},
     "default": {**LEVEL, "steps": 12},
     "one head": {**SGD, "pattern": "2:4", "loss": "cross-entropy", "hardness": 0.0, "loss_output": "y"},
+    "attempts": {"pattern": "2:4", "optimizer": "sgd", "lr": 0.3, "steps": 12, "retries": 1},
+    "half": {**LEVEL, "steps": 12, "precision": "float16"},
+    "own": {**LEVEL, "steps": 12, "optimizer": "own"},
     "batch norm": {**SGD, "pattern": "2:4", "train_bn": True},
 }
 
@@ -80,7 +83,18 @@ def run(case: str, **more: Any) -> Any:
     saves.APART = 0.0  # so short a run would have no checkpoint but the last
     model = two_heads() if case == "one head" else str(ROOT / "models" / "digits_cnn.onnx")
     options = {"batch_size": 32, "allow": ["small", "stem"], **CASES[case]}
+    if options.get("optimizer") == "own":
+        options.update(own_optimizer())
     return finetune(model, data=digits(), engine="torch", **{**options, **more})
+
+
+def own_optimizer() -> dict[str, Any]:
+    import torch
+
+    return {
+        "optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
+        "lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 4),
+    }
 
 
 def arrays(result: Any) -> dict[str, Any]:

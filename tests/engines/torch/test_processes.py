@@ -19,7 +19,8 @@ from tests.engines.torch import spread_run
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system that kills")
 
 SCRIPT, ROOT = Path(spread_run.__file__), Path(spread_run.__file__).resolve().parents[3]
-EXACT = [case for case in spread_run.CASES if case not in ("adam", "default", "batch norm")]
+DRIFT = ("batch norm", "attempts")  # statistics of a part are not those of the whole; a wild rate makes much of little
+EXACT = [case for case in spread_run.CASES if "sgd" in str(spread_run.CASES[case]) and case not in DRIFT]
 TOLERANCE = 1e-5
 
 
@@ -129,6 +130,8 @@ def test_what_goes_wrong_in_one_process_ends_all_with_one_message(tmp_path: Path
         (["--engine", "ort"], "take --engine torch"),
         (["--batch-size", "9"], "make it a multiple"),
         (["--regrow", "x"], "regrow"),
+        (["--device", "toaster"], "no device 'toaster'"),
+        (["--recipe", "none.yaml"], "cannot read the recipe"),
     ],
 )
 def test_what_cannot_be_shared_is_said_once(tmp_path: Path, more: list[str], says: str) -> None:
@@ -137,3 +140,22 @@ def test_what_cannot_be_shared_is_said_once(tmp_path: Path, more: list[str], say
     assert done.returncode != 0
     assert len(said(done)) == 1, done.stderr
     assert says in said(done)[0]
+
+
+ONE_SIDED = """
+import os, sys
+from onnxsparse.cli import main
+words = sys.argv[1:] + (["--recipe", "none.yaml"] if os.environ["RANK"] == "1" else [])
+sys.exit(main(words))
+"""
+
+
+def test_one_that_fails_on_its_way_there_is_not_waited_for(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=spread_run.digits()["x"])
+    (tmp_path / "one_sided.py").write_text(ONE_SIDED)
+    model = str(ROOT / "models" / "digits_cnn.onnx")
+    words = ["finetune", model, "-o", "sparse.onnx", "--data", "x.npz", "--pattern", "2:4", "--engine", "torch"]
+    done = launch("one_sided.py", *words, folder=tmp_path)
+    assert done.returncode != 0
+    assert len(said(done)) == 1, done.stderr
+    assert "none.yaml" in said(done)[0]

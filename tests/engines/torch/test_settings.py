@@ -16,10 +16,11 @@ import onnxsparse as osp
 from onnxsparse.checkpoints import newest
 from onnxsparse.engines.engine import DivergedError, Pace
 from onnxsparse.engines.ort import library as ort_library
+from onnxsparse.engines.torch.devices import in_words
 from onnxsparse.engines.torch.engine import TorchEngine
 from onnxsparse.engines.torch.scaling import Scaling
 from onnxsparse.engines.torch.stepping import Theirs
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.runs import saves
 from tests.engines.torch.test_engine import arrays, images
 
@@ -128,6 +129,25 @@ def test_small_gradients_survive_the_scale() -> None:
     again = Scaling(torch.device("cpu"), True, [parameter])
     again.restore(json.loads(json.dumps(scaling.state())))
     assert again.state() == scaling.state()
+
+
+def test_what_has_no_form_in_half_precision_is_said_at_once(digits_cnn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **more: Any) -> None:
+        raise RuntimeError("not implemented for 'Half'\nat some place in the sources")
+
+    monkeypatch.setattr(torch, "relu", refuse)
+    monkeypatch.setattr(TorchEngine, "dense", lambda engine, batch: {})
+    monkeypatch.setattr(TorchEngine, "_scales", lambda engine, samples: {0: 1.0})
+    says = "cannot train this model in float16 on cpu .*: not implemented for 'Half'$"
+    with pytest.raises(ModelError, match=says):
+        tune(digits_cnn, precision="float16")
+
+
+def test_what_torch_cannot_do_is_one_line() -> None:
+    with pytest.raises(ModelError, match=r"^torch cannot train: of no use$"), in_words("train"):
+        raise RuntimeError("of no use\nException raised from somewhere")
+    with pytest.raises(OptionError, match="not enough to train; take a smaller --batch-size"), in_words("train"):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 # -- accumulation

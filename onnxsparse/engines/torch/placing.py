@@ -78,7 +78,8 @@ def _demand_places(masks: Sequence[TensorMask], places: Places | None, named: Ma
     errors = []
     for mask in masks:
         try:
-            _places(mask, places, named, module)
+            for place in _places(mask, places, named, module):
+                _demand_there(place.path, named, mask.name)
         except PlanError as error:
             errors.append(error)
     if errors and len(masks) > 1:
@@ -140,9 +141,13 @@ def laid_out(keep: Array, place: Place, shape: Shape) -> Array:
     return found.reshape(shape) if alike and shape else found
 
 
-def demand_fit(path: str, keep: Array, named: Mapping[str, Any], title: str) -> None:
+def _demand_there(path: str, named: Mapping[str, Any], title: str) -> None:
     if path not in named:
         raise PlanError(f"the module has no parameter '{path}' for the mask of '{title}'{nearest(path, named)}")
+
+
+def demand_fit(path: str, keep: Array, named: Mapping[str, Any], title: str) -> None:
+    _demand_there(path, named, title)
     shape = tuple(named[path].shape)
     if keep.shape != shape:
         raise PlanError(

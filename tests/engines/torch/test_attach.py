@@ -570,6 +570,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
     "module": (lambda: "net", {}, {}, "a torch module is expected"),
     "match": (net, {"w": HEAD}, {"match": {"head.weight": "w"}}, "what osp.torch.match returns"),
     "unmatched": (net, {"v": HEAD}, {"match": {"head.weight": Matched("w", "same")}}, "no parameter .* is tensor 'v'"),
+    "elsewhere": (
+        net,
+        {"w": HEAD, "v": HEAD},
+        {"match": {"head.weight": Matched("w", "same"), "body.weight": Matched("v", "same")}},
+        "no parameter 'body.weight' for the mask of 'v'.* .1 of 2 tensors with masks have a parameter",
+    ),
     "layout": (net, {"w": HEAD}, {"match": {"head.weight": Matched("w", "odd")}}, "lies in its tensor as 'odd'"),
     "model": (net, {"head.weight": HEAD}, {"model": "m.onnx"}, "model= belongs to a plan"),
     "optimizer": (net, {"head.weight": HEAD}, {"optimizer": 3}, "an optimizer of torch is expected"),

@@ -195,3 +195,47 @@ def test_one_level_is_fine_tuned(tmp_path):
     found = osp.verify(tmp_path / "sparse.onnx", target="amba:cv22", level=60)
     assert found.report.ok, found.report.notes
     assert "allocation: energy" in (tmp_path / "sparse.recipe.yaml").read_text()
+
+
+def test_what_stays_dense_may_have_zeros_of_its_own():
+    """An output that was zero before is no fault of the pruning, and a filterbank is no layer that was pruned."""
+
+    def erase(numbers):
+        numbers[7] = 0
+
+    capped = osp.prune(edited(model(), "point", erase), target="amba:cv22", level=50).model
+    assert osp.verify(capped).report.ok
+    sparse = osp.prune(edited(model(), "point", erase), target="amba", level=50).model
+    assert osp.verify(sparse).report.ok
+
+    def erase_another(numbers):
+        numbers[3] = 0
+
+    found = osp.verify(edited(sparse, "point", erase_another), target="amba", level=50)
+    assert reasons(found.report) == {"point": "2 outputs are zero altogether (3, 7)"}
+
+
+def test_sizes_that_are_not_inferred_are_seen_in_a_run():
+    """A Reshape by numbers that are computed from the shape: inference knows nothing behind it."""
+    pytest.importorskip("onnxruntime")
+    proto = model()
+    nodes = list(proto.graph.node)
+    zero, two = (
+        numpy_helper.from_array(np.array([number], np.int64), name) for number, name in ((0, "zero"), (2, "two"))
+    )
+    made = [
+        make_node("Shape", ["a"], ["shape"], "shape"),
+        make_node("NonZero", ["a"], ["places"], "places"),
+        make_node("Gather", ["places", "zero"], ["rows"], "rows", axis=0),
+        make_node("ReduceMin", ["rows"], ["least"], "least", keepdims=0),
+        make_node("Mul", ["least", "zero"], ["nothing"], "nothing"),
+        make_node("Add", ["shape", "nothing"], ["same"], "same"),
+        make_node("Reshape", ["a", "same"], ["turned"], "turn"),
+    ]
+    nodes[1].input[0] = "turned"
+    del proto.graph.node[:]
+    proto.graph.node.extend([nodes[0], *made, *nodes[1:]])
+    proto.graph.initializer.extend([zero, two])
+    plain = osp.prune(model(), target="amba", level=50).report
+    seen = osp.prune(proto, target="amba", level=50).report
+    assert {row.name: row.zeros for row in plain.rows} == {row.name: row.zeros for row in seen.rows}

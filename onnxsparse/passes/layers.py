@@ -19,7 +19,7 @@ from onnxsparse.graph.convolution import Convolution, convolution_of
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.rewire import containers
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.macs import Shapes, infer
+from onnxsparse.passes.sides import open_dims_of, sides
 from onnxsparse.targets import Target
 
 FAMILIES = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention")
@@ -54,11 +54,12 @@ def layers_of(model: Model, weights: Sequence[Weight]) -> dict[int, Layer]:
     found.sort(key=lambda weight: order.get(weight.uses[0].node, 0))
     if not found:
         return {}
-    shapes = infer(model)
     convolutions = [convolution_of(weight.uses[0]) for weight in found]
+    names = [inputs.get(weight.uses[0].node, "") if one else "" for weight, one in zip(found, convolutions)]
+    known = sides(model, [name for name in names if name])
     sizes = [
-        None if one is None else _size(weight, inputs.get(weight.uses[0].node, ""), shapes)
-        for weight, one in zip(found, convolutions)
+        None if one is None else _demanded(model, weight, known.get(name))
+        for weight, one, name in zip(found, convolutions, names)
     ]
     groups = stride_groups(sizes)
     facts = zip(found, convolutions, groups, sizes)
@@ -71,11 +72,16 @@ def _nodes(model: Model) -> tuple[dict[str, int], dict[str, str]]:
     return {label(node): at for at, node in enumerate(nodes)}, {label(n): n.input[0] for n in nodes if n.input}
 
 
-def _size(weight: Weight, name: str, shapes: Shapes) -> float:
-    dims = shapes.dims.get(name)
-    if dims is None or name in shapes.guessed or len(dims) < 3:
+def _demanded(model: Model, weight: Weight, size: float | None) -> float:
+    if size is not None:
+        return size
+    node, open_dims = weight.uses[0].node, open_dims_of(model)
+    if open_dims:
         raise OptionError(
-            f"how large the input of '{weight.uses[0].node}' is depends on the model's inputs; say their sizes with "
-            "--dim NAME=SIZE (INPUT.AXIS=SIZE for a dimension without a name), or default_input_shape in a configuration"
+            f"how large the input of '{node}' is depends on the model's inputs; say the size of {', '.join(open_dims)} "
+            "with --dim NAME=SIZE, or as default_input_shape in a configuration"
         )
-    return float(max(dims[2:]))
+    raise OptionError(
+        f"nobody can say how large the input of '{node}' is: --exclude it, take --allocation uniform, or install "
+        "onnxruntime, by which sizes are found that cannot be inferred"
+    )

@@ -4,14 +4,16 @@
    that the file records, else the nearest of TABLE. A level that the limits put out of reach counts as reached when
    every layer stands at its limit, and that is said.
 2. Every layer has the zeros that the plan or the record promises (which `verify` has checked); excluded ones are dense.
-3. No convolution is sparser than the device can use, beyond the half per cent that sparsities are rounded by.
-4. No layer, and no output of one, is zero altogether.
+3. No pruned convolution is sparser than the device can use, beyond the half per cent that sparsities are rounded by;
+   or than it was before, as the file records.
+4. No pruned layer, and no output of one, is zero altogether, but for outputs that were so before.
+What stays dense is held to neither: it may have zeros of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +26,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.layers import counts
 from onnxsparse.passes.matrices import Matrix
-from onnxsparse.passes.recorded import recorded_level
+from onnxsparse.passes.recorded import recorded, recorded_level
 from onnxsparse.passes.rule import read_sparsity
 from onnxsparse.passes.verify import Checked
 from onnxsparse.patterns import parse as parse_pattern
@@ -48,7 +50,9 @@ class Held:
 
 def hold(model: Model, checked: Sequence[Checked], target: Target, level: float | None) -> Held:
     """Check everything that `verify` itself does not know of."""
-    known = [_layer(one, target) if counts(one.expected.weight) else one for one in checked]
+    record = recorded(model)
+    before = record.before if record is not None else {}
+    known = [_layer(one, target, before) if counts(one.expected.weight) else one for one in checked]
     layers = [one for one in known if counts(one.expected.weight)]
     notes, faults = _network(layers, target, level if level is not None else _recorded(model))
     return Held(tuple(known), tuple(notes), tuple(faults))
@@ -72,42 +76,47 @@ def wasted(zeros: int, size: int, bound: float | None) -> int | None:
     return None if bound is None else max(0, zeros - math.floor((1 - bound) * size + 0.5))
 
 
-def _layer(one: Checked, target: Target) -> Checked:
+def _layer(one: Checked, target: Target, before: Mapping[str, tuple[int, int]]) -> Checked:
     weight = one.expected.weight
     zeros = one.zeros if one.zeros is not None else count_zeros(weight) or 0
     bound = bound_of(weight, target)
     found = replace(one, zeros=zeros, target_density=bound, wasted=wasted(zeros, weight.tensor.size, bound))
-    return replace(found, fault=_dense_fault(found) or _density_fault(found, target) or _empty_fault(found))
+    if one.expected.pattern is None:
+        return replace(found, fault=_dense_fault(found))
+    empty, own = before.get(one.expected.name, (0, 0))
+    return replace(found, fault=_density_fault(found, target, own) or _empty_fault(found, empty))
 
 
 def _dense_fault(one: Checked) -> str:
     """A layer that shall stay dense is."""
     share = (one.zeros or 0) / max(one.expected.weight.tensor.size, 1)
-    excluded = one.expected.pattern is None and one.expected.chosen
-    return f"excluded, and yet {100 * share:.1f} % zeros" if excluded and share >= NEARLY_DENSE else ""
+    return f"excluded, and yet {100 * share:.1f} % zeros" if one.expected.chosen and share >= NEARLY_DENSE else ""
 
 
-def _density_fault(one: Checked, target: Target) -> str:
+def _density_fault(one: Checked, target: Target, before: int) -> str:
     size, bound = one.expected.weight.tensor.size, one.target_density
     density = 1 - (one.zeros or 0) / max(size, 1)
-    if bound is None or density >= bound - ROUNDING:
+    if bound is None or density >= bound - ROUNDING or (one.zeros or 0) <= before:
         return ""
     return f"density {density:.3f} is below the target density {bound:.3f} of {target.text}: {one.wasted} wasted zeros"
 
 
-def _empty_fault(one: Checked) -> str:
+def _empty_fault(one: Checked, before: int) -> str:
     if not one.zeros:
         return ""
     if one.zeros == one.expected.weight.tensor.size:
         return "the whole layer is zero"
-    weight = one.expected.weight
-    use = weight.uses[0]
-    zero = Matrix(one.expected.name, weight, use).whole().is_zero()
-    for mask in use.masks:
-        zero = zero | use.matrix(~mask.stored())
-    empty = [group * zero.shape[1] + out for group, out in empty_outputs(np.asarray(zero))]
+    empty = empty_outputs_of(Matrix(one.expected.name, one.expected.weight, one.expected.weight.uses[0]))
     shown = ", ".join(map(str, empty[:PLACES])) + (" ..." if len(empty) > PLACES else "")
-    return f"{len(empty)} outputs are zero altogether ({shown})" if empty else ""
+    return f"{len(empty)} outputs are zero altogether ({shown})" if len(empty) > before else ""
+
+
+def empty_outputs_of(matrix: Matrix) -> list[int]:
+    """The outputs of a weight, through all groups, that have no number but zero; masks in the graph count."""
+    zero = matrix.whole().is_zero()
+    for mask in matrix.use.masks:
+        zero = zero | matrix.use.matrix(~mask.stored())
+    return [group * zero.shape[1] + out for group, out in empty_outputs(np.asarray(zero))]
 
 
 def _network(layers: Sequence[Checked], target: Target, level: float | None) -> tuple[list[str], list[str]]:

@@ -33,18 +33,22 @@ class Shapes:
     """Names of those of which a dimension behind the first is unknown."""
 
 
-def infer(model: Model) -> Shapes:
-    """The shapes of all activations, as far as they can be known without running anything."""
+def infer(model: Model, deep: bool = False) -> Shapes:
+    """The shapes of all activations, as far as they can be known without running anything.
+
+    `deep` follows the numbers that shapes are made of, too, for one sample.
+    """
     if len(model.proto.graph.node) > LARGEST_GRAPH:
         return Shapes({}, False)
     try:
-        inferred = onnx.shape_inference.infer_shapes(_sized(model.proto, model.sizes))
+        proto = sized(model.proto, model.sizes)
+        inferred = onnx.shape_inference.infer_shapes(single(proto) if deep else proto, data_prop=deep)
     except Exception:  # whatever the inference makes of an odd graph, the report can do without
         return Shapes({}, False)
     return _collected(inferred)
 
 
-def _sized(proto: ModelProto, sizes: Mapping[str, int]) -> ModelProto:
+def sized(proto: ModelProto, sizes: Mapping[str, int]) -> ModelProto:
     """The model with the given sizes in place of its dynamic dimensions."""
     if not sizes:
         return proto
@@ -57,6 +61,17 @@ def _sized(proto: ModelProto, sizes: Mapping[str, int]) -> ModelProto:
                 dim.dim_value = given
     for info in (*made.graph.output, *made.graph.value_info):  # what was inferred for the old sizes
         info.type.tensor_type.ClearField("shape")
+    return made
+
+
+def single(proto: ModelProto) -> ModelProto:
+    """The same model for one sample, where it takes any number."""
+    made = ModelProto()
+    made.CopyFrom(proto)
+    for info in made.graph.input:
+        dims = info.type.tensor_type.shape.dim
+        if dims and dims[0].dim_value <= 0:
+            dims[0].dim_value = 1
     return made
 
 

@@ -5,7 +5,8 @@
     onnxsparse.sparsity       the level asked for, where the pattern takes one
     onnxsparse.target         the device, where one was named
     onnxsparse.input_sha256   the digest of the dense file; it survives later runs
-    onnxsparse.plan           JSON: for every pruned weight its pattern and count, for every dense one the reason
+    onnxsparse.plan           JSON: for every pruned weight its pattern and count (for levels of a device also how many
+                              outputs and numbers were zero before, where that matters), for every dense one the reason
 
 While masks are in the graph the same keys stand under `onnxsparse.mask.`, so that dropping the masks drops them too.
 """
@@ -15,7 +16,9 @@ from __future__ import annotations
 import json
 
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.plan import Plan
+from onnxsparse.passes.inspect import count_zeros
+from onnxsparse.passes.levels import empty_outputs_of
+from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.recorded import MASKED, PREFIX
 from onnxsparse.version import __version__
 
@@ -46,9 +49,17 @@ def _pattern(plan: Plan) -> str:
 
 
 def _rows(plan: Plan) -> str:
-    pruned = {row.name: [row.pattern.text, row.drop] for row in plan.rows if row.pattern}
+    pruned = {row.name: [row.pattern.text, row.drop, *_before(row, plan)] for row in plan.rows if row.pattern}
     dense = {row.name: [row.reason, row.chosen] for row in plan.rows if row.pattern is None}
     return json.dumps({"pruned": pruned, "dense": dense}, separators=(",", ":"), ensure_ascii=False)
+
+
+def _before(row: PlanRow, plan: Plan) -> list[int]:
+    """What was zero before, for devices that want to know: outputs altogether, and numbers, if more than go."""
+    if not plan.rule.knows_levels:
+        return []
+    empty, zeros = len(empty_outputs_of(row.matrix)), count_zeros(row.weight) or 0
+    return [empty, zeros] if empty or zeros > row.drop else []
 
 
 def settle(model: Model) -> None:

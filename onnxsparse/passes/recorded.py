@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse.errors import ModelError
@@ -20,6 +20,8 @@ class Recorded:
     pruned: dict[str, tuple[str, int]]
     dense: dict[str, tuple[str, bool]]
     target: str = ""
+    before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """How many outputs of a pruned weight were zero altogether before, and how many of its numbers."""
 
 
 def recorded(model: Model) -> Recorded | None:
@@ -41,9 +43,11 @@ def _read(text: str, target: str) -> Recorded:
     try:
         data: Any = json.loads(text)
         pruned = {str(name): (str(row[0]), int(row[1])) for name, row in data["pruned"].items()}
+        longer = {str(name): row for name, row in data["pruned"].items() if len(row) > 3}
+        before = {name: (int(row[2]), int(row[3])) for name, row in longer.items()}
         dense = {str(name): (str(row[0]), bool(row[1])) for name, row in data["dense"].items()}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise ModelError(
             "the onnxsparse.plan in the model's metadata is damaged; name a --pattern or --target"
         ) from error
-    return Recorded(pruned, dense, target)
+    return Recorded(pruned, dense, target, before)

@@ -1,0 +1,80 @@
+"""How large activations are: the longest side in space of each, for one sample.
+
+1. Shapes are inferred; then again with the numbers that shapes are made of; then, where onnxruntime is installed and
+   all sizes of the inputs are known, the model is run once on zeros and looked into.
+2. What is inside of a body or a function is seen by the first two only.
+What it does not do: guess a size that the model leaves to its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from onnx import ModelProto
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.graph.model import Model
+from onnxsparse.passes.macs import Shapes, infer, single, sized
+from onnxsparse.passes.outputs import Session
+
+
+def sides(model: Model, names: Sequence[str]) -> dict[str, float]:
+    """The sides of the activations of these names, as far as they can be known."""
+    found: dict[str, float] = {}
+    for deep in (False, True):
+        shapes = infer(model, deep)
+        found.update({name: side for name in names if (side := _side(shapes, name)) is not None})
+        if all(name in found for name in names):
+            return found
+    missing = [name for name in dict.fromkeys(names) if name not in found]
+    return {**found, **({} if open_dims_of(model) else _seen(model, missing))}
+
+
+def _side(shapes: Shapes, name: str) -> float | None:
+    dims = shapes.dims.get(name)
+    return None if dims is None or name in shapes.guessed or len(dims) < 3 else float(max(dims[2:]))
+
+
+def open_dims_of(model: Model) -> list[str]:
+    """Dimensions of the inputs, but for the samples, that nobody has said: by name, or as INPUT.AXIS."""
+    proto = sized(model.proto, model.sizes)
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    found = [
+        dim.dim_param or f"{info.name}.{axis}"
+        for info in proto.graph.input
+        if info.name not in stored
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim)
+        if axis and dim.dim_value <= 0
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _seen(model: Model, names: Iterable[str]) -> dict[str, float]:
+    """Sides of what comes out when the model is run; nothing where it cannot be."""
+    opened = Model.open(model.path) if model.path is not None else Model.open(model.proto)
+    proto = single(sized(opened.take_proto(), model.sizes))
+    made = {name for node in proto.graph.node for name in node.output}
+    del proto.graph.output[:]
+    for name in names:
+        if name in made:
+            proto.graph.output.add(name=name)
+    if not proto.graph.output:
+        return {}
+    try:
+        outputs = Session(proto).run(_zeros(proto))
+    except (MissingExtraError, ModelError, ValueError):  # the last is protobuf's word for more than 2 GB
+        return {}
+    return {name: float(max(value.shape[2:])) for name, value in outputs.items() if value.ndim > 2}
+
+
+def _zeros(proto: ModelProto) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    found = {}
+    for info in proto.graph.input:
+        kind = info.type.tensor_type
+        if info.name not in stored:
+            shape = tuple(dim.dim_value for dim in kind.shape.dim)
+            found[info.name] = np.zeros(shape, tensor_dtype_to_np_dtype(kind.elem_type))
+    return found

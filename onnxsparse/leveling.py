@@ -131,6 +131,8 @@ class _Leveling:
     def _tuning(self, data: Mapping[str, Any], epochs: float | None, steps: int | None) -> Tuning:
         """The run's frame: everything of `finetune` but its pruning."""
         processes, device = met(self._engine, None)
+        if processes.count > 1:
+            raise OptionError("levels trains in one process; start it without torchrun")
         means = Means(self._engine, device, None, None, processes)
         tuning = Tuning(self._source, self._recipe, None, None, None, False, means, self._dims)
         tuning.open(data["data"], data["labels"], data["eval_data"], data["metrics"])

@@ -104,7 +104,7 @@ def arrays(result: Any) -> dict[str, Any]:
 
 
 def watch_leaks() -> list[int]:
-    """How many masked places are not zero after each update."""
+    """How many masked places of weights, and of what the optimizer remembers, are not zero after each update."""
     from onnxsparse.engines.torch.engine import TorchEngine
 
     seen, plain = [], TorchEngine.update
@@ -113,8 +113,13 @@ def watch_leaks() -> list[int]:
         moved = plain(self, pace)
         masks = {key: array for key, array in self._lent[1].tensors.items() if key.endswith("/mask")}
         learns = any(not key.endswith("/mask") for key in self.frozen)
-        weights = self._lent[0].tensors
+        weights, (moments, _) = self._lent[0].tensors, self._stepping.state()
         found = [weights[key.partition("/")[0]][mask == 0] for key, mask in masks.items()]
+        for key, mask in masks.items():
+            tag = key.partition("/")[0]
+            own = [one for name, one in moments.items() if name.endswith(f"/{tag}") or f"/{tag}." in name]
+            found += [one[mask.numpy() == 0] for one in own if one.shape == tuple(mask.shape)]
+        assert len(found) > len(masks) or not moved
         seen.append(0 if learns else sum(int((one != 0).sum()) for one in found))
         return moved
 

@@ -126,10 +126,12 @@ class NumpyEngine(Engine):
         return self._gradients
 
     def update(self, pace) -> bool:
-        for key, gradient in self._gradients.items():
+        for key, gradient in pace.moving(self._gradients).items():
             if not np.isfinite(gradient).all():
                 raise DivergedError("a gradient is no number")
-            self._moments.step(key, self.weights[key], gradient, pace.rate, pace.decay, 1 / max(1, self._steps))
+            weight, scale = self.weights[key], 1 / max(1, self._steps)
+            decay = pace.decays.get(key, pace.decay)
+            self._moments.step(key, weight, gradient, pace.rate_of(key), decay, scale)
         self.discard_gradients()
         return True
 

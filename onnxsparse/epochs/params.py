@@ -41,6 +41,8 @@ class Param:
     restore: View | None = None
     numbers: Callable[[], Array] | None = field(default=None, repr=False)
     """The numbers that it begins with."""
+    refusal: str = ""
+    """Why it cannot train; then it is none of those that are meant together, and named alone it is an error."""
 
     @property
     def size(self) -> int:
@@ -79,16 +81,21 @@ def find(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str
 
 
 def _meant(params: Sequence[Param], entry: str, where: str) -> list[Param]:
+    free = [param for param in params if not param.refusal]
     if entry.upper() == ALL:
-        return list(params)
+        return free
     if entry.upper() == ALL_PRUNABLE:
-        return [param for param in params if param.prunable]
+        return [param for param in free if param.prunable]
     if entry.startswith(REGULAR):
         matches = _matcher(entry[len(REGULAR) :], where)
-        return [param for param in params if any(matches(name) for name in param.all_names)]
+        return [param for param in free if any(matches(name) for name in param.all_names)]
     exact = [param for param in params if entry in (param.name, *param.names)]
     layer = entry.strip("/")
-    return exact or [param for param in params if layer in param.layers or entry in param.layers]
+    found = exact or [param for param in params if layer in param.layers or entry in param.layers]
+    for param in found:
+        if param.refusal:
+            raise OptionError(f"{where}: {entry[:80]!r} cannot train: {param.refusal}")
+    return found
 
 
 def _matcher(text: str, where: str) -> Callable[[str], bool]:

@@ -28,36 +28,26 @@ WEIGHT = (".weight", "/weight")
 
 
 def params_of(model: Model) -> list[Param]:
-    """Every parameter, in the order of the file; those that cannot train are left out."""
+    """Every parameter, in the order of the file; weights that cannot train say why."""
     names, torch = names_of(model.weights), _torch_names(model)
-    weights = {weight.tensor: weight for weight in model.weights if _can_train(weight)}
-    refused = {weight.tensor for weight in model.weights} - set(weights)
-    small = {tensor for tensor in vectors(model) if tensor not in weights and tensor not in refused and tensor.shape}
+    weights = {weight.tensor: weight for weight in model.weights}
+    small = {tensor for tensor in vectors(model) if tensor not in weights and tensor.shape}
     found = []
-    for number, (tensor, home) in enumerate(model.flow.stores.homes.items()):
+    for number, tensor in enumerate(model.flow.stores.homes):
         more = torch.get(tensor.name, ())
         if tensor in weights:
             weight = weights[tensor]
             found.append(_weight(f"{MARK}{number}", weight, names[id(weight)], more))
         elif tensor in small:
             found.append(_vector(f"{MARK}{number}", tensor, more))
-        del home
     return found
 
 
-def why_not(model: Model, name: str) -> str:
-    """Why a stored tensor of that name is no parameter; '' where nothing is known of it."""
-    for weight in model.weights:
-        if weight.name == name and not _can_train(weight):
-            return weight.refusal or _other_reason(weight)
-    return ""
-
-
-def _can_train(weight: Weight) -> bool:
-    return weight.tensor.kind in FLOAT_KINDS and not weight.refusal and bool(weight.uses) and not _other_reason(weight)
-
-
-def _other_reason(weight: Weight) -> str:
+def _refusal(weight: Weight) -> str:
+    if weight.refusal or not weight.uses:
+        return weight.refusal or "nothing reads it as a weight"
+    if weight.tensor.kind not in FLOAT_KINDS:
+        return f"it is stored as {weight.tensor.kind}"
     if weight.twins:
         return "another tensor has the same bytes"
     masked = any(use.masks for use in weight.uses)
@@ -65,7 +55,10 @@ def _other_reason(weight: Weight) -> str:
 
 
 def _weight(tag: str, weight: Weight, name: str, more: tuple[str, ...]) -> Param:
-    use, tensor = weight.uses[0], weight.tensor
+    tensor, refusal = weight.tensor, _refusal(weight)
+    if refusal:
+        return Param(tag, name, tuple(tensor.shape), (tensor.name, *more), refusal=refusal)
+    use = weight.uses[0]
     operators = {one.op for one in weight.uses}
     layers = [other for one in weight.uses for other in spelled(one.node, one.op)]
     layers += [one[: -len(ending)] for one in (tensor.name, *more) for ending in WEIGHT if one.endswith(ending)]

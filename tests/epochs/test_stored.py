@@ -17,6 +17,7 @@ from onnxsparse.epochs.planning import by_epochs
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.recipes import Recipe
 
 SHAPES = {
@@ -87,6 +88,25 @@ def test_names_of_torch_as_they_are_recorded() -> None:
     assert names(["classifier.weight"], opened) == {"onnx::MatMul_7"}
     assert names(["classifier"], opened) == {"onnx::MatMul_7"}
     assert names(["re:class"], opened) == {"onnx::MatMul_7"}
+
+
+def test_what_cannot_train_says_why() -> None:
+    made = model()
+    for one in made.graph.initializer:
+        if one.name == "conv":
+            one.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(one).astype(np.float64), one.name))
+    made.graph.node.insert(0, make_node("Cast", ["conv"], ["conv_float"], "cast", to=TensorProto.FLOAT))
+    next(node for node in made.graph.node if node.op_type == "Conv").input[1] = "conv_float"
+    whole = {one.name: one.refusal for one in params_of(Model.over(made))}
+    assert (whole["fc.weight"], bool(whole["conv"])) == ("", "float64" not in FLOAT_KINDS)
+    masked = model()
+    masked.graph.initializer.append(numpy_helper.from_array(np.ones((8, 8), np.float32), "mask"))
+    masked.graph.node.insert(1, make_node("Mul", ["fc.weight", "mask"], ["masked"], "mask"))
+    next(node for node in masked.graph.node if node.op_type == "Gemm").input[1] = "masked"
+    opened = Model.over(masked)
+    assert "fc.weight" not in names("__ALL_PRUNABLE__", opened)
+    with pytest.raises(OptionError, match=r"here: 'fc\.weight' cannot train: a mask is applied"):
+        names(["fc.weight"], opened)
 
 
 def test_what_is_no_parameter_is_said() -> None:

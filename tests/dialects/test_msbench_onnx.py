@@ -326,8 +326,13 @@ def test_the_amba_configuration_trains_and_verifies(engine, tmp_path):
     model = scheduler.prepare_sparse_model(str(tmp_path / "dense.onnx"), engine=engine, optimizer="sgd", lr=0.02)
     scheduler.set_lr_scheduler("cosine")
     losses, rates = [], []
+    drops = {site.key: scheduler._drops[1][site.key] for site in model.sites}
     for iteration in range(8):
+        live = {key: array.copy() for key, array in model.live.items()}
         scheduler.prune_model(model, iteration)
+        if iteration == 4:  # whichever engine holds the numbers, the masks are those of the numbers
+            for key, mask in model.masks().items():
+                np.testing.assert_array_equal(mask, smallest_dropped(live[key], drops[key]))
         rates.append(model.pace.rate)
         losses.append(model.step(batch(iteration)))
     assert rates[:4] == rates[4:]  # the rate begins again with the second stage

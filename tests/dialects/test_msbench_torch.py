@@ -59,6 +59,17 @@ def test_masks_are_those_of_the_onnx_model(level):
         np.testing.assert_array_equal(mask, found[1][name], err_msg=name)
 
 
+def test_statistics_are_those_of_the_onnx_model():
+    tables = []
+    for model in (onnx_model(), torch_module()):
+        scheduler = build_sparse_scheduler(amba(prun_hw_aware="cv22"))
+        prepared = scheduler.prepare_sparse_model(model)
+        scheduler.prune_model(prepared, 3)
+        plain = [{name: value for name, value in row.items() if name != "kind"} for row in scheduler.statistics()]
+        tables.append(plain)
+    assert tables[0] == tables[1]
+
+
 @pytest.mark.parametrize("model", [onnx_model, torch_module])
 def test_the_recommended_configuration_word_for_word(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -151,8 +151,8 @@ def main(folder: str, *cases: str) -> None:
 
 
 def killed(folder: str, case: str, step: str, rank: str) -> None:
-    """A run with checkpoints; it dies before a step, or comes to its end where that is 0."""
-    if int(step):
+    """A run with checkpoints; it dies before a step, but not again, or comes to its end where that is 0."""
+    if int(step) and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         die_at(int(step), rank)
     found = run(case, checkpoint=Path(folder) / "run", resume=True)
     np.savez(Path(folder) / f"killed-{RANK}.npz", **arrays(found))

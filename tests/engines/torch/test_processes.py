@@ -24,12 +24,20 @@ EXACT = [case for case in spread_run.CASES if "sgd" in str(spread_run.CASES[case
 TOLERANCE = 1e-5
 
 
-def launch(*words: str, count: int = 2, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def launch(
+    *words: str, count: int = 2, folder: Path | None = None, restarts: int = 0
+) -> subprocess.CompletedProcess[str]:
     """Words for Python, in `count` processes."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
-    spread = ["-m", "torch.distributed.run", f"--nproc-per-node={count}", f"--master-port={port}"]
+    spread = [
+        "-m",
+        "torch.distributed.run",
+        f"--nproc-per-node={count}",
+        f"--master-port={port}",
+        f"--max-restarts={restarts}",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(SCRIPT.parent)])}
     command = [sys.executable, *(spread if count > 1 else []), *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, cwd=folder)
@@ -91,6 +99,13 @@ def test_killed_and_resumed(whole: Path, tmp_path: Path, rank: str) -> None:
     for number in (0, 1):
         with np.load(whole / "killed-0.npz") as one, np.load(broken / f"killed-{number}.npz") as other:
             assert all(one[name].tobytes() == other[name].tobytes() for name in one.files)
+
+
+def test_a_launcher_that_starts_again_needs_nobody(whole: Path, tmp_path: Path) -> None:
+    done = launch(str(SCRIPT), "killed", str(tmp_path), "regrown", "15", "1", restarts=2)
+    assert done.returncode == 0, done.stderr
+    with np.load(whole / "killed-0.npz") as one, np.load(tmp_path / "killed-0.npz") as other:
+        assert all(one[name].tobytes() == other[name].tobytes() for name in one.files)
 
 
 def finetune(folder: Path, data: str, *more: str) -> subprocess.CompletedProcess[str]:

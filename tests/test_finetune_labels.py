@@ -11,7 +11,11 @@ from onnx import ModelProto, TensorProto
 from onnx.helper import make_node
 
 import onnxsparse as osp
+from onnxsparse.engines.engine import Batch
 from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.building import build
+from onnxsparse.engines.ort.engine import OrtEngine
+from onnxsparse.engines.spec import Objective, Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.losses.cross_entropy import class_axis
 from tests.engines.ort.build import INT64, info, model, numbers, tensor
@@ -141,3 +145,18 @@ def test_a_file_with_whole_numbers_alone_has_no_classes() -> None:
     best = net([info("best", ["N", 1], TensorProto.INT64)], [make_node("ArgMax", ["y"], ["best"], axis=1)])
     with pytest.raises(OptionError, match="no float output"):
         tune(best, RIGHT)
+
+
+def test_an_engine_does_not_read_beyond_the_classes(tmp_path: Path) -> None:
+    proto = ModelProto()
+    proto.CopyFrom(SYMBOLIC)
+    for tag, stored in zip(("t0", "t1"), proto.graph.initializer):
+        stored.doc_string = tag
+    spec = Spec(8, {"t0": "a", "t1": "b"}, objective=Objective("cross-entropy", hardness=0.0))
+    samples = {"x": numbers(16, 16), "labels": np.arange(16) % 8}
+    made = build(str(tmp_path / "graph"), spec, proto, samples, "origin")
+    engine = OrtEngine(str(tmp_path / "graph"), made, "relative")
+    assert engine.step(Batch({"x": numbers(8, 16), "labels": np.arange(8)})) > 0
+    for run in (engine.step, engine.evaluate):
+        with pytest.raises(OptionError, match="label 9 of sample 7 of the batch is none of the model's 8 classes"):
+            run(Batch({"x": numbers(8, 16), "labels": np.array([0, 1, 2, 3, 4, 5, -100, 9])}))

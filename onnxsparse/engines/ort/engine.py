@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxsparse.data.labels import check_block
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
 from onnxsparse.engines.ort.refusals import LOOK, batch_of, told
 from onnxsparse.engines.ort.session import Session
@@ -122,6 +123,8 @@ class OrtEngine(Engine):
                 feed[name] = value if self._other is None else self._other(own, value.shape).astype(value.dtype)
             if labels:
                 feed[labels] = np.ascontiguousarray(batch.arrays[LABELS][places])
+                if self._made.get("classes"):  # the engine reads beyond its arrays
+                    check_block(feed[labels], 0, self._made["classes"], "the batch")
             yield rows, feed
 
     @property

@@ -379,7 +379,7 @@ class Tuning:
         if rule.pattern is not None and rule.pattern.takes_sparsity:
             fixed = any(row.keep is not None for row in self.plan.planned)
             schedule = pruning.schedule or ("one-shot" if fixed else "cubic")
-            pruning = replace(pruning, allocation=rule.allocation.name, score=rule.score.text, schedule=schedule)
+            pruning = replace(pruning, allocation=rule.allocation.text, score=rule.score.text, schedule=schedule)
         known = {Training: training, Pruning: pruning}
         return Recipe(tuple(known.get(type(one), one) for one in self.recipe.modifiers))
 

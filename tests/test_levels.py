@@ -88,6 +88,12 @@ def test_milestones_come_when_a_stage_is_trained():
     assert seen == [(0, 13 // 3 - 1), (1, 26 // 3 - 1), (2, 12)]
 
 
+def test_no_other_run_takes_levels():
+    made = Bench(Training(steps=4, batch=8))
+    with pytest.raises(OptionError, match="onnxsparse levels"):
+        Run(made.job(modifiers=[made.training, Levels("10,20")]))
+
+
 def test_rates_begin_again_with_every_stage():
     rates = []
     made = Bench(Training(steps=20, batch=8, rate=0.01, warm_up=1))

@@ -56,6 +56,8 @@ class Levels(Modifier):
         read_levels(self.levels)
 
     def start(self, run: Run) -> Part:
+        if not run.job.levels:
+            raise OptionError("!levels is no modifier of finetune: `onnxsparse levels` runs it")
         return LevelsPart(self, run)
 
 

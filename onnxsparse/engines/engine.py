@@ -82,6 +82,13 @@ class Engine(ABC):
     def gradients(self) -> Mapping[str, Array]:
         """The gradients since the last update, by the tags of `weights`."""
 
+    def add_gradients(self, more: Mapping[str, Array]) -> None:
+        """Add to the mean of the gradients since the last update, by tags of `weights`: those of a term of one's own.
+
+        What no gradient comes to gets none of these either.
+        """
+        raise OptionError("this engine makes nothing small but its own loss")
+
     @abstractmethod
     def update(self, pace: Pace) -> bool:
         """Move the weights by the mean of the gradients since the last update, and forget them.

@@ -91,6 +91,8 @@ class Network(ABC):
     is_torch: ClassVar[bool] = False
     promise: Promise
     notes: list[str]
+    kept: dict[str, Array]
+    """What somebody wants to be part of the network's state."""
 
     @abstractmethod
     def weight(self, key: str) -> Array:
@@ -119,6 +121,14 @@ class Network(ABC):
     @abstractmethod
     def masks(self) -> dict[str, Array]:
         """What is kept of the layers with the sparser `mask`."""
+
+    @abstractmethod
+    def anchor(self, anchors: Mapping[str, Array], strength: float) -> None:
+        """Have layers drawn towards these numbers, by key: strength / 2 * sum of |weight - anchor|^2, until others."""
+
+    @abstractmethod
+    def pull(self) -> Any:
+        """That term for the weights as they are now: a number, or a tensor that a loop of torch adds to its loss."""
 
     @abstractmethod
     def measure(self, shape: Sequence[int] | None, real: Any = None) -> dict[str, Measured]:

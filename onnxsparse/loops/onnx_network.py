@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -42,7 +42,7 @@ from onnxsparse.sparsers.renewal import hide, write
 from onnxsparse.values import Array
 
 MASK = "mask"
-LABELS, SAMPLES = "labels", "samples"
+LABELS, SAMPLES, KEPT = "labels", "samples", "kept"
 PRUNED = ("stem", "small", "depthwise")
 """Words that hold no weight back here: every convolution and matrix is a layer."""
 
@@ -71,6 +71,9 @@ class OnnxNetwork(Network):
         self.steps, self.begun, self.length, self.per_epoch = 0, 0, 0, 0
         self.scheduled: Any = None
         self.pruned = 0.0
+        self.kept: dict[str, Array] = {}
+        self._anchors: dict[str, Array] = {}
+        self._strength = np.float32(0)
 
     # -- training
 
@@ -81,6 +84,8 @@ class OnnxNetwork(Network):
         engine.agree()
         while True:
             loss = engine.step(Batch(arrays))
+            if self._anchors:
+                engine.add_gradients({key: self._strength * away for key, away in self._away()})
             if engine.update(self.pace):
                 break
         self.steps += 1
@@ -165,7 +170,8 @@ class OnnxNetwork(Network):
         return OrtEngine(folder, made, self.options.optimizer)
 
     def _torch(self, spec: Spec, samples: Mapping[str, Array]) -> Engine:
-        from onnxsparse.engines.torch.engine import Setting, TorchEngine
+        from onnxsparse.engines.torch.engine import TorchEngine
+        from onnxsparse.engines.torch.setting import Setting
 
         tensors = {tag: one.tensor for tag, one in self._tags.items()}
         return TorchEngine(self._model, tensors, spec, samples, Setting(optimizer=self.options.optimizer))
@@ -178,19 +184,20 @@ class OnnxNetwork(Network):
         kept = {f"weight/{key}": one for key, one in self._weights.items()}
         kept.update({f"frozen/{key}": one for key, one in self._frozen.items()})
         kept.update({f"{SAMPLES}/{name}": one for name, one in self._samples.items()})
+        kept.update({f"{KEPT}/{name}": one for name, one in self.kept.items()})
         place = {"steps": self.steps, "begun": self.begun, "length": self.length}
         return {**kept, **arrays}, {"engine": facts, "used": dict(self._used), **place}
 
     def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
         """Go on from a state, with an engine that is made anew."""
-        self._engine, self._samples = None, {}
+        self._engine, self._samples, self.kept = None, {}, {}
         self.use(facts["used"])
         memory: dict[str, Array] = {}
         for key, array in arrays.items():
             kind, _, name = key.partition("/")
             kept = {"weight": self._weights, "frozen": self._frozen}.get(kind)
-            if kind == SAMPLES:
-                self._samples[name] = np.array(array)
+            if kind in (SAMPLES, KEPT):
+                (self._samples if kind == SAMPLES else self.kept)[name] = np.array(array)
             elif kept is None:
                 memory[key] = np.array(array)
             elif name in kept:
@@ -262,6 +269,17 @@ class OnnxNetwork(Network):
 
     def masks(self) -> dict[str, Array]:
         return {site.key: self._mask(site.key) != 0 for site in self.sites if self._used.get(site.key) == MASK}
+
+    def anchor(self, anchors: Mapping[str, Array], strength: float) -> None:
+        self._anchors, self._strength = dict(anchors), np.float32(strength)
+
+    def pull(self) -> float:
+        squares = sum(float(np.sum(np.square(away, dtype=np.float64))) for _, away in self._away())
+        return float(self._strength) / 2 * squares
+
+    def _away(self) -> Iterator[tuple[str, Array]]:
+        """How far each anchored layer is from its anchor."""
+        return ((key, self.weight(key) - anchor) for key, anchor in self._anchors.items())
 
     def _mask(self, key: str) -> Array:
         live = self._live_frozen

@@ -17,6 +17,7 @@ from onnxsparse.passes.plan import Plan, PlanRow, make_plan
 from onnxsparse.passes.record import record
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.trainable import send_back, trainables
+from onnxsparse.patterns import Pattern
 from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.values import Array
@@ -61,9 +62,15 @@ def _row(row: PlanRow, tag: str | None, arrays: Mapping[str, Array], promise: Pr
         reason = promise.dense.get(tag or "", "")
         return PlanRow(row.name, row.weight, reason=reason or row.reason or "left dense", chosen=bool(reason))
     pattern = parse_pattern(text)
-    zeros = int(arrays[tag].size - (arrays[tag] != 0).sum())
-    drop = pattern.drop_count(row.use.shape4, 0.0) if isinstance(pattern, NM) else zeros
-    return PlanRow(row.name, row.weight, pattern, drop)
+    return PlanRow(row.name, row.weight, pattern, dropped(pattern, row.use.matrix(arrays[tag].reshape(-1) == 0)))
+
+
+def dropped(pattern: Pattern, zero: Array) -> int:
+    """How many units are zero in a weight of which that is said by element; of N:M how many elements have to be."""
+    if isinstance(pattern, NM):
+        return pattern.drop_count(zero.shape, None)
+    units = pattern.units(zero.shape)
+    return units - pattern.violations(zero, units).count
 
 
 def write_facts(path: str, facts: Mapping[str, Any]) -> None:

@@ -23,8 +23,8 @@ from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.patterns.nm import NM
 
 
-def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, zeros: Mapping[str, int]) -> None:
-    """Write a plain module; `zeros` are those of each layer, by the path of its weight."""
+def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Mapping[str, int]) -> None:
+    """Write a plain module; `drops` are the zero units of each layer, by the path of its weight."""
     module.eval()
     parts = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
     try:
@@ -36,19 +36,19 @@ def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, zeros: Ma
         raise OutputError(f"torch cannot export the module to {path}: {' '.join(str(error).split())[:200]}") from error
     model = Model.open(path)
     names = names_of(model.weights)
-    rows = tuple(_row(names[id(weight)], weight, promise, zeros) for weight in model.weights)
+    rows = tuple(_row(names[id(weight)], weight, promise, drops) for weight in model.weights)
     record(model, Plan(rows, Rule.make(target=promise.target, sparsity=promise.level)))
     with Staged(True) as staged:
         model.save(path, True, staged)
         staged.commit()
 
 
-def _row(name: str, weight: Weight, promise: Promise, zeros: Mapping[str, int]) -> PlanRow:
+def _row(name: str, weight: Weight, promise: Promise, drops: Mapping[str, int]) -> PlanRow:
     """Exporters keep the names of most weights; what is called otherwise has no promise."""
     text = promise.patterns.get(name)
     if text is None or weight.refusal:
         reason = promise.dense.get(name, "")
         return PlanRow(name, weight, reason=reason or weight.refusal or "left dense", chosen=bool(reason))
     pattern = parse_pattern(text)
-    drop = pattern.drop_count(weight.uses[0].shape4, 0.0) if isinstance(pattern, NM) else zeros[name]
-    return PlanRow(name, weight, pattern, min(drop, count_zeros(weight) or 0) if not isinstance(pattern, NM) else drop)
+    drop = drops[name] if isinstance(pattern, NM) else min(drops[name], count_zeros(weight) or 0)
+    return PlanRow(name, weight, pattern, drop)

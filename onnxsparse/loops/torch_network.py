@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from onnxsparse import sparsers
+from onnxsparse import patterns, sparsers
 from onnxsparse.engines.torch import sparsing
 from onnxsparse.engines.torch.attach import Attached, bare_module, finish
 from onnxsparse.engines.torch.holding import all_held
@@ -25,7 +25,7 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.convolution import Convolution
 from onnxsparse.loops.network import Measured, Network, Site
-from onnxsparse.loops.stored import Promise
+from onnxsparse.loops.stored import Promise, dropped
 from onnxsparse.loops.torch_export import export_onnx
 from onnxsparse.values import Array
 
@@ -52,6 +52,9 @@ class TorchNetwork(Network):
         self._used: dict[str, str] = {}
         self._attached: Attached | None = None
         self._followed: list[Any] = []
+        self.kept: dict[str, Array] = {}
+        self._anchors: dict[str, Any] = {}
+        self._strength = 0.0
         self.promise = Promise()
         self.notes: list[str] = []
 
@@ -123,6 +126,15 @@ class TorchNetwork(Network):
             return {}
         return {key: keep.cpu().numpy() for key, keep in self._attached.masks.items()}
 
+    def anchor(self, anchors: Mapping[str, Array], strength: float) -> None:
+        found = {key: torch().from_numpy(np.array(array)) for key, array in anchors.items()}
+        self._anchors = {key: one.to(self._original(key)) for key, one in found.items()}
+        self._strength = strength
+
+    def pull(self) -> Any:
+        squares = [(self._original(key) - one).square().sum() for key, one in self._anchors.items()]
+        return self._strength / 2 * sum(squares)
+
     def follow(self, optimizer: Any) -> None:
         """Keep weights and moments at masked places at zero after each step."""
         self._followed.append(optimizer)
@@ -182,8 +194,12 @@ class TorchNetwork(Network):
 
     def export(self, path: str, inputs: Any) -> str:
         """Write the module as ONNX, with the record of what was promised."""
-        zeros = {site.key: int(site.size - np.count_nonzero(self.effective(site.key))) for site in self.sites}
-        export_onnx(self.plain_copy(), inputs, path, self.promise, zeros)
+        texts = {site: self.promise.patterns[site.key] for site in self.sites if site.key in self.promise.patterns}
+        drops = {
+            site.key: dropped(patterns.parse(text), site.matrix(self.effective(site.key).reshape(-1) == 0))
+            for site, text in texts.items()
+        }
+        export_onnx(self.plain_copy(), inputs, path, self.promise, drops)
         return path
 
 

@@ -1,7 +1,11 @@
-"""Mask generators and sparsers of a configuration, as sparsers and patterns of ours.
+"""Mask generators and sparsers of a configuration, as sparsers, patterns and scores of ours.
 
 NormalMaskGenerator with FakeSparse            the sparser `mask`; the smallest numbers go, or whole outputs
+NMMaskGenerator with FakeSparse                the same with the pattern `2:4`
+FPGMMaskGenerator with FakeSparse              whole outputs by the score `fpgm`
+NuclearMaskGenerator with FakeSparse           whole outputs by the score `nuclear`
 STRMaskGenerator with STRFakeSparse            `soft-threshold`
+FCPTSMaskGenerator with FCPTSFakeSparse        `hard-threshold`
 ProbMaskGenerator with ProbMaskFakeSparse      `probabilistic`
 """
 
@@ -12,14 +16,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxsparse.dialects.msbench.configuration import Configuration, Part
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, nearest
 
+PLAIN = ("FakeSparse", "DefaultFakeSparse")
 PARTNERS: Mapping[str, tuple[str, ...]] = {
-    "NormalMaskGenerator": ("FakeSparse", "DefaultFakeSparse"),
+    "NormalMaskGenerator": PLAIN,
+    "NMMaskGenerator": PLAIN,
+    "FPGMMaskGenerator": PLAIN,
+    "NuclearMaskGenerator": PLAIN,
     "ProbMaskGenerator": ("ProbMaskFakeSparse",),
     "STRMaskGenerator": ("STRFakeSparse",),
+    "FCPTSMaskGenerator": ("FCPTSFakeSparse",),
 }
-NORMS = {"p1": 1, "l1": 1, "L1Normalized": 1, "p2": 2, "l2": 2, "L2Normalized": 2}
+NORMS = {
+    "p1": "magnitude", "l1": "magnitude", "L1Normalized": "magnitude",
+    "p2": "squared", "l2": "squared", "L2Normalized": "squared",
+}  # fmt: skip
+SINGLES = ("Magnitude", "L1Normalized", "L2Normalized")
+SWITCHES = ("mask_is_static", "weight_correction")
+DISTANCES = {"l1": "l1", "l2": "l2", "cos": "cosine", "cosine": "cosine"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,10 @@ class Generator:
     """What a weight is replaced with, and how its mask is chosen."""
 
     sparser: str
-    structured: int = 0  # the norm by which whole outputs go; 0 for single numbers
+    pattern: str = "unstructured"
+    score: str = "magnitude"
+    func: str = "Magnitude"
+    """How single numbers of different layers compare."""
     static: bool = False
     corrects: bool = False
 
@@ -35,16 +53,57 @@ class Generator:
     def masks(self) -> bool:
         return self.sparser == "mask"
 
+    @property
+    def thresholds(self) -> bool:
+        """Whether a target says where thresholds begin."""
+        return self.sparser.startswith("hard-threshold")
+
 
 def generator_of(config: Configuration) -> Generator:
     """What the two parts of a configuration say together."""
     kind = _kind(config.mask_generator, config.fake_sparse)
-    kwargs = config.mask_generator.kwargs
+    kwargs, beside = config.mask_generator.kwargs, config.fake_sparse.kwargs
     if kind == "STRMaskGenerator":
-        return Generator(f"soft-threshold:start={_number(config.fake_sparse.kwargs, 'sInit_value', -200.0)}")
+        return Generator(f"soft-threshold:start={_number(beside, 'sInit_value', -200.0)}")
+    if kind == "FCPTSMaskGenerator":
+        return Generator(f"hard-threshold:start={_number(beside, 'sInit_value', -5.0)}")
     if kind == "ProbMaskGenerator":
         return Generator(f"probabilistic:temperature={_number(kwargs, 'tau', 3.0)}")
-    return Generator("mask", _norm(kwargs), bool(kwargs.get("mask_is_static")), bool(kwargs.get("weight_correction")))
+    static, corrects = (any(one.get(name) for one in (kwargs, beside)) for name in SWITCHES)
+    return Generator("mask", *_zeros(kind, kwargs), static, corrects)
+
+
+def _zeros(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Pattern, score, and how numbers of different layers compare."""
+    if kind == "NMMaskGenerator":
+        return "2:4", "magnitude", "Magnitude"
+    if kind == "NormalMaskGenerator":
+        return _normal(kwargs)
+    if not kwargs.get("structured", True):
+        raise OptionError(f"{kind} is of whole outputs: structured is True")
+    if kind == "NuclearMaskGenerator":
+        return "filter", "nuclear", "Magnitude"
+    return (
+        "filter",
+        f"fpgm:distance={_known(kwargs.get('func') or 'l2', DISTANCES, 'a distance of filters')}",
+        "Magnitude",
+    )
+
+
+def _normal(kwargs: Mapping[str, Any]) -> tuple[str, str, str]:
+    """`structured` may be a norm itself, or a switch beside `func`."""
+    said, func = kwargs.get("structured"), kwargs.get("func")
+    if not said:
+        return "unstructured", "magnitude", _known(func or SINGLES[0], {one: one for one in SINGLES}, "func of numbers")
+    norm = said if isinstance(said, str) else func or "p1"
+    return "filter", _known(norm, NORMS, "a norm of whole outputs"), "Magnitude"
+
+
+def _known(value: Any, words: Mapping[str, str], what: str) -> str:
+    if not isinstance(value, str) or value not in words:
+        hint = nearest(str(value), words)
+        raise OptionError(f"{what} is one of {', '.join(words)}, not {value!r:.40}{hint}")
+    return words[value]
 
 
 def _kind(generator: Part, sparser: Part) -> str:
@@ -55,19 +114,6 @@ def _kind(generator: Part, sparser: Part) -> str:
     if sparser.type and sparser.type not in known:
         raise OptionError(f"{generator.type} belongs to {known[0]}, not to {sparser.type}")
     return generator.type
-
-
-def _norm(kwargs: Mapping[str, Any]) -> int:
-    """`structured` may be a norm itself, or a switch beside `func`."""
-    said, func = kwargs.get("structured"), kwargs.get("func")
-    if not said:
-        if func not in (None, "Magnitude"):
-            raise OptionError(f"func {func!r:.40} is of whole outputs; set structured, too")
-        return 0
-    norm = said if isinstance(said, str) else func or "p1"
-    if norm not in NORMS:
-        raise OptionError(f"a norm of whole outputs is one of {', '.join(NORMS)}, not {norm!r:.40}")
-    return NORMS[norm]
 
 
 def _number(kwargs: Mapping[str, Any], name: str, default: float) -> float:

@@ -1,7 +1,4 @@
-"""What MSBench's configurations know: the types of each part, and the keyword arguments of each type.
-
-A type that is not built yet stands in no table: it is an unknown one, and the nearest known ones are named.
-"""
+"""What MSBench's configurations know: the types of each part, and the keyword arguments of each type."""
 
 from __future__ import annotations
 
@@ -9,17 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 NOT_PRUNED = ("no_prune_keyword", "no_prune_layer")
+SWITCHES = ("mask_is_static", "weight_correction")
 
 GENERATORS: Mapping[str, tuple[str, ...]] = {
-    "NormalMaskGenerator": ("mask_is_static", "weight_correction", "structured", "func"),
+    "NormalMaskGenerator": (*SWITCHES, "structured", "func"),
+    "NMMaskGenerator": SWITCHES,
+    "FPGMMaskGenerator": (*SWITCHES, "structured", "func"),
+    "NuclearMaskGenerator": (*SWITCHES, "structured", "func"),
     "ProbMaskGenerator": ("tau",),
     "STRMaskGenerator": (),
+    "FCPTSMaskGenerator": (),
 }
 SPARSERS: Mapping[str, tuple[str, ...]] = {
-    "FakeSparse": (),
-    "DefaultFakeSparse": (),
+    "FakeSparse": SWITCHES,
+    "DefaultFakeSparse": SWITCHES,
     "ProbMaskFakeSparse": (),
     "STRFakeSparse": ("sInit_value",),
+    "FCPTSFakeSparse": ("sInit_value",),
 }
 SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
     "BaseScheduler": {},
@@ -51,6 +54,7 @@ SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
         "allow_recompute_mask": False,
         "allow_permutation": False,
     },
+    "ADMMScheduler": {"iters_per_epoch": None, "max_iters": None, "rho": 1e-4},
     "ProbMaskPruneScheduler": {
         "prune_rate": None,
         "total_iterations": None,

@@ -25,6 +25,7 @@ from onnxsparse.data.order import Order
 from onnxsparse.dialects.msbench import scheduler_of
 from onnxsparse.dialects.msbench.configuration import Configuration, Part
 from onnxsparse.dialects.msbench.job import Job, read_job
+from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
@@ -117,6 +118,8 @@ class SparseRunner:
 
     def sparse_post_process(self) -> None:
         """What the scheduler wants to know of the trainer; and the state of a run that goes on."""
+        if isinstance(self.scheduler, ADMMScheduler):
+            self.scheduler.before_run(self.model, self.order.per_epoch, self.total)
         if self.found is not None:
             facts = self.found.facts
             if facts["total"] != self.total or facts["scheduler_type"] != self.scheduler.config.scheduler.type:

@@ -54,6 +54,12 @@ class OrtEngine(Engine):
     def gradients(self) -> Mapping[str, Array]:
         return self._session.gradients
 
+    def add_gradients(self, more: Mapping[str, Array]) -> None:
+        live, pieces = self._session.gradients, np.float32(max(1, self._pieces))
+        for tag, array in more.items():
+            if tag in live:
+                live[tag] += array * pieces
+
     def update(self, pace: Pace) -> bool:
         gradients, scale = pace.moving(self._session.gradients), 1.0 / max(1, self._pieces)
         if pace.clip:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.dialects.msbench.schedulers.amba import AmbaLevelPruneScheduler
 from onnxsparse.dialects.msbench.schedulers.ampere import AmpereScheduler
 from onnxsparse.dialects.msbench.schedulers.prob_mask import ProbMaskPruneScheduler
@@ -10,7 +11,14 @@ from onnxsparse.dialects.msbench.schedulers.threshold import STRScheduler
 
 SCHEDULERS: dict[str, type[BaseScheduler]] = {
     one.__name__: one
-    for one in (BaseScheduler, STRScheduler, AmbaLevelPruneScheduler, AmpereScheduler, ProbMaskPruneScheduler)
+    for one in (
+        BaseScheduler,
+        STRScheduler,
+        AmbaLevelPruneScheduler,
+        AmpereScheduler,
+        ProbMaskPruneScheduler,
+        ADMMScheduler,
+    )
 }
 
 __all__ = ["SCHEDULERS", "BaseScheduler"]

@@ -38,7 +38,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
     def _configure(self, config: Configuration) -> None:
         super()._configure(config)
         kwargs = self.kwargs
-        if not self.generator.masks or self.generator.structured:
+        if not self.generator.masks or self.generator.pattern != "unstructured":
             raise OptionError("AmbaLevelPruneScheduler needs NormalMaskGenerator and FakeSparse, of single numbers")
         self.levels = table(kwargs["sparsity_table"])
         self.stages = Stages(count(kwargs["total_iters"], "total_iters", 1), len(self.levels))

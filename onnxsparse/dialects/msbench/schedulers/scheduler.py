@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from onnxsparse import optimizers, patterns, rates, scores
+from onnxsparse import optimizers, rates
+from onnxsparse.dialects.msbench.choosing import chosen, corrected_weight, drops_of, pattern_of, threshold_of
 from onnxsparse.dialects.msbench.configuration import Configuration, Source, read, words
 from onnxsparse.dialects.msbench.generators import Generator, generator_of
 from onnxsparse.errors import OptionError
@@ -19,9 +20,8 @@ from onnxsparse.loops.network import Network, Site
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.rates import Restarts, text_of
 from onnxsparse.loops.stored import Promise
-from onnxsparse.sparsers.correction import corrected
-from onnxsparse.sparsers.renewal import Choice
-from onnxsparse.values import Array
+from onnxsparse.patterns import Pattern
+from onnxsparse.patterns.nm import NM
 
 
 class BaseScheduler:
@@ -40,6 +40,8 @@ class BaseScheduler:
     def _configure(self, config: Configuration) -> None:
         self.config, self.kwargs = config, dict(config.scheduler.kwargs)
         self.generator: Generator = generator_of(config)
+        self.pattern = pattern_of(self.generator, self.level_pattern)
+        self._begun, self._frozen = False, dict[str, int]()
         self.verbosity = int(self.kwargs["verbosity"])
 
     # -- the published calls
@@ -130,32 +132,51 @@ class BaseScheduler:
 
     def facts(self) -> dict[str, Any]:
         """Where the scheduler is, for JSON."""
-        return {"begun": self._begun}
+        return {"begun": self._begun, "drops": self._frozen}
 
     def resume(self, facts: Mapping[str, Any]) -> None:
         """Go on from there; the network is restored already."""
         self._begun = bool(facts["begun"])
+        self._frozen = {key: int(count) for key, count in facts["drops"].items()}
 
     # -- what a scheduler of its own changes
 
     def _begin(self) -> None:
         """The network is there."""
-        network = self._demand("prepare_sparse_model")
-        network.use({site.key: self.generator.sparser for site in self.prunable})
+        self._dense = {**self._ragged(), **self._dense}
+        self._network.use({site.key: self.generator.sparser for site in self.prunable})
+        if self.generator.thresholds and self.config.target_sparsity is not None:
+            for key, drop in self._counts().items():
+                start = threshold_of(self._network.weight(key), drop)
+                self._network.sent(key, {"threshold": np.full(1, start, np.float32)})
+
+    def _ragged(self) -> dict[str, str]:
+        """Layers that the pattern does not fit, and why."""
+        pattern = self.pattern
+        if not self.generator.masks or not isinstance(pattern, NM):
+            return {}
+        ragged = f"its inputs are no multiple of {pattern.m}"
+        found = {
+            site.key: ragged if site.shape4[2] % pattern.m else site.refuses(pattern) for site in self._network.sites
+        }
+        return {key: reason for key, reason in found.items() if reason}
 
     def _optimized(self) -> None:
         """The optimizer is there."""
 
     def _prune(self, iteration: int) -> Any:
-        target = self.config.target_sparsity
-        if not self.generator.masks or target is None or (self.generator.static and self._begun):
+        masks, needs = self.generator.masks, self.pattern.takes_sparsity
+        if not masks or (needs and self.config.target_sparsity is None) or (self.generator.static and self._begun):
             return None
         self._begun = True
-        pattern = patterns.parse("filter" if self.generator.structured else self.level_pattern)
-        self._mask({site.key: pattern.drop_count(site.shape4, target) for site in self.prunable}, pattern)
+        self._frozen = self._frozen or self._counts()
+        self._mask(self._frozen, self.pattern)
         return None
 
-    _begun = False
+    def _counts(self) -> dict[str, int]:
+        """How many units each layer drops, by its numbers as they are now."""
+        config, live = self.config, self._network.live
+        return drops_of(self.prunable, live, self.generator, config.target_sparsity, config.uniform)
 
     def _level(self) -> float | None:
         """The network sparsity that the record in an exported file promises."""
@@ -170,23 +191,15 @@ class BaseScheduler:
     def prunable(self) -> list[Site]:
         return [site for site in self._network.sites if site.key not in self._dense]
 
-    def _mask(self, drops: Mapping[str, int], pattern: Any) -> None:
+    def _mask(self, drops: Mapping[str, int], pattern: Pattern) -> None:
         """Leave out the smallest of every layer, by its numbers as they are now."""
-        network = self._network
+        network, generator = self._network, self.generator
         live = network.live
-        masks = {site.key: self._chosen(site, pattern, live[site.key], drops[site.key]) for site in self.prunable}
-        before = {key: np.array(live[key]) for key in masks} if self.generator.corrects else {}
+        masks = {site.key: chosen(site, pattern, generator, live[site.key], drops[site.key]) for site in self.prunable}
+        before = {key: np.array(live[key]) for key in masks} if generator.corrects else {}
         network.set_masks(masks)
-        for site in self.prunable if self.generator.corrects else ():
-            rows = [site.matrix(one.reshape(-1)) for one in (before[site.key], masks[site.key])]
-            flat = [one.reshape(one.shape[0] * one.shape[1], -1) for one in rows]
-            made = corrected(flat[0], flat[1]).reshape(rows[0].shape)
-            network.weight(site.key)[...] = site.restore(made).reshape(site.shape)
-
-    def _chosen(self, site: Site, pattern: Any, numbers: Array, drop: int) -> Array:
-        score = scores.parse("squared" if self.generator.structured == 2 else "magnitude")
-        choice = Choice(pattern, score, drop, site.matrix, site.restore)
-        return choice.keep(np.ascontiguousarray(numbers).reshape(-1)).reshape(site.shape)
+        for site in self.prunable if generator.corrects else ():
+            network.weight(site.key)[...] = corrected_weight(site, before[site.key], masks[site.key])
 
     def _demand(self, call: str) -> Any:
         if self._network is None:
@@ -210,8 +223,7 @@ class BaseScheduler:
 
     def _keep_promise(self) -> None:
         """What the record in an exported file says."""
-        pattern = "filter" if self.generator.masks and self.generator.structured else self.level_pattern
-        rows = {site.key: pattern for site in self.prunable}
+        rows = {site.key: self.pattern.text for site in self.prunable}
         self._network.promise = Promise(rows, self._target(), self._level(), self._dense)
 
     def _say(self, verbosity: int, line: str) -> None:

@@ -6,8 +6,8 @@
        density = 1 / (f0 * min(0.046875, 0.03125 C/K sh d_in/d_tr, f3 C/K sh sw d_in/d_out) * kw kh channels d_kernel/8)
 
    with at most 1; (kh, kw) is the effective kernel, (sh, sw) the stride, C and K the channels of a group, and
-   `channels` K, or K/C for depthwise. f0 and f3 belong to the family of the chip. d are bits: of the data, of its transport (8
-   where all are 8, else 16), of the output and of the kernel.
+   `channels` K, or K/C for depthwise. f0 and f3 belong to the family of the chip. d are bits: of the data, of its
+   transport (8 where all are 8, else 16), of the output and of the kernel.
 3. The effective kernel: its dilated length k + (k - 1)(dilation - 1), of which the compiler leaves a last piece: up to
    dilation 5 the remainder modulo 11 (11 for none); above, 1 where dilation + 1 > 11, else the last of a walk in pieces
    of dilation + 1, each of which advances by its length + dilation - 1.

@@ -30,7 +30,15 @@ from onnxsparse.engines.torch.processes import Together
 from onnxsparse.engines.torch.scaling import Scaling
 from onnxsparse.engines.torch.setting import PLAIN, Setting
 from onnxsparse.engines.torch.stepping import Ours, Stepping, Theirs
-from onnxsparse.engines.torch.student import frozen_copy, lesson_class, networks, outputs_of, student_class, tensors_of
+from onnxsparse.engines.torch.student import (
+    frozen_copy,
+    lesson_class,
+    networks,
+    outputs_of,
+    student_class,
+    tensors_of,
+    train_only,
+)
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
@@ -59,7 +67,7 @@ class TorchEngine(Engine):
         self.unreached = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}
         tensors = tensors_of(self.student)
         self._parameters = {tag: one for tag, one in tensors.items() if isinstance(one, torch().nn.Parameter)}
-        _train_only(module, self._parameters.values())
+        train_only(module, self._parameters.values())
         self._lent = Lending(tensors), Lending(self.student.frozen)
         self.weights, self.frozen = self._lent
         self._scaling = Scaling(self._device, setting.precision == "float16", self._parameters.values())
@@ -294,9 +302,3 @@ def _declared(model: Model) -> int:
     """How many samples the file says that it takes; 0 where it leaves that open."""
     shapes = [value.type.tensor_type.shape.dim for value in model.proto.graph.input]
     return max((dims[0].dim_value for dims in shapes if dims), default=0)
-
-
-def _train_only(module: Any, wanted: Iterable[Any]) -> None:
-    chosen = {id(one) for one in wanted}
-    for parameter in module.parameters():
-        parameter.requires_grad_(id(parameter) in chosen)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,13 @@ def _with_taps(model: Model) -> tuple[ModelProto, list[Signal]]:
                 signals.append(Signal(name, value.name, "tap", axis_in(proto, name)))
                 graph.output.add(name=name)
     return proto, signals
+
+
+def train_only(module: Any, wanted: Iterable[Any]) -> None:
+    """Gradients for these parameters alone."""
+    chosen = {id(one) for one in wanted}
+    for parameter in module.parameters():
+        parameter.requires_grad_(id(parameter) in chosen)
 
 
 def frozen_copy(module: Any) -> Any:

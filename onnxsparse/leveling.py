@@ -240,7 +240,7 @@ class _Leveling:
         write_text(f"{path}.history.csv", outcome.history.to_csv(), True)
         write_text(f"{path}.recipe.yaml", tuning.recipe.to_yaml(), True)
         try:
-            draw_levels(f"{path}.png", rows, _shown(rows))
+            draw_levels(f"{path}.png", rows, _shown(rows), outcome.dense.get(_shown(rows)))
         except MissingExtraError as error:
             self._notes.append(f"no levels.png: {error}")
         dense = {name: float(value) for name, value in outcome.dense.items()}

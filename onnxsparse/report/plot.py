@@ -12,8 +12,8 @@ from onnxsparse.errors import MissingExtraError
 SIZE = (7.0, 4.2)
 
 
-def draw_levels(path: str, rows: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """Write a PNG: the metric and the share of MACs that is left, by level."""
+def draw_levels(path: str, rows: Sequence[Mapping[str, Any]], metric: str, dense: float | None = None) -> None:
+    """Write a PNG: the metric and the share of MACs that is left, by level; `dense` is that of the dense model."""
     try:
         figure_module = importlib.import_module("matplotlib.figure")
     except ImportError:
@@ -22,6 +22,8 @@ def draw_levels(path: str, rows: Sequence[Mapping[str, Any]], metric: str) -> No
     left = figure.add_subplot()
     levels = [row["level"] for row in rows]
     lines = left.plot(levels, [row["metrics"].get(metric) for row in rows], "o-", color="C0", label=metric)
+    if dense is not None:
+        lines.append(left.axhline(dense, color="C0", linestyle=":", label=f"{metric} of the dense model"))
     left.set_xlabel("level: network sparsity in per cent")
     left.set_ylabel(metric)
     right = left.twinx()

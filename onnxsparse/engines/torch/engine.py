@@ -25,7 +25,7 @@ from onnxsparse.engines.torch.goal import Goal, counted
 from onnxsparse.engines.torch.lending import Lending
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.on_device import OnDevice, form_of, scale_on_device
-from onnxsparse.engines.torch.pieces import Pieces, joined
+from onnxsparse.engines.torch.pieces import Pieces, declared, joined
 from onnxsparse.engines.torch.processes import Together
 from onnxsparse.engines.torch.scaling import Scaling
 from onnxsparse.engines.torch.setting import PLAIN, Setting
@@ -76,7 +76,7 @@ class TorchEngine(Engine):
         self._other: OtherTeacher | None = None
         self._input_names = list(module.onnx_names["inputs"])
         self._pieces = Pieces(list(module.onnx_names["inputs"]), self._device, spec.batch)
-        self._pieces.fit(samples, self.dense, _declared(model))
+        self._pieces.fit(samples, self.dense, declared(model))
         self._goal = Goal(spec.objective, made.signals, self._scales(samples))
         self._lesson = lesson_class()(self.student, self._goal, self._answers, self._narrowed)
         if setting.precision != "float32":
@@ -296,9 +296,3 @@ def _joined(values: Sequence[Array]) -> Array:
     if values[0].ndim and len({one.shape[1:] for one in values}) == 1:
         return np.concatenate(values)
     return np.concatenate([one.reshape(-1) for one in values])
-
-
-def _declared(model: Model) -> int:
-    """How many samples the file says that it takes; 0 where it leaves that open."""
-    shapes = [value.type.tensor_type.shape.dim for value in model.proto.graph.input]
-    return max((dims[0].dim_value for dims in shapes if dims), default=0)

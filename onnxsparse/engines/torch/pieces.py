@@ -10,6 +10,7 @@ import numpy as np
 from onnxsparse.engines.engine import Batch
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model
 from onnxsparse.values import Array
 
 LABELS = "labels"
@@ -58,6 +59,12 @@ class Pieces:
         plain = np.ascontiguousarray(array)
         made = torch().from_numpy(plain if plain.flags.writeable else plain.copy())
         return (made.float() if made.is_floating_point() else made).to(self._device)
+
+
+def declared(model: Model) -> int:
+    """How many samples the file says that it takes; 0 where it leaves that open."""
+    shapes = [value.type.tensor_type.shape.dim for value in model.proto.graph.input]
+    return max((dims[0].dim_value for dims in shapes if dims), default=0)
 
 
 def joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:

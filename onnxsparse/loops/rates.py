@@ -1,4 +1,9 @@
-"""Learning rates of a user's own scheduler: begun again from where they were when they were handed over."""
+"""Learning rates of a user's own scheduler, begun again from its first epoch.
+
+1. That is the state in which it is handed over. One that has gone on already, in a loop that was resumed, gets its
+   first epoch and its first rates back.
+2. A ReduceLROnPlateau forgets what it has seen, and has the rate that the configuration names, or its first one.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,14 @@ class Restarts:
     def __init__(self, scheduler: Any, init_lr: float | None = None) -> None:
         if not hasattr(scheduler, "state_dict") or not hasattr(getattr(scheduler, "optimizer", None), "param_groups"):
             raise OptionError(f"a learning rate scheduler of torch is expected, not {scheduler!r:.60}")
-        self.scheduler, self._init = scheduler, init_lr
+        plateau = any(one.__name__ == "ReduceLROnPlateau" for one in type(scheduler).__mro__)
+        self.scheduler, self._init = scheduler, init_lr if plateau else None
         self._state = copy.deepcopy(scheduler.state_dict())
-        self._rates = [group["lr"] for group in scheduler.optimizer.param_groups]
+        groups, first = scheduler.optimizer.param_groups, getattr(scheduler, "base_lrs", None)
+        self._rates = [group["lr"] for group in groups]
+        if not plateau and first and self._state.get("last_epoch", 0) > 0:
+            self._rates = list(first)
+            self._state.update({"last_epoch": 0, "_step_count": 1, "_last_lr": list(first)})
 
     def restart(self) -> None:
         """The first epoch again; a plateau's memory is lost, and its rate is the first one."""

@@ -207,6 +207,29 @@ def test_a_plateau_begins_again_with_the_first_rate():
     assert optimizer.param_groups[0]["lr"] == 0.05
 
 
+def test_a_scheduler_that_has_gone_on_begins_again_with_its_first_epoch():
+    def rates(done):
+        net = torch_module()
+        optimizer = sgd(net, lr=0.1)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
+        for _ in range(done):
+            optimizer.step()
+            cosine.step()
+        scheduler = build_sparse_scheduler(amba(total=8))
+        scheduler.prepare_sparse_model(net)
+        scheduler.set_lr_scheduler(cosine)
+        found = []
+        for iteration in range(done, 8):
+            scheduler.prune_model(net, iteration)
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            cosine.step()
+        return found
+
+    assert rates(0) == [*rates(0)[:2], *rates(2)]
+    assert rates(3)[1] == 0.1
+
+
 def test_sizes_are_asked_for():
     with pytest.raises(OptionError, match="default_input_shape"):
         build_sparse_scheduler(amba(default_input_shape=None)).prepare_sparse_model(torch_module())

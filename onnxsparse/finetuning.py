@@ -22,10 +22,11 @@ from onnxsparse.engines.rooms import claimed, temporary
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.engines.spec import Spec
 from onnxsparse.epochs.planning import ByEpochs, by_epochs
-from onnxsparse.errors import OptionError, OutputError, nearest
+from onnxsparse.errors import LeftOutError, OptionError, OutputError, nearest
 from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target
+from onnxsparse.graph.vectors import statistics
 from onnxsparse.losses.cross_entropy import class_axes, class_axis
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
@@ -42,6 +43,7 @@ from onnxsparse.patterns.nm import NM
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import FLAGS, recipe_of, takes_frame
 from onnxsparse.report.history import History
+from onnxsparse.report.rows import Report, Totals
 from onnxsparse.runs.choosing import ALONE, Engines, Means, met
 from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
@@ -137,6 +139,8 @@ def finetune(
             claim(folder)
             stack.enter_context(claimed(folder, MARK))
         outcome = Run(tuning.job(room, folder, resume, check, watch)).go() if tuning.has_work else _unchanged()
+    if strict and outcome.attempts and not outcome.helped:
+        raise LeftOutError("--strict: no training was better than pruning alone; nothing was written")
     result = tuning.deliver(outcome, folder)
     processes.meet()
     return result
@@ -186,8 +190,10 @@ def check_graph(
     plan: Path | None = None,
     masks: Masks | None = None,
     labels: str | None = None,
-) -> dict[str, Any]:
-    """Make the training graph of a recipe, prove every gradient, and say what was found."""
+) -> Report:
+    """Make the training graph of a recipe, prove every gradient, and say what was found; `ok` is that none is wrong."""
+    if plan is None and masks is None:
+        recipe = _with_some_zeros(recipe)
     tuning = Tuning(source, recipe, plan, masks, None, False)
     tuning.open(data, labels, None, ())
     with temporary() as room:
@@ -195,7 +201,36 @@ def check_graph(
         made = tuning.engines.built(tuning.first_spec().with_sparsers(sparsers), room, check=True)
     if made["classes"]:
         tuning.demand_classes(made["classes"])
-    return {**made, "names": {tag: one.name for tag, one in tuning.tags.items()}}
+    return _checked(_called(source), made, {tag: one.name for tag, one in tuning.tags.items()})
+
+
+def _with_some_zeros(recipe: Recipe) -> Recipe:
+    """What is to be checked are gradients: which zeros there are does not matter, only that there are masks."""
+    pruning = recipe.only(Pruning)
+    timed = any(isinstance(one, Scheduled) for one in recipe.modifiers)
+    if timed or pruning.pattern is not None or pruning.target is not None:
+        return recipe
+    some = replace(pruning, pattern="unstructured", sparsity=pruning.sparsity or 0.5)
+    return Recipe(tuple(some if isinstance(one, Pruning) else one for one in recipe.modifiers))
+
+
+def _checked(model: str, made: Mapping[str, Any], names: Mapping[str, str]) -> Report:
+    """What is known of a training graph, as a report."""
+    proof = made["proof"]
+
+    def named(tags: Sequence[str]) -> list[str]:
+        return [names.get(tag, tag) for tag in tags]
+
+    details: dict[str, object] = {
+        "batch": made["batch"],
+        "checked": proof["checked"],
+        "loss_at_rest": proof["at_rest"],
+        "unreached": {names.get(tag, tag): reason for tag, reason in made["unreached"].items()},
+        "silent": named(proof["silent"]),
+        "wrong": named(proof["wrong"]),
+    }
+    ok = not proof["wrong"]
+    return Report("check", model, "the training graph", (), Totals(), ok, "", tuple(made["notes"]), details=details)
 
 
 class Tuning:
@@ -233,6 +268,10 @@ class Tuning:
         by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
         rows = {by_tensor.get(row.weight.tensor): row for row in self.plan.planned}
         self.planned = {tag: row for tag, row in rows.items() if tag is not None}
+        if self.training.train_bn and not statistics(self.model):
+            self.notes.append(
+                "--train-bn changes nothing: no BatchNormalization of the model has statistics of its own"
+            )
 
     def keep_apart(self, inputs: Mapping[str, Any]) -> None:
         """Say now what would be in the way of the result, and that it would replace what it is made from."""
@@ -358,10 +397,11 @@ class Tuning:
         report = planned_report(
             "prune", _called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
         )
-        details = {"engine": self.engines.chosen if outcome.attempts else "none", **_details(outcome, self.recipe)}
+        decided = self._decided()
+        details = {"engine": self.engines.chosen if outcome.attempts else "none", **_details(outcome, decided)}
         report = replace(report, command="finetune", details=details)
         record(self.model, self.plan)
-        texts = (self._decided().to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
+        texts = (decided.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
         more = dict(zip(beside(self.target), texts)) if self.target is not None else {}
         note = None if folder is None else partial(note_delivery, folder)
         return finish(self.model, report, self.target, self.overwrite, self.plan, more, note)

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 SLOW = """
+import sys
 import time
 import numpy as np
 
 def f():
-    print("begun", flush=True)
+    print("begun", file=sys.__stdout__, flush=True)  # what else is printed goes to the errors
     while True:
         time.sleep(0.05)
 """

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.cli import arguments as shared
-from onnxsparse.engines.processes import is_first
-from onnxsparse.errors import OptionError, StoppedError
+from onnxsparse.engines.processes import is_first, speaks
+from onnxsparse.errors import OptionError, Stopped, StoppedError
 
 if TYPE_CHECKING:
     from onnxsparse.recipes import Recipe
@@ -190,19 +190,26 @@ def _interruptible(arguments: Namespace) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise StoppedError(
-            f"interrupted; go on with --checkpoint {arguments.checkpoint} --resume"
-            if arguments.checkpoint
-            else "interrupted; nothing was kept (with --checkpoint DIR the state would be)"
-        ) from None
+        raise StoppedError(f"interrupted; {_left(arguments)}") from None
+    except Stopped:
+        if speaks():
+            sys.stderr.write(f"onnxsparse: stopped by a signal; {_left(arguments)}\n")
+        raise
+
+
+def _left(arguments: Namespace) -> str:
+    if arguments.checkpoint:
+        return f"go on with --checkpoint {arguments.checkpoint} --resume"
+    return "nothing was kept (with --checkpoint DIR the state would be)"
 
 
 def _check(arguments: Namespace, recipe: Recipe) -> int:
     """Say what the proof of the training graph found: 0 when every gradient is right, else 1."""
+    from onnxsparse.cli.finish import finish
     from onnxsparse.finetuning import check_graph
 
     with _quiet_functions():
-        made = check_graph(
+        report = check_graph(
             arguments.model,
             data=arguments.data,
             recipe=recipe,
@@ -210,16 +217,4 @@ def _check(arguments: Namespace, recipe: Recipe) -> int:
             masks=arguments.masks,
             labels=arguments.labels,
         )
-    proof = made["proof"]
-    lines = [
-        f"training graph of batch {made['batch']}: {proof['checked']} tensors train, {len(made['unreached'])} cannot",
-        f"the dense model against itself: loss {proof['at_rest']:.3g}",
-        *(f"note: {note}" for note in made["notes"]),
-        *(f"not reached: {made['names'].get(tag, tag)}: {reason}" for tag, reason in made["unreached"].items()),
-        *(f"no gradient: {made['names'].get(tag, tag)}" for tag in proof["silent"]),
-        *(f"WRONG gradient: {made['names'].get(tag, tag)}" for tag in proof["wrong"]),
-    ]
-    verdict = "every gradient agrees with finite differences" if not proof["wrong"] else "some gradients are WRONG"
-    if not arguments.quiet:
-        sys.stdout.write("\n".join([*lines, verdict]) + "\n")
-    return 1 if proof["wrong"] else 0
+    return finish(report, arguments)

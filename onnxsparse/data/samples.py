@@ -192,7 +192,7 @@ def _labels_of(source: Source, fields: Iterable[Field], labels: str | None, dema
     if LABELS in inputs and labels not in (None, LABELS):
         raise OptionError(f"the model has an input '{LABELS}', which is then what the labels are; leave '{labels}' out")
     if labels is not None:
-        source.demand(labels, "the labels")
+        source.demand(labels, "the labels", typed=True)
         return labels
     usual = [name for name in USUAL if (name == LABELS or name not in inputs) and source.has(name)]
     if usual or not demanded:

@@ -38,13 +38,14 @@ class Source(ABC):
     def has(self, name: str) -> bool:
         return name in self.names
 
-    def demand(self, name: str, what: str) -> Column:
-        """The array, or one line that says what there is instead."""
+    def demand(self, name: str, what: str, typed: bool = False) -> Column:
+        """The array, or one line that says what there is instead; a name that the user typed may be misspelt."""
         if self.has(name):
             return self.column(name)
         names = [str(known) for known in self.names]
         more = ", ..." if len(names) > SHOWN else ""
-        hint = nearest(name, names) or f" (it has {', '.join(names[:SHOWN]) or 'none at all'}{more})"
+        known = f" (it has {', '.join(names[:SHOWN]) or 'none at all'}{more})"
+        hint = (nearest(name, names) if typed else "") or known
         raise OptionError(f"{self.called} has no array '{name}' for {what}{hint}")
 
 

@@ -17,6 +17,10 @@ from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses.cross_entropy import class_axis
 from onnxsparse.values import Array
 
+NO_ARRAYS = (
+    " is an array of floats; convert models of scikit-learn with options={'zipmap': False}, or choose --metric loss"
+)
+
 
 def named_output(outputs: Mapping[str, Array], name: str) -> Array:
     if name not in outputs:
@@ -32,6 +36,7 @@ def scores_of(outputs: Mapping[str, Array], name: str, labels: Array) -> tuple[A
     if scores is None:
         raise OptionError(
             f"no float output has a row of classes for each label of {list(labels.shape)}; outputs: {_shown(outputs)}"
+            + ("" if outputs else NO_ARRAYS)
         )
     used = labels.reshape(-1) != IGNORED
     return scores.reshape(-1, scores.shape[-1])[used], labels.reshape(-1)[used]

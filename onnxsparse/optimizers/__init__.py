@@ -11,6 +11,10 @@ from onnxsparse.optimizers.store import Moments
 
 __all__ = ["Moments", "Optimizer", "available", "clip_factor", "finite", "norm", "parse"]
 
+BUILT_IN = (
+    "The AdamW inside onnxruntime-training (--engine ort): it decays biases too, and cannot forget pruned places."
+)
+
 
 def parse(text: str) -> Optimizer:
     """Return the optimizer that a text such as `adamw` or `sgd:momentum=0.8` stands for."""
@@ -18,5 +22,5 @@ def parse(text: str) -> Optimizer:
 
 
 def available() -> list[plugins.Entry]:
-    """Describe every optimizer."""
-    return plugins.available("optimizers")
+    """Describe every optimizer, and the one that an engine brings."""
+    return [*plugins.available("optimizers"), plugins.Entry("ort-adamw", BUILT_IN, ())]

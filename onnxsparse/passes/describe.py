@@ -202,7 +202,8 @@ def verified_report(
         remarks.append("no weight was checked, so nothing is proven")
     left = [row.name for row, one in zip(rows, checked) if row.ragged or (_unchecked(row) and not one.expected.chosen)]
     if strict and left:
-        remarks.append(f"--strict: {len(left)} weights are not checked, or not whole (the first: '{left[0]}')")
+        count = f"{len(left)} weights are" if len(left) > 1 else "1 weight is"
+        remarks.append(f"--strict: {count} not checked, or not whole (the first: '{left[0]}')")
     holds = any(row.status == "holds" for row in rows) and all(row.status != "violated" for row in rows)
     if not holds and rule.sparsity is not None and not rule.knows_levels and recorded(model) is not None:
         remarks.append("the file records a level for each weight; leave --sparsity out to check those")
@@ -234,4 +235,6 @@ def _nearly_empty(rows: Sequence[Row]) -> list[str]:
     found = [row for row in rows if row.pattern != DENSE and row.size - _zeros(row) < row.size / 100]
     if not found:
         return []
+    if len(found) == 1:
+        return [f"'{found[0].name}' may be dead: it keeps less than 1 % of its numbers"]
     return [f"{len(found)} layers may be dead: they keep less than 1 % of their numbers (the first: '{found[0].name}')"]

@@ -90,9 +90,10 @@ def demand_whole(made: Plan, strict: bool) -> None:
     if strict and made.left_out:
         first = made.left_out[0]
         reason = first.reason or f"{first.ragged} numbers outside whole groups"
-        raise LeftOutError(
-            f"--strict: {len(made.left_out)} weights stay dense, first '{first.name}' ({reason}); nothing was written"
-        )
+        several = len(made.left_out) > 1
+        count = f"{len(made.left_out)} weights stay" if several else "1 weight stays"
+        which = "first " if several else ""
+        raise LeftOutError(f"--strict: {count} dense, {which}'{first.name}' ({reason}); nothing was written")
 
 
 def path_of(value: object, name: str) -> str:

@@ -34,6 +34,8 @@ class Moment:
 
 
 COLUMNS = tuple(each.name for each in fields(Moment) if each.name != "metrics")
+MEASURED = "eval_"
+"""What the columns of metrics begin with in a table: one of them may be called as a column is."""
 
 
 class History:
@@ -85,7 +87,7 @@ class History:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         metrics = self.metrics
-        writer.writerow([*COLUMNS, *metrics])
+        writer.writerow([*COLUMNS, *(MEASURED + name for name in metrics)])
         for row in self.rows:
             writer.writerow([*(getattr(row, name) for name in COLUMNS), *(row.metrics.get(name) for name in metrics)])
         return text.getvalue()

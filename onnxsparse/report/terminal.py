@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onnxsparse.report.check_lines import check_lines
 from onnxsparse.report.levels_table import levels_lines, levels_table
 from onnxsparse.report.rows import DENSE, Report, Row
 
@@ -45,6 +46,10 @@ class _Console(Console):
 def show(report: Report, verbosity: int) -> None:
     """Print a report; with verbosity below 0 only when something does not hold."""
     console = _Console(soft_wrap=False, width=None if sys.stdout.isatty() else _width(), highlight=False)
+    if report.command == "check":
+        if verbosity >= 0 or not report.ok:
+            _print(console, check_lines(report))
+        return
     if report.command == "levels":
         if verbosity >= 0 or not report.ok:
             console.print(levels_table(report))

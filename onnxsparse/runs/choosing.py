@@ -55,7 +55,10 @@ class Means:
         if why or self.engine == "torch":
             torch_library.torch()
         if training.optimizer == BUILT_IN and (why or self.engine == "torch"):
-            raise OptionError(f"{BUILT_IN} is inside onnxruntime-training; take another optimizer, such as adamw")
+            raise OptionError(
+                f"{BUILT_IN} is inside onnxruntime-training: it needs --engine ort{' (' + why + ')' if why else ''}; "
+                "in torch take another optimizer, such as adamw"
+            )
 
     def torch_alone(self, training: Training) -> str:
         """Why no other engine can do what is asked; nothing where one can."""

@@ -28,6 +28,7 @@ from onnxsparse.runs import weights
 from onnxsparse.runs.account import Account
 from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.saves import Saves
+from onnxsparse.runs.stopping import Stopping
 from onnxsparse.sparsers.renewal import hide
 from onnxsparse.values import Array
 
@@ -52,6 +53,7 @@ class Run:
         self.notes: list[str] = []
         self._account = Account(self.total, self.per_epoch, job.feeding.size, job.watch)
         self._saves = Saves(job, self.total)
+        self._stopping = Stopping(job.folder is not None and job.processes.count == 1)
         self._spec: Spec | None = None
         self._began = 0
         self._best: dict[str, Array] = {}
@@ -151,7 +153,8 @@ class Run:
     def _attempt(self) -> None:
         try:
             while self.step < self.total:
-                self._one_step()
+                with self._stopping.until_saved():
+                    self._one_step()
             for part in sorted(self.parts, key=lambda part: isinstance(part, KeepBestPart)):  # it looks at the result
                 part.finish()
         except DivergedError as error:
@@ -170,7 +173,7 @@ class Run:
             part.after_update(step)
         self.step = step + 1
         self._tell(loss)
-        if self._saves.is_due(self.step):
+        if self._saves.is_due(self.step) or self._stopping.asked:
             self._saves.write(self.attempt, self.step, *self.state())
 
     def _learn(self, step: int) -> float:

@@ -32,9 +32,18 @@ def test_it_is_written_as_json_and_as_a_table(tmp_path: Path) -> None:
     assert content["rows"][1]["loss"] is None
     table = list(csv.DictReader(io.StringIO(Path(paths[1]).read_text())))
     assert [float(row["loss"]) for row in table][:1] == [0.1 + 0.2]
-    assert [row["accuracy"] for row in table] == ["", "0.75", "0.75"]
-    assert list(table[0])[-3:] == ["accuracy", "a,b", "top-5"]
+    assert [row["eval_accuracy"] for row in table] == ["", "0.75", "0.75"]
+    assert list(table[0])[-3:] == ["eval_accuracy", "eval_a,b", "eval_top-5"]
     assert len(os.listdir(tmp_path)) == 2
+
+
+def test_no_two_columns_have_one_name() -> None:
+    history = History()
+    history.add(Moment(1.0, 10, loss=0.5, metrics={"loss": 0.25}))
+    table = list(csv.DictReader(io.StringIO(history.to_csv())))
+    assert (table[0]["loss"], table[0]["eval_loss"]) == ("0.5", "0.25")
+    header = history.to_csv().splitlines()[0].split(",")
+    assert len(header) == len(set(header))
 
 
 def test_it_goes_on_where_a_run_was_resumed() -> None:

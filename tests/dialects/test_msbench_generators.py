@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.allocations.pooled import pooled
 from onnxsparse.dialects.msbench import build_sparse_scheduler
+from onnxsparse.dialects.msbench.runner import SparseRunner
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OptionError
 from tests.dialects.nets import SHAPES, SIZE, batch, numbers, onnx_model, torch_module, two_of_four
+from tests.dialects.test_msbench_runner import Killed, desk, killed_at
 
 ENGINES = [name for name, found in (("ort", ort), ("torch", torch)) if found.available()]
 trains = pytest.mark.skipif(not ENGINES, reason="needs an engine that trains")
@@ -206,6 +209,63 @@ def test_hard_thresholds_train(engine):
     assert 0.3 < scheduler.compute_sparse_rate(model) < 0.7
 
 
+# -- the same numbers, the same masks
+
+EVERY = {
+    "normal": ("NormalMaskGenerator", {}, 0.6),
+    "p1": ("NormalMaskGenerator", {"structured": True, "func": "p1"}, 0.4),
+    "p2": ("NormalMaskGenerator", {"structured": True, "func": "p2"}, 0.4),
+    "nm": ("NMMaskGenerator", {}, None),
+    "fpgm-l1": ("FPGMMaskGenerator", {"func": "l1"}, 0.4),
+    "fpgm-l2": ("FPGMMaskGenerator", {"func": "l2"}, 0.4),
+    "fpgm-cos": ("FPGMMaskGenerator", {"func": "cos"}, 0.4),
+    "nuclear": ("NuclearMaskGenerator", {}, 0.4),
+}
+
+
+@trains
+@pytest.mark.parametrize("name", EVERY)
+def test_masks_in_each_engine_and_in_torch_are_those_without_one(name):
+    """Numbers with many ties, in an engine that has trained already; in a module of torch; and at rest."""
+    generator, kwargs, target = EVERY[name]
+    coarse = {one: np.round(array * 8).astype(np.float32) / 8 for one, array in numbers().items()}
+    found = []
+    for kind, engine in [("onnx", None), *(("onnx", one) for one in ENGINES), ("torch", None)]:
+        if kind == "torch" and not torch.available():
+            continue
+        scheduler, model = prepared(config(generator, kwargs, target), kind, **({"engine": engine} if engine else {}))
+        if engine:
+            model.step(batch(0))
+        for site in scheduler._network.sites:
+            scheduler._network.weight(site.key)[...] = coarse[f"{site.name}.weight"]
+        scheduler.prune_model(model, 0)
+        found.append(masks_of(scheduler))
+    assert len(found) > 1
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for layer, mask in other.items():
+            np.testing.assert_array_equal(mask, found[0][layer], err_msg=layer)
+
+
+@trains
+@engines
+def test_decay_raises_trained_thresholds(engine):
+    """At a start of -5 few numbers are zero; how many more become so goes by the decay."""
+    shares = []
+    for decay in (0.0, 0.01, 0.02):
+        made = config("STRMaskGenerator", fake="STRFakeSparse", scheduler="STRScheduler")
+        made["fake_sparse"]["kwargs"] = {"sInit_value": -5}
+        options = {"engine": engine, "optimizer": "sgd:momentum=0.9", "lr": 0.05, "hardness": 0.0}
+        scheduler, model = prepared(made, weight_decay=decay, **options)
+        before = scheduler.compute_sparse_rate(model)
+        for iteration in range(40):
+            scheduler.prune_model(model, iteration)
+            model.step(batch(iteration % 4))
+        shares.append(scheduler.compute_sparse_rate(model))
+    assert before < shares[0] < shares[1] < shares[2]
+    assert shares[2] > 1.5 * shares[0]
+
+
 # -- ADMM
 
 RHO = 0.05
@@ -328,6 +388,26 @@ def test_admm_goes_on_from_a_state():
         loop(second, again, stop, 8)
         for site in whole.sites:
             np.testing.assert_array_equal(whole.effective(site.key), again.effective(site.key))
+
+
+@trains
+def test_admm_in_a_whole_training_that_is_killed(tmp_path, monkeypatch):
+    results = []
+    for name, moments in (("whole", ()), ("again", (2, 5, 9))):
+        (tmp_path / name).mkdir()
+        made = admm()
+        made["scheduler"]["kwargs"] = {"rho": RHO}
+        path = desk(tmp_path / name, made, trainer={"max_epoch": 4}, saver={"save_freq": 1})
+        for moment in moments:
+            with monkeypatch.context() as patch:
+                killed_at(patch, moment)
+                with pytest.raises(Killed):
+                    SparseRunner(path, quiet=True).run()
+        results.append(SparseRunner(path, quiet=True).run())
+    assert results[0] == results[1]
+    assert results[0]["zeros"] == pytest.approx(0.6, abs=0.001)
+    files = [stored(onnx.load(tmp_path / name / "saved" / "sparse.onnx")) for name in ("whole", "again")]
+    assert all((array == files[1][name]).all() for name, array in files[0].items())
 
 
 def test_epochs_may_be_said_before_the_run():

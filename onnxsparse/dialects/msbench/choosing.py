@@ -8,16 +8,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from onnxsparse import patterns, scores
+from onnxsparse.allocations.global_ import Global
 from onnxsparse.allocations.pooled import pooled
 from onnxsparse.dialects.msbench.generators import Generator
 from onnxsparse.loops.network import Site
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.cells import halved
+from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.sparsers.correction import corrected
 from onnxsparse.sparsers.renewal import Choice
 from onnxsparse.values import Array, Reading, Values
@@ -36,7 +39,24 @@ def drops_of(
     if uniform or target is None or not pattern.takes_sparsity:
         return {site.key: pattern.drop_count(site.shape4, target) for site in sites}
     units = {site.key: _units(site, numbers[site.key], pattern, generator) for site in sites}
+    if isinstance(pattern, Unstructured):  # as many as there are numbers: chosen without sorting them
+        return Global().allocate([_Scored(site.key, site.shape4, units[site.key]) for site in sites], target, pattern)
     return pooled(units, {site.key: pattern.unit_size(site.shape4) for site in sites}, target)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """A layer as an allocation sees it."""
+
+    name: str
+    shape4: tuple[int, ...]
+    units: Array
+
+    def unit_scores(self) -> Iterator[Array]:
+        yield self.units
+
+    def sample_scores(self) -> Array | None:
+        return None
 
 
 def _units(site: Site, numbers: Array, pattern: Pattern, generator: Generator) -> Array:

@@ -7,9 +7,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -17,32 +15,25 @@ from onnx import ModelProto
 
 from onnxsparse import rates, sparsers
 from onnxsparse.engines.engine import Batch, Engine, Pace
-from onnxsparse.engines.ort import library as ort_library
-from onnxsparse.engines.rooms import temporary
-from onnxsparse.engines.spec import Objective as Goal
-from onnxsparse.engines.spec import Spec
-from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.errors import ModelError, OptionError
-from onnxsparse.graph.convolution import convolution_of
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.loops.batches import batch_of
-from onnxsparse.loops.network import Measured, Network, Site
+from onnxsparse.loops.making import Making
+from onnxsparse.loops.network import Measured, Network
+from onnxsparse.loops.onnx_layers import shapes_of, site_of
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.stored import Promise, delivered
-from onnxsparse.modifiers.objective import Objective
 from onnxsparse.passes import macs
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.layers import counts, layers_of
-from onnxsparse.passes.plan import PlanRow, does_not_fit, make_plan
+from onnxsparse.passes.plan import make_plan
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.trainable import Trainable, tagged, trainables
-from onnxsparse.patterns import Pattern
+from onnxsparse.passes.trainable import trainables
 from onnxsparse.rates.warmup import factor_at
 from onnxsparse.sparsers.renewal import hide, write
 from onnxsparse.values import Array
 
 MASK = "mask"
-LABELS, SAMPLES, KEPT = "labels", "samples", "kept"
+SAMPLES, KEPT = "samples", "kept"
 PRUNED = ("stem", "small", "depthwise")
 """Words that hold no weight back here: every convolution and matrix is a layer."""
 
@@ -58,14 +49,14 @@ class OnnxNetwork(Network):
         by_tensor = {one.tensor: tag for tag, one in self._tags.items()}
         rows = [row for row in plan.planned if counts(row.weight) and row.weight.tensor in by_tensor]
         self._rows = {by_tensor[row.weight.tensor]: row for row in rows}
-        self.sites = [_site(tag, row) for tag, row in self._rows.items()]
+        self.sites = [site_of(tag, row) for tag, row in self._rows.items()]
         self._weights = {tag: np.array(one.numbers(), np.float32, order="C") for tag, one in self._tags.items()}
         self._frozen: dict[str, Array] = {}
         self._used: dict[str, str] = {}
         self._engine: Engine | None = None
         self._memory: tuple[dict[str, Array], dict[str, Any]] = {}, {}
         self._samples: dict[str, Array] = {}  # the first batch: every graph of this network is made with it
-        self._room = ExitStack()
+        self._make = Making(self._model, self._tags)
         self.promise = Promise()
         self.notes: list[str] = []
         self.steps, self.begun, self.length, self.per_epoch = 0, 0, 0, 0
@@ -118,7 +109,7 @@ class OnnxNetwork(Network):
     def _started(self, arrays: Mapping[str, Array]) -> Engine:
         if self._engine is None:
             self._samples = self._samples or {name: np.array(array) for name, array in arrays.items()}
-            self._engine = self._make(self._spec(), self._samples)
+            self._engine = self._make(self.options, self._used, self._samples)
             for kept, live in ((self._weights, self._engine.weights), (self._frozen, self._engine.frozen)):
                 for key, array in kept.items():
                     if key in live:
@@ -126,7 +117,7 @@ class OnnxNetwork(Network):
             moments, facts = self._memory
             if facts:
                 self._engine.restore(moments, facts)
-            self.notes += [note for note in self._engine.notes if note not in self.notes]
+            self.notes += [note for note in (*self._make.notes, *self._engine.notes) if note not in self.notes]
         return self._engine
 
     def _rest(self) -> None:
@@ -139,42 +130,6 @@ class OnnxNetwork(Network):
         self._frozen.update({key[len("frozen/") :]: a for key, a in kept.items() if key.startswith("frozen/")})
         self._memory = {k: a for k, a in kept.items() if k.partition("/")[0] not in ("weight", "frozen")}, facts
         self._engine = None
-
-    def _spec(self) -> Spec:
-        labels = self._samples.get(LABELS)
-        goal = _goal(self.options.objective(labels), labels)
-        size = max((len(array) for array in self._samples.values() if array.ndim), default=1)
-        trained = {tag: one.name for tag, one in self._tags.items()}
-        return Spec(size, trained, dict(self._used), goal, self.options.train_bn)
-
-    def _make(self, spec: Spec, samples: Mapping[str, Array]) -> Engine:
-        """The engine that was asked for; by default the first that takes the model."""
-        wanted = self.options.engine
-        if wanted == "torch" or (wanted == "auto" and not ort_library.available() and torch_library.available()):
-            return self._torch(spec, samples)
-        try:
-            return self._ort(spec, samples)
-        except ModelError as error:
-            if wanted == "auto" and torch_library.available():
-                self.notes.append(f"trained in torch: {error}")
-                return self._torch(spec, samples)
-            raise
-
-    def _ort(self, spec: Spec, samples: Mapping[str, Array]) -> Engine:
-        from onnxsparse.engines.ort.building import build
-        from onnxsparse.engines.ort.engine import OrtEngine
-
-        self._room.close()
-        folder = os.path.join(self._room.enter_context(temporary()), "graph")
-        made = build(folder, spec, tagged(self._model, self._tags), samples, self._model.sha256())
-        return OrtEngine(folder, made, self.options.optimizer)
-
-    def _torch(self, spec: Spec, samples: Mapping[str, Array]) -> Engine:
-        from onnxsparse.engines.torch.engine import TorchEngine
-        from onnxsparse.engines.torch.setting import Setting
-
-        tensors = {tag: one.tensor for tag, one in self._tags.items()}
-        return TorchEngine(self._model, tensors, spec, samples, Setting(optimizer=self.options.optimizer))
 
     # -- what a checkpoint holds
 
@@ -289,7 +244,7 @@ class OnnxNetwork(Network):
         """What the file fixes holds; a shape says the sizes that it leaves open."""
         model, weights = self._model, [row.weight for row in self._rows.values()]
         model.sizes.clear()
-        for field, sizes in zip(fields_of(model), _shapes(shape, real, [one.name for one in fields_of(model)])):
+        for field, sizes in zip(fields_of(model), shapes_of(shape, real, [one.name for one in fields_of(model)])):
             dims = field.shape or ()
             open_axes = [axis for axis, size in enumerate(dims) if size is None and axis < len(sizes)]
             model.sizes.update({f"{field.name}.{axis}": int(sizes[axis]) for axis in open_axes})
@@ -330,53 +285,4 @@ def _around(live: Mapping[str, Array], key: str) -> dict[str, Array]:
     return {one.partition("/")[2]: array for one, array in live.items() if one.startswith(f"{key}/")}
 
 
-def _site(tag: str, row: PlanRow) -> Site:
-    weight, use = row.weight, row.use
-    stem = row.name[: -len(".weight")] if row.name.endswith(".weight") else row.name
-    names = tuple(dict.fromkeys((stem, row.name, *weight.layers)))
-
-    def refuses(pattern: Pattern) -> str:
-        reason = does_not_fit(weight, pattern)
-        return reason.text if reason else ""
-
-    scopes = [use.op, *(part for layer in weight.layers for part in _scopes(layer)), *_scopes(stem)]
-    return Site(
-        tag, stem, names, use.op, weight.shape, use.shape4, use.matrix, use.restore, convolution_of(use), refuses,
-        tuple(dict.fromkeys(scopes)),
-    )  # fmt: skip
-
-
-def _scopes(name: str) -> list[str]:
-    """All that a name begins with, part by part: /head/fc/Gemm is inside of /head/fc and /head."""
-    ends = [at for at, letter in enumerate(name) if letter in "./" and at]
-    return [name, *(name[:at] for at in ends), *(name[1:at] for at in ends if name[0] == "/")]
-
-
-def _goal(objective: Objective, labels: Array | None) -> Goal:
-    task = objective.task
-    return Goal(
-        task,
-        objective.output,
-        tuple(labels.shape[1:]) if task and labels is not None else (),
-        "int64" if task == "cross-entropy" else "float32",
-        objective.kind_of_distillation,
-        objective.share,
-        objective.temperature,
-    )
-
-
-def _shapes(shape: Any, real: Any, names: Sequence[str]) -> list[Sequence[int]]:
-    """The shape of every input, as far as it is given."""
-    if isinstance(real, Mapping):
-        return [np.shape(real[name]) if name in real else () for name in names]
-    if real is not None:
-        each = real if isinstance(real, (list, tuple)) else [real]
-        return [np.shape(one) for one in each]
-    if isinstance(shape, Mapping):
-        return [shape.get(name, ()) for name in names]
-    if shape is not None and not all(isinstance(size, int) and size > 0 for size in shape):
-        raise OptionError(f"default_input_shape is a list of sizes such as [1, 3, 224, 224], not {shape!r:.60}")
-    return [] if shape is None else [tuple(shape)]
-
-
-__all__ = ["OnnxNetwork", "Trainable"]
+__all__ = ["OnnxNetwork"]

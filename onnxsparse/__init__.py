@@ -14,6 +14,7 @@ from onnxsparse.version import __version__
 if TYPE_CHECKING:
     from onnxsparse.api import Result, compare, fold_masks, insert_masks, inspect, load, plan, prune, verify
     from onnxsparse.finetuning import finetune
+    from onnxsparse.leveling import levels
     from onnxsparse.recipes import Recipe
     from onnxsparse.report.rows import Report, Row
 
@@ -29,6 +30,7 @@ __all__ = [
     "fold_masks",
     "insert_masks",
     "inspect",
+    "levels",
     "load",
     "plan",
     "prune",
@@ -40,6 +42,7 @@ _HOMES = {
     "Report": "onnxsparse.report.rows",
     "Row": "onnxsparse.report.rows",
     "finetune": "onnxsparse.finetuning",
+    "levels": "onnxsparse.leveling",
 }
 
 

@@ -168,10 +168,16 @@ class BaseScheduler:
         masks, needs = self.generator.masks, self.pattern.takes_sparsity
         if not masks or (needs and self.config.target_sparsity is None) or (self.generator.static and self._begun):
             return None
-        self._begun = True
+        first, self._begun = not self._frozen, True
         self._frozen = self._frozen or self._counts()
-        self._mask(self._frozen, self.pattern)
+        self._mask(self._frozen, self.pattern, None if first else self._changed())
         return None
+
+    def _changed(self) -> list[Site]:
+        """Layers in which a number that is kept has become zero: in all others the same ones go again."""
+        masks, live = self._network.masks(), self._network.live
+        kept = {key: np.count_nonzero(mask) for key, mask in masks.items()}
+        return [site for site in self.prunable if np.count_nonzero(live[site.key]) != kept[site.key]]
 
     def _counts(self) -> dict[str, int]:
         """How many units each layer drops, by its numbers as they are now."""
@@ -191,14 +197,14 @@ class BaseScheduler:
     def prunable(self) -> list[Site]:
         return [site for site in self._network.sites if site.key not in self._dense]
 
-    def _mask(self, drops: Mapping[str, int], pattern: Pattern) -> None:
-        """Leave out the smallest of every layer, by its numbers as they are now."""
+    def _mask(self, drops: Mapping[str, int], pattern: Pattern, sites: Sequence[Site] | None = None) -> None:
+        """Leave out the smallest of every layer, or of some, by its numbers as they are now."""
         network, generator = self._network, self.generator
-        live = network.live
-        masks = {site.key: chosen(site, pattern, generator, live[site.key], drops[site.key]) for site in self.prunable}
+        sites, live = self.prunable if sites is None else sites, network.live
+        masks = {site.key: chosen(site, pattern, generator, live[site.key], drops[site.key]) for site in sites}
         before = {key: np.array(live[key]) for key in masks} if generator.corrects else {}
         network.set_masks(masks)
-        for site in self.prunable if generator.corrects else ():
+        for site in sites if generator.corrects else ():
             network.weight(site.key)[...] = corrected_weight(site, before[site.key], masks[site.key])
 
     def _demand(self, call: str) -> Any:

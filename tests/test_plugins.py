@@ -100,3 +100,13 @@ def _this_module():
     module = type(sys)(__name__)
     module.Foreign = Foreign
     return module
+
+
+def test_an_option_that_nobody_has_to_choose() -> None:
+    from onnxsparse.losses.kl import KL
+
+    option = next(one for one in plugins.options(KL) if one.name == "axis")
+    assert (option.type, option.default) == ("int", "that of the classes")
+    assert KL().text == "kl:temperature=2.0"
+    assert KL.read("kl:axis=1") == KL(axis=1)
+    assert KL.read(KL(axis=1).text) == KL(axis=1)

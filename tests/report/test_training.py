@@ -8,6 +8,7 @@ from onnxsparse.report.rows import Report, Totals
 from onnxsparse.report.terminal import show
 
 FIGURES = {
+    "attempts": 1,
     "loss_without_training": 0.5,
     "metrics_dense": {"accuracy": 0.9},
     "metrics_without_training": {"accuracy": 0.6},

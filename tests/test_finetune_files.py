@@ -116,8 +116,8 @@ def test_numbers_as_labels_are_measured_by_the_loss(folder: Path, capsys: Any) -
     words = ["--data", "@numbers.npz", "--eval-data", "@numbers.npz", "--loss", "mse", "-o", "@out.onnx", "--json", "-"]
     assert call(folder, *words) == 0
     details = json.loads(capsys.readouterr().out)["details"]
-    assert set(details["metrics"]) == {"loss", "distance"}
-    assert set(details["metrics_dense"]) == {"distance"}
+    assert set(details["metrics"]) == {"loss", "distance", "mae"}
+    assert set(details["metrics_dense"]) == {"distance", "mae"}
 
 
 def at(folder: Path, words: list[str]) -> list[str]:

@@ -17,6 +17,7 @@ class Block(CellPattern):
 
     name: ClassVar[str] = "block"
     syntax: ClassVar[str] = "block:RxC"
+    example: ClassVar[str] = "block:4x1"
     outputs: int = field(metadata={"option": False})
     inputs: int = field(metadata={"option": False})
 
@@ -31,12 +32,12 @@ class Block(CellPattern):
             return None
         match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", size)
         if match is None:
-            raise OptionError(f"{text[:60]!r} is not a block: write block:RxC, for example block:4x1")
+            raise OptionError(f"{text[:60]!r} is not a {word}: write {cls.syntax}, for example {cls.example}")
         return cls(int(match[1]), int(match[2]))
 
     @property
     def text(self) -> str:
-        return f"block:{self.outputs}x{self.inputs}"
+        return f"{self.name}:{self.outputs}x{self.inputs}"
 
     def cell(self, shape: Shape4) -> Shape4:
         return (1, self.outputs, self.inputs, 1)

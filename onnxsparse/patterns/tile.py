@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from onnxsparse import rank
-from onnxsparse.errors import OptionError
-from onnxsparse.patterns.cells import CELL_AXES, CellPattern, halved, split
+from onnxsparse.patterns.block import Block
+from onnxsparse.patterns.cells import CELL_AXES, halved, split
 from onnxsparse.patterns.pattern import Shape4, Violations
 from onnxsparse.scores.score import Score
 from onnxsparse.values import Array, Values, storage_axes
 
 
 @dataclass(frozen=True)
-class Tile(CellPattern):
+class Tile(Block):
     """Blocks of R outputs by C inputs of the reduction are zero as a whole, smaller ones at the edges, too."""
 
     name: ClassVar[str] = "tile"
     syntax: ClassVar[str] = "tile:RxC"
-    outputs: int = field(metadata={"option": False})
-    inputs: int = field(metadata={"option": False})
-
-    def __post_init__(self) -> None:
-        if self.outputs < 1 or self.inputs < 1:
-            raise OptionError(f"{self.text} has an empty block")
-
-    @classmethod
-    def read(cls, text: str) -> Tile | None:
-        word, _, size = text.partition(":")
-        if word != cls.name:
-            return None
-        match = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})", size)
-        if match is None:
-            raise OptionError(f"{text[:60]!r} is not a tile: write tile:RxC, for example tile:1x4")
-        return cls(int(match[1]), int(match[2]))
-
-    @property
-    def text(self) -> str:
-        return f"tile:{self.outputs}x{self.inputs}"
-
-    def cell(self, shape: Shape4) -> Shape4:
-        return (1, self.outputs, self.inputs, 1)
+    example: ClassVar[str] = "tile:1x4"
 
     def grid(self, shape: Shape4) -> Shape4:
         return tuple(-(-size // step) for size, step in zip(shape, self.cell(shape)))

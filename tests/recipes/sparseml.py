@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-SAMPLE = """\
+SAMPLE_OF = """\
 version: 0.1.0
 modifiers:
     - !EpochRangeModifier
@@ -26,8 +26,9 @@ modifiers:
         init_sparsity: 0.05
         final_sparsity: 0.85
         mask_type: unstructured
-        params: ['sections.0.0.conv1.weight', 'sections.0.0.conv2.weight', 'sections.0.0.conv3.weight']
+        params: [%s]
 """
+SAMPLE = SAMPLE_OF % "'sections.0.0.conv1.weight', 'sections.0.0.conv2.weight', 'sections.0.0.conv3.weight'"
 EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "EpochRangeModifier": (
         """\

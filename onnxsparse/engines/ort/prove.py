@@ -24,8 +24,10 @@ Feed = Mapping[str, Array]
 GROUPS = 12
 NOISES = (0.1, 0.01, 0.001)
 """How far the weights are moved, against their own scale; less where the loss then is no number."""
-CHANGES, FARTHEST = (0.1, 0.03, 0.01, 3e-3, 1e-3), 3e-2
-"""How much of the loss a step is to change, and the longest step against the size of what is moved."""
+CHANGES = (0.1, 0.03, 0.01, 3e-3, 1e-3)
+"""How much of the loss a step is to change."""
+FARTHEST = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4)
+"""The longest step each, against the size of what is moved: shorter ones cross fewer kinks."""
 AGREES, FAINT = 0.1, 1e-6
 
 
@@ -111,11 +113,17 @@ def _agree(
     ways = {key: gradients[key] * np.float32(sizes[key] / lengths[key]) for key in keys}
     promised = sum(lengths[key] * sizes[key] for key in keys)
     loss = max(abs(_loss(session, feeds)), FAINT)
-    steps = dict.fromkeys(min(FARTHEST, change * loss / max(promised, FAINT * loss)) for change in CHANGES)
+    steps = _steps(promised, loss)
     agrees = any(abs(_slope(session, feeds, start, ways, step) - promised) <= AGREES * promised for step in steps)
     for key in keys:
         session.weights[key][...] = start[key]
-    return agrees or promised <= FAINT * loss / min(steps)
+    return agrees or not steps
+
+
+def _steps(promised: float, loss: float) -> list[float]:
+    """Longest first; none where what the gradient promises would drown in rounding."""
+    steps = (min(far, change * loss / max(promised, FAINT * loss)) for change, far in zip(CHANGES, FARTHEST))
+    return [step for step in steps if promised * step > FAINT * loss]
 
 
 def _slope(

@@ -108,7 +108,6 @@ def _tuned(name: str, options: argparse.Namespace) -> bool:
             output=out,
             recipe=recipe,
             loss="cross-entropy",
-            hardness=0.0,
             seed=options.seed,
         ).report
         spent, reached = sum(os.times()[:4]) - begun, _accuracy(out, options.test)

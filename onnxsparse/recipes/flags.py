@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.distillation import DistillationModifier as Distillation
 from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.learning_rate import LearningRateModifier as LearningRate
 from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier as LearningRateFunction
@@ -103,8 +102,7 @@ def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
         kind, option = FLAGS[name]
         options.setdefault(kind, {})[option] = _plain(value)
     options[Training] = {**_frame(recipe), **options[Training]}
-    teaches = any(isinstance(one, Distillation) for one in recipe.modifiers)
-    if teaches and options[Objective].get("loss") in TASKS:  # what is learned besides the labels is its to say
+    if options[Objective].get("loss") in TASKS:  # what is learned from a teacher besides is a modifier's to say
         options[Objective].setdefault("hardness", 0.0)
     new = [kind(**said) for kind, said in options.items() if kind not in own]
     framed = recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))

@@ -102,7 +102,7 @@ def test_rates_begin_again_with_every_stage():
     part = run.parts[-1]
     for step in range(20):
         run.parts[0].before_step(step)
-        run._jump(step) if step == 0 else None
+        run._segments.jump(step) if step == 0 else None
         part.before_step(step)
         rates.append(run.pace.rate)
     assert rates[:10] == rates[10:]

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ import numpy as np
 
 from onnxsparse.checkpoints import Checkpoint
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
-from onnxsparse.engines.spec import Spec
 from onnxsparse.epochs.running import RunHost
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestPart
@@ -28,19 +26,15 @@ from onnxsparse.runs import weights
 from onnxsparse.runs.account import Account
 from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.saves import Saves
+from onnxsparse.runs.segments import Segments
 from onnxsparse.runs.stopping import Stopping
-from onnxsparse.sparsers.renewal import hide
 from onnxsparse.values import Array
 
 BEST = "best/"
-ASKED_AHEAD = 1.5
-"""Passes through the data from which on the dense model is asked about all of it once."""
 
 
 class Run:
     """One training. The modifiers' parts see this object."""
-
-    engine: Engine
 
     def __init__(self, job: Job) -> None:
         self.job, self.planned, self.score, self.pruned_share = job, job.planned, job.score, job.pruned_share
@@ -54,8 +48,7 @@ class Run:
         self._account = Account(self.total, self.per_epoch, job.feeding.size, job.watch)
         self._saves = Saves(job, self.total)
         self._stopping = Stopping(job.folder is not None and job.processes.count == 1)
-        self._spec: Spec | None = None
-        self._began = 0
+        self._segments = Segments(job, self.total, self.note)
         self._best: dict[str, Array] = {}
         self._untrained: tuple[float, dict[str, float]] | None = None
         self._batch: Batch | None = None
@@ -73,9 +66,14 @@ class Run:
         """New parts, which know nothing yet."""
         self.host = RunHost(self, self.job.params)
         self.parts: list[Part] = [modifier.start(self) for modifier in self.job.modifiers]
-        self._starts = sorted({0, *(at for part in self.parts for at in part.boundaries() if at < self.total)})
+        self._segments.meet(self.parts)
 
     # -- what the parts ask for
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of this segment: not to be kept, for the next one has its own."""
+        return self._segments.engine
 
     @property
     def caution(self) -> float:
@@ -98,7 +96,8 @@ class Run:
 
     def note(self, note: str) -> None:
         """Say something in the report, once."""
-        self._note(note)
+        if note not in self.notes:
+            self.notes.append(note)
 
     def tell(self) -> None:
         """A row of the history after this step."""
@@ -114,17 +113,8 @@ class Run:
 
         They are the engine's own, among those since the last update: whoever asked for them discards them.
         """
-        engine, masks = self.engine, [self.engine.frozen[f"{tag}/mask"] for tag in tags]
-        kept = [mask != 0 for mask in masks]
-        for tag, mask in zip(tags, masks):
-            hide(engine.weights[tag], mask)
-            mask[...] = 1
-        engine.discard_gradients()
         assert self._batch is not None
-        engine.step(self._batch)
-        for tag, keep in zip(tags, kept):
-            engine.frozen[f"{tag}/mask"][...] = keep
-        return engine.gradients()
+        return weights.dense_gradients(self.engine, tags, self._batch)
 
     def untrained_loss(self) -> float:
         """The probe's loss of the dense weights under one-shot masks. The engine's state is gone afterwards."""
@@ -138,7 +128,7 @@ class Run:
 
     def go(self) -> Outcome:
         found = self._saves.find(self.notes)
-        self._jump(0 if found is None else max(0, int(found.facts["step"]) - 1))
+        self._segments.jump(0 if found is None else max(0, int(found.facts["step"]) - 1))
         if found is None:
             self._to_dense()
         else:
@@ -158,11 +148,11 @@ class Run:
             for part in sorted(self.parts, key=lambda part: isinstance(part, KeepBestPart)):  # it looks at the result
                 part.finish()
         except DivergedError as error:
-            self._note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
+            self.note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
 
     def _one_step(self) -> None:
         step = self.step
-        self._enter(step)
+        self._segments.enter(step)
         self._batch = self.job.feeding.batch(step)
         for part in self.parts:
             part.before_step(step)
@@ -197,61 +187,13 @@ class Run:
             sparsity = weights.sparsity(self.engine, self.planned)
             self._account.add(self.step, self.attempt, self.pace.rate, sparsity, metrics)
 
-    # -- segments
-
-    def _segment(self, step: int) -> int:
-        """The step at which the segment of a step begins."""
-        return self._starts[bisect_right(self._starts, step) - 1]
-
-    def _enter(self, step: int) -> None:
-        """Go on in the segment of a step, with all that the one before it leaves to it."""
-        begin = self._segment(step)
-        if begin == self._began:
-            return
-        self._began, spec = begin, self._spec_of(begin)
-        if spec == self._spec:
-            return
-        for part in self.parts:
-            part.leave(step)
-        arrays, facts = self.engine.state()
-        kept = {key: array.copy() for key, array in arrays.items()}
-        del arrays
-        self._load(spec)
-        self.engine.restore(kept, facts)
-        for part in self.parts:
-            part.change(step)
-
-    def _jump(self, step: int) -> None:
-        """Have the engine of a step's segment, in whatever state."""
-        self._began = self._segment(step)
-        spec = self._spec_of(self._began)
-        if spec != self._spec:
-            self._load(spec)
-
-    def _load(self, spec: Spec) -> None:
-        """A new engine; never two at once."""
-        self.__dict__.pop("engine", None)
-        self.engine, self._spec = self.job.make_engine(spec), spec
-        for note in self.engine.notes:
-            self._note(note)
-        feeding = self.job.feeding
-        if feeding.count and self.total * feeding.size > ASKED_AHEAD * feeding.count:
-            self.engine.ask_ahead(feeding.count, feeding.everything())
-
-    def _spec_of(self, begin: int) -> Spec:
-        spec = self.job.spec
-        for part in self.parts:
-            spec = part.shape(spec, begin)
-        return spec
-
     # -- the states it goes through
 
     def _to_dense(self) -> None:
-        assert self._spec is not None
-        weights.make_dense(self.engine, self._spec, self.job.start)
+        weights.make_dense(self.engine, self._segments.spec, self.job.start)
 
     def _to_one_shot(self) -> None:
-        self._jump(self.total - 1)
+        self._segments.jump(self.total - 1)
         self._to_dense()
         weights.prune_at_once(self.engine, self.planned, self.score)
 
@@ -261,11 +203,11 @@ class Run:
             return False
         self.attempt, self.step, self._best = self.attempt + 1, 0, {}
         self._meet()
-        self._spec = None  # a new engine: nobody knows what one remembers that diverged
-        self._jump(0)
+        self._segments.forget()  # a new engine: nobody knows what one remembers that diverged
+        self._segments.jump(0)
         self._to_dense()
         self._account.begin_again()
-        self._note(f"training did not help at that rate: begun again with {PART} of it")
+        self.note(f"training did not help at that rate: begun again with {PART} of it")
         return True
 
     @property
@@ -284,9 +226,9 @@ class Run:
             weights.show(self.engine, self._best, self.planned)
         else:
             self._to_one_shot()
-            self._note("no training helped on the samples held out; the weights are those of a one-shot pruning")
+            self.note("no training helped on the samples held out; the weights are those of a one-shot pruning")
         if not math.isfinite(untrained):
-            self._note("right after pruning, what the model gives for the samples held out is no finite number")
+            self.note("right after pruning, what the model gives for the samples held out is no finite number")
         loss = untrained if not helped else self.probe_loss() if keeper is None else keeper.best
         return Outcome(
             self._best if helped else {tag: weights.baked(self.engine, tag) for tag in weights.stored(self.engine)},
@@ -303,10 +245,6 @@ class Run:
             metrics=self.job.measure(self.engine) if self.job.measure else {},
             steps=self.step,
         )
-
-    def _note(self, note: str) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
 
     # -- what a checkpoint holds
 
@@ -334,8 +272,8 @@ class Run:
         self.host.restore(facts["host"])
         self._account.restore(facts["account"])
         for note in facts["notes"]:
-            self._note(note)
-        self._note(f"resumed at step {self.step} of {self.total}")
+            self.note(note)
+        self.note(f"resumed at step {self.step} of {self.total}")
 
 
 def _no_number(step: int) -> OnnxSparseError:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from onnxsparse import sparsers
-from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.engine import Batch, Engine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.passes.plan import PlanRow
 from onnxsparse.scores import Score
@@ -83,3 +83,17 @@ def sparsity(engine: Engine, rows: Rows) -> float | None:
     masks = [engine.frozen[key] for key in keys if key in engine.frozen]
     size = sum(mask.size for mask in masks)
     return round(1 - sum(int(np.count_nonzero(mask)) for mask in masks) / size, 6) if size else None
+
+
+def dense_gradients(engine: Engine, tags: Sequence[str], batch: Batch) -> Mapping[str, Array]:
+    """The gradient at every place of these weights, masked ones too, on a batch. Zeros under masks are +0.0 then."""
+    masks = [engine.frozen[f"{tag}/mask"] for tag in tags]
+    kept = [mask != 0 for mask in masks]
+    for tag, mask in zip(tags, masks):
+        hide(engine.weights[tag], mask)
+        mask[...] = 1
+    engine.discard_gradients()
+    engine.step(batch)
+    for tag, keep in zip(tags, kept):
+        engine.frozen[f"{tag}/mask"][...] = keep
+    return engine.gradients()

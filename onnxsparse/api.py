@@ -78,9 +78,7 @@ def inspect(source: Source) -> Result:
     names = names_of(model.weights)
     rows, exact = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
     notes = () if exact else (GUESSED,)
-    return Result(
-        Report("inspect", _called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes)
-    )
+    return Result(Report("inspect", called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes))
 
 
 def _inspected(weight: Weight, name: str) -> Row:
@@ -117,7 +115,7 @@ def plan(
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
     report = planned_report(
-        "plan", _called(source), made, model, notes, None if output is None else path_of(output, "output")
+        "plan", called(source), made, model, notes, None if output is None else path_of(output, "output")
     )
     if output is None:
         return Result(report)
@@ -154,7 +152,7 @@ def prune(
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
     demand_whole(made, strict)
-    report = planned_report("prune", _called(source), made, model, notes, path)
+    report = planned_report("prune", called(source), made, model, notes, path)
     Prune(made)()
     record(model, made)
     return finish(model, report, path, overwrite, made)
@@ -189,7 +187,7 @@ def insert_masks(
     made, notes = planned(model, plan, masks, options)
     made = maskable(model, made)
     demand_whole(made, strict)
-    report = planned_report("mask", _called(source), made, model, notes, path)
+    report = planned_report("mask", called(source), made, model, notes, path)
     record(model, made, MASKED)
     InsertMasks(model, made, form)()
     return finish(model, report, path, overwrite)
@@ -210,7 +208,7 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     notes = () if folded else ("the graph holds no masks; the file is a copy",)
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
-    report = Report("fold", _called(source), title, tuple(rows), totals, True, target or "", notes)
+    report = Report("fold", called(source), title, tuple(rows), totals, True, target or "", notes)
     return finish(model, report, target, overwrite)
 
 
@@ -247,7 +245,7 @@ def verify(
     checked, device = Verify(list(expected.weights), expected.rule.target)(), expected.rule.target
     knows = device is not None and expected.rule.knows_levels
     held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
-    return Result(verified_report(_called(source), model, expected.rule, expected.title, checked, strict, held))
+    return Result(verified_report(called(source), model, expected.rule, expected.title, checked, strict, held))
 
 
 def compare(
@@ -271,10 +269,10 @@ def compare(
     else:
         feeds = outputs.random_feeds(first, samples or 8, seed, dict(dims or {}))
     distances = outputs.compare_outputs(first, second, feeds)
-    called = "in memory" if isinstance(data, Mapping) else data
-    title = f"data {called}" if data is not None else f"{samples or 8} random samples, seed {seed}"
+    given = "in memory" if isinstance(data, Mapping) else data
+    title = f"data {given}" if data is not None else f"{samples or 8} random samples, seed {seed}"
     details: dict[str, object] = {"outputs": [vars(distance) for distance in distances]}
-    report = Report("compare", _called(dense), title, (), Totals(), output=_called(sparse), details=details)
+    report = Report("compare", called(dense), title, (), Totals(), output=called(sparse), details=details)
     return Result(report)
 
 
@@ -287,7 +285,8 @@ def _runnable(source: Source) -> str | ModelProto:
 # -- what the commands share
 
 
-def _called(source: Source) -> str:
+def called(source: Source) -> str:
+    """What reports call a model that was given."""
     return "(in memory)" if isinstance(source, ModelProto) else os.fspath(source)
 
 

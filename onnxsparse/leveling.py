@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from onnxsparse.api import Result, finish, target_of, verify
+from onnxsparse.api import Result, called, finish, target_of, verify
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.rooms import claimed
 from onnxsparse.errors import MissingExtraError, OnnxSparseError, OptionError, OutputError
-from onnxsparse.finetuning import Tuning
 from onnxsparse.graph.model import Source
 from onnxsparse.graph.output import write_text
 from onnxsparse.modifiers.levels import Levels, read_levels
@@ -40,6 +39,7 @@ from onnxsparse.runs import weights
 from onnxsparse.runs.choosing import Means, met
 from onnxsparse.runs.job import Watcher
 from onnxsparse.runs.run import Run
+from onnxsparse.tuning import Tuning
 
 RUN, TABLE = ".run", "levels.json"
 COLUMNS = ("level", "sparsity", "parameters", "nonzero", "macs", "macs_left", "verified", "file")
@@ -244,7 +244,7 @@ class _Leveling:
         except MissingExtraError as error:
             self._notes.append(f"no levels.png: {error}")
         dense = {name: float(value) for name, value in outcome.dense.items()}
-        table = {"run": self._digest, "model": _called(self._source), "dense": dense, "levels": rows}
+        table = {"run": self._digest, "model": called(self._source), "dense": dense, "levels": rows}
         write_text(f"{path}.json", json.dumps(table, indent=2) + "\n", True)
         return self._report(tuning)
 
@@ -295,10 +295,6 @@ def _short(digest: str) -> str:
 def _text(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
-
-
-def _called(source: Source) -> str:
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else "(in memory)"
 
 
 __all__ = ["levels"]

@@ -169,11 +169,11 @@ def _demand_paths(arguments: Namespace) -> None:
         if getattr(arguments, name) == "":
             raise OptionError(f"--{name.replace('_', '-')} is empty; name a file or folder")
     if arguments.recipe and arguments.output:
-        from onnxsparse.finetuning import demand_apart
+        from onnxsparse.runs.beside import demand_apart
 
         demand_apart(arguments.output, "recipe", arguments.recipe)
     if arguments.json and arguments.output:
-        from onnxsparse.finetuning import beside
+        from onnxsparse.runs.beside import beside
 
         if os.path.realpath(arguments.json) in map(os.path.realpath, beside(arguments.output)):
             raise OptionError(f"--json {arguments.json} is what finetune itself writes beside OUT; choose another name")

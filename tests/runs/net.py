@@ -12,7 +12,6 @@ from onnxsparse import sparsers
 from onnxsparse.data import open_data
 from onnxsparse.engines.engine import DivergedError, Engine
 from onnxsparse.engines.spec import Spec
-from onnxsparse.finetuning import pruned_share
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.modifier import Part
@@ -26,6 +25,7 @@ from onnxsparse.passes.request import Options, planned
 from onnxsparse.passes.trainable import trainables
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.job import Job
+from onnxsparse.runs.zeros import pruned_share
 from onnxsparse.sparsers import Moment
 
 SIZES = (8, 16, 12)

@@ -1,0 +1,41 @@
+"""Beside a result: the files that are written with it, and what none of them may replace."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxsparse.checkpoints import was_delivered
+from onnxsparse.errors import OutputError
+from onnxsparse.graph.model import Source
+from onnxsparse.passes.request import Path, path_of
+
+
+def beside(target: str) -> list[str]:
+    """What is written beside a result: the recipe, and the history twice."""
+    return [os.path.splitext(target)[0] + ending for ending in (".recipe.yaml", ".history.json", ".history.csv")]
+
+
+def demand_apart(target: str, name: str, value: Any) -> None:
+    """Neither a result nor what is written beside it is what an option names."""
+    for path in (target, *beside(target)):
+        if isinstance(value, (str, os.PathLike)) and _covers(os.fspath(value), path):
+            raise OutputError(f"{path} would replace what --{name} names; choose another name for the result")
+
+
+def _covers(given: str, path: str) -> bool:
+    """Whether a path is the given file, or in the given folder."""
+    ours, theirs = os.path.realpath(path), os.path.realpath(given)
+    return ours == theirs or (os.path.isdir(theirs) and os.path.dirname(ours) == theirs and os.path.exists(ours))
+
+
+def is_own(output: Path | None, source: Source, checkpoint: Path | None) -> bool:
+    """Whether what is in the way of a result was delivered by the run that goes on; the model itself never was."""
+    if output is None or checkpoint is None:
+        return False
+    target = path_of(output, "output")
+    if not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source)):
+        return False
+    return was_delivered(path_of(checkpoint, "checkpoint"), (target, *beside(target)))

@@ -1,0 +1,40 @@
+"""How many classes the outputs of a model tell apart, and along which axis they lie."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from onnxsparse.data import BOUNDLESS, LABELS
+from onnxsparse.engines.engine import Batch, Engine
+from onnxsparse.engines.spec import Objective as Goal
+from onnxsparse.graph.class_axis import axis_in
+from onnxsparse.graph.model import Model
+from onnxsparse.losses.cross_entropy import class_axes, class_axis
+
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+
+
+def axes_of(model: Model) -> dict[str, int]:
+    """Along which axis the classes of an output lie, where the graph says it."""
+    found = {value.name: axis_in(model.proto, value.name) for value in model.proto.graph.output}
+    return {name: axis for name, axis in found.items() if axis is not None}
+
+
+def declared_classes(model: Model, goal: Goal) -> int:
+    """How many classes an output tells apart, where the model declares it; otherwise that is found out later."""
+    for value in model.proto.graph.output:
+        kind = value.type.tensor_type
+        if value.name == goal.output or (not goal.output and kind.elem_type in FLOATS):
+            sizes = [None, *(dim.dim_value or None for dim in kind.shape.dim[1:])]
+            axes = class_axes(sizes, (None, *goal.label_shape))
+            sure = len(axes) == 1 or None not in sizes[1:]
+            return sizes[axes[0]] or BOUNDLESS if axes and sure else BOUNDLESS
+    return BOUNDLESS
+
+
+def classes_seen(engine: Engine, goal: Goal, batch: Batch) -> int:
+    """How many classes the logits tell apart, as they come out."""
+    outputs = engine.dense(batch)
+    logits = outputs[goal.output] if goal.output else next(iter(outputs.values()))
+    axis = class_axis((None, *logits.shape[1:]), (None, *batch.arrays[LABELS].shape[1:]))
+    return BOUNDLESS if axis is None else int(logits.shape[axis])

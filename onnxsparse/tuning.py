@@ -1,0 +1,238 @@
+"""One call of `finetune`: a model with its plan, data and means becomes a run, and what that comes to a result."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from onnxsparse.api import Result, called, finish, target_of
+from onnxsparse.checkpoints import note_delivery
+from onnxsparse.data import LABELS, Stream, check_block, check_labels, open_data
+from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.spec import Spec
+from onnxsparse.errors import OptionError, OutputError
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.graph.output import check_target
+from onnxsparse.graph.vectors import statistics
+from onnxsparse.modifiers.objective import Objective
+from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.modifiers.training import BUILT_IN, Training
+from onnxsparse.passes.describe import planned_report
+from onnxsparse.passes.fields import fields_of
+from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.prune import Prune
+from onnxsparse.passes.record import record
+from onnxsparse.passes.request import Masks, Path, planned
+from onnxsparse.passes.trainable import send_back, trainables
+from onnxsparse.recipes import Recipe
+from onnxsparse.runs.beside import beside, demand_apart
+from onnxsparse.runs.choosing import ALONE, Engines, Means
+from onnxsparse.runs.classes import axes_of, classes_seen, declared_classes
+from onnxsparse.runs.decided import decided
+from onnxsparse.runs.falling import still_falling
+from onnxsparse.runs.feeding import Feeding
+from onnxsparse.runs.goal import demand_output, goal_of
+from onnxsparse.runs.job import Job, Outcome, Watcher
+from onnxsparse.runs.measuring import Measure
+from onnxsparse.runs.zeros import asked_zeros, pruned_share, zeros_by_epochs
+
+
+class Tuning:
+    """One call of `finetune`, step by step."""
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        plan: Path | None,
+        masks: Masks | None,
+        output: Path | None,
+        overwrite: bool,
+        means: Means = ALONE,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        means.demand_sense(recipe.only(Training))
+        self.target = target_of(output, source, overwrite)
+        self.overwrite, self.recipe, self.source = overwrite, recipe, source
+        self.means, self.processes = means, means.processes
+        self.model = Model.open(source)
+        self.model.sizes.update(sizes or {})
+        self.training, self.objective = recipe.only(Training), recipe.only(Objective)
+        self.by_epochs = zeros_by_epochs(self.model, recipe, plan, masks)
+        if self.by_epochs is not None:
+            self.plan, self.notes = self.by_epochs.plan, list(recipe.notes)
+        else:
+            asked = asked_zeros(recipe.only(Pruning), plan, masks, self.training)
+            self.plan, notes = planned(self.model, plan, masks, asked)
+            self.notes = [*recipe.notes, *notes]
+        self.notes = [*self.notes, *self.objective.idle]
+        demand_output(self.model, self.objective.output)
+        self.tags = trainables(self.model, self.plan, self.training.train_bn)
+        by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
+        rows = {by_tensor.get(row.weight.tensor): row for row in self.plan.planned}
+        self.planned = {tag: row for tag, row in rows.items() if tag is not None}
+        if self.training.train_bn and not statistics(self.model):
+            self.notes.append(
+                "--train-bn changes nothing: no BatchNormalization of the model has statistics of its own"
+            )
+
+    def keep_apart(self, inputs: Mapping[str, Any]) -> None:
+        """Say now what would be in the way of the result, and that it would replace what it is made from."""
+        if self.target is None:
+            return
+        for path in (self.target, *beside(self.target)):
+            check_target(path, self.overwrite)
+        for name, value in inputs.items():
+            demand_apart(self.target, name, value)
+        if any(os.path.realpath(path) in map(os.path.realpath, self.model.inputs) for path in beside(self.target)):
+            raise OutputError(f"a file beside {self.target} would replace one of the model; choose another name")
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is to be pruned; modifiers that act by epochs say that themselves."""
+        return bool(self.plan.planned) or self.by_epochs is not None
+
+    # -- data
+
+    def open(self, data: Any, labels: str | None, eval_data: Any, metrics: Sequence[Any]) -> None:
+        fields, task = fields_of(self.model), self.objective.task
+        numbers = task != "cross-entropy" if task else None if labels is not None else False
+        self.data = open_data(data, fields, labels, bool(task), numbers)
+        self.goal = goal_of(self.objective, self.data)
+        if task == "cross-entropy":
+            check_labels(self.data, declared_classes(self.model, self.goal))
+        training, together = self.training, self.processes
+        if training.batch % together.count:
+            raise OptionError(
+                f"--batch-size {training.batch} cannot be shared by {together.count} processes; make it a multiple"
+            )
+        size, per_epoch = training.batch * training.accumulate, training.steps_per_epoch
+        self.feeding = Feeding(self.data, size, training.seed, per_epoch, together.rank, together.count)
+        self.engines = Engines(self.model, self.tags, self.feeding, training, self.means)
+        self.measure = self._measure(eval_data, labels, metrics)
+        self._classes = 0
+
+    def _measure(self, data: Any, labels: str | None, metrics: Sequence[Any]) -> Measure | None:
+        """What is measured on data of its own, if there is some."""
+        task = self.objective.task
+        if data is None:
+            if metrics:
+                raise OptionError("--metric measures on --eval-data; pass that too")
+            return None
+        numbers = task != "cross-entropy" if task else None
+        found = open_data(data, fields_of(self.model), labels, bool(task), numbers)
+        if not isinstance(found, Stream):
+            found.look_through(math.inf)  # all of it is measured at the end, when the work is done
+        if task == "cross-entropy":
+            check_labels(found, declared_classes(self.model, self.goal))
+        return Measure(found, metrics, self.training.batch, axes_of(self.model), task)
+
+    # -- the job
+
+    def first_spec(self) -> Spec:
+        """The graph without sparsers, which the pruning's part adds."""
+        trained = {tag: one.name for tag, one in self.tags.items()}
+        training, masked = self.training, dict.fromkeys(self.planned, "mask")
+        decay = training.weight_decay if training.optimizer == BUILT_IN else None
+        batch = training.batch // self.processes.count
+        return Spec(batch, trained, masked, self.goal, training.train_bn, decay)
+
+    def job(self, room: str, folder: str | None, resume: bool, check: bool, watch: Watcher | None) -> Job:
+        return Job(
+            self.recipe.modifiers,
+            self.first_spec(),
+            lambda spec: self._begun(self.engines.make(spec, room, check)),
+            self.feeding,
+            self.planned,
+            self.plan.rule.score,
+            lambda tag: self.tags[tag].numbers(),
+            pruned_share(self.planned),
+            self.digest(),
+            folder=folder,
+            resume=resume,
+            watch=watch,
+            measure=self._by_first(self.measure) if self.measure else None,
+            measure_dense=self._by_first(self.measure.dense) if self.measure else None,
+            processes=self.processes,
+            params=self.by_epochs.params if self.by_epochs is not None else (),
+        )
+
+    def _by_first(self, measure: Callable[[Engine], dict[str, float]]) -> Callable[[Engine], dict[str, float]]:
+        """Of several processes the first one measures."""
+        return lambda engine: dict(self.processes.told(lambda: measure(engine)))
+
+    def digest(self) -> str:
+        rows = "\n".join(
+            f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in self.planned.items()
+        )
+        return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows)
+
+    def _begun(self, engine: Engine) -> Engine:
+        if self.objective.task == "cross-entropy" and not self._classes:
+            self.demand_classes(classes_seen(engine, self.goal, next(self.feeding.probe())))
+        if self.measure is not None:
+            self.measure.begin(engine)
+        return engine
+
+    def demand_classes(self, classes: int) -> None:
+        """Every label is one of the classes, also of what is measured on: engines read beyond their arrays."""
+        self._classes = classes
+        check_labels(self.data, classes)
+        for place, batch in enumerate(self.feeding.probe() if isinstance(self.data, Stream) else ()):
+            check_block(batch.arrays[LABELS], place * self.feeding.size, classes, self.data.called)
+        if self.measure is not None:
+            check_labels(self.measure.data, classes)
+
+    # -- the result
+
+    def deliver(self, outcome: Outcome, folder: str | None = None) -> Result:
+        """Send what was trained back into the user's graph, and have it proven and written."""
+        done = set(outcome.masked)
+        rest = [row for tag, row in self.planned.items() if tag not in done]
+        known = {id(row) for row in self.planned.values()}
+        rest += [row for row in self.plan.planned if id(row) not in known]
+        Prune(Plan(tuple(rest), self.plan.rule))()
+        send_back(outcome.arrays, self.tags)
+        if self.by_epochs is not None:
+            self.plan = self.by_epochs.done(outcome.arrays, self.model)
+        report = planned_report(
+            "prune", called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
+        )
+        made = decided(self.recipe, self.plan, self.feeding.per_epoch or 0, pruned_share(self.planned))
+        details = {"engine": self.engines.chosen if outcome.attempts else "none", **_details(outcome, made)}
+        report = replace(report, command="finetune", details=details)
+        record(self.model, self.plan)
+        texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
+        more = dict(zip(beside(self.target), texts)) if self.target is not None else {}
+        note = None if folder is None else partial(note_delivery, folder)
+        return finish(self.model, report, self.target, self.overwrite, self.plan, more, note)
+
+    def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
+        notes = [*self.notes, *self.engines.notes, *outcome.notes]
+        probes = [row.probe for row in outcome.history.rows if row.probe is not None]
+        notes += [still_falling(probes, outcome.loss_untrained)] if outcome.helped else []
+        for row in rest:
+            notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")
+        return list(filter(None, dict.fromkeys(notes)))
+
+    def _why(self, row: PlanRow, outcome: Outcome) -> str:
+        tag = next((tag for tag, other in self.planned.items() if other is row), "")
+        return outcome.unreached.get(tag) or f"it is stored as {row.weight.tensor.kind}"
+
+
+def _details(outcome: Outcome, recipe: Recipe) -> dict[str, object]:
+    return {
+        "recipe": recipe.to_yaml(),
+        "steps": outcome.steps,
+        "attempts": outcome.attempts,
+        "helped": outcome.helped,
+        "loss_without_training": outcome.loss_untrained,
+        "loss": outcome.loss,
+        "metrics_dense": outcome.dense,
+        "metrics_without_training": outcome.untrained,
+        "metrics": outcome.metrics,
+    }

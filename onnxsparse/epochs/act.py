@@ -35,6 +35,9 @@ class Goal:
 class Act:
     """A modifier at work; one that does nothing but last is this."""
 
+    number: int = -1
+    """Among the acts of its host."""
+
     def __init__(self, where: str, span: Span) -> None:
         self.where, self.clock = where, Clock(span)
 

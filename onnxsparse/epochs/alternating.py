@@ -41,6 +41,6 @@ class Alternating(Gradual):
             super().update(host, epoch)
             return
         for param in self._params:
-            host.release(param)
+            host.release_for(self, param)
             if self._reset:
                 host.forget(param)

@@ -41,7 +41,7 @@ class Constant(Act):
             if self._look(host, param) != self._seen.get(param.tag):
                 keep, mask = host.numbers(param) != 0, host.mask(param)
                 if mask is None or not np.array_equal(keep, mask):
-                    host.put(param, keep)
+                    host.put_for(self, param, keep)
                 self._seen[param.tag] = self._look(host, param)
 
     def _look(self, host: Host, param: Param) -> tuple[int, int]:

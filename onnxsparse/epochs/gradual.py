@@ -84,12 +84,12 @@ class Gradual(Act):
             self._renew(host, self._params[place], self._patterns[place], drop)
 
     def _renew(self, host: Host, param: Param, pattern: Pattern, drop: int) -> None:
-        host.put(param, keep_of(pattern, param, host.numbers(param), drop))
+        host.put_for(self, param, keep_of(pattern, param, host.numbers(param), drop))
 
     def end(self, host: Host) -> None:
         if not self._stays:
             for param in self._params:
-                host.release(param)
+                host.release_for(self, param)
 
     def _drops(self, progress: float, numbers: Sequence[Array] | None) -> list[int]:
         levels = [self._level(param, progress) for param in self._params]

@@ -8,12 +8,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
 from onnxsparse.epochs.params import Param
+from onnxsparse.epochs.together import Together
 from onnxsparse.values import Array
+
+if TYPE_CHECKING:
+    from onnxsparse.epochs.act import Act
 
 Groups = Optional[Sequence[int]]
 """Some of the optimizer's groups of parameters, by number; all where there is none."""
@@ -28,6 +32,33 @@ class Host(ABC):
     def __init__(self) -> None:
         self.renewals: Counter[str] = Counter()
         """By tag, how often its mask was put or let go."""
+        self.together = Together()
+
+    # -- masks of several acts
+
+    def take_in(self, act: Act) -> None:
+        """An act that is bound: where others mask the same parameters, each has a mask of its own."""
+        act.number = self.together.add(param.tag for param in act.masked())
+
+    def put_for(self, act: Act, param: Param, keep: Array) -> None:
+        """What an act masks; what others hold stays masked."""
+        self.put(param, self.together.put(param.tag, act.number, keep))
+
+    def release_for(self, act: Act, param: Param) -> None:
+        """An act masks nothing any more; what others hold stays masked."""
+        keep = self.together.release(param.tag, act.number)
+        if keep is None:
+            self.release(param)
+        else:
+            self.numbers(param)  # what was hidden is zero before it shows
+            self.put(param, keep)
+
+    def own_mask(self, act: Act, param: Param) -> Array | None:
+        """True where an act keeps a parameter; None without a mask."""
+        if not self.together.is_shared(param.tag):
+            return self.mask(param)
+        keep = self.together.own(param.tag, act.number)
+        return np.ones(param.size, bool) if keep is None else keep
 
     @abstractmethod
     def numbers(self, param: Param) -> Array:

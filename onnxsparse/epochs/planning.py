@@ -1,6 +1,7 @@
 """The plan of a recipe that prunes by epochs: what each weight comes to, before anything runs and when it is done.
 
-1. The last modifier that prunes a weight says what it comes to; one that only holds zeros says it where no other does.
+1. The last modifier that prunes a weight says what it comes to, unless an earlier one holds more; one that only holds
+   zeros says it where no other does.
 2. A weight that no modifier names stays dense, as the recipe says.
 3. Counts that depend on the training, and zeros that were held, are those of the result.
 """
@@ -68,11 +69,21 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
         act = modifier.act()
         act.bind(params)
         for tag, goal in act.goals().items():
-            goals[tag] = goals.get(tag, goal) if goal.keep is not None else goal
+            goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
     weights, names = _weights(model), names_of(model.weights)
     tags = {id(weight): tag for tag, weight in weights.items()}
     rows = [_planned(weight, names[id(weight)], goals.get(tags.get(id(weight), ""))) for weight in model.weights]
     return ByEpochs(params, goals, Plan(tuple(rows), Rule.make()))
+
+
+def _beside(earlier: Goal, later: Goal) -> Goal:
+    """What two come to: zeros of both are there, so a count is known when the run is over."""
+    if later.keep is not None or earlier.keep is not None:
+        return later if later.keep is None else earlier
+    if not (earlier.stays and later.stays):
+        return earlier if earlier.stays else later
+    more = earlier if earlier.pattern == later.pattern and earlier.drop > later.drop else later
+    return replace(more, shared=True)
 
 
 def _planned(weight: Weight, name: str, goal: Goal | None) -> PlanRow:

@@ -118,10 +118,12 @@ class RunHost(Host):
         return self._run.engine.frozen.get(f"{param.tag}/{MASK}") if self.knows(param) else None
 
     def state(self) -> dict[str, Any]:
-        return {"rate": self._rate, "decay": self._decay, "held": sorted(self._held)}
+        said = {"rate": self._rate, "decay": self._decay, "held": sorted(self._held)}
+        return {**said, "masks": self.together.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._rate, self._decay, self._held = state["rate"], state["decay"], set(state["held"])
+        self.together.restore(state["masks"], {param.tag: param.size for param in self.params})
 
 
 class Acting(Part):
@@ -131,6 +133,7 @@ class Acting(Part):
         self._act, self._host, self._total = act, run.host, run.total
         act.bind(run.host.params)
         demand_one_group(act)
+        run.host.take_in(act)
         self._masked = [param.tag for param in act.masked()]
 
     @property

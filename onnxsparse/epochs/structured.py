@@ -35,4 +35,4 @@ class Structured(Gradual):
             drop = drop_of(pattern, smallest, self._level(smallest, progress))
             keeps = keep_together(pattern, group, [host.numbers(param) for param in group], drop)
             for param, keep in zip(group, keeps):
-                host.put(param, keep)
+                host.put_for(self, param, keep)

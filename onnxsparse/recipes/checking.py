@@ -7,7 +7,6 @@ was meant. Steps are looked at where it is known how many an epoch has, names wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 from onnxsparse.errors import OnnxSparseError
@@ -20,6 +19,7 @@ from onnxsparse.modifiers.scheduled import NEVER, Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes.findings import LEVELS, REFUSED, WRONG, Around, Finding, end_of, every, warn
 from onnxsparse.recipes.order import has_epochs
+from onnxsparse.recipes.overlaps import twice
 from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.times import adam, frequency, length, misfit, rates, steps
 from onnxsparse.recipes.writing import tag_of
@@ -142,27 +142,6 @@ def _is_sparse(source: Any) -> bool:
     return sum(zeros for zeros, _ in known) > LEAST_USEFUL / 2 * sum(size for _, size in known)
 
 
-def _twice(recipe: Recipe) -> Iterator[Finding]:
-    """Two that prune the same weights at the same time: the one that acts last decides."""
-    pruning = every(recipe, Masked)
-    for first, second in combinations(pruning, 2):
-        if _meet(first, second) and _share(first, second):
-            yield warn(
-                second, f"it prunes what !{tag_of(first)} prunes at the same time; the one that ends last decides"
-            )
-
-
-def _meet(first: Scheduled, second: Scheduled) -> bool:
-    return max(first.start_epoch, second.start_epoch) < min(end_of(first), end_of(second))
-
-
-def _share(first: Masked, second: Masked) -> bool:
-    if isinstance(first.params, str) or isinstance(second.params, str) or not (first.params and second.params):
-        named = [getattr(one, "final_sparsity", None) for one in (first, second)]
-        return not any(isinstance(one, Mapping) for one in named)
-    return bool(set(first.params) & set(second.params))
-
-
 def _foreign(recipe: Recipe) -> Iterator[Finding]:
     """Our own pruning goes by shares of the run, the others by epochs."""
     own = [one for one in recipe.modifiers if one.name in BY_SHARES]
@@ -173,6 +152,6 @@ def _foreign(recipe: Recipe) -> Iterator[Finding]:
 
 
 ALONE: tuple[Callable[[Recipe], Iterator[Finding]], ...] = (
-    _foreign, _refused, _low, _rises, _let_go, _twice, rates, length, frequency,
+    _foreign, _refused, _low, _rises, _let_go, rates, length, frequency,
 )  # fmt: skip
-BESIDE: tuple[Callable[[Recipe, Around], Iterator[Finding]], ...] = (_names, _quantized, adam, misfit, steps)
+BESIDE: tuple[Callable[[Recipe, Around], Iterator[Finding]], ...] = (_names, twice, _quantized, adam, misfit, steps)

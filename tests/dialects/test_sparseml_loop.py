@@ -541,3 +541,37 @@ def test_around_several_devices(tmp_path: Path) -> None:
         ScheduledModifierManager.from_yaml(GMP).modify(
             torch.nn.DataParallel(net), optimizer, PER_EPOCH, allow_parallel_module=False
         )
+
+
+def test_masks_of_several_travel_each_for_itself() -> None:
+    text = """
+modifiers:
+- !GMPruningModifier
+    {start_epoch: 0, end_epoch: 1, update_frequency: 1, init_sparsity: 0.05, final_sparsity: 0.8, params: ['0']}
+- !MagnitudePruningModifier
+    {start_epoch: 1, end_epoch: 3, update_frequency: 1, init_sparsity: 0.05, final_sparsity: 0.6, params: [0.weight]}
+"""
+
+    def begun() -> tuple[Any, Any, Any]:
+        module = torch.nn.Sequential(torch.nn.Linear(20, 20))
+        manager = ScheduledModifierManager.from_yaml(text)
+        return module, manager, manager.modify(module, torch.optim.SGD(module.parameters(), 0.1), 2)
+
+    module, manager, optimizer = begun()
+    for _ in range(3):
+        optimizer.emulated_step()
+    state = manager.state_dict()
+    shares = sorted(round(1 - float(mask.float().mean()), 2) for one in state.values() for mask in one.values())
+    assert shares == [0.05, 0.8]
+    again, other, _ = begun()
+    again.load_state_dict(module.state_dict())
+    other.load_state_dict(state)
+    assert [(one == two).all() for one, two in zip(_masks(other), _masks(manager))] == [True, True]
+    for _ in range(4):
+        optimizer.emulated_step()
+    manager.finalize(module)
+    assert float((module[0].weight == 0).float().mean()) == pytest.approx(0.8)
+
+
+def _masks(manager: Any) -> list[Any]:
+    return [mask for one in manager.state_dict().values() for mask in one.values()]

@@ -95,6 +95,7 @@ def run(host: Arrays, acts: Sequence[Act], epochs: float, begin: float = 0.0, fi
     """Train for so many epochs; `seen` is called at every step, when the acts have acted."""
     for act in acts:
         act.bind(host.params)
+        host.take_in(act)
     for step in range(round(begin * host.per_epoch), round(epochs * host.per_epoch)):
         for act in acts:
             act.before(host, epoch_at(step, host.per_epoch))

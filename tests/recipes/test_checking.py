@@ -86,6 +86,32 @@ def test_what_is_found(entries: list[Any], around: dict[str, Any], says: str) ->
     assert any(says in one for one in found), found
 
 
+def entry(*names: str) -> tuple[str, dict[str, Any]]:
+    return gmp(params=list(names))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        ("a.b", "a.b.weight", True), ("a.b", "re:a.*weight", True), ("__ALL__", "a.b", True), ("a.b", "a.c", False),
+        ("re:a.*", "b", False), ("re:a", "re:a", True), ("__all_prunable__", "re:x", True),
+    ],
+)  # fmt: skip
+def test_overlaps_by_their_spelling(ours: str, theirs: str, same: bool) -> None:
+    for pair in ((ours, theirs), (theirs, ours)):
+        found = [str(one) for one in check(recipe(*map(entry, pair)))]
+        assert any("prunes at the same time" in one for one in found) == same
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [("head", "re:he", True), ("head", "__ALL_PRUNABLE__", True), ("head", "re:.*[d]", True), ("head", "stem", False)],
+)
+def test_overlaps_by_a_model(digits_cnn: Path, ours: str, theirs: str, same: bool) -> None:
+    found = [str(one) for one in check(recipe(entry(ours), entry(theirs)), model=str(digits_cnn))]
+    assert any("prunes at the same time; the zeros of both stay" in one for one in found) == same, found
+
+
 def test_groups_that_are_apart_may_move_at_once() -> None:
     assert check(recipe(lr(param_groups=[0]), lr(param_groups=[1]))) == []
 

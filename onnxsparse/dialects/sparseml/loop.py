@@ -99,6 +99,7 @@ class ScheduledModifierManager(Contents):
         for note in driven.notes:
             warnings.warn(note, stacklevel=2)
         for _, act in acts:
+            host.take_in(act)
             host.attach(act.masked())
         self._host, self._acts, self._last = host, acts, float(epoch)
         self._teach(distillation_teacher)
@@ -246,7 +247,7 @@ class ScheduledModifierManager(Contents):
         self._take(state_dict, strict)
 
     def _take(self, state: Mapping[str, Any], strict: bool) -> None:
-        take(self._known(), self.state_dict(), state, strict)
+        take(self._known(), self._acts, self.state_dict(), state, strict)
         self._waiting = None
 
     # -- inside

@@ -19,6 +19,7 @@ from onnxsparse.dialects.sparseml.state_names import keep_plain
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.holding import mask_of, put_on, take_off, zero
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.host import Groups, Host
 from onnxsparse.epochs.params import Param
 from onnxsparse.errors import OptionError
@@ -108,10 +109,10 @@ class ModuleHost(Host):
             for owner, name in self._homes[param.tag]:
                 mask_of(owner, name).keep = open_
 
-    @property
-    def masks(self) -> dict[str, Any]:
-        """A tensor of bools for every masked parameter, by name."""
-        return {tag: self._keep(tag) for tag in self._names}
+    def mask_tensor(self, act: Act, param: Param) -> Any:
+        """A copy of the mask that an act has on a parameter, as a tensor of bools."""
+        mine, whole = self.own_mask(act, param), self._keep(param.tag)
+        return whole.clone() if mine is None else torch().from_numpy(mine.reshape(param.shape).copy()).to(whole.device)
 
     def _keep(self, tag: str) -> Any:
         owner, name = self._homes[tag][0]

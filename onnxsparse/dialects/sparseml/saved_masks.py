@@ -28,23 +28,24 @@ def saved(host: ModuleHost, recipe: Recipe, acts: Acts) -> dict[str, Any]:
 
 
 def _masks(host: ModuleHost, acts: Acts) -> dict[str, Any]:
-    masks = host.masks
     return {
-        identifier(one): {param.name + MASK: masks[param.tag].clone() for param in act.masked()}
+        identifier(one): {param.name + MASK: host.mask_tensor(act, param) for param in act.masked()}
         for one, act in acts
         if act.masked()
     }
 
 
-def take(host: ModuleHost, own: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
+def take(host: ModuleHost, acts: Acts, own: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
     """Put the masks of a state on the module; `own` is the state that it has."""
     known, given = _flat(own), _flat(state)
     if strict and set(known) != set(given):
         other = sorted(set(known) ^ set(given))[0]
         raise OptionError(f"the state is that of another recipe or module: {'/'.join(other)} is in one of them only")
     by_name = {param.name: param for param in host.params}
-    for key in known.keys() & given.keys():
-        host.put(by_name[key[-1][: -len(MASK)]], given[key].bool().cpu().numpy().reshape(-1))
+    by_identifier = {identifier(one): act for one, act in acts}
+    for key in [key for key in known if key in given]:
+        keep = given[key].bool().cpu().numpy().reshape(-1)
+        host.put_for(by_identifier[key[-2]], by_name[key[-1][: -len(MASK)]], keep)
 
 
 def _flat(state: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

@@ -264,3 +264,17 @@ def test_a_teacher_in_a_file(digits_cnn: Path, tmp_path: Path, engine: str, squa
     assert not any("stopped" in note for note in result.report.notes)
     with pytest.raises(OptionError, match="there is no file"):
         tune(digits_cnn, TEACHING % (tmp_path / "nobody.onnx"), **more)
+
+
+def test_weights_without_a_whole_unit_stay_dense(digits_cnn: Path) -> None:
+    """The stem reads a single channel."""
+    text = """
+modifiers:
+- !GMPruningModifier
+    {start_epoch: 0, end_epoch: 1, update_frequency: 1, init_sparsity: 0.05, final_sparsity: 0.5, mask_type: 2:4,
+     params: __ALL_PRUNABLE__}
+"""
+    report = tune(digits_cnn, text).report
+    dense = [row for row in report.rows if "fewer than a group of 2:4" in row.reason]
+    assert dense
+    assert len(dense) < len(report.rows)

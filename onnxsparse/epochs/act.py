@@ -50,6 +50,10 @@ class Act:
     def bind(self, params: Sequence[Param]) -> None:
         """Find the parameters; refuse what cannot be."""
 
+    def left(self) -> dict[str, str]:
+        """By tag, what it was meant to mask among others and cannot, and why."""
+        return {}
+
     def groups(self) -> Groups:
         """The optimizer's groups that it speaks of."""
         return None

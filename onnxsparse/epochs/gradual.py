@@ -10,8 +10,8 @@ import numpy as np
 from onnxsparse import schedules
 from onnxsparse.epochs.act import Act, Goal
 from onnxsparse.epochs.host import Host
-from onnxsparse.epochs.masks import MaskType, drop_of, drops_together, keep_of, pattern_of
-from onnxsparse.epochs.params import Param, find
+from onnxsparse.epochs.masks import MaskType, drop_of, drops_together, keep_of, no_unit, pattern_of
+from onnxsparse.epochs.params import Param, find, named
 from onnxsparse.errors import OptionError
 from onnxsparse.patterns.nm_ramp import NMRamp
 from onnxsparse.patterns.pattern import Pattern
@@ -42,16 +42,33 @@ class Gradual(Act):
         self._schedule = schedules.parse(rise.replace("_", "-"))
         self._together, self._stays = together, leave_enabled
         self._params: list[Param] = []
+        self._left: dict[str, str] = {}
         self._own_first: dict[str, float] = {}
 
     def bind(self, params: Sequence[Param]) -> None:
         self._levels = self._levels_of(params)
-        self._params = [param for param in params if param.tag in self._levels]
+        self._params = self._fitting([param for param in params if param.tag in self._levels])
         self._patterns = [pattern_of(self._mask_type, param, self.where) for param in self._params]
         if self._together and len(set(self._levels.values())) > 1:
             raise OptionError(f"{self.where}: weights that are pruned together have one final_sparsity")
         if self._together and any(isinstance(one, NMRamp) for one in self._patterns):
             raise OptionError(f"{self.where}: N:M is the same in every weight; leave global_sparsity out")
+
+    def _fitting(self, params: Sequence[Param]) -> list[Param]:
+        """Those that hold a unit of the mask; whoever has none stays dense, unless it was named."""
+        reasons = {param.tag: reason for param in params if (reason := no_unit(self._mask_type, param))}
+        by_level = list(self._last.values()) if isinstance(self._last, Mapping) else [self._wanted]
+        own = {tag for names in by_level if reasons for tag in named(params, names, self.where)}
+        for param in params:
+            if param.tag in reasons and (param.tag in own or len(reasons) == len(params)):
+                raise OptionError(
+                    f"{self.where}: {param.name} cannot have mask_type {self._mask_type}: {reasons[param.tag]}"
+                )
+        self._left = reasons
+        return [param for param in params if param.tag not in reasons]
+
+    def left(self) -> dict[str, str]:
+        return self._left
 
     def _levels_of(self, params: Sequence[Param]) -> dict[str, float]:
         """The last level of each parameter; the first that names it counts."""

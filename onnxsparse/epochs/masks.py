@@ -50,6 +50,22 @@ def pattern_of(mask_type: MaskType, param: Param, where: str) -> Pattern:
     return _block(mask_type, param, where)
 
 
+def no_unit(mask_type: MaskType, param: Param) -> str:
+    """Why not even one unit of a mask type lies in a parameter; nothing where one does."""
+    if mask_type == "unstructured":
+        return ""
+    if param.matrix is None:
+        return f"its shape {list(param.shape)} has no rows and columns for mask_type {mask_type}"
+    _, outputs, inputs, _ = param.shape4
+    if not isinstance(mask_type, str):
+        rows, columns = mask_type[:2]
+        few = rows > outputs or columns > inputs
+        return f"it has {outputs} outputs and {inputs} inputs, fewer than a block of {rows} by {columns}" * few
+    pattern = _named(mask_type)
+    few = isinstance(pattern, NMRamp) and inputs < pattern.m
+    return f"it has {inputs} inputs, fewer than a group of {pattern.text}" * few
+
+
 def _named(mask_type: str) -> Pattern:
     fixed: dict[str, Pattern] = {
         "block4": Tile(1, 4), "tensorrt": NMRamp(2, 4), "filter": Filter(), "channel": Channel(),

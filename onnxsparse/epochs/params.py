@@ -5,7 +5,8 @@
 2. `re:` patterns are matched from the start of a name, as far as they go, against all names.
 3. `__ALL__` is every parameter, `__ALL_PRUNABLE__` the weights of linear layers, convolutions and look-up tables; a
    list without entries means those, too. Both may stand among other entries.
-4. An entry that means nothing is an error with the nearest known name.
+4. What words for all and `re:` mean is passed over where it cannot be; what is named alone is refused there.
+5. An entry that means nothing is an error with the nearest known name.
 """
 
 from __future__ import annotations
@@ -78,6 +79,13 @@ def find(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str
             raise OptionError(_nothing(params, entry, where))
         chosen.update(map(id, found))
     return [param for param in params if id(param) in chosen]
+
+
+def named(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str) -> set[str]:
+    """The tags of those that entries mean by their own name, and not together with others."""
+    entries = [wanted] if isinstance(wanted, str) else list(wanted or ())
+    own = [one for one in entries if one.upper() not in (ALL, ALL_PRUNABLE) and not one.startswith(REGULAR)]
+    return {param.tag for param in find(params, own, where)} if own else set()
 
 
 def _meant(params: Sequence[Param], entry: str, where: str) -> list[Param]:

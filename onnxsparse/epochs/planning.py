@@ -65,14 +65,19 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
     """Bind every modifier to the model; what cannot be is refused."""
     params = params_of(model)
     goals: dict[str, Goal] = {}
+    left: dict[str, str] = {}
     for modifier in modifiers:
         act = modifier.act()
         act.bind(params)
+        left.update(act.left())
         for tag, goal in act.goals().items():
             goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
     weights, names = _weights(model), names_of(model.weights)
     tags = {id(weight): tag for tag, weight in weights.items()}
-    rows = [_planned(weight, names[id(weight)], goals.get(tags.get(id(weight), ""))) for weight in model.weights]
+    rows = []
+    for weight in model.weights:
+        tag = tags.get(id(weight), "")
+        rows.append(_planned(weight, names[id(weight)], goals.get(tag), left.get(tag, "")))
     return ByEpochs(params, goals, Plan(tuple(rows), Rule.make()))
 
 
@@ -86,7 +91,9 @@ def _beside(earlier: Goal, later: Goal) -> Goal:
     return replace(more, shared=True)
 
 
-def _planned(weight: Weight, name: str, goal: Goal | None) -> PlanRow:
+def _planned(weight: Weight, name: str, goal: Goal | None, left: str) -> PlanRow:
+    if goal is None and left:
+        return PlanRow(name, weight, reason=left)
     if goal is None:
         return PlanRow(name, weight, reason=weight.refusal or UNNAMED, chosen=not weight.refusal)
     if goal.keep is not None and goal.drop == 0:

@@ -575,3 +575,18 @@ modifiers:
 
 def _masks(manager: Any) -> list[Any]:
     return [mask for one in manager.state_dict().values() for mask in one.values()]
+
+
+def test_a_layer_without_a_whole_unit_stays_dense_and_is_named() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 8))
+    text = """
+modifiers:
+- !GMPruningModifier
+    {start_epoch: 0, end_epoch: 1, update_frequency: 1, init_sparsity: 0.05, final_sparsity: 0.5, mask_type: 2:4,
+     params: __ALL_PRUNABLE__}
+"""
+    manager = ScheduledModifierManager.from_yaml(text)
+    with pytest.warns(UserWarning, match=r"leaves 0\.weight dense: it has 3 inputs, fewer than a group of 2:4"):
+        manager.apply(module)
+    assert int((module[0].weight == 0).sum()) == 0
+    assert int((module[1].weight == 0).sum()) == 32

@@ -355,7 +355,7 @@ def test_names_that_mean_nothing() -> None:
     host = Arrays(weights(conv1=(2, 2)))
     with pytest.raises(OptionError, match=r"!GMPruningModifier: params: 'conv.weight' is no parameter.*conv1.weight"):
         gm(params=["conv.weight"]).bind(host.params)
-    with pytest.raises(OptionError, match=r"blocks of 3 by 1 do not divide conv1\.weight"):
+    with pytest.raises(OptionError, match=r"conv1\.weight cannot have .*fewer than a block of 3 by 1"):
         gm(mask_type=[3, 1]).bind(host.params)
     vector = Arrays({"bias": np.ones(4)})
     with pytest.raises(OptionError, match="no rows and columns"):
@@ -379,3 +379,23 @@ def test_states_go_on() -> None:
         run(first, [two], 5, begin=1.75)
         assert (first.arrays["a.weight"] == whole.arrays["a.weight"]).all()
         assert (first.rate, first.still) == (whole.rate, whole.still)
+
+
+STEM = {"a": (8, 3, 3, 3), "b": (8, 8, 3, 3)}
+
+
+@pytest.mark.parametrize("mask_type", ["2:4", "tensorrt", (4, 4)])
+@pytest.mark.parametrize("params", ["__ALL_PRUNABLE__", "__ALL__", ["re:[ab]"], ["re:a", "b"]])
+def test_what_holds_no_unit_stays_dense(mask_type: Any, params: Any) -> None:
+    host, act = Arrays(weights(**STEM)), gm(mask_type=mask_type, final_sparsity=0.5, params=params)
+    run(host, [act], 5.25)
+    assert list(act.left()) == ["a.weight"]
+    assert "3 inputs, fewer than" in act.left()["a.weight"]
+    assert host.sparsity("b.weight") == 0.5
+    assert "a.weight" not in host.masks
+
+
+@pytest.mark.parametrize("params", [["a"], ["re:b", "a.weight"], ["re:a"]])
+def test_what_is_named_and_holds_no_unit_is_refused(params: Any) -> None:
+    with pytest.raises(OptionError, match=r"a\.weight cannot have mask_type 2:4: it has 3 inputs, fewer than a group"):
+        gm(mask_type="2:4", final_sparsity=0.5, params=params).bind(Arrays(weights(**STEM)).params)

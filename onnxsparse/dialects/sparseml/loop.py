@@ -96,7 +96,7 @@ class ScheduledModifierManager(Contents):
         acts = [(one, one.act()) for one in timed(driven.modifiers)]
         for _, act in acts:
             act.bind(host.params)
-        for note in driven.notes:
+        for note in (*driven.notes, *_left(acts, host)):
             warnings.warn(note, stacklevel=2)
         for _, act in acts:
             host.take_in(act)
@@ -271,6 +271,12 @@ class ScheduledModifierManager(Contents):
                 f"last level is set at once. Are {host.per_epoch} steps an epoch?",
                 stacklevel=3,
             )
+
+
+def _left(acts: Sequence[tuple[Scheduled, Act]], host: ModuleHost) -> list[str]:
+    """What stays dense though a modifier means it among others."""
+    names = {param.tag: param.name for param in host.params}
+    return [f"{act.where} leaves {names[tag]} dense: {reason}" for _, act in acts for tag, reason in act.left().items()]
 
 
 def _given(recipe: Any) -> Any:

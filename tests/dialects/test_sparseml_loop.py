@@ -149,6 +149,7 @@ def test_the_wrapper_is_what_it_wraps() -> None:
     assert sparsity(net.head.weight) == pytest.approx(math.floor(0.70625 * 32 + 0.5) / 32)
 
 
+@pytest.mark.filterwarnings("ignore:training goes on")
 @pytest.mark.parametrize("begin", [2.5, 6.0])
 def test_resumed_at_an_epoch(begin: float) -> None:
     net, optimizer = made()
@@ -178,6 +179,7 @@ def test_a_scaler_is_wrapped() -> None:
     assert wrapped.wrapped is scaler
 
 
+@pytest.mark.filterwarnings("ignore:training goes on")
 def test_rates_and_decay_are_the_optimizers() -> None:
     net, _ = made()
     groups = [{"params": net.conv.parameters()}, {"params": net.head.parameters(), "lr": 0.3}]
@@ -590,3 +592,67 @@ modifiers:
         manager.apply(module)
     assert int((module[0].weight == 0).sum()) == 0
     assert int((module[1].weight == 0).sum()) == 32
+
+
+def small() -> tuple[Any, Any]:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    return module, torch.optim.SGD(module.parameters(), 0.1)
+
+
+ONE = """
+modifiers:
+- !EpochRangeModifier {start_epoch: 0, end_epoch: 2}
+- !GMPruningModifier
+    {start_epoch: 0, end_epoch: 2, update_frequency: 1, init_sparsity: 0.05, final_sparsity: 0.5, params: ['0']}
+"""
+
+
+@pytest.mark.parametrize("steps", [math.inf, math.nan, "4", None, 0, -1, True, 1e30])
+def test_steps_that_are_no_number(steps: Any) -> None:
+    with pytest.raises(OptionError, match="steps_per_epoch is a number above 0"):
+        ScheduledModifierManager.from_yaml(ONE).modify(*small(), steps)
+
+
+@pytest.mark.parametrize("epoch", [math.nan, -2, "1", 1e30, -math.inf])
+def test_epochs_that_are_no_number(epoch: Any) -> None:
+    with pytest.raises(OptionError, match="epoch is a number from 0"):
+        ScheduledModifierManager.from_yaml(ONE).modify(*small(), 4, epoch=epoch)
+
+
+@pytest.mark.parametrize("epoch", [-1, math.inf, 2])
+def test_a_recipe_that_is_over(epoch: float) -> None:
+    module, optimizer = small()
+    manager = ScheduledModifierManager.from_yaml(ONE)
+    wrapped = manager.modify(module, optimizer, 4, epoch=epoch)
+    for _ in range(5):
+        wrapped.emulated_step()
+    said = r"training goes on at epoch 3.25, and the recipe ends at 2\. Are 4 steps an epoch"
+    with pytest.warns(UserWarning, match=said):
+        wrapped.emulated_step()
+    wrapped.emulated_step()  # said once
+    assert int((module[0].weight == 0).sum()) == 32
+
+
+def test_a_manager_has_one_module_at_a_time() -> None:
+    (module, optimizer), (other, another) = small(), small()
+    manager = ScheduledModifierManager.from_yaml(ONE)
+    wrapped = manager.modify(module, optimizer, 4)
+    with pytest.raises(OptionError, match="the manager has another module: finalize that first"):
+        manager.modify(other, another, 4)
+    with pytest.raises(OptionError, match="finalize"):
+        ScheduledModifierManager.from_yaml(ONE).modify(module, optimizer, 4)
+    for _ in range(8):
+        wrapped.step()
+    manager.finalize(module)
+    with pytest.raises(OptionError, match="the manager is finalized"):
+        wrapped.step()
+    manager.modify(other, another, 4).step()
+    assert int((other[0].weight == 0).sum()) == 3
+
+
+def test_a_loss_that_never_came_by() -> None:
+    module, optimizer = small()
+    manager = manager_of("DistillationModifier {hardness: 0.5, start_epoch: 0, end_epoch: 1}")
+    manager.modify(module, optimizer, 2).emulated_step()
+    with pytest.warns(UserWarning, match="loss_update was never called"):
+        manager.finalize(module)

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onnxsparse.dialects.sparseml.asked import demand_steps, epoch_of
 from onnxsparse.dialects.sparseml.contents import Contents, Given, timed
 from onnxsparse.dialects.sparseml.module_host import ModuleHost
 from onnxsparse.dialects.sparseml.saved_masks import saved, take
@@ -45,7 +46,7 @@ class ScheduledModifierManager(Contents):
         self._teachers: list[Teacher] = []
         self._waiting: Mapping[str, Any] | None = None
         self._last = 0.0
-        self._foreign = False
+        self._foreign, self._done, self._beyond, self._taught = False, False, False, False
 
     @classmethod
     def from_yaml(
@@ -90,6 +91,8 @@ class ScheduledModifierManager(Contents):
     ) -> None:
         """Find the parameters and put open masks on them; what cannot be driven is refused."""
         if self._host is not None:
+            if bare_module(module) is not self._host.module and module is not self._host.module:
+                raise OptionError("the manager has another module: finalize that first, or make another manager")
             return
         driven = self.recipe.driven()
         host = ModuleHost(module, loggers)
@@ -102,6 +105,7 @@ class ScheduledModifierManager(Contents):
             host.take_in(act)
             host.attach(act.masked())
         self._host, self._acts, self._last = host, acts, float(epoch)
+        self._done = self._beyond = self._taught = False
         self._teach(distillation_teacher)
         if self._waiting is not None:
             self._take(self._waiting, True)
@@ -131,11 +135,12 @@ class ScheduledModifierManager(Contents):
         calibration_function: Any = None,
     ) -> RecipeManagerStepWrapper:
         """The optimizer, or what stands for it as a GradScaler does, with the recipe around its steps."""
-        if not steps_per_epoch > 0:
-            raise OptionError(f"steps_per_epoch is a number above 0, not {steps_per_epoch}")
+        demand_steps(steps_per_epoch)
         if not allow_parallel_module and bare_module(module) is not module:
             raise OptionError("the module is wrapped for several devices, and allow_parallel_module is False")
-        begin = 0.0 if epoch is None else float(epoch)
+        begin = epoch_of(epoch)
+        if math.isinf(begin):
+            begin = float(max(self.max_epochs, 0))
         self.initialize(module, begin, loggers, distillation_teacher)
         assert self._host is not None
         self._host.meet(optimizer, steps_per_epoch)
@@ -156,6 +161,7 @@ class ScheduledModifierManager(Contents):
         for _, act in self._acts:
             act.before(host, epoch)
         self._last = epoch
+        self._say_beyond(host, epoch)
 
     def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """Masks are part of the module, so its gradients need nothing."""
@@ -179,6 +185,7 @@ class ScheduledModifierManager(Contents):
     ) -> Any:
         """The loss with what teachers add; what went through the module last is known, where it is not passed."""
         self._known()
+        self._taught = True
         for teacher in self._teachers:
             if teacher.is_active(epoch):
                 assert self._recorder is not None
@@ -193,6 +200,7 @@ class ScheduledModifierManager(Contents):
         """Everything comes to its end: the plain module again, with zeros where masks were."""
         host = self._known()
         self._say_early(host)
+        self._say_untaught()
         for _, act in self._acts:
             if not isinstance(act, PACE):
                 act.finish(host)
@@ -203,6 +211,7 @@ class ScheduledModifierManager(Contents):
         if self._recorder is not None:
             self._recorder.stop()
         self._host, self._acts, self._recorder, self._teachers = None, [], None, []
+        self._done = True
 
     def apply(
         self,
@@ -253,6 +262,8 @@ class ScheduledModifierManager(Contents):
     # -- inside
 
     def _known(self) -> ModuleHost:
+        if self._host is None and self._done:
+            raise OptionError("the manager is finalized: what it did is done, so step the optimizer itself")
         if self._host is None:
             raise OptionError("the manager has no module yet; call modify, initialize or apply first")
         return self._host
@@ -262,6 +273,24 @@ class ScheduledModifierManager(Contents):
         if not self._foreign and self.learning_rate_modifiers:
             self._foreign = True
             warnings.warn(f"{what}, and the recipe does so, too; leave one of them out", stacklevel=4)
+
+    def _say_beyond(self, host: ModuleHost, epoch: float) -> None:
+        """Once, when training goes on a whole epoch behind the end of the recipe."""
+        if not self._beyond and 0 < self.max_epochs < epoch - 1:
+            self._beyond = True
+            warnings.warn(
+                f"training goes on at epoch {epoch:g}, and the recipe ends at {self.max_epochs}. Are "
+                f"{host.per_epoch} steps an epoch?",
+                stacklevel=5,
+            )
+
+    def _say_untaught(self) -> None:
+        if any(not teacher.disabled and teacher.begun(self._last) for teacher in self._teachers) and not self._taught:
+            warnings.warn(
+                "the recipe distils, but nothing did: loss_update was never called. Pass the loss through it before "
+                "backward",
+                stacklevel=3,
+            )
 
     def _say_early(self, host: ModuleHost) -> None:
         late = [one for one, act in self._acts if act.masked() and one.end_epoch > self._last + 1.5 / host.per_epoch]

@@ -59,6 +59,9 @@ class Teacher:
     def disabled(self) -> bool:
         return isinstance(self._given, str) and self._given == DISABLE
 
+    def begun(self, epoch: float) -> bool:
+        return epoch >= self._act.span.start
+
     def is_active(self, epoch: float) -> bool:
         span = self._act.span
         return not self.disabled and epoch >= span.start and (span.end < 0 or epoch < span.end)

@@ -156,7 +156,9 @@ def demand_free(module: Any) -> Any:
     """The bare module, on which nothing may be attached yet."""
     inner = bare_module(module)
     if any(True for _ in all_held(inner)):
-        raise OptionError("masks are attached to this module already; change them with .update, or take them off")
+        raise OptionError(
+            "masks are attached to this module already; change them with .update, take them off, or finalize the manager that put them on"
+        )
     return inner
 
 

@@ -29,6 +29,7 @@ from onnxsparse.passes.record import record
 from onnxsparse.passes.request import Masks, Path, planned
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.recipes import Recipe
+from onnxsparse.runs.alike import demand_alike_call
 from onnxsparse.runs.beside import beside, demand_apart
 from onnxsparse.runs.choosing import ALONE, Engines, Means
 from onnxsparse.runs.classes import axes_of, classes_seen, declared_classes
@@ -112,6 +113,9 @@ class Tuning:
             )
         size, per_epoch = training.batch * training.accumulate, training.steps_per_epoch
         self.feeding = Feeding(self.data, size, training.seed, per_epoch, together.rank, together.count)
+        if together.count > 1:
+            recipe, planned = self.recipe.to_yaml(), self.planned
+            demand_alike_call(together, self.model.sha256(), recipe, planned, self.feeding.count)
         self.engines = Engines(self.model, self.tags, self.feeding, training, self.means)
         self.measure = self._measure(eval_data, labels, metrics)
         self._classes = 0

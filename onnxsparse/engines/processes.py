@@ -46,6 +46,9 @@ class Processes:
         """Arrays and facts that the first process makes."""
         return make()
 
+    def demand_alike(self, facts: Mapping[str, str]) -> None:
+        """Every process has to be given the same, whose names these are; called by all of them at the same place."""
+
     def meet(self) -> None:
         """Go on when all are here."""
 

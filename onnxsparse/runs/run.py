@@ -24,6 +24,7 @@ from onnxsparse.modifiers.modifier import Part
 from onnxsparse.modifiers.training import SHORTEST, Training
 from onnxsparse.runs import weights
 from onnxsparse.runs.account import Account
+from onnxsparse.runs.alike import demand_alike_step
 from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.saves import Saves
 from onnxsparse.runs.segments import Segments
@@ -52,6 +53,7 @@ class Run:
         self._best: dict[str, Array] = {}
         self._untrained: tuple[float, dict[str, float]] | None = None
         self._batch: Batch | None = None
+        self._compared = job.processes.count == 1
         self._meet()
 
     def _steps_of_a_function(self) -> int:
@@ -154,6 +156,9 @@ class Run:
         step = self.step
         self._segments.enter(step)
         self._batch = self.job.feeding.batch(step)
+        if not self._compared:
+            demand_alike_step(self.job.processes, self.engine, self._batch)
+            self._compared = True
         for part in self.parts:
             part.before_step(step)
         self.pace = self.host.paced(self.pace)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import importlib
 import json
 import os
@@ -72,6 +73,18 @@ class Together(Processes):
             return arrays, facts
         return {name: self._array(np.empty(shape, np.dtype(dtype))) for name, dtype, shape in table}, facts
 
+    def demand_alike(self, facts: Mapping[str, str]) -> None:
+        own = torch().tensor([_digest(text) for text in facts.values()], dtype=torch().int64)
+        found = [torch().empty_like(own) for _ in range(self.count)]
+        with reaching():
+            self._net.all_gather(found, own, group=self._group)
+        other = [name for place, name in enumerate(facts) if len({int(one[place]) for one in found}) > 1]
+        if other:
+            raise OptionError(
+                f"the processes of this run do not have the same {' and '.join(other)}; give each of them the same "
+                "model, options and data"
+            )
+
     def meet(self) -> None:
         with reaching():
             self._net.barrier(group=self._group)
@@ -125,6 +138,10 @@ class Together(Processes):
         if array.size:
             self.made_same([torch().from_numpy(array.reshape(-1).view(np.uint8))])
         return array
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 def _buckets(tensors: Sequence[Any]) -> Iterator[list[Any]]:

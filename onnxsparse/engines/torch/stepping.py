@@ -137,22 +137,37 @@ class Theirs(Stepping):
             for tag, one in self._parameters.items()
             if one in self.optimizer.state
         }
-        facts = {"groups": taken_apart(groups, f"{OPTIMIZER}/groups", arrays), "states": states}
+        facts = {
+            "kind": type(self.optimizer).__name__,
+            "groups": taken_apart(groups, f"{OPTIMIZER}/groups", arrays),
+            "states": states,
+        }
         if self._scheduler is not None:
             facts["schedule"] = taken_apart(self._scheduler.state_dict(), f"{SCHEDULER}/state", arrays)
         return arrays, facts
 
     def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+        groups = put_together(facts["groups"], arrays, "cpu")
+        self._demand_same(str(facts["kind"]), groups)
         for tag, tree in facts["states"].items():
             if tag in self._parameters:
                 parameter = self._parameters[tag]
                 self.optimizer.state[parameter] = put_together(tree, arrays, parameter.device)
-        groups = put_together(facts["groups"], arrays, "cpu")
         if len(groups) == len(self.optimizer.param_groups):
             for group, options in zip(self.optimizer.param_groups, groups):
                 group.update(options)
         if self._scheduler is not None and "schedule" in facts:
             self._scheduler.load_state_dict(put_together(facts["schedule"], arrays, "cpu"))
+
+    def _demand_same(self, kind: str, groups: list[dict[str, Any]]) -> None:
+        """What one optimizer remembers means nothing to another."""
+        own = type(self.optimizer).__name__
+        if own != kind:
+            raise OptionError(f"the run began with the optimizer {kind} and cannot go on with {own}; take {kind} again")
+        for group, options in zip(self.optimizer.param_groups, groups):
+            other = sorted(set(group) - {"params", *options})
+            if other:
+                raise OptionError(f"the run began with another {kind}, which has no {', '.join(other)}")
 
 
 def _made_optimizer(make: MakeOptimizer, parameters: list[Any]) -> Any:

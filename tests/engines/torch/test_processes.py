@@ -174,3 +174,37 @@ def test_one_that_fails_on_its_way_there_is_not_waited_for(tmp_path: Path) -> No
     assert done.returncode != 0
     assert len(said(done)) == 1, done.stderr
     assert "none.yaml" in said(done)[0]
+
+
+DIFFERENT = """
+import os, sys
+import numpy as np
+import torch
+import onnxsparse as osp
+case, model, other = sys.argv[1], sys.argv[2], os.environ["RANK"] == "1"
+x = np.random.default_rng(0).standard_normal((320, 1, 8, 8)).astype(np.float32)
+options = {"steps": 6, "pattern": "2:4", "batch_size": 16, "engine": "torch", "data": {"x": x}}
+if case == "optimizer":
+    options["optimizer"] = lambda them: (torch.optim.SGD if other else torch.optim.AdamW)(them, lr=1e-3)
+if case == "recipe" and other:
+    options["steps"] = 9
+if case == "plan" and other:
+    options["pattern"] = "1:4"
+if case == "samples" and other:
+    options["data"] = {"x": x[:300]}
+try:
+    osp.finetune(model, **options)
+except osp.OnnxSparseError as error:
+    print("said:", error)
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.parametrize("case", ["recipe", "plan", "optimizer", "samples"])
+def test_processes_that_were_given_different_things_do_not_begin(tmp_path: Path, case: str) -> None:
+    (tmp_path / "different.py").write_text(DIFFERENT)
+    done = launch("different.py", case, str(ROOT / "models" / "digits_cnn.onnx"), folder=tmp_path)
+    assert done.returncode != 0
+    lines = [line for line in done.stdout.splitlines() if line.startswith("said:")]
+    assert lines
+    assert all("do not have the same" in line and case in line for line in lines), done.stdout

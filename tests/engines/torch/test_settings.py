@@ -328,6 +328,23 @@ def test_a_run_with_an_own_optimizer_goes_on_bit_for_bit(
     close(whole, tune(digits_cnn, checkpoint=tmp_path / "run", resume=True, **options), 0.0)
 
 
+def test_a_run_does_not_go_on_with_another_optimizer(
+    digits_cnn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saves, "APART", 0.0)
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["step"] == 10:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        tune(digits_cnn, checkpoint=folder, watch=stop, optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3))
+    for other in (torch.optim.SGD, torch.optim.NAdam):
+        with pytest.raises(OptionError, match=f"began with the optimizer AdamW and cannot go on with {other.__name__}"):
+            tune(digits_cnn, checkpoint=folder, resume=True, optimizer=lambda p, made=other: made(p, lr=1e-3))
+
+
 # -- which engine
 
 

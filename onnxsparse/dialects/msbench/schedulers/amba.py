@@ -1,7 +1,8 @@
 """Levels of Ambarella's chips, one stage of the training for each.
 
 1. Before the training, each layer's sparsity at each level is found (the allocation `energy`, in the pattern `alive`),
-   or read from `sparse_analysis.json` in `output_dir`, where that is there and no new analysis is wanted.
+   or read from `sparse_analysis.json` in `output_dir`, where that is there, was made for the same settings and network
+   (see `analysis`), and no new analysis is wanted.
 2. At the first iteration of a stage the masks of its level are chosen and the learning rate begins again; at its last
    one the zeros are folded into the weights and `global_sparse_rate_<level>` is written into `save_dir`.
 3. A loop that begins in the middle gets the masks of its stage, from `mask_dict` where that is given.
@@ -18,7 +19,9 @@ import numpy as np
 
 from onnxsparse import patterns, targets
 from onnxsparse.allocations.energy import Energy
-from onnxsparse.dialects.msbench.configuration import Configuration, count, load, table
+from onnxsparse.data.field import as_array
+from onnxsparse.dialects.msbench import analysis
+from onnxsparse.dialects.msbench.configuration import Configuration, count, table
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.graph.output import write_text
@@ -26,8 +29,7 @@ from onnxsparse.loops.statistics import as_csv, statistics
 from onnxsparse.schedules.stages import Stages
 from onnxsparse.values import Array
 
-ANALYSIS, REPORT = "sparse_analysis.json", "sparse_report"
-VERSION = 1
+REPORT = "sparse_report"
 
 
 class AmbaLevelPruneScheduler(BaseScheduler):
@@ -64,8 +66,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         self._drops = self._read_analysis() or self._analysed()
         self._tables: dict[str, list[dict[str, Any]]] = {}
         self._given = self._masks_given(self.kwargs["mask_dict"])
-        if self._given:
-            network.set_masks(self._given)
+        network.set_masks(self._given)
         if self.kwargs["lr_scheduler"] is not None:
             self.set_lr_scheduler(self.kwargs["lr_scheduler"])
         elif not network.is_torch and network.options.lr_schedule == "constant":
@@ -90,30 +91,34 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         for site in self._network.sites:
             self._say(2, f"  {site.name}: {100 * drops[site.key] / max(site.size, 1):.0f} %")
         if abs(reached - level) > 100 * float(self.kwargs["sparse_rate_tolerance"]):
-            self._note(f"level {level:g} is out of reach with these limits and exclusions: {reached:.2f} % at most")
+            self._remark(f"level {level:g} is out of reach with these limits and exclusions: {reached:.2f} % at most")
 
     def _read_analysis(self) -> list[dict[str, int]] | None:
-        folder = self.kwargs["output_dir"]
-        path = os.path.join(str(folder), ANALYSIS) if folder else ""
+        folder, masked = self.kwargs["output_dir"], bool(self.kwargs["mask_dict"])
+        path = os.path.join(str(folder), analysis.NAME) if folder else ""
         if not folder or self.kwargs["do_sparse_analysis"] or not os.path.exists(path):
             return None
-        found = load(path)
-        tables = found.get("levels") if isinstance(found, Mapping) else None
-        if not isinstance(tables, Mapping):
-            raise PlanError(f"{path} is no analysis of ours; remove it, or set do_sparse_analysis to True")
-        missing = next((level for level in self.levels if f"{level:g}" not in tables), None)
-        if missing is not None:
-            raise PlanError(f"{path} has no level {missing:g}; set do_sparse_analysis to True to make it anew")
-        return [self._drops_of(tables[f"{level:g}"], path) for level in self.levels]
+        tables, known = analysis.read_tables(path, self.levels, list(self._names.values()))
+        wanted = self._made_for()
+        if analysis.goes_on(self._network, masked, self.levels[0]):
+            wanted[analysis.WEIGHTS] = known.get(analysis.WEIGHTS)
+        differs = analysis.difference(tables, self.levels, known, wanted)
+        if differs:
+            self._remark(f"{path} was made for something else, and is made anew: {differs}")
+            return None
+        return [self._drops_of(tables[f"{level:g}"]) for level in self.levels]
 
-    def _drops_of(self, shares: Mapping[str, Any], path: str) -> dict[str, int]:
-        keys = {name: key for key, name in self._names.items()}
-        for name in shares:
-            if name not in keys:
-                raise PlanError(f"{path}: the network has no layer '{name}'{nearest(str(name), keys)}")
-        given = {keys[name]: float(share) for name, share in shares.items()}
-        shapes = {site.key: site.shape4 for site in self._network.sites}
-        return {key: self._pattern.drop_count(shape, given.get(key, 0.0) / 100) for key, shape in shapes.items()}
+    def _made_for(self) -> dict[str, Any]:
+        return analysis.made_for(self._network, self._measured, self._dense, self.device.text, self.allocation)
+
+    def _remark(self, note: str) -> None:
+        """A note that is said at any verbosity."""
+        self.notes.append(note)
+        self._say(0, f"note: {note}")
+
+    def _drops_of(self, shares: Mapping[str, float]) -> dict[str, int]:
+        sites = self._network.sites
+        return {one.key: self._pattern.drop_count(one.shape4, shares[one.name] / 100) for one in sites}
 
     def _write_analysis(self, made: Any) -> None:
         folder = self.kwargs["output_dir"]
@@ -124,9 +129,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             {self._names[key]: round(100 * drop / max(sizes[key], 1)) for key, drop in drops.items()} for drops in made
         ]
         levels = {f"{level:g}": row for level, row in zip(self.levels, shares)}
-        os.makedirs(str(folder), exist_ok=True)
-        text = json.dumps({"onnxsparse_analysis": VERSION, "device": self.device.text, "levels": levels}, indent=2)
-        write_text(os.path.join(str(folder), ANALYSIS), text + "\n", True)
+        analysis.write_tables(str(folder), levels, self._made_for())
 
     # -- stages
 
@@ -140,7 +143,9 @@ class AmbaLevelPruneScheduler(BaseScheduler):
     def _enter(self, stage: int, first: bool) -> None:
         resumed, self._stage = self._stage < 0 and not first, stage
         self._network.pruned = self.levels[-1] / 100
-        if not (resumed and self._given):
+        if resumed and self._given:
+            self._take_given(stage)
+        else:
             self._mask(self._drops[stage], self._pattern)
         if first and self._restarts is not None:
             self._restarts.restart()
@@ -193,12 +198,37 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             plain = str(name)[len("module.") :] if str(name).startswith("module.") else str(name)
             if plain not in keys:
                 raise PlanError(f"mask_dict: the network has no prunable layer '{plain}'{nearest(plain, keys)}")
-            found[keys[plain]] = np.asarray(mask.cpu() if hasattr(mask, "cpu") else mask) != 0
-        shapes = {site.key: site.shape for site in self.prunable}
-        for key, mask in found.items():
-            if mask.shape != shapes[key]:
-                raise PlanError(f"mask_dict: the mask of {self._names[key]} has shape {list(mask.shape)}")
+            found[keys[plain]] = self._mask_of(keys[plain], mask)
         return found
+
+    def _mask_of(self, key: str, mask: Any) -> Array:
+        """A mask of one layer: 0 and 1, or True and False, in the shape of the weight."""
+        shape = next(site.shape for site in self.prunable if site.key == key)
+        array = as_array(mask, self._names[key], "mask_dict")
+        if array.shape != shape:
+            raise PlanError(
+                f"mask_dict: the mask of {self._names[key]} has shape {list(array.shape)}, not {list(shape)}"
+            )
+        if not np.isin(array, (0, 1)).all():
+            raise PlanError(f"mask_dict: the mask of {self._names[key]} holds numbers other than 0 and 1")
+        kept: Array = array != 0
+        return kept
+
+    def _take_given(self, stage: int) -> None:
+        """The masks that were given; other layers get theirs chosen, and another level than the stage's is said."""
+        given, drops = self._given, self._drops[stage]
+        self._mask(drops, self._pattern, [site for site in self.prunable if site.key not in given])
+        self._network.set_masks(given)
+        if len(given) < len(self.prunable):
+            self._remark(f"mask_dict names {len(given)} of {len(self.prunable)} layers; the others' masks are chosen")
+        dropped = {key: int(mask.size - np.count_nonzero(mask)) for key, mask in given.items()}
+        other = [key for key, count in dropped.items() if abs(count - drops[key]) > 1]
+        if other:
+            key = other[0]
+            self._remark(
+                f"mask_dict is of another level than {self.levels[stage]:g} in {len(other)} layers: it drops "
+                f"{dropped[key]} numbers of {self._names[key]}, the level {drops[key]}"
+            )
 
     def _level(self) -> float | None:
         return self.levels[max(self._stage, 0)] / 100 if self._stage >= 0 else None

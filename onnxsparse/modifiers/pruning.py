@@ -253,7 +253,7 @@ def _is_fixed(row: PlanRow) -> bool:
 def _elements(row: PlanRow) -> int:
     """How many elements of a weight go in the end."""
     assert row.pattern is not None
-    return row.drop * (row.pattern.unit_size(row.use.shape4) if row.pattern.takes_sparsity else 1)
+    return row.pattern.dropped(row.use.shape4, row.drop) if row.pattern.takes_sparsity else row.drop
 
 
 def _open(weight: Array) -> Array:

@@ -56,7 +56,7 @@ def planned_row(row: PlanRow, status: str) -> Row:
 
 def dropped_elements(pattern: Pattern, shape4: tuple[int, ...], drop: int) -> int:
     """Elements that go; N:M counts them already."""
-    return drop if not pattern.takes_sparsity else drop * pattern.unit_size(shape4)
+    return drop if not pattern.takes_sparsity else pattern.dropped(shape4, drop)
 
 
 def compressed(row: Row, pattern: Pattern | None, zeros: int) -> Row:

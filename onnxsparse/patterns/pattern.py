@@ -52,6 +52,10 @@ class Pattern(Plugin, ABC):
     def unit_size(self, shape: Shape4) -> int:
         """The elements of one unit."""
 
+    def dropped(self, shape: Shape4, drop: int) -> int:
+        """How many elements so many dropped units are; about so many, where units differ in size."""
+        return drop * self.unit_size(shape)
+
     def ragged(self, shape: Shape4) -> int:
         """The elements that belong to no whole unit and stay."""
         return math.prod(shape) - self.units(shape) * self.unit_size(shape)

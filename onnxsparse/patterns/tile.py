@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -29,6 +30,10 @@ class Tile(Block):
 
     def ragged(self, shape: Shape4) -> int:
         return 0
+
+    def dropped(self, shape: Shape4, drop: int) -> int:
+        """Tiles at the edges are smaller."""
+        return round(drop * math.prod(shape) / max(1, self.units(shape)))
 
     def unit_chunks(self, values: Values, score: Score) -> Iterator[Array]:
         """The mean of a tile's elements, which are fewer at an edge."""

@@ -55,4 +55,4 @@ def _gone(row: PlanRow) -> float:
     if isinstance(row.pattern, NM):
         return (row.weight.tensor.size - row.ragged) * (row.pattern.m - row.pattern.n) / row.pattern.m
     assert row.pattern is not None
-    return float(row.drop * row.pattern.unit_size(row.use.shape4))
+    return float(row.pattern.dropped(row.use.shape4, row.drop))

@@ -22,6 +22,8 @@ from onnxsparse.engines.torch.state_masks import array_of, bare
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.values import Array
 
+_PROMISED = "_onnxsparse_attached"
+
 
 class Attached:
     """The masks on a module: what they are, how to change them, and how to take them off."""
@@ -36,6 +38,7 @@ class Attached:
             zero(parameter, keep)
             for owner, attribute in homes:
                 put_on(owner, attribute, keep)
+        self.module.__dict__[_PROMISED] = _masks_by_path(self.module)
 
     @property
     def masks(self) -> dict[str, Any]:
@@ -88,6 +91,7 @@ class Attached:
             for owner, attribute in homes:
                 take_off(owner, attribute)
         self._places.clear()
+        self.module.__dict__.pop(_PROMISED, None)
 
     def _live(self) -> dict[str, list[tuple[Any, str]]]:
         """Those that nobody took off, by `finish` or otherwise."""
@@ -118,6 +122,7 @@ def _places_of(module: Any, masks: Mapping[str, Array]) -> dict[str, list[tuple[
     for name, keep in masks.items():
         demand_fit(name, keep, named, name)
         _demand_plain(module, name)
+        _demand_maskable(name, named[name])
         parameter = named[name]
         first = taken.setdefault(id(parameter), name)
         if first == name:
@@ -141,10 +146,24 @@ def _demand_plain(module: Any, path: str) -> None:
         raise OptionError(f"parameter '{path}' is held by torch.nn.utils.prune; call prune.remove first")
 
 
+def _demand_maskable(path: str, parameter: Any) -> None:
+    """Whatever cannot be set to zero in place is said before anything is touched."""
+    why = {
+        "is a single number, which cannot be masked": parameter.dim() == 0,
+        "is stored sparse; attach masks to a dense one": parameter.layout != torch().strided,
+        "was made in inference mode; make or load the module outside of it": parameter.is_inference(),
+    }
+    found = next((reason for reason, holds in why.items() if holds), None)
+    if found is not None:
+        raise OptionError(f"parameter '{path}' {found}")
+
+
 def bare_module(module: Any) -> Any:
     """The module itself, without what spreads, averages or compiles it."""
     if not isinstance(module, torch().nn.Module):
         raise OptionError(f"a torch module is expected, not {module!r:.60}")
+    if isinstance(module, torch().jit.ScriptModule):
+        raise OptionError("a scripted or traced module takes no masks; attach to the module that it was made from")
     around = (torch().nn.parallel.DistributedDataParallel, torch().nn.DataParallel)
     averaged = torch().optim.swa_utils.AveragedModel
     while isinstance(module, (*around, averaged)) or hasattr(module, "_orig_mod"):
@@ -155,9 +174,13 @@ def bare_module(module: Any) -> Any:
 def demand_free(module: Any) -> Any:
     """The bare module, on which nothing may be attached yet."""
     inner = bare_module(module)
+    for path, parameter in inner.named_parameters():
+        if torch().nn.parameter.is_lazy(parameter):
+            raise OptionError(f"parameter '{path}' has no shape yet; run the module once before masks are attached")
     if any(True for _ in all_held(inner)):
         raise OptionError(
-            "masks are attached to this module already; change them with .update, take them off, or finalize the manager that put them on"
+            "masks are attached to this module already; change them with .update, take them off, or finalize the "
+            "manager that put them on"
         )
     return inner
 
@@ -180,12 +203,30 @@ def finish(module: Any) -> Any:
     """Make the masks part of the numbers and take them off; return the plain module."""
     inner = bare_module(module)
     places = list(all_held(inner))
-    if not places:
+    promised = inner.__dict__.get(_PROMISED, {})
+    if not places and not promised:
         raise OptionError("no masks are attached to this module; attach them before training, finish after it")
     _demand_here(places)
+    _demand_all(promised, inner)
     for _, owner, name in places:
         take_off(owner, name)
+    inner.__dict__.pop(_PROMISED, None)
     return inner
+
+
+def _masks_by_path(module: Any) -> dict[str, Any]:
+    return {path: mask_of(owner, name) for path, owner, name in all_held(module)}
+
+
+def _demand_all(promised: Mapping[str, Any], module: Any) -> None:
+    """What was replaced after attach has no zeros to make part of it. Wrappers may have moved a mask elsewhere."""
+    there = {id(mask) for mask in _masks_by_path(module).values()}
+    gone = [path for path, mask in promised.items() if id(mask) not in there and not mask.taken_off]
+    if gone:
+        raise OptionError(
+            f"the masks of {', '.join(gone)} are gone: the layers were replaced, or their parametrizations removed, "
+            "after attach; .remove() the other masks and attach again"
+        )
 
 
 def _demand_here(places: Iterable[tuple[str, Any, str]]) -> None:

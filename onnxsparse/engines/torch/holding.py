@@ -31,7 +31,7 @@ def mask_class() -> Any:
 
         def __init__(self, keep: Any, order: tuple[str, ...]) -> None:
             super().__init__()
-            self.keep, self.order = keep, order
+            self.keep, self.order, self.taken_off = keep, order, False
 
         def forward(self, weight: Any) -> Any:
             return torch().where(self.keep, weight, 0.0)
@@ -78,6 +78,7 @@ def take_off(owner: Any, name: str) -> None:
     """The parameter as it was before, with zeros at masked places."""
     mask = mask_of(owner, name)
     zero(original_of(owner, name), mask.keep)
+    mask.taken_off = True
     plain_again(owner, name, mask.order)
 
 

@@ -99,6 +99,13 @@ def match(model: Model, module: Any) -> Match:
 def _entries(module: Any) -> list[Entry]:
     if not hasattr(module, "state_dict"):
         raise OptionError(f"match takes a torch module, not {module!r:.60}")
+    if isinstance(module, torch().jit.ScriptModule):
+        raise OptionError("match takes a module as it was written, not one that was scripted or traced")
+    for name, one in module.named_parameters():
+        if torch().nn.parameter.is_lazy(one):
+            raise OptionError(f"'{name}' of the module has no shape yet; run it once first")
+        if one.layout != torch().strided:
+            raise OptionError(f"'{name}' of the module is stored sparse; make it dense first")
     found = entries(module)
     if missing := [one.name for one in found if one.values[0].is_meta]:
         raise OptionError(f"'{missing[0]}' of the module has no numbers yet (it is on 'meta'); load its weights first")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from onnxsparse import sparsers
 from onnxsparse.engines.ort.reach import downstream
@@ -32,6 +32,8 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.sparsers.sparser import Moment
 
+_FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
 
 @dataclass(frozen=True)
 class Networks:
@@ -45,12 +47,23 @@ class Networks:
 def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool) -> Networks:
     """The module of a copy of the model; `tags` are tensors of the model itself."""
     proto, signals = _with_taps(model)
-    module = to_module(proto, train_bn=train_bn).float()
+    module = widened(to_module(proto, train_bn=train_bn))
     settle_chance(module, proto)
     own = keys(model.flow.stores)
     by_key = {tuple(key): path for path, key in reversed(list(names_of(module)["tensors"].items()))}
     paths = {tag: by_key[own[tensor]] for tag, tensor in tags.items() if own[tensor] in by_key}
     return Networks(module, paths, signals)
+
+
+def widened(module: Any) -> Any:
+    """All floats as float32, and what casts to another float type as well."""
+    for part in module.modules():
+        if isinstance(part, torch().fx.GraphModule):
+            for node in part.graph.nodes:
+                if getattr(node.target, "__name__", "") == "Cast" and node.kwargs.get("to") in _FLOATS:
+                    node.update_kwarg("to", TensorProto.FLOAT)
+            part.recompile()
+    return module.float()
 
 
 def _with_taps(model: Model) -> tuple[ModelProto, list[Signal]]:

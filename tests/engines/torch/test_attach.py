@@ -552,6 +552,29 @@ def pruned_by_torch() -> Any:
     return module
 
 
+def with_single() -> Any:
+    module = net()
+    module.single = nn.Parameter(torch.tensor(1.0))
+    return module
+
+
+def stored_sparse() -> Any:
+    module = net()
+    module.odd = nn.Parameter(torch.eye(32).to_sparse())
+    return module
+
+
+def scripted() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(nn.Linear(2, 2))
+
+
+def made_in_inference() -> Any:
+    with torch.inference_mode():
+        return nn.Linear(2, 2)
+
+
 HEAD = np.ones((32, 32), bool)
 REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
     "unknown": (net, {"haed.weight": HEAD}, {}, "no parameter called 'haed.weight' .did you mean head.weight"),
@@ -587,6 +610,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
     ),
     "parametrized": (parametrized, {"head.weight": HEAD}, {}, "head.weight"),
     "twice": (twice, {"head.weight": HEAD}, {}, "attached to this module already"),
+    "single": (with_single, {"head.weight": HEAD, "single": np.ones((), bool)}, {}, "'single' is a single number"),
+    "sparse": (stored_sparse, {"head.weight": HEAD, "odd": HEAD}, {}, "'odd' is stored sparse"),
+    "lazy": (lambda: nn.LazyLinear(3), {"weight": HEAD}, {}, "'weight' has no shape yet"),
+    "scripted": (scripted, {"weight": HEAD}, {}, "scripted or traced"),
+    "inference": (made_in_inference, {"weight": np.ones((2, 2), bool)}, {}, "made in inference mode"),
     "pruned": (pruned_by_torch, {"head.weight_orig": HEAD}, {}, "prune.remove first"),
 }
 
@@ -600,6 +628,30 @@ def test_what_cannot_be_is_one_line(case: str) -> None:
     assert "\n" not in str(error.value)
     if case not in ("module", "twice", "parametrized"):
         assert not any(hasattr(one, "parametrizations") for one in module.modules()), "nothing was touched"
+
+
+def test_a_failing_attach_changes_no_number() -> None:
+    module = with_single()
+    before = module.head.weight.detach().clone()
+    with pytest.raises(osp.OnnxSparseError):
+        attach(module, {"head.weight": HEAD * 0, "single": np.ones((), bool)})
+    assert torch.equal(module.head.weight, before)
+
+
+@pytest.mark.parametrize("how", ["replaced", "removed"])
+def test_masks_that_are_gone_are_named(how: str) -> None:
+    module = net()
+    attached = attach(module, random_masks(module))
+    if how == "replaced":
+        module.head = nn.Linear(32, 32)
+    else:
+        torch.nn.utils.parametrize.remove_parametrizations(module.head, "weight")
+    for one in (module, copy.deepcopy(module)):
+        with pytest.raises(osp.OnnxSparseError, match=r"the masks of head\.weight are gone"):
+            finish(one)
+    attached.remove()
+    attach(module, random_masks(module))
+    finish(module)
 
 
 def test_a_model_without_zeros_has_no_masks(digits_cnn: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse import sparsers
@@ -88,3 +88,23 @@ def test_both_engines_agree(digits_cnn: Path) -> None:
     other = arrays(osp.finetune(digits_cnn, engine="ort", **options).model)
     for name, array in one.items():
         assert np.abs(array - other[name]).max() <= 1e-4 * np.abs(array).max(), name
+
+
+@pytest.mark.parametrize("narrow", [TensorProto.FLOAT16, TensorProto.DOUBLE])
+def test_weights_behind_a_cast_are_trained(narrow: int) -> None:
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((64, 64)).astype(helper.tensor_dtype_to_np_dtype(narrow))
+    nodes = [
+        helper.make_node("Cast", ["x"], ["narrow"], to=narrow),
+        helper.make_node("MatMul", ["narrow", "weight"], ["product"]),
+        helper.make_node("Cast", ["product"], ["y"], to=TensorProto.FLOAT),
+    ]
+    value = helper.make_tensor_value_info
+    x, y = value("x", TensorProto.FLOAT, ["n", 64]), value("y", TensorProto.FLOAT, ["n", 64])
+    graph = helper.make_graph(nodes, "cast", [x], [y], [numpy_helper.from_array(weight, "weight")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    data = {"x": random.standard_normal((200, 64)).astype(np.float32)}
+    made = osp.finetune(model, data=data, pattern="2:4", engine="torch", steps=4, batch_size=16)
+    assert made.report.ok
+    assert made.model is not None
+    assert made.model.graph.initializer[0].data_type == narrow

@@ -1,4 +1,7 @@
-"""What a loop hands to `step`: arrays or tensors, by name or in order, perhaps with labels at the end."""
+"""What a loop hands to `step`: arrays or tensors, by name or in order, perhaps with labels at the end.
+
+Before anything trains on it, every array has the shape that its input declares, and labels are as many as samples.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,37 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.data import LABELS, Field
+from onnxsparse.data.field import as_array
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.values import Array
 
 OTHER_NAMES = ("label", "targets", "target", "y")
+SOURCE = "the batch"
 
 
-def batch_of(given: Any, fields: Sequence[Field]) -> dict[str, Array]:
-    """Arrays by the names of the model's inputs, and the labels."""
+def batch_of(given: Any, fields: Sequence[Field], like: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """Arrays by the names of the model's inputs, and the labels; `like` is a batch that is known to be right."""
     names = [field.name for field in fields]
-    if isinstance(given, Mapping):
-        found = {str(name): _array(value) for name, value in given.items()}
-        other = next((name for name in OTHER_NAMES if name in found and name not in names), None)
-        if LABELS not in found and other is not None:
-            found[LABELS] = found.pop(other)
-    else:
-        found = _in_order(given, names)
-    for name in names:
-        if name not in found:
-            raise OptionError(f"the batch has no input '{name}'{nearest(name, found)}")
-    return {**{name: _typed(found[name], field.dtype) for name, field in zip(names, fields)}, **_labels(found)}
+    found = _named(given, names)
+    for field in fields:
+        if field.name not in found:
+            raise OptionError(f"the batch has no input '{field.name}'{nearest(field.name, found)}")
+        field.demand_shape(found[field.name].shape, SOURCE)
+    made = {**{one.name: _typed(found[one.name], one.dtype) for one in fields}, **_labels(found)}
+    _check_counts(made, fields)
+    if like:
+        _check_labels(made.get(LABELS), like.get(LABELS))
+    return made
+
+
+def _named(given: Any, names: Sequence[str]) -> dict[str, Array]:
+    if not isinstance(given, Mapping):
+        return _in_order(given, names)
+    found = {str(name): as_array(value, str(name), SOURCE) for name, value in given.items()}
+    other = next((name for name in OTHER_NAMES if name in found and name not in names), None)
+    if LABELS not in found and other is not None:
+        found[LABELS] = found.pop(other)
+    return found
 
 
 def _in_order(given: Any, names: Sequence[str]) -> dict[str, Array]:
@@ -35,7 +49,7 @@ def _in_order(given: Any, names: Sequence[str]) -> dict[str, Array]:
     if not len(names) <= len(parts) <= len(names) + 1:
         inputs = ", ".join(names)
         raise OptionError(f"a batch is ({inputs}), perhaps with labels behind, or a mapping; {len(parts)} parts came")
-    return {name: _array(part) for name, part in zip([*names, LABELS], parts)}
+    return {name: as_array(part, name, SOURCE) for name, part in zip([*names, LABELS], parts)}
 
 
 def _labels(found: Mapping[str, Array]) -> dict[str, Array]:
@@ -45,10 +59,29 @@ def _labels(found: Mapping[str, Array]) -> dict[str, Array]:
     return {LABELS: labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64, copy=False)}
 
 
-def _array(value: Any) -> Array:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    return np.asarray(value)
+def _check_counts(made: Mapping[str, Array], fields: Sequence[Field]) -> None:
+    """As many samples in every input, and as many labels; one at least."""
+    samples = [one for one in fields if made[one.name].ndim and one.is_sample(made[one.name].shape)]
+    counts = {one.name: len(made[one.name]) for one in samples}
+    if LABELS in made:
+        counts[LABELS] = len(made[LABELS]) if made[LABELS].ndim else 0
+    if len(set(counts.values())) > 1:
+        raise OptionError(f"the batch has not as many samples everywhere: {_listed(counts)}")
+    if 0 in counts.values():
+        raise OptionError("the batch is empty")
+
+
+def _check_labels(labels: Array | None, first: Array | None) -> None:
+    if labels is None and first is not None:
+        raise OptionError("the batch has no labels, and the first one had")
+    if labels is not None and first is not None and labels.shape[1:] != first.shape[1:]:
+        raise OptionError(
+            f"a sample's labels have shape {list(labels.shape[1:])}, those of the first batch {list(first.shape[1:])}"
+        )
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} of '{name}'" for name, count in counts.items())
 
 
 def _typed(array: Array, dtype: str) -> Array:

@@ -70,7 +70,7 @@ class OnnxNetwork(Network):
 
     def step(self, batch: Any) -> float:
         """One step of the optimizer: the loss of a batch, by which the weights moved."""
-        arrays = batch_of(batch, fields_of(self._model))
+        arrays = batch_of(batch, fields_of(self._model), self._samples)
         engine = self._started(arrays)
         engine.agree()
         while True:
@@ -84,7 +84,7 @@ class OnnxNetwork(Network):
 
     def evaluate(self, batch: Any) -> tuple[float, dict[str, Array]]:
         """The loss of a batch, and the model's float outputs by name; nothing moves."""
-        arrays = batch_of(batch, fields_of(self._model))
+        arrays = batch_of(batch, fields_of(self._model), self._samples)
         return self._started(arrays).evaluate(Batch(arrays))
 
     @property
@@ -108,8 +108,9 @@ class OnnxNetwork(Network):
 
     def _started(self, arrays: Mapping[str, Array]) -> Engine:
         if self._engine is None:
-            self._samples = self._samples or {name: np.array(array) for name, array in arrays.items()}
-            self._engine = self._make(self.options, self._used, self._samples)
+            samples = self._samples or {name: np.array(array) for name, array in arrays.items()}
+            self._engine = self._make(self.options, self._used, samples)
+            self._samples = samples  # a batch that no engine takes is not the first
             for kept, live in ((self._weights, self._engine.weights), (self._frozen, self._engine.frozen)):
                 for key, array in kept.items():
                     if key in live:

@@ -38,7 +38,7 @@ def made_for(
     }
     digest = hashlib.sha256()
     for site in network.sites:
-        digest.update(np.ascontiguousarray(network.weight(site.key), np.float32))
+        digest.update(np.ascontiguousarray(network.weight(site.key), np.float32).tobytes())
     return {"device": device, "allocation": allocation.text, "layers": layers, WEIGHTS: digest.hexdigest()}
 
 

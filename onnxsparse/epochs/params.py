@@ -111,13 +111,15 @@ def _matcher(text: str, where: str) -> Callable[[str], bool]:
     try:
         pattern = regex.compile(text)
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
-        raise OptionError(f"{where}: re:{text:.60} is no regular expression: {error}") from None
+        raise OptionError(f"{where}: re:{' '.join(text[:60].splitlines())} is no regular expression: {error}") from None
 
     def matches(name: str) -> bool:
         try:
             return pattern.match(name, timeout=SECONDS) is not None
         except TimeoutError:
-            raise OptionError(f"{where}: re:{text:.60} takes too long to match; write a simpler expression") from None
+            raise OptionError(
+                f"{where}: re:{' '.join(text[:60].splitlines())} takes too long to match; write a simpler expression"
+            ) from None
 
     return matches
 

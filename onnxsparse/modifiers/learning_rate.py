@@ -68,8 +68,8 @@ class LearningRateModifier(Scheduled):
                     "lr_kwargs", f"the milestone {epoch:g} does not lie between start_epoch and end_epoch"
                 )
         for name in (STEP, CYCLE):
-            if name in self.lr_kwargs:
-                demand_positive("lr_kwargs", self.lr_kwargs[name])
+            if name in self.lr_kwargs and not self.lr_kwargs[name] > 0:
+                raise WrongOptionError("lr_kwargs", f"{name} is a number above 0, not {self.lr_kwargs[name]:g}")
 
     @property
     def milestones(self) -> tuple[float, ...]:

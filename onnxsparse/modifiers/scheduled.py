@@ -31,6 +31,8 @@ Kind = TypeVar("Kind", bound="Scheduled")
 ALL, ALL_PRUNABLE = "__ALL__", "__ALL_PRUNABLE__"
 REGULAR = "re:"
 NEVER = -1.0
+PLACE = "_place"
+"""Where a modifier stands in a file: no option, so two of different places may be equal."""
 
 
 class _Required:
@@ -79,7 +81,8 @@ class Scheduled(Modifier):
     @property
     def called(self) -> str:
         """How it is called where something is wrong with it."""
-        return f"!{self.name}"
+        place = getattr(self, PLACE, "")
+        return f"{place}: !{self.name}" if place else f"!{self.name}"
 
     def act(self) -> Act:
         """What it does by the clock."""
@@ -167,7 +170,9 @@ def demand_regular(option: str, pattern: str) -> None:
     try:
         regex.compile(pattern)
     except (regex.error, ValueError, OverflowError, RecursionError) as error:
-        raise WrongOptionError(option, f"re:{pattern:.60} is no regular expression: {error}") from None
+        raise WrongOptionError(
+            option, f"re:{' '.join(pattern[:60].splitlines())} is no regular expression: {error}"
+        ) from None
 
 
 def demand_end(modifier: Scheduled) -> None:

@@ -34,7 +34,7 @@ class EveryFew(Drops):
     epochs: float = 1.0
 
     def rate(self, first: float, steps: int, per_epoch: int) -> float:
-        return float(first * self.gamma ** (steps // max(1, in_steps(self.epochs, per_epoch))))
+        return _times(first, self.gamma, steps // max(1, in_steps(self.epochs, per_epoch)))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class AtMilestones(Drops):
 
     def rate(self, first: float, steps: int, per_epoch: int) -> float:
         passed = sum(steps >= in_steps(epoch - max(self.start, 0.0), per_epoch) for epoch in self.milestones)
-        return float(first * self.gamma**passed)
+        return _times(first, self.gamma, passed)
 
     def check(self, start: float, end: float) -> None:
         for epoch in self.milestones:
@@ -126,6 +126,16 @@ def drops(kind: str, options: dict[str, float | Sequence[float]], start: float) 
     if kind == "CosineAnnealingWarmRestarts":
         return Restarts(_positive(options, "cycle_epochs"), _number(options, "lr_min", 0.0))
     return EveryFew(_number(options, "gamma", 0.1), _positive(options, "step_size", 1.0))
+
+
+def _times(first: float, gamma: float, count: int) -> float:
+    try:
+        rate = float(first * gamma**count)
+    except OverflowError:
+        rate = math.inf
+    if math.isinf(rate):
+        raise OptionError(f"lr_kwargs: a gamma of {gamma:g} makes the learning rate larger than any number")
+    return rate
 
 
 def _number(options: dict[str, float | Sequence[float]], name: str, default: float) -> float:

@@ -21,7 +21,7 @@ from onnxsparse.recipes.findings import LEVELS, REFUSED, WRONG, Around, Finding,
 from onnxsparse.recipes.order import has_epochs
 from onnxsparse.recipes.overlaps import twice
 from onnxsparse.recipes.recipe import Recipe
-from onnxsparse.recipes.times import adam, frequency, length, misfit, rates, steps
+from onnxsparse.recipes.times import adam, frequency, late, length, misfit, rates, steps
 from onnxsparse.recipes.writing import tag_of
 
 BY_SHARES = ("pruning", "levels")
@@ -152,6 +152,6 @@ def _foreign(recipe: Recipe) -> Iterator[Finding]:
 
 
 ALONE: tuple[Callable[[Recipe], Iterator[Finding]], ...] = (
-    _foreign, _refused, _low, _rises, _let_go, rates, length, frequency,
+    _foreign, _refused, _low, _rises, _let_go, rates, length, frequency, late,
 )  # fmt: skip
 BESIDE: tuple[Callable[[Recipe, Around], Iterator[Finding]], ...] = (_names, twice, _quantized, adam, misfit, steps)

@@ -27,6 +27,7 @@ STEPS = 100
 """Steps of an epoch, where nobody says it."""
 MOST = 200_000
 ROWS = 40
+LONG = 10**9
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def outline(recipe: Recipe, steps_per_epoch: int | None = None) -> list[Row]:
     rates: list[Act] = [one.act() for one in driven if isinstance(one, RATES)]
     levels = [_Level(one) for one in driven if isinstance(one, (Gradual, ACDCPruningModifier))]
     rows = []
-    for step in range(epochs * per_epoch + 1):
+    for step in _steps(epochs, per_epoch, recipe.modifiers):
         epoch = epoch_at(step, per_epoch)
         for act in rates:
             act.before(paper, epoch)  # type: ignore[arg-type]
@@ -94,6 +95,14 @@ def outline(recipe: Recipe, steps_per_epoch: int | None = None) -> list[Row]:
         if step % per_epoch == 0:
             rows.append(_row(int(epoch), paper, levels, recipe.modifiers))
     return _some(rows)
+
+
+def _steps(epochs: int, per_epoch: int, modifiers: Iterable[Modifier]) -> Iterable[int]:
+    """Every step; of more epochs than anybody can wait for some, with those where something begins or ends."""
+    if epochs <= MOST:
+        return range(epochs * per_epoch + 1)
+    turns = {math.ceil(time) for one in modifiers for time in epochs_of(one) if time >= 0}
+    return sorted({*(epochs * place // ROWS for place in range(ROWS + 1)), *turns})
 
 
 def _row(epoch: int, paper: _Paper, levels: Iterable[_Level], modifiers: Iterable[Modifier]) -> Row:
@@ -128,4 +137,4 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
     sparsity = "" if low is None or high is None else f"{low:.4f}" if low == high else f"{low:.4f} - {high:.4f}"
     rate = f"{row.rates[0]:.6g}" if row.rates else ""
     happens = [*(f"{tag} begins" for tag in row.begins), *(f"{tag} ends" for tag in row.ends)]
-    return str(row.epoch), sparsity, rate, ", ".join(happens)
+    return str(row.epoch) if row.epoch < LONG else f"{row.epoch:.6g}", sparsity, rate, ", ".join(happens)

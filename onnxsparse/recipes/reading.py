@@ -11,6 +11,7 @@ from typing import Any, Union
 from onnxsparse.errors import PlanError, nearest
 from onnxsparse.modifiers.declared import plain
 from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.modifiers.scheduled import PLACE
 from onnxsparse.recipes import fences
 from onnxsparse.recipes.entries import modifier_of
 from onnxsparse.recipes.layout import Layout, Section, laid_out
@@ -63,7 +64,7 @@ def sections(text: str, called: str, variables: Variables, strict: bool) -> tupl
     try:
         layout = laid_out(root)
         _override(layout, values, inner)
-        return [_read(section, layout, strict) for section in layout.sections], layout.staged
+        return [_read(section, layout, strict, (called, line - 1)) for section in layout.sections], layout.staged
     except WrongError as error:
         raise located(called, line - 1 + error.line, error) from None
 
@@ -89,9 +90,12 @@ def _override(layout: Layout, values: Mapping[str, Node], text: str) -> None:
                 place[name].become(value)
 
 
-def _read(section: Section, layout: Layout, strict: bool) -> Read:
+def _read(section: Section, layout: Layout, strict: bool, place: tuple[str, int]) -> Read:
     outer = Scope(layout.variables)
     scope = Scope(section.variables, outer) if layout.staged else outer
     modifiers = tuple(modifier_of(entry, scope, strict) for entry in section.entries)
+    for made, entry in zip(modifiers, section.entries):
+        object.__setattr__(made, PLACE, f"{place[0]}, line {place[1] + entry.line}")
+    scope.demand_whole()
     metadata = None if section.metadata is None else plain(section.metadata.plain())
     return Read(section.name, modifiers, metadata)

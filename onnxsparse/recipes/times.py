@@ -43,6 +43,14 @@ def rates(recipe: Recipe) -> Iterator[Finding]:
             yield warn(second, f"it moves the learning rate at epoch {max(start, 0):g}, as !{tag_of(first)} does")
 
 
+def late(recipe: Recipe) -> Iterator[Finding]:
+    """What begins when the run is over."""
+    lasts = [frame for frame in every(recipe, Training) if frame.epochs is not None or frame.steps is not None]
+    for one in [] if lasts else every(recipe, RATES):
+        if one.start_epoch >= recipe.max_epochs > 0:
+            yield warn(one, f"it begins at {one.start_epoch:g}, where the run ends: nothing comes after it")
+
+
 def _until(modifier: Rate) -> float:
     """One that sets the rate once is over at once."""
     return modifier.start_epoch + NEAR if isinstance(modifier, SetLearningRateModifier) else end_of(modifier)

@@ -42,6 +42,13 @@ class Scope:
     def knows(self, name: str) -> bool:
         return name in self._own or (self._outer is not None and self._outer.knows(name))
 
+    def demand_whole(self) -> None:
+        """Every variable can be computed, whether it is used or not."""
+        if self._outer is not None:
+            self._outer.demand_whole()
+        for name, node in self._own.items():
+            self._of(name, node.line)
+
     def filled(self, node: Node) -> Node:
         """The node with everything computed in it."""
         if node.text is not None:

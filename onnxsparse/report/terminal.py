@@ -34,6 +34,7 @@ _VERBS = {
     "fold": "folded",
     "finetune": "pruned and trained",
 }
+UNTRAINED = "was pruned, but not trained"
 _CPU = "A CPU runtime will not run this file faster: the zeros pay on the device, or in the size of a compressed file."
 
 
@@ -193,6 +194,9 @@ def _summary(report: Report) -> str:
         return f"{verdict}: {report.model} against {report.rule}: {counts}"
     share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
     verb = _VERBS[report.command if report.details.get("helped", True) else "prune"]
+    untrained = sum(UNTRAINED in note for note in report.notes)
+    if untrained and verb == _VERBS["finetune"]:
+        verb = f"pruned, {max(0, totals.done - untrained)} of them trained"
     return f"{totals.done} of {totals.weights} weights {verb}{share}"
 
 

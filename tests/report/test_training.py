@@ -34,3 +34,11 @@ def test_training_that_did_not_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.5 pruned, training did not help" in out
     assert "accuracy: 0.9 dense, 0.6 pruned\n" in out
     assert "trained" not in out
+
+
+def test_what_was_not_trained_is_not_called_so(capsys: pytest.CaptureFixture[str]) -> None:
+    totals = Totals(weights=3, done=2, elements=100, zeros=50)
+    notes = ("'a' was pruned, but not trained: no gradient reaches it",)
+    details = {**FIGURES, "helped": True, "steps": 4, "loss": 0.1, "metrics": {}}
+    show(Report("finetune", "model.onnx", "2:4", (), totals, notes=notes, details=details), 0)
+    assert "2 of 3 weights pruned, 1 of them trained, 50.0 %" in capsys.readouterr().out

@@ -57,7 +57,7 @@ def placed(module: Any, masks: Sequence[TensorMask], match: Match) -> dict[str, 
     """Masks by the names of parameters, in their shapes."""
     named, places = _named(module), _known(module, match)
     found: dict[str, Array] = {}
-    alone: dict[str, str] = {}
+    alone: dict[str, tuple[str, str]] = {}
     _demand_places(masks, places, named, module)
     for mask in masks:
         mine = _places(mask, places, named, module)
@@ -68,7 +68,7 @@ def placed(module: Any, masks: Sequence[TensorMask], match: Match) -> dict[str, 
             if place.path in found and not np.array_equal(found[place.path], keep):
                 raise PlanError(f"parameter '{place.path}' would get two masks, one of them of tensor '{mask.name}'")
             found[place.path] = keep
-            alone.update(dict.fromkeys(place.beside, place.path))
+            alone.update(dict.fromkeys(place.beside, (place.path, mask.name)))
     _demand_all_copies(alone, masks)
     return found
 
@@ -95,13 +95,14 @@ def _demand_whole(mask: TensorMask, mine: Sequence[Place], named: Mapping[str, A
         raise PlanError(f"only a part of tensor '{mask.name}' is known to be parameter '{mine[0].path}'")
 
 
-def _demand_all_copies(beside: Mapping[str, str], masks: Sequence[TensorMask]) -> None:
+def _demand_all_copies(beside: Mapping[str, tuple[str, str]], masks: Sequence[TensorMask]) -> None:
     """One parameter may be two tensors of the file; with a mask on one of them it would be neither."""
     given = {mask.name for mask in masks}
-    for name, path in beside.items():
+    for name, (path, masked) in beside.items():
         if name not in given:
             raise PlanError(
-                f"parameter '{path}' is tensor '{name}', too, which has no mask; mask both, or none of them"
+                f"parameter '{path}' is several tensors: '{masked}' has a mask, '{name}' has none; mask both, or none "
+                "of them"
             )
 
 

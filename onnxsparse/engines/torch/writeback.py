@@ -16,7 +16,7 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.materialize import PRESERVED, TABLE, as_tensor, keys
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.storage import Array
+from onnxsparse.graph.storage import Array, StoredTensor
 
 _WRAPPERS = ("_orig_mod", "module")
 
@@ -25,7 +25,7 @@ def write_back(module: Any, model: Model) -> list[str]:
     """Make the module's numbers the edits of the model's stored tensors; return the names of those that changed."""
     bare = unwrapped(module)
     by_key = {key: tensor for tensor, key in keys(model.flow.stores).items()}
-    changed = []
+    changed: list[tuple[str, StoredTensor, Any]] = []
     with torch().no_grad():
         for path, (scope, name) in names_of(bare)["tensors"].items():
             stored = by_key.get((scope, name))
@@ -33,9 +33,19 @@ def write_back(module: Any, model: Model) -> list[str]:
             if stored is None or stored.shape != tuple(numbers.shape):
                 raise ModelError(f"the module was made from another model: '{name}' of it is not in this one as it was")
             if not torch().equal(numbers, as_tensor(stored)):
-                stored.edit = _Sent(numbers)
-                changed.append(name)
-    return changed
+                _demand_finite(path, numbers, as_tensor(stored))
+                changed.append((name, stored, numbers))
+    for _, stored, numbers in changed:
+        stored.edit = _Sent(numbers)
+    return [name for name, _, _ in changed]
+
+
+def _demand_finite(path: str, numbers: Any, before: Any) -> None:
+    """Infinities that the file has on purpose, as in masks of attention, may stay."""
+    if numbers.is_floating_point():
+        found = ~torch().isfinite(numbers)
+        if bool((found & torch().isfinite(before)).any()):
+            raise ModelError(f"parameter '{path}' holds numbers that are not finite; the training diverged")
 
 
 def unwrapped(module: Any) -> Any:

@@ -17,6 +17,7 @@ from torch.nn.utils import prune
 
 import onnxsparse as osp
 from onnxsparse.errors import ModelError, OptionError, OutputError
+from onnxsparse.graph.model import Model
 from onnxsparse.torch import to_module, write_back
 from tests.engines.torch.running import apply, model, numbers
 
@@ -137,3 +138,15 @@ def test_another_model_or_module_is_refused() -> None:
         write_back(to_module(proto), other)
     with pytest.raises(OptionError, match="to_module made"):
         write_back(torch.nn.Linear(2, 2), proto)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_do_not_come_back(bad: float) -> None:
+    proto = chosen()
+    module = trained(to_module(proto))
+    with torch.no_grad():
+        list(module.parameters())[-1][0, 0] = bad
+    opened = Model.open(proto)
+    with pytest.raises(ModelError, match="numbers that are not finite"):
+        write_back(module, opened)
+    assert all(tensor.edit is None for tensor in opened.flow.stores.homes)

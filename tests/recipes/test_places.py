@@ -15,7 +15,11 @@ from onnxsparse.recipes.outline import outline, table
 from tests.epochs.arrays import Arrays
 from tests.epochs.test_acts import weights
 
-HOLDING = "# a comment\nmodifiers:\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n- !ConstantPruningModifier {params: [nope]}\n"
+HOLDING = """# a comment
+modifiers:
+- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}
+- !ConstantPruningModifier {params: [nope]}
+"""
 
 
 def test_names_that_a_model_has_not_are_found_in_the_file(tmp_path: Path) -> None:

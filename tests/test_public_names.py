@@ -11,7 +11,18 @@ import pytest
 import onnxsparse as osp
 from onnxsparse.version import __version__
 
-FUNCTIONS = ["compare", "finetune", "fold_masks", "insert_masks", "inspect", "levels", "load", "plan", "prune", "verify"]
+FUNCTIONS = [
+    "compare",
+    "finetune",
+    "fold_masks",
+    "insert_masks",
+    "inspect",
+    "levels",
+    "load",
+    "plan",
+    "prune",
+    "verify",
+]
 CLASSES = ["OnnxSparseError", "Recipe", "Report", "Result", "Row"]
 
 

@@ -2,6 +2,7 @@
 
     python tools/train_sparse.py --config sparse.yaml            train; started again, go on from the newest checkpoint
     python tools/train_sparse.py --config sparse.yaml -e         evaluate the newest checkpoint
+    python tools/train_sparse.py --config sparse.yaml -e sparse.onnx    evaluate that one
     python tools/train_sparse.py --config sparse.yaml dense.pth  another start state than the configuration names
 
 docs/msbench.md says what the configuration holds. Exit codes: 0 done, 2 a mistake to mend.

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxsparse import rates
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.objective import MIXED, TASKS, Objective
+from onnxsparse.modifiers.objective import TASKS, Objective
 from onnxsparse.modifiers.training import BUILT_IN, Training
 
 ENGINES = ("auto", "ort", "torch")
@@ -18,7 +18,7 @@ class LoopOptions:
     """What is made small, by which optimizer, in which engine.
 
     Without a `loss` it is cross-entropy where a batch has whole numbers as labels, mse where it has others, and
-    distillation from the dense model without labels.
+    distillation from the dense model without labels. Beside labels nothing is distilled, unless `hardness` says so.
     """
 
     loss: str | None = None
@@ -58,7 +58,7 @@ class LoopOptions:
             loss = "distill" if labels is None else "mse" if labels.dtype.kind == "f" else "cross-entropy"
         if loss in TASKS and labels is None:
             raise OptionError(f"loss {loss} needs labels: step(batch) takes (inputs, labels), or a mapping with labels")
-        hardness = (MIXED if self.hardness is None else self.hardness) if loss in TASKS else None
+        hardness = (0.0 if self.hardness is None else self.hardness) if loss in TASKS else None
         return Objective(loss=loss, hardness=hardness, temperature=self.temperature, output=self.output)
 
     def rate(self, pruned: float) -> float:

@@ -60,6 +60,10 @@ class TorchNetwork(Network):
 
     # -- layers
 
+    def is_of(self, module: Any) -> bool:
+        """Whether a module is this one, perhaps wrapped."""
+        return isinstance(module, torch().nn.Module) and bare_module(module) is self.module
+
     @property
     def used(self) -> Mapping[str, str]:
         return self._used

@@ -143,9 +143,9 @@ def checked(found: Mapping[str, Any]) -> Configuration:
         _typed(_part(found, "mask_generator"), "mask_generator", known.GENERATORS),
         _typed(_part(found, "fake_sparse"), "fake_sparse", known.SPARSERS),
         tuple(words(found.get("leaf_module"), "leaf_module")),
-        bool(found.get("fuse_bn")),
+        switch(found.get("fuse_bn"), "fuse_bn"),
         None if target.get("target_sparsity") is None else share(target["target_sparsity"], "target_sparsity"),
-        bool(target.get("uniform", True)),
+        switch(target.get("uniform"), "uniform", True),
     )
 
 
@@ -183,6 +183,11 @@ def _scheduler(part: Part) -> Part:
     defaults = {**known.SHARED, **known.SCHEDULERS[kind]}
     _demand_known(Part(kind, part.kwargs), list(defaults))
     given = {key: value for key, value in part.kwargs.items() if value is not None}
+    for key, value in given.items():
+        if isinstance(defaults.get(key), bool):
+            given[key] = switch(value, key)
+        elif key in known.NUMBERS and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise OptionError(f"{key} is a number, not {value!r:.60}")
     return Part(kind, {**defaults, **given})
 
 
@@ -208,6 +213,17 @@ def words(value: Any, name: str) -> list[str]:
         raise OptionError(f"{name} is a text with commas, or a list of texts, not {value!r:.60}")
     found = [part.strip() for part in parts]
     return [word[len("module.") :] if word.startswith("module.") else word for word in found if word]
+
+
+def switch(value: Any, name: str, default: bool = False) -> bool:
+    """True or False; texts and 0 and 1 are read as what they say."""
+    if value is None:
+        return default
+    said = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    word = str(value).strip().lower()
+    if not isinstance(value, (bool, int, str)) or word not in said:
+        raise OptionError(f"{name} is True or False, not {value!r:.60}")
+    return said[word]
 
 
 def share(value: Any, name: str) -> float:

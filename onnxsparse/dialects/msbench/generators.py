@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnxsparse.dialects.msbench.configuration import Configuration, Part
+from onnxsparse.dialects.msbench.configuration import Configuration, Part, switch
 from onnxsparse.errors import OptionError, nearest
 
 PLAIN = ("FakeSparse", "DefaultFakeSparse")
@@ -56,7 +56,7 @@ class Generator:
     @property
     def thresholds(self) -> bool:
         """Whether a target says where thresholds begin."""
-        return self.sparser.startswith("hard-threshold")
+        return self.sparser.startswith(("hard-threshold", "soft-threshold"))
 
 
 def generator_of(config: Configuration) -> Generator:
@@ -69,7 +69,7 @@ def generator_of(config: Configuration) -> Generator:
         return Generator(f"hard-threshold:start={_number(beside, 'sInit_value', -5.0)}")
     if kind == "ProbMaskGenerator":
         return Generator(f"probabilistic:temperature={_number(kwargs, 'tau', 3.0)}")
-    static, corrects = (any(one.get(name) for one in (kwargs, beside)) for name in SWITCHES)
+    static, corrects = (any(switch(one.get(name), name) for one in (kwargs, beside)) for name in SWITCHES)
     return Generator("mask", *_zeros(kind, kwargs), static, corrects)
 
 
@@ -79,7 +79,7 @@ def _zeros(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str, str]:
         return "2:4", "magnitude", "Magnitude"
     if kind == "NormalMaskGenerator":
         return _normal(kwargs)
-    if not kwargs.get("structured", True):
+    if not switch(kwargs.get("structured"), "structured", True):
         raise OptionError(f"{kind} is of whole outputs: structured is True")
     if kind == "NuclearMaskGenerator":
         return "filter", "nuclear", "Magnitude"
@@ -93,6 +93,7 @@ def _zeros(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str, str]:
 def _normal(kwargs: Mapping[str, Any]) -> tuple[str, str, str]:
     """`structured` may be a norm itself, or a switch beside `func`."""
     said, func = kwargs.get("structured"), kwargs.get("func")
+    said = said if said in NORMS else switch(said, "structured")
     if not said:
         return "unstructured", "magnitude", _known(func or SINGLES[0], {one: one for one in SINGLES}, "func of numbers")
     norm = said if isinstance(said, str) else func or "p1"

@@ -79,7 +79,8 @@ class SparseRunner:
         """Find the start state; numbers of a dense checkpoint are loaded when the network is there."""
         job, folder = self.job, os.path.join(self.job.save_dir, "state")
         notes: list[str] = []
-        self.found = checkpoints.newest(folder, notes) if os.path.isdir(folder) else None
+        named = self.evaluates and self.start  # what is named is what is evaluated
+        self.found = checkpoints.newest(folder, notes) if os.path.isdir(folder) and not named else None
         if self.found is not None and not job.auto_resume:
             raise OptionError(f"{folder} holds checkpoints; set saver.auto_resume to go on, or take another save_dir")
         self.numbers: Mapping[str, Array] = {}

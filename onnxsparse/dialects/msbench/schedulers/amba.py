@@ -111,11 +111,6 @@ class AmbaLevelPruneScheduler(BaseScheduler):
     def _made_for(self) -> dict[str, Any]:
         return analysis.made_for(self._network, self._measured, self._dense, self.device.text, self.allocation)
 
-    def _remark(self, note: str) -> None:
-        """A note that is said at any verbosity."""
-        self.notes.append(note)
-        self._say(0, f"note: {note}")
-
     def _drops_of(self, shares: Mapping[str, float]) -> dict[str, int]:
         sites = self._network.sites
         return {one.key: self._pattern.drop_count(one.shape4, shares[one.name] / 100) for one in sites}

@@ -40,7 +40,7 @@ class AmpereScheduler(BaseScheduler):
         self._calculator = calculator if callable(calculator) else None
         self.pattern = patterns.parse("2:4" if self._calculator else _pattern_of(calculator))
         self._stash: dict[str, Array] = {}
-        self._masked = False
+        self._masked = self._handed = False
 
     def _begin(self) -> None:
         sites = self._network.sites
@@ -61,6 +61,7 @@ class AmpereScheduler(BaseScheduler):
         return site.refuses(self.pattern) or ("" if self.pattern.units(site.shape4) else "it holds no whole group")
 
     def _optimized(self) -> None:
+        self._handed = True
         if not self._masked:
             self.compute_sparse_masks()
 
@@ -82,7 +83,11 @@ class AmpereScheduler(BaseScheduler):
         weight: Array = self._network.weight(site.key)
         if self._calculator is None:
             return site.keep(self.pattern, weight, self.pattern.drop_count(site.shape4, 0.0))
-        mask: Array = np.asarray(self._calculator(np.array(weight)))
+        try:
+            mask: Array = np.asarray(self._calculator(np.array(weight)))
+        except Exception as error:  # whatever a function of the user's raises
+            line = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise OptionError(f"mask_calculator failed for {site.name}: {line}") from error
         if mask.shape != site.shape or mask.dtype.kind not in "biuf":
             raise OptionError(f"the mask that was calculated for {site.name} is no mask of shape {list(site.shape)}")
         kept: Array = mask != 0
@@ -108,10 +113,12 @@ class AmpereScheduler(BaseScheduler):
         return {"masked": self._masked}
 
     def resume(self, facts: Mapping[str, Any]) -> None:
-        self._masked = bool(facts["masked"])
+        self._masked = self._handed = bool(facts["masked"])
 
     def _prune(self, iteration: int) -> None:
         """Masks stay as they are."""
+        if not (self._masked or self._handed):
+            raise OptionError("init_optimizer is missing before prune_model: it is what chooses the masks")
 
     def _keep_promise(self) -> None:
         text = "unstructured" if self._calculator else self.pattern.text

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,9 @@ from onnx import ModelProto
 
 from onnxsparse import optimizers, rates
 from onnxsparse.dialects.msbench.choosing import chosen, corrected_weight, drops_of, pattern_of, threshold_of
-from onnxsparse.dialects.msbench.configuration import Configuration, Source, read, words
+from onnxsparse.dialects.msbench.configuration import Configuration, Source, count, read, words
 from onnxsparse.dialects.msbench.generators import Generator, generator_of
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import ModelError, OptionError, nearest
 from onnxsparse.loops.network import Network, Site
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.rates import Restarts, text_of
@@ -33,6 +34,7 @@ class BaseScheduler:
         self._configure(config)
         self._network: Any = None
         self._handle: Any = None
+        self._exported: Any = None
         self._restarts: Restarts | None = None
         self._dense: dict[str, str] = {}
         self.notes: list[str] = []
@@ -42,7 +44,7 @@ class BaseScheduler:
         self.generator: Generator = generator_of(config)
         self.pattern = pattern_of(self.generator, self.level_pattern)
         self._begun, self._frozen = False, dict[str, int]()
-        self.verbosity = int(self.kwargs["verbosity"])
+        self.verbosity = count(self.kwargs["verbosity"], "verbosity")
 
     # -- the published calls
 
@@ -56,6 +58,7 @@ class BaseScheduler:
         if sparsity_config is not None:
             self._reconfigure(read(sparsity_config))
         self._network, self._handle = _opened(model, options)
+        self._demand_numbers()
         self._dense = self._left_out(self._network.sites)
         if self.config.fuse_bn:
             self._note("fuse_bn is ignored: batch normalizations train as they are; fuse them in what is exported")
@@ -94,16 +97,17 @@ class BaseScheduler:
 
     def prune_model(self, model: Any, iteration: int) -> Any:
         """What has to be done before an iteration, counted from 0."""
-        self._demand("prune_model")
-        if isinstance(iteration, bool) or not isinstance(iteration, int) or iteration < 0:
-            raise OptionError(f"an iteration is a whole number from 0, not {iteration!r:.40}")
-        return self._prune(iteration)
+        self._demand("prune_model", model)
+        return self._prune(_iteration_of(iteration))
 
     def compute_sparse_rate(self, model: Any = None) -> float:
         """The share of zeros in all layers, as they would be stored now."""
-        network: Network = self._demand("compute_sparse_rate")
+        network: Network = self._demand("compute_sparse_rate", model)
         size = sum(site.size for site in network.sites)
-        return 1 - sum(self._kept_of(site) for site in network.sites) / max(size, 1)
+        if not size:
+            self._remark("the network has no layer that can be made sparse")
+            return 0.0
+        return 1 - sum(self._kept_of(site) for site in network.sites) / size
 
     def _kept_of(self, site: Site) -> float:
         """How many numbers of a layer are not zero."""
@@ -111,13 +115,14 @@ class BaseScheduler:
 
     def export_sparse_model(self, model: Any = None) -> Any:
         """The plain network with zeros in its weights: the torch module itself, or a ModelProto."""
-        network = self._demand("export_sparse_model")
+        network = self._demand("export_sparse_model", model)
         self._keep_promise()
-        return network.finish()
+        self._exported = network.finish()
+        return self._exported
 
     def export_sparse_onnx(self, model: Any = None, dummy_input: Any = None, name: Any = "sparse") -> str:
         """Write the sparse network as ONNX, with the record of what its zeros are for; the path of the file."""
-        network = self._demand("export_sparse_onnx")
+        network = self._demand("export_sparse_onnx", model)
         path = os.fspath(name)
         path = path if path.endswith(".onnx") else f"{path}.onnx"
         if not network.is_torch:
@@ -207,10 +212,20 @@ class BaseScheduler:
         for site in sites if generator.corrects else ():
             network.weight(site.key)[...] = corrected_weight(site, before[site.key], masks[site.key])
 
-    def _demand(self, call: str) -> Any:
+    def _demand(self, call: str, model: Any = None) -> Any:
+        """The network; a model that is handed over has to be that one."""
         if self._network is None:
             raise OptionError(f"{call} comes after prepare_sparse_model: call that first")
+        own = any(model is one for one in (None, self._handle, self._network, self._exported))
+        if not own and not (self._network.is_torch and self._network.is_of(model)):
+            raise OptionError(f"{call} is given another model than the one that prepare_sparse_model returned")
         return self._network
+
+    def _demand_numbers(self) -> None:
+        network = self._network
+        broken = next((one for one in network.sites if not np.isfinite(network.weight(one.key)).all()), None)
+        if broken is not None:
+            raise ModelError(f"the weight of {broken.name} holds numbers that are not finite: such a model is broken")
 
     def _reconfigure(self, config: Configuration) -> None:
         if config.scheduler.type != self.config.scheduler.type:
@@ -225,7 +240,16 @@ class BaseScheduler:
         keywords = words(self.kwargs["no_prune_keyword"], "no_prune_keyword")
         exact = words(self.kwargs["no_prune_layer"], "no_prune_layer")
         leaves = self.config.leaf_module
+        found = {one for site in sites for one in (*site.names, *site.within)}
+        self._remark_unknown("no_prune_keyword", [word for word in keywords if not any(word in one for one in found)])
+        names = {one for site in sites for one in site.names}
+        self._remark_unknown("no_prune_layer", [word for word in exact if word not in names], names)
+        self._remark_unknown("leaf_module", [word for word in leaves if word not in found], found)
         return {site.key: why for site in sites if (why := _why_dense(site, keywords, exact, leaves))}
+
+    def _remark_unknown(self, option: str, words: Sequence[str], known: Iterable[str] = ()) -> None:
+        for word in words:
+            self._remark(f"{option} {word!r:.60} is part of no layer's name{nearest(word, known)}")
 
     def _keep_promise(self) -> None:
         """What the record in an exported file says."""
@@ -236,10 +260,27 @@ class BaseScheduler:
         if self.verbosity >= verbosity:
             sys.stderr.write(f"{line}\n")
 
+    def _remark(self, note: str) -> None:
+        """A note that is said at any verbosity."""
+        if note not in self.notes:
+            self.notes.append(note)
+            self._say(0, f"note: {note}")
+
     def _note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
             self._say(1, note)
+
+
+def _iteration_of(given: Any) -> int:
+    """A whole number of Python or NumPy, or a tensor that holds one."""
+    try:
+        found = -1 if isinstance(given, (bool, np.bool_)) else operator.index(given)
+    except TypeError:
+        found = -1
+    if found < 0:
+        raise OptionError(f"an iteration is a whole number from 0, not {given!r:.40}")
+    return found
 
 
 def _why_dense(site: Site, keywords: Sequence[str], exact: Sequence[str], leaves: Sequence[str]) -> str:
@@ -273,8 +314,6 @@ def _opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
 
 def _options(given: Mapping[str, Any]) -> LoopOptions:
     from dataclasses import fields
-
-    from onnxsparse.errors import nearest
 
     known = [one.name for one in fields(LoopOptions)]
     for name in given:

@@ -523,6 +523,8 @@ def test_many_modifiers_cost_little() -> None:
 def test_around_several_devices(tmp_path: Path) -> None:
     """A module in DistributedDataParallel, attached before and after it is wrapped."""
     distributed = torch.distributed
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
     try:
         found = []

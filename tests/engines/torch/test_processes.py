@@ -101,6 +101,7 @@ def test_killed_and_resumed(whole: Path, tmp_path: Path, rank: str) -> None:
             assert all(one[name].tobytes() == other[name].tobytes() for name in one.files)
 
 
+@pytest.mark.slow  # what a restarted process meets first depends on the clock
 def test_a_launcher_that_starts_again_needs_nobody(whole: Path, tmp_path: Path) -> None:
     done = launch(str(SCRIPT), "killed", str(tmp_path), "regrown", "15", "1", restarts=2)
     assert done.returncode == 0, done.stderr

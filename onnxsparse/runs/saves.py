@@ -3,7 +3,7 @@
 1. A checkpoint is due at twenty places of a run, when a minute has passed, and at the end; but never so often that the
    writing takes more than a twentieth of the time. When it is written changes nothing in the run.
 2. Of several processes the first one saves, and tells the others what it goes on from.
-3. A folder with checkpoints of another model, plan, masks, recipe or version is refused.
+3. A folder with checkpoints of another model, plan, masks, recipe, number of processes or version is refused.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Saves:
             raise OptionError(f"{folder} holds checkpoints of a run; pass --resume to go on with it, or another folder")
         if found.facts.get("job") != self._digest:
             raise OptionError(
-                f"{folder} holds checkpoints of another run (another model, plan, masks, recipe or version); "
-                "pass the same options, or another folder"
+                f"{folder} holds checkpoints of another run (another model, plan, masks, recipe, number of "
+                "processes, or version); pass the same options, or another folder"
             )
         if found.facts.get("total") != self._total:
             raise OptionError(

@@ -143,6 +143,8 @@ def laid_out(keep: Array, place: Place, shape: Shape) -> Array:
 
 
 def _demand_there(path: str, named: Mapping[str, Any], title: str) -> None:
+    if f"{path}_orig" in named:
+        raise PlanError(f"parameter '{path}' is held by torch.nn.utils.prune; call prune.remove first")
     if path not in named:
         raise PlanError(f"the module has no parameter '{path}' for the mask of '{title}'{nearest(path, named)}")
 

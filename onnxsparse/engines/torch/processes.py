@@ -215,7 +215,7 @@ def _is_first_to_fail(store: Any, rank: int) -> bool:
 
 
 def _end() -> None:
-    with suppress(Exception):
+    with suppress(Exception, SystemExit):  # a signal that comes now finds the process at its end already
         torch().distributed.destroy_process_group()
 
 

@@ -124,7 +124,10 @@ def _demand_read(entry: Entry, own: list[Candidate], meant: dict[Entry, list[Rea
     settled.found[entry] = [one for one in settled.found[entry] if one.where in read]
     if not settled.found[entry]:
         del settled.found[entry]
-        settled.reasons[entry] = f"{_listed(own)} holds its numbers, but no node reads it: is it used in forward?"
+        settled.reasons[entry] = (
+            f"{_listed(own)} holds its numbers, but no node that reads it is this parameter's: is it used in forward "
+            "as it is, without weight_norm or the like?"
+        )
 
 
 def _by_use(entry: Entry, own: list[Candidate], meant: list[Reading], doubt: Reading | None, settled: Settled) -> None:

@@ -615,6 +615,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, dict[str, Any], str]] = {
     "lazy": (lambda: nn.LazyLinear(3), {"weight": HEAD}, {}, "'weight' has no shape yet"),
     "scripted": (scripted, {"weight": HEAD}, {}, "scripted or traced"),
     "inference": (made_in_inference, {"weight": np.ones((2, 2), bool)}, {}, "made in inference mode"),
+    "pruned by name": (
+        pruned_by_torch,
+        {"w": HEAD},
+        {"match": {"head.weight": Matched("w", "same")}},
+        "'head.weight' is held by torch.nn.utils.prune; call prune.remove first",
+    ),
     "pruned": (pruned_by_torch, {"head.weight_orig": HEAD}, {}, "prune.remove first"),
 }
 

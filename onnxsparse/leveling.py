@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from onnxsparse import targets
 from onnxsparse.api import Result, called, finish, target_of, verify
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.engine import Engine
@@ -75,6 +76,8 @@ def levels(
     unknown = next((name for name in options if name not in FLAGS), None)
     if unknown is not None:
         raise OptionError(f"levels has no option {unknown!r:.40} (known: {', '.join(FLAGS)})")
+    if targets.parse(target).tolerance is None:
+        raise OptionError(f"levels needs --target amba or amba:CHIP: {target:.60} has none; finetune trains for it")
     text = levels if isinstance(levels, str) else ",".join(f"{one:g}" for one in levels)
     folder = path_of(output, "output")
     recipe = recipe_of({**options, "target": target, "sparsity": read_levels(text)[-1] / 100})

@@ -169,6 +169,25 @@ def test_on_the_command_line(tmp_path, capsys):
     assert rows["head"]["target_density"] is None
 
 
+@pytest.mark.parametrize("loudness", [[], ["-q"]])
+def test_the_verdict_says_what_is_not_met(tmp_path, capsys, loudness):
+    onnx.save(model(), tmp_path / "dense.onnx")
+    dense, plan, sparse = (str(tmp_path / name) for name in ("dense.onnx", "plan.yaml", "sparse.onnx"))
+    assert main(["prune", dense, "-o", sparse, "--target", "amba", "--level", "50", "-q"]) == 0
+    assert main(["plan", dense, "-o", plan, "--target", "amba", "--level", "70", "-q"]) == 0
+    capsys.readouterr()
+
+    def verdict(*options):
+        assert main(["verify", sparse, "--target", "amba", *options, *loudness]) == 1
+        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("DOES NOT HOLD"))
+
+    said = verdict("--level", "70")
+    assert "4 of 4 weights hold" in said
+    assert "level 70 %: more than 1.5 % apart" in said
+    assert "network sparsity 50" in said or "network sparsity 49" in said
+    assert "more zeros of alive needed" in verdict("--plan", plan)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

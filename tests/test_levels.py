@@ -64,6 +64,16 @@ def same_files(one: Path, other: Path):
             assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
+@pytest.mark.parametrize("target", ["ampere", "ampere:asp"])
+def test_a_target_without_levels_is_one_line(tmp_path, capsys, target):
+    onnx.save(onnx_model(), tmp_path / "net.onnx")
+    words = [str(tmp_path / "net.onnx"), "--data", "none.npz", "--target", target, "-o", str(tmp_path / "out")]
+    assert main(["levels", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"levels needs --target amba or amba:CHIP: {target} has none" in said
+
+
 # -- the modifier alone
 
 

@@ -197,20 +197,22 @@ def verified_report(
     """The report of `verify`, with the verdict; `held` is what a device's levels found."""
     checked = held.checked if held else checked
     rows, exact = with_macs([checked_row(one) for one in checked], [one.expected.weight for one in checked], model)
-    remarks = [*_remarks(exact, rule, rows), *(held.notes + held.faults if held else ())]
+    remarks = [*_remarks(exact, rule, rows), *(held.notes if held else ())]
+    faults = list(held.faults if held else ())
     if all(row.status == "unchecked" for row in rows):
-        remarks.append("no weight was checked, so nothing is proven")
+        faults.append("no weight was checked, so nothing is proven")
     left = [row.name for row, one in zip(rows, checked) if row.ragged or (_unchecked(row) and not one.expected.chosen)]
     if strict and left:
         count = f"{len(left)} weights are" if len(left) > 1 else "1 weight is"
-        remarks.append(f"--strict: {count} not checked, or not whole (the first: '{left[0]}')")
+        faults.append(f"--strict: {count} not checked, or not whole (the first: '{left[0]}')")
     holds = any(row.status == "holds" for row in rows) and all(row.status != "violated" for row in rows)
     if not holds and rule.sparsity is not None and not rule.knows_levels and recorded(model) is not None:
         remarks.append("the file records a level for each weight; leave --sparsity out to check those")
-    ok = holds and not (strict and left) and not (held and held.faults)
+    ok = holds and not faults
     used = [one.expected.weight for one in checked if one.status == "holds"]
     step = _next_step(rule, called, used) if ok else ""
-    return Report("verify", called, title, tuple(rows), totals_of(rows, model, {"holds"}), ok, "", tuple(remarks), step)
+    totals, notes = totals_of(rows, model, {"holds"}), (*remarks, *faults)
+    return Report("verify", called, title, tuple(rows), totals, ok, "", notes, step, faults=tuple(faults))
 
 
 def _unchecked(row: Row) -> bool:

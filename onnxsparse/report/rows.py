@@ -88,6 +88,8 @@ class Report:
     notes: tuple[str, ...] = ()
     next_step: str = ""
     details: dict[str, object] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+    """Those of the notes that are why a verification does not hold."""
 
     def row(self, name: str) -> Row:
         """The row of one tensor."""

@@ -191,13 +191,20 @@ def _summary(report: Report) -> str:
         verdict = "holds" if report.ok else "DOES NOT HOLD"
         open_rows = totals.weights - totals.done - bad
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
-        return f"{verdict}: {report.model} against {report.rule}: {counts}"
+        return f"{verdict}: {report.model} against {report.rule}: {counts}{_why(report)}"
     share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
     verb = _VERBS[report.command if report.details.get("helped", True) else "prune"]
     untrained = sum(UNTRAINED in note for note in report.notes)
     if untrained and verb == _VERBS["finetune"]:
         verb = f"pruned, {max(0, totals.done - untrained)} of them trained"
     return f"{totals.done} of {totals.weights} weights {verb}{share}"
+
+
+def _why(report: Report) -> str:
+    """What does not hold: of the network, and of the first weight."""
+    bad = next((row for row in report.rows if row.status == "violated"), None)
+    weight = [f"{bad.name}: {bad.reason}"] if bad is not None else []
+    return "".join(f"; {fault}" for fault in (*report.faults, *weight))
 
 
 def _lines(report: Report) -> list[str]:

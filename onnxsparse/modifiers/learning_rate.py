@@ -10,6 +10,7 @@ from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.rates import Dropping
 from onnxsparse.errors import nearest
 from onnxsparse.modifiers.scheduled import NEVER, REQUIRED, Scheduled, WrongOptionError, demand_known, demand_positive
+from onnxsparse.rates.by_epoch import LARGEST, drops
 
 GAMMA, STEP, MILESTONES, LEAST, CYCLE = "gamma", "step_size", "milestones", "lr_min", "cycle_epochs"
 CLASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -54,6 +55,19 @@ class LearningRateModifier(Scheduled):
         self._check_numbers()
         if self.init_lr is not None:
             demand_positive("init_lr", self.init_lr)
+        self._check_height(max(self.start_epoch, self.end_epoch))
+
+    def check_until(self, epoch: float) -> None:
+        """Without an end it lasts as long as the run."""
+        self._check_height(self.end_epoch if self.end_epoch >= 0 else epoch)
+
+    def _check_height(self, until: float) -> None:
+        """By a first rate that nobody knows it goes up as well, from next to nothing."""
+        first = math.ulp(0.0) if self.init_lr is None else self.init_lr
+        if first > LARGEST:
+            raise WrongOptionError("init_lr", f"{first:g} is larger than any number that trains")
+        if drops(self.lr_class, self.lr_kwargs, self.start_epoch).highest(first, self.start_epoch, until) > LARGEST:
+            raise WrongOptionError("lr_kwargs", "the learning rate becomes larger than any number that trains")
 
     def _check_numbers(self) -> None:
         for name, value in self.lr_kwargs.items():

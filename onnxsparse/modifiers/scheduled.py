@@ -74,6 +74,9 @@ class Scheduled(Modifier):
     def check(self) -> None:
         """Refuse options that mean nothing, each by its name."""
 
+    def check_until(self, epoch: float) -> None:
+        """Refuse what cannot be in a recipe that ends at an epoch."""
+
     @property
     def span(self) -> Span:
         return Span(self.start_epoch, self.end_epoch, self.update_frequency)
@@ -93,7 +96,7 @@ class Scheduled(Modifier):
 
     def advanced(self: Kind, epochs: float) -> Kind:
         """The same so many epochs later: what had no start has one now, what never ends still does not."""
-        return dataclasses.replace(self, **self.times_after(epochs))
+        return changed(self, **self.times_after(epochs))
 
     def times_after(self, epochs: float) -> dict[str, Any]:
         """Every option that names an epoch, so many epochs later."""
@@ -118,6 +121,17 @@ class Scheduled(Modifier):
             raise WrongOptionError(
                 "end_epoch", f"{self.end_epoch} lies before the start_epoch of {self.start_epoch}; -1 is never"
             )
+
+
+def changed(modifier: Kind, **options: Any) -> Kind:
+    """The same with other options, and from the same place in a file."""
+    try:
+        made = dataclasses.replace(modifier, **options)
+    except OptionError as error:
+        raise OptionError(f"{modifier.called}: {error}") from None
+    if hasattr(modifier, PLACE):
+        object.__setattr__(made, PLACE, getattr(modifier, PLACE))
+    return made
 
 
 # -- checks that several share

@@ -3,6 +3,7 @@
 1. What drops does so after whole steps: times in epochs are rounded to steps from the start on.
 2. Each function goes from a first to a last rate; at the end it is exactly the last.
 3. `cyclic_linear` falls from the first to the last rate in each cycle; a last cycle that is cut short falls faster.
+4. A rate is no larger than a float of 32 bits can be, which is what trains.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ from dataclasses import dataclass
 from onnxsparse.errors import OptionError
 from onnxsparse.rates.rate import in_steps
 
+LARGEST, MANY = 3.4028234663852886e38, 1e15
+
 
 class Drops(ABC):
     """The multiple of the first rate, by steps since it was set."""
 
     @abstractmethod
     def rate(self, first: float, steps: int, per_epoch: int) -> float: ...
+
+    @abstractmethod
+    def highest(self, first: float, start: float, end: float) -> float:
+        """The largest rate between two epochs, by the times as they are written; infinity beyond all numbers."""
 
     def check(self, start: float, end: float) -> None:  # noqa: B027 - most have nothing to refuse
         """Refuse what cannot happen between two epochs."""
@@ -36,6 +43,10 @@ class EveryFew(Drops):
     def rate(self, first: float, steps: int, per_epoch: int) -> float:
         return _times(first, self.gamma, steps // max(1, in_steps(self.epochs, per_epoch)))
 
+    def highest(self, first: float, start: float, end: float) -> float:
+        count = (end - max(start, 0.0)) / self.epochs
+        return max(first, _power(first, self.gamma, math.ceil(min(count, MANY)) - 1) if count > 0 else first)
+
 
 @dataclass(frozen=True)
 class AtMilestones(Drops):
@@ -48,6 +59,9 @@ class AtMilestones(Drops):
     def rate(self, first: float, steps: int, per_epoch: int) -> float:
         passed = sum(steps >= in_steps(epoch - max(self.start, 0.0), per_epoch) for epoch in self.milestones)
         return _times(first, self.gamma, passed)
+
+    def highest(self, first: float, start: float, end: float) -> float:
+        return max(first, _power(first, self.gamma, sum(epoch < end for epoch in self.milestones)))
 
     def check(self, start: float, end: float) -> None:
         for epoch in self.milestones:
@@ -65,6 +79,9 @@ class Restarts(Drops):
     def rate(self, first: float, steps: int, per_epoch: int) -> float:
         place = (steps / per_epoch) % self.epochs / self.epochs
         return self.lowest + (first - self.lowest) * (1 + math.cos(math.pi * place)) / 2
+
+    def highest(self, first: float, start: float, end: float) -> float:
+        return max(first, self.lowest)
 
 
 @dataclass(frozen=True)
@@ -129,13 +146,17 @@ def drops(kind: str, options: dict[str, float | Sequence[float]], start: float) 
 
 
 def _times(first: float, gamma: float, count: int) -> float:
-    try:
-        rate = float(first * gamma**count)
-    except OverflowError:
-        rate = math.inf
-    if math.isinf(rate):
+    rate = _power(first, gamma, count)
+    if rate > LARGEST:
         raise OptionError(f"lr_kwargs: a gamma of {gamma:g} makes the learning rate larger than any number")
     return rate
+
+
+def _power(first: float, gamma: float, count: int) -> float:
+    try:
+        return float(first * gamma**count)
+    except OverflowError:
+        return math.inf
 
 
 def _number(options: dict[str, float | Sequence[float]], name: str, default: float) -> float:

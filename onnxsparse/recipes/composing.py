@@ -16,7 +16,7 @@ from typing import Union
 
 from onnxsparse.errors import PlanError
 from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.scheduled import NEVER, Scheduled
+from onnxsparse.modifiers.scheduled import NEVER, Scheduled, changed
 from onnxsparse.recipes.recipe import Recipe, Stage
 
 Given = Union[Recipe, str, "os.PathLike[str]"]
@@ -61,7 +61,7 @@ def _ended(stage: Stage, end: float) -> Stage:
 def _until(modifier: Modifier, end: float) -> Modifier:
     if not isinstance(modifier, Scheduled) or modifier.end_epoch != NEVER or "end_epoch" in modifier.unwritten:
         return modifier
-    return dataclasses.replace(modifier, end_epoch=max(end, modifier.start_epoch))
+    return changed(modifier, end_epoch=max(end, modifier.start_epoch))
 
 
 def _moved(stage: Stage, by: float) -> Stage:

@@ -24,9 +24,10 @@ from typing import Any, TypeVar
 
 import yaml
 
-from onnxsparse.errors import OutputError, PlanError
+from onnxsparse.errors import OptionError, OutputError, PlanError
 from onnxsparse.modifiers.declared import from_python, plain, reads_as_other
 from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import order, writing
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
 from onnxsparse.recipes.reading import Path, Read, is_text, sections, text_of
@@ -80,6 +81,7 @@ class Recipe:
             object.__setattr__(self, "modifiers", tuple(one for stage in stages for one in stage.modifiers))
         else:
             object.__setattr__(self, "modifiers", order.in_order(self.modifiers))
+        _check_whole(self.modifiers, float(self.max_epochs))
 
     # -- what it says
 
@@ -186,6 +188,16 @@ class Recipe:
         stages = tuple(dataclasses.replace(stage, metadata=made) for stage in self.stages)
         whole = None if stages else made
         return dataclasses.replace(self, stages=stages, metadata=whole, notes=(*self.notes, *notes))
+
+
+def _check_whole(modifiers: Iterable[Modifier], last: float) -> None:
+    """What a modifier does to the end of the recipe is known when all others are."""
+    for one in modifiers:
+        if isinstance(one, Scheduled):
+            try:
+                one.check_until(last)
+            except OptionError as error:
+                raise PlanError(f"{one.called}: {error}") from None
 
 
 def _settled(metadata: Metadata | None) -> Metadata | None:

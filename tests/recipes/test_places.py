@@ -9,7 +9,8 @@ import pytest
 
 from onnxsparse import plugins
 from onnxsparse.errors import OptionError, PlanError
-from onnxsparse.recipes import Recipe
+from onnxsparse.rates.by_epoch import drops
+from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.outline import outline, table
 from tests.epochs.arrays import Arrays
@@ -51,15 +52,66 @@ def test_a_rate_where_the_run_ends() -> None:
     assert check(Recipe.from_yaml(text)) == []
 
 
-def test_a_rate_that_grows_beyond_all_numbers() -> None:
-    text = """
+RATE = """# a comment
 modifiers:
-- !EpochRangeModifier {start_epoch: 0, end_epoch: 6}
+- !EpochRangeModifier {{start_epoch: 0, end_epoch: 2000}}
 - !LearningRateModifier
-    {start_epoch: 0, end_epoch: 6, lr_class: StepLR, lr_kwargs: {gamma: 1e200, step_size: 1e-300}, init_lr: 0.1}
+    start_epoch: 0
+    end_epoch: {0}
+    lr_class: {1}
+    lr_kwargs: {{{2}}}
+    init_lr: {3}
 """
-    with pytest.raises(OptionError, match=r"a gamma of 1e\+200 makes the learning rate larger than any number"):
-        outline(Recipe.from_yaml(text))
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        (8, ("500", "ExponentialLR", "gamma: 2", "0.1")),
+        (8, ("5000", "ExponentialLR", "gamma: 2", "None")),
+        (8, ("6", "StepLR", "gamma: 1e200, step_size: 1e-300", "0.1")),
+        (8, ("6", "MultiStepLR", "gamma: 1e20, milestones: [1, 2]", "0.1")),
+        (8, ("6", "CosineAnnealingWarmRestarts", "cycle_epochs: 1, lr_min: 1e39", "0.1")),
+        (9, ("6", "StepLR", "step_size: 1", "1e39")),
+        (4, ("-1", "ExponentialLR", "gamma: 2", "0.1")),
+    ],
+)
+def test_a_rate_that_grows_beyond_all_numbers(tmp_path: Path, line: int, options: tuple[str, ...]) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(RATE.format(*options))
+    with pytest.raises(PlanError, match=rf"r\.yaml, line {line}: !LearningRateModifier: .* larger than any number"):
+        Recipe.load(path)
+
+
+@pytest.mark.parametrize("options", [("100", "0.1"), ("500", "None")])
+def test_a_rate_that_grows_and_is_still_a_number(options: tuple[str, str]) -> None:
+    text = RATE.format(options[0], "ExponentialLR", "gamma: 2", options[1])
+    assert Recipe.from_yaml(str(Recipe.from_yaml(text))) == Recipe.from_yaml(text)
+
+
+def test_a_step_that_makes_a_rate_too_large_is_said_as_well() -> None:
+    with pytest.raises(OptionError, match=r"a gamma of 1e\+38 makes the learning rate larger than any number"):
+        drops("StepLR", {"gamma": 1e38, "step_size": 1}, 0).rate(1.0, 6, 3)
+
+
+def test_what_a_second_recipe_moves_keeps_its_place(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(HOLDING)
+    second.write_text(HOLDING.replace("[nope]", "[neither]"))
+    both = compose_staged(Recipe.load(first), second)
+    acts = [one.act() for one in both.modifiers if one.name == "ConstantPruningModifier"]  # type: ignore[attr-defined]
+    for act, file, name in zip(acts, ("first", "second"), ("nope", "neither")):
+        with pytest.raises(OptionError, match=rf"{file}\.yaml, line 4: !ConstantPruningModifier: params: '{name}'"):
+            act.bind(Arrays(weights(a=(2, 2))).params)
+    assert [act.span.start for act in acts] == [-1, 1]
+
+
+def test_what_cannot_be_moved_is_said_where_it_stands(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(HOLDING.replace("end_epoch: 1", "end_epoch: 1.5e+308"))
+    second.write_text(HOLDING.replace("start_epoch: 0, end_epoch: 1", "start_epoch: 1e308, end_epoch: 1e308"))
+    with pytest.raises(OptionError, match=r"second\.yaml, line 3: !EpochRangeModifier: start_epoch: .* not inf"):
+        compose_staged(first, second)
 
 
 def test_options_inside_options_are_named() -> None:

@@ -218,6 +218,7 @@ def test_somebody_else_who_moves_the_rate_is_noticed() -> None:
     ScheduledModifierManager.from_yaml(GMP).modify(net, optimizer, PER_EPOCH)
 
 
+@pytest.mark.filterwarnings("ignore:training goes on")
 def test_params_are_held_set_and_led() -> None:
     net, optimizer = made()
     manager = manager_of(
@@ -255,6 +256,7 @@ def test_constant_zeros_stay() -> None:
     assert sparsity(net.conv.weight) == 5 / 8
 
 
+@pytest.mark.filterwarnings("ignore:training goes on")
 def test_phases_and_what_the_optimizer_remembers() -> None:
     net, optimizer = made()
     manager = manager_of(
@@ -387,6 +389,7 @@ def test_state_dicts_have_plain_names_and_masks_travel(tmp_path: Path) -> None:
         again.load_state_dict({"other": {}, "x": {"y.sparsity_mask": torch.ones(1)}})
 
 
+@pytest.mark.filterwarnings("ignore:training goes on")
 def test_stages_and_their_state() -> None:
     second = "modifiers:\n- !ConstantPruningModifier\n    params: ['re:.*weight']\n"
     manager = ScheduledModifierManager.compose_staged(GMP, second)
@@ -621,18 +624,32 @@ def test_epochs_that_are_no_number(epoch: Any) -> None:
         ScheduledModifierManager.from_yaml(ONE).modify(*small(), 4, epoch=epoch)
 
 
-@pytest.mark.parametrize("epoch", [-1, math.inf, 2])
+@pytest.mark.parametrize("epoch", [-1, math.inf])
 def test_a_recipe_that_is_over(epoch: float) -> None:
     module, optimizer = small()
-    manager = ScheduledModifierManager.from_yaml(ONE)
-    wrapped = manager.modify(module, optimizer, 4, epoch=epoch)
-    for _ in range(5):
-        wrapped.emulated_step()
-    said = r"training goes on at epoch 3.25, and the recipe ends at 2\. Are 4 steps an epoch"
-    with pytest.warns(UserWarning, match=said):
-        wrapped.emulated_step()
-    wrapped.emulated_step()  # said once
+    wrapped = ScheduledModifierManager.from_yaml(ONE).modify(module, optimizer, 4, epoch=epoch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(9):
+            wrapped.emulated_step()
     assert int((module[0].weight == 0).sum()) == 32
+
+
+@pytest.mark.parametrize(("begin", "per_epoch", "fine"), [(0, 4, 9), (1.5, 4, 3), (2, 4, 1), (0, 2.5, 6), (3, 4, 0)])
+def test_the_second_step_behind_the_end_of_a_recipe_is_said(begin: float, per_epoch: float, fine: int) -> None:
+    wrapped = ScheduledModifierManager.from_yaml(ONE).modify(*small(), per_epoch, epoch=begin)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(fine):
+            wrapped.emulated_step()
+    at = {0: 2 + 1 / per_epoch, 1.5: 2.25, 2: 2.25, 3: 3}[begin]
+    said = rf"training goes on at epoch {at:g}, and the recipe ends at 2\. Are {per_epoch} steps an epoch"
+    with pytest.warns(UserWarning, match=said) as found:
+        wrapped.emulated_step()
+    assert found[0].filename == __file__  # the loop's own line
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once
+        wrapped.emulated_step()
 
 
 def test_a_manager_has_one_module_at_a_time() -> None:

@@ -7,7 +7,7 @@
 
 1. `update` comes before a step and `optimizer_post_step` behind it; the wrapper that `modify` returns calls both.
 2. At `finalize` every modifier comes to its end: the last level is there even if no step came behind the end.
-3. Where the rates are moved by somebody else, too, or the training ended long before the recipe, that is said.
+3. What a loop does that the recipe does not mean is said: see `watching`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from onnxsparse.dialects.sparseml.contents import Contents, Given, timed
 from onnxsparse.dialects.sparseml.module_host import ModuleHost
 from onnxsparse.dialects.sparseml.saved_masks import saved, take
 from onnxsparse.dialects.sparseml.teaching import Recorder, Teacher
+from onnxsparse.dialects.sparseml.watching import Watch
 from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
 from onnxsparse.engines.torch.attach import bare_module
 from onnxsparse.epochs.act import Act
@@ -46,7 +47,7 @@ class ScheduledModifierManager(Contents):
         self._teachers: list[Teacher] = []
         self._waiting: Mapping[str, Any] | None = None
         self._last = 0.0
-        self._foreign, self._done, self._beyond, self._taught = False, False, False, False
+        self._watch, self._done = Watch(self), False
 
     @classmethod
     def from_yaml(
@@ -105,7 +106,7 @@ class ScheduledModifierManager(Contents):
             host.take_in(act)
             host.attach(act.masked())
         self._host, self._acts, self._last = host, acts, float(epoch)
-        self._done = self._beyond = self._taught = False
+        self._watch, self._done = Watch(self), False
         self._teach(distillation_teacher)
         if self._waiting is not None:
             self._take(self._waiting, True)
@@ -138,16 +139,15 @@ class ScheduledModifierManager(Contents):
         demand_steps(steps_per_epoch)
         if not allow_parallel_module and bare_module(module) is not module:
             raise OptionError("the module is wrapped for several devices, and allow_parallel_module is False")
-        begin = epoch_of(epoch)
-        if math.isinf(begin):
-            begin = float(max(self.max_epochs, 0))
+        asked = epoch_of(epoch)
+        begin = float(max(self.max_epochs, 0)) if math.isinf(asked) else asked
         self.initialize(module, begin, loggers, distillation_teacher)
         assert self._host is not None
+        self._watch.is_over = math.isinf(asked)
         self._host.meet(optimizer, steps_per_epoch)
         for _, act in self._acts:
             self._host.demand_groups(act.groups(), act.where)
-        if self.learning_rate_modifiers and _is_scheduled(optimizer):
-            self._say_foreign("a scheduler of torch moves the learning rate of this optimizer")
+        self._watch.meet(optimizer)
         return RecipeManagerStepWrapper(wrap_optim or optimizer, optimizer, module, self, begin, steps_per_epoch)
 
     def update(
@@ -156,12 +156,10 @@ class ScheduledModifierManager(Contents):
         """Before a step: what is due at its epoch is done."""
         host = self._known()
         host.meet(optimizer, steps_per_epoch)
-        if host.rates_set is not None and host.rates_set != host.rates(None):
-            self._say_foreign("somebody else changed the learning rate between two steps")
+        self._watch.step(host, epoch)
         for _, act in self._acts:
             act.before(host, epoch)
         self._last = epoch
-        self._say_beyond(host, epoch)
 
     def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """Masks are part of the module, so its gradients need nothing."""
@@ -185,7 +183,7 @@ class ScheduledModifierManager(Contents):
     ) -> Any:
         """The loss with what teachers add; what went through the module last is known, where it is not passed."""
         self._known()
-        self._taught = True
+        self._watch.is_taught = True
         for teacher in self._teachers:
             if teacher.is_active(epoch):
                 assert self._recorder is not None
@@ -199,8 +197,8 @@ class ScheduledModifierManager(Contents):
     def finalize(self, module: Any = None, reset_loggers: bool = True) -> None:
         """Everything comes to its end: the plain module again, with zeros where masks were."""
         host = self._known()
-        self._say_early(host)
-        self._say_untaught()
+        self._watch.end(host, self._acts, self._last)
+        self._watch.untaught(self._teachers, self._last)
         for _, act in self._acts:
             if not isinstance(act, PACE):
                 act.finish(host)
@@ -268,39 +266,6 @@ class ScheduledModifierManager(Contents):
             raise OptionError("the manager has no module yet; call modify, initialize or apply first")
         return self._host
 
-    def _say_foreign(self, what: str) -> None:
-        """Once: whoever is heard last in a step decides."""
-        if not self._foreign and self.learning_rate_modifiers:
-            self._foreign = True
-            warnings.warn(f"{what}, and the recipe does so, too; leave one of them out", stacklevel=4)
-
-    def _say_beyond(self, host: ModuleHost, epoch: float) -> None:
-        """Once, when training goes on a whole epoch behind the end of the recipe."""
-        if not self._beyond and 0 < self.max_epochs < epoch - 1:
-            self._beyond = True
-            warnings.warn(
-                f"training goes on at epoch {epoch:g}, and the recipe ends at {self.max_epochs}. Are "
-                f"{host.per_epoch} steps an epoch?",
-                stacklevel=5,
-            )
-
-    def _say_untaught(self) -> None:
-        if any(not teacher.disabled and teacher.begun(self._last) for teacher in self._teachers) and not self._taught:
-            warnings.warn(
-                "the recipe distils, but nothing did: loss_update was never called. Pass the loss through it before "
-                "backward",
-                stacklevel=3,
-            )
-
-    def _say_early(self, host: ModuleHost) -> None:
-        late = [one for one, act in self._acts if act.masked() and one.end_epoch > self._last + 1.5 / host.per_epoch]
-        if late:
-            warnings.warn(
-                f"training ended at epoch {self._last:.4g}, but !{late[0].name} lasts to {late[0].end_epoch:g}: its "
-                f"last level is set at once. Are {host.per_epoch} steps an epoch?",
-                stacklevel=3,
-            )
-
 
 def _left(acts: Sequence[tuple[Scheduled, Act]], host: ModuleHost) -> list[str]:
     """What stays dense though a modifier means it among others."""
@@ -312,9 +277,3 @@ def _given(recipe: Any) -> Any:
     if isinstance(recipe, ScheduledModifierManager):
         return recipe.recipe
     return os.fspath(recipe) if isinstance(recipe, os.PathLike) else recipe
-
-
-def _is_scheduled(optimizer: Any) -> bool:
-    """Schedulers of torch leave a mark on the step that they follow."""
-    step = getattr(optimizer, "step", None)
-    return hasattr(step, "_wrapped_by_lr_sched") or hasattr(step, "_with_counter")

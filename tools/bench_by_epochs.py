@@ -1,11 +1,12 @@
 """Recipes held to their bars: accuracy, the same masks everywhere, and what modifiers cost.
 
-    python tools/bench_by_epochs.py accuracy MODEL TRAIN.npz TEST.npz [--only NAME] [--seed 0]
+    python tools/bench_by_epochs.py accuracy MODEL TRAIN.npz TEST.npz [--only NAME] [--seed 0] [--hardness 0]
     python tools/bench_by_epochs.py examples MODEL TRAIN.npz [--count 512]
     python tools/bench_by_epochs.py cost
 
 `accuracy` tunes a model by two recipes with labels and measures it on other images: gradual pruning to 85 % in 3
-epochs, and phases of AC/DC to 90 % in 6, which have to end pruned. `examples` runs every example of SparseML's recipe
+epochs, and phases of AC/DC to 90 % in 6, which have to end pruned; each with learning rates in the recipe, and without,
+where those of `finetune` serve. `examples` runs every example of SparseML's recipe
 document, with the layers of the model for its names, in both engines and in a plain torch loop, and holds the zeros of
 all three against each other. `cost` measures what 200 modifiers on 500 weights add to a step that changes no mask.
 
@@ -60,7 +61,14 @@ modifiers:
         params: __ALL_PRUNABLE__
     - !LearningRateFunctionModifier {start_epoch: 0, end_epoch: 6, lr_func: cosine, init_lr: 0.02, final_lr: 0.0}
 """
-BARS = {"GMP 0.05 to 0.85, 3 epochs": (GMP, 0.85, 89.3), "AC/DC 0.9, 6 epochs": (ACDC, 0.9, 90.0)}
+BARS = {
+    f"{title}{', no rates in it' if bare else ''}": ("".join(text.splitlines(True)[: -1 if bare else None]), level, bar)
+    for title, text, level, bar in (
+        ("GMP 0.05 to 0.85, 3 epochs", GMP, 0.85, 89.3),
+        ("AC/DC 0.9, 6 epochs", ACDC, 0.9, 90.0),
+    )
+    for bare in (False, True)
+}
 MILLISECOND = 1e-3
 
 
@@ -73,6 +81,7 @@ def main() -> int:
     one.add_argument("test")
     one.add_argument("--only", default="")
     one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--hardness", type=float, help="0: labels alone")
     two = commands.add_parser("examples")
     two.add_argument("model")
     two.add_argument("train")
@@ -108,6 +117,7 @@ def _tuned(name: str, options: argparse.Namespace) -> bool:
             output=out,
             recipe=recipe,
             loss="cross-entropy",
+            hardness=options.hardness,
             seed=options.seed,
         ).report
         spent, reached = sum(os.times()[:4]) - begun, _accuracy(out, options.test)

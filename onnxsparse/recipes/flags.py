@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxsparse.errors import OptionError
+from onnxsparse.modifiers.distillation import DistillationModifier as Distillation
 from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.learning_rate import LearningRateModifier as LearningRate
 from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier as LearningRateFunction
@@ -59,6 +60,8 @@ FLAGS: dict[str, tuple[type[Modifier], str]] = {
     "retries": (KeepBest, "retries"),
 }
 RATES = (SetLearningRate, LearningRate, LearningRateFunction)
+ALONE = (*RATES, Distillation)
+"""Beside these labels count alone: rates fit the loss they were chosen for; a modifier says itself how much it teaches."""
 DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
 
 
@@ -102,7 +105,7 @@ def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
         kind, option = FLAGS[name]
         options.setdefault(kind, {})[option] = _plain(value)
     options[Training] = {**_frame(recipe), **options[Training]}
-    if options[Objective].get("loss") in TASKS:  # what is learned from a teacher besides is a modifier's to say
+    if options[Objective].get("loss") in TASKS and any(isinstance(one, ALONE) for one in recipe.modifiers):
         options[Objective].setdefault("hardness", 0.0)
     new = [kind(**said) for kind, said in options.items() if kind not in own]
     framed = recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))

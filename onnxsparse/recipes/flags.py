@@ -61,7 +61,7 @@ FLAGS: dict[str, tuple[type[Modifier], str]] = {
 }
 RATES = (SetLearningRate, LearningRate, LearningRateFunction)
 ALONE = (*RATES, Distillation)
-"""Beside these labels count alone: rates fit the loss they were chosen for; a modifier says itself how much it teaches."""
+"""Beside these labels count alone: a rate fits the loss it was chosen for, and a modifier says how much it teaches."""
 DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
 
 

@@ -13,6 +13,7 @@ from onnxsparse.engines.spec import Spec
 from onnxsparse.epochs.act import Act, demand_one_group
 from onnxsparse.epochs.host import Groups, Host
 from onnxsparse.epochs.params import Param
+from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.modifier import Part
 from onnxsparse.rates.rate import in_steps
 from onnxsparse.schedules.clock import epoch_at
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
 MASK = "mask"
+OLDER = (
+    "the checkpoints are of an earlier version, which did not keep what each of several modifiers masks in one weight; "
+    "begin the run again, in another folder"
+)
 
 
 class RunHost(Host):
@@ -123,7 +128,9 @@ class RunHost(Host):
 
     def restore(self, state: dict[str, Any]) -> None:
         self._rate, self._decay, self._held = state["rate"], state["decay"], set(state["held"])
-        self.together.restore(state["masks"], {param.tag: param.size for param in self.params})
+        if "masks" not in state and any(self.together.is_shared(param.tag) for param in self.params):
+            raise OptionError(OLDER)
+        self.together.restore(state.get("masks", {}), {param.tag: param.size for param in self.params})
 
 
 class Acting(Part):

@@ -25,9 +25,6 @@ class ACDCPruningModifier(Masked):
 
     name: ClassVar[str] = "ACDCPruningModifier"
 
-    start_epoch: float = REQUIRED
-    end_epoch: float = REQUIRED
-    update_frequency: float = REQUIRED
     compression_sparsity: float = REQUIRED
     global_sparsity: bool = True
     leave_enabled: bool = True

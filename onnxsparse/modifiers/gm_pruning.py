@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.gradual import Gradual as GradualAct
 from onnxsparse.modifiers.gradual import Gradual
 from onnxsparse.modifiers.scheduled import WrongOptionError
 
@@ -45,7 +44,4 @@ class GMPruningModifier(Gradual):
             raise WrongOptionError("score_type", f"it is {MAGNITUDE} here{OTHERS.get(self.score_type, '')}")
 
     def act(self) -> Act:
-        return GradualAct(
-            self.called, self.span, self.params, self.init_sparsity, self.final_sparsity, self.inter_func,
-            self.mask_type, self.global_sparsity, self.leave_enabled,
-        )  # fmt: skip
+        return self.by_magnitude(together=self.global_sparsity)

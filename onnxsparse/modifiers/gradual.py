@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.gradual import Gradual as GradualAct
 from onnxsparse.modifiers.declared import number
 from onnxsparse.modifiers.masked import Masked, demand_levels
 from onnxsparse.modifiers.scheduled import REQUIRED, WrongOptionError, demand_between, demand_known
@@ -24,9 +26,6 @@ RISES = ("linear", CUBIC, "inverse_cubic")
 class Gradual(Masked):
     """A modifier that prunes more and more."""
 
-    start_epoch: float = REQUIRED
-    end_epoch: float = REQUIRED
-    update_frequency: float = REQUIRED
     init_sparsity: float | str = REQUIRED
     final_sparsity: float | dict[float, tuple[str, ...]] = REQUIRED
     leave_enabled: bool = True
@@ -37,6 +36,13 @@ class Gradual(Masked):
         self._check_first_level()
         demand_known("inter_func", self.inter_func, RISES)
         demand_levels(self, "final_sparsity", self.final_sparsity)
+
+    def by_magnitude(self, together: bool) -> Act:
+        """What goes are the smallest numbers, of all weights together or of each."""
+        return GradualAct(
+            self.called, self.span, self.params, self.init_sparsity, self.final_sparsity, self.inter_func,
+            self.mask_type, together, self.leave_enabled,
+        )  # fmt: skip
 
     def _check_first_level(self) -> None:
         """A number in quotes is one; any other text is the one word."""

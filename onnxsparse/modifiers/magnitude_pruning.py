@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.gradual import Gradual as GradualAct
 from onnxsparse.modifiers.gradual import Gradual
 
 
@@ -26,7 +25,4 @@ class MagnitudePruningModifier(Gradual):
     name: ClassVar[str] = "MagnitudePruningModifier"
 
     def act(self) -> Act:
-        return GradualAct(
-            self.called, self.span, self.params, self.init_sparsity, self.final_sparsity, self.inter_func,
-            self.mask_type, False, self.leave_enabled,
-        )  # fmt: skip
+        return self.by_magnitude(together=False)

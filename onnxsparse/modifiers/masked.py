@@ -29,6 +29,9 @@ class Masked(Scheduled):
     unwritten: ClassVar[tuple[str, ...]] = ()
     mask_types: ClassVar[tuple[str, ...]] = (UNSTRUCTURED, BLOCK4, TENSORRT)
 
+    start_epoch: float = REQUIRED
+    end_epoch: float = REQUIRED
+    update_frequency: float = REQUIRED
     params: str | tuple[str, ...] | None = REQUIRED
     mask_type: str | tuple[int, ...] = UNSTRUCTURED
 

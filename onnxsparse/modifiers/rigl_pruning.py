@@ -28,9 +28,6 @@ class RigLPruningModifier(Masked):
     mask_types: ClassVar[tuple[str, ...]] = (UNSTRUCTURED,)
     missing: ClassVar[str] = "gradients at places that are masked, on a schedule of its own"
 
-    start_epoch: float = REQUIRED
-    end_epoch: float = REQUIRED
-    update_frequency: float = REQUIRED
     final_sparsity: float | dict[float, tuple[str, ...]] = REQUIRED
     num_grads: int = 1
     init_update_fraction: float = 0.3

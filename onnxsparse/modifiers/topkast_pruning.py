@@ -27,9 +27,6 @@ class TopKASTPruningModifier(Masked):
     mask_types: ClassVar[tuple[str, ...]] = (UNSTRUCTURED,)
     missing: ClassVar[str] = "one mask for the model and another for its gradients"
 
-    start_epoch: float = REQUIRED
-    end_epoch: float = REQUIRED
-    update_frequency: float = REQUIRED
     forward_sparsity: float = REQUIRED
     backward_sparsity: float = REQUIRED
     global_sparsity: bool = True

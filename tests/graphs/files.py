@@ -12,6 +12,8 @@ import onnx
 from google.protobuf.message import Message
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
+from graphs.fields import repeated
+
 Array = np.ndarray
 
 
@@ -131,12 +133,12 @@ def _unlike(a: Message, b: Message, place: str) -> Iterator[str]:
     for name, field in fields.items():
         left, right = getattr(a, name), getattr(b, name)
         if field.type == field.TYPE_MESSAGE:
-            lists = (list(left), list(right)) if field.is_repeated else ([left], [right])
+            lists = (list(left), list(right)) if repeated(field) else ([left], [right])
             if len(lists[0]) != len(lists[1]):
                 yield f"{place}.{name}: {len(lists[0])} became {len(lists[1])}"
             for number, (one, other) in enumerate(zip(*lists)):
                 yield from _unlike(one, other, f"{place}.{name}[{number}]")
-        elif (list(left) if field.is_repeated else left) != (list(right) if field.is_repeated else right):
+        elif (list(left) if repeated(field) else left) != (list(right) if repeated(field) else right):
             yield f"{place}.{name}"
 
 

@@ -8,6 +8,8 @@ import onnx
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
+from graphs.fields import repeated
+
 EDGES = (0, 1, -1, 2, 7, 2**31 - 1, -(2**31), 2**60, 2**63 - 1, -(2**63))
 TEXTS = ("", "w", "x", "y", "Conv", "MatMul", "\x00", "../../etc/passwd", "\x1b[2J", "ü" * 50, "%s%n", "If")
 
@@ -20,7 +22,7 @@ def messages(root: Message) -> list[Message]:
         found.append(one)
         for field, value in one.ListFields():
             if field.type == field.TYPE_MESSAGE:
-                open_ones.extend(value if field.is_repeated else [value])
+                open_ones.extend(value if repeated(field) else [value])
     return found
 
 
@@ -45,7 +47,7 @@ def change_a_field(draw: Callable[..., Any], made: onnx.ModelProto) -> None:
     action = draw(st.sampled_from(["set", "clear", "drop", "double"]))
     if action == "clear":
         owner.ClearField(field.name)
-    elif field.is_repeated:
+    elif repeated(field):
         _change_items(draw, field, value, action)
     elif field.type != field.TYPE_MESSAGE:
         try:

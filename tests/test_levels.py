@@ -233,20 +233,23 @@ def test_on_the_command_line_with_a_configuration(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text(
         "sparsity:\n  mask_generator: {type: NormalMaskGenerator}\n  fake_sparse: {type: FakeSparse}\n"
         "  scheduler:\n    type: AmbaLevelPruneScheduler\n    kwargs: {total_iters: 8, sparsity_table: [20, 50],\n"
-        "      no_prune_layer: head, prun_hw_aware: cv22, default_input_shape: [1, 3, 224, 224]}\n"
+        "      no_prune_layer: 'head,hed', prun_hw_aware: cv22, default_input_shape: [1, 3, 224, 224]}\n"
     )
+    with (tmp_path / "config.yaml").open("a") as config:
+        config.write("  leaf_module: [/point]\n")
     net, out = str(tmp_path / "net.onnx"), str(tmp_path / "out")
     command = ["levels", net, "--data", str(tmp_path / "data.npz"), "-o", out, "--batch-size", "8", "--lr", "0.001"]
     command += ["--config", str(tmp_path / "config.yaml"), "--json", str(tmp_path / "report.json")]
     assert main(command) == 0
-    shown = capsys.readouterr().out
-    assert "2 of 2 levels verified" in shown
+    shown = capsys.readouterr()
+    assert "2 of 2 levels verified" in shown.out
+    assert "note: no_prune_layer 'hed' names no layer (did you mean head" in shown.err
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["command"] == "levels"
     assert [row["level"] for row in report["details"]["levels"]] == [20, 50]
     found = osp.verify(tmp_path / "out" / "level-50.onnx").report
     assert found.ok
-    assert found.row("head.weight").zeros == 0
+    assert found.row("head.weight").zeros == found.row("point.weight").zeros == 0
     assert "amba:cv22" in found.rule or "own record" in found.rule
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
@@ -76,7 +77,10 @@ def _options(arguments: Namespace) -> dict[str, Any]:
     if arguments.config is not None:
         from onnxsparse.dialects.msbench.leveled import options_of
 
-        options = options_of(arguments.config, arguments.model)
+        notes: list[str] = []
+        options = options_of(arguments.config, arguments.model, notes)
+        for note in [] if arguments.quiet else notes:
+            print(f"note: {note}", file=sys.stderr)  # noqa: T201 - a remark
     names = ["target", "levels", "allocation", "train_bn", *(name[2:].replace("-", "_") for name in _TRAINING)]
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     if "epochs" in given:

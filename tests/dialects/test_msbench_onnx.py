@@ -215,8 +215,9 @@ def test_ampere_masks_may_be_chosen_again_where_that_is_allowed():
     assert scheduler.compute_sparse_rate(model) > 0.4
 
 
-def test_a_whitelist():
-    config = {"scheduler": {"type": "AmpereScheduler", "kwargs": {"whitelist": ["Gemm"]}}}
+@pytest.mark.parametrize("kind", ["Gemm", "Linear"])
+def test_a_whitelist(kind):
+    config = {"scheduler": {"type": "AmpereScheduler", "kwargs": {"whitelist": [kind]}}}
     scheduler = build_sparse_scheduler(config)
     model = scheduler.prepare_sparse_model(onnx_model())
     scheduler.init_optimizer()

@@ -80,6 +80,42 @@ def test_names_that_match_nothing_are_said(capsys):
     assert "did you mean wide" in written
 
 
+def test_a_keyword_of_all_layers_is_said(capsys):
+    scheduler = build_sparse_scheduler(amba(no_prune_keyword="weight"))
+    model = scheduler.prepare_sparse_model(onnx_model())
+    assert "all 5 layers stay dense, so nothing becomes sparse: no_prune_keyword weight" in capsys.readouterr().err
+    assert scheduler.compute_sparse_rate(model) == 0
+
+
+def test_what_ampere_leaves_dense_is_in_the_notes_with_its_reason(tmp_path):
+    scheduler = build_sparse_scheduler({"scheduler": {"type": "AmpereScheduler", "kwargs": {"no_prune_layer": "wide"}}})
+    model = scheduler.prepare_sparse_model(onnx_model())
+    scheduler.init_optimizer()
+    scheduler.export_sparse_onnx(model, None, str(tmp_path / "sparse.onnx"))
+    told = [note for note in scheduler.notes if note.startswith("left dense")]
+    assert told == [
+        "left dense: stem: 3 inputs and 16 outputs are no multiples of 16 and 8",
+        "left dense: deep: 1 inputs and 1 outputs are no multiples of 16 and 8",
+    ]
+
+
+def test_a_whitelist_that_names_no_layer_is_in_the_notes(capsys):
+    kwargs = {"whitelist": ["Convv", "Gemm"]}
+    scheduler = build_sparse_scheduler({"scheduler": {"type": "AmpereScheduler", "kwargs": kwargs}})
+    scheduler.prepare_sparse_model(onnx_model())
+    assert any("whitelist 'Convv' names no layer (did you mean Conv" in note for note in scheduler.notes)
+    scheduler = build_sparse_scheduler({"scheduler": {"type": "AmpereScheduler", "kwargs": {"whitelist": ["LSTM"]}}})
+    scheduler.prepare_sparse_model(onnx_model())
+    assert "all 5 layers stay dense, so nothing becomes sparse: not in the whitelist" in capsys.readouterr().err
+
+
+def test_layers_that_2_of_4_does_not_fit_are_in_the_notes():
+    parts = {"mask_generator": {"type": "NMMaskGenerator"}, "fake_sparse": {"type": "FakeSparse"}}
+    scheduler = build_sparse_scheduler({**parts, "scheduler": {"type": "BaseScheduler"}})
+    scheduler.prepare_sparse_model(onnx_model())
+    assert "left dense: stem, deep: its inputs are no multiple of 4" in scheduler.notes
+
+
 @pytest.mark.parametrize("iteration", [np.int64(3), np.int32(3), 3])
 def test_iterations_are_whole_numbers(iteration):
     scheduler = build_sparse_scheduler(amba())

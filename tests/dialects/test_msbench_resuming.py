@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+import onnxsparse as osp
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.errors import OnnxSparseError, PlanError
 from tests.dialects.nets import SHAPES, SIZE, onnx_model
@@ -116,3 +117,20 @@ def test_masks_of_another_level_are_told():
 def test_masks_are_zeros_and_ones(value):
     with pytest.raises(OnnxSparseError, match="0 and 1"):
         prepared(mask_dict={"wide": np.full(SHAPES["wide.weight"], value)})
+
+
+def test_a_network_that_is_sparse_already_is_analysed_as_it_is_and_that_is_said():
+    sparse = osp.prune(onnx_model(), target="amba", level=50).model
+    scheduler = scheduler_of(do_sparse_analysis=True)
+    model = scheduler.prepare_sparse_model(sparse)
+    assert any("sparse already" in note and "do_sparse_analysis to False" in note for note in scheduler.notes)
+    assert any(note.startswith("level 30 is passed already: the network has 50.") for note in scheduler.notes)
+    rates = []
+    for iteration in range(4):
+        scheduler.prune_model(model, iteration)
+        rates.append(scheduler.compute_sparse_rate(model))
+    assert rates[0] == pytest.approx(0.5, abs=0.01)
+    assert rates[-1] == pytest.approx(0.6, abs=0.015)
+    dense = scheduler_of(do_sparse_analysis=True)
+    dense.prepare_sparse_model(onnx_model())
+    assert not any("already" in note for note in dense.notes)

@@ -30,6 +30,10 @@ from onnxsparse.schedules.stages import Stages
 from onnxsparse.values import Array
 
 REPORT = "sparse_report"
+ANALYSED_SPARSE = (
+    "the network is sparse already, and is analysed as it is now: its zeros count as the first to go; to "
+    "go on by the analysis of the dense network name its output_dir, and set do_sparse_analysis to False"
+)
 
 
 class AmbaLevelPruneScheduler(BaseScheduler):
@@ -90,13 +94,18 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         self._say(1, f"level {level:g}: network sparsity {reached:.2f} %")
         for site in self._network.sites:
             self._say(2, f"  {site.name}: {100 * drops[site.key] / max(site.size, 1):.0f} %")
-        if abs(reached - level) > 100 * float(self.kwargs["sparse_rate_tolerance"]):
+        near = abs(reached - level) <= 100 * float(self.kwargs["sparse_rate_tolerance"])
+        if not near and reached > level:
+            self._remark(f"level {level:g} is passed already: the network has {reached:.2f} % zeros, and keeps them")
+        elif not near:
             self._remark(f"level {level:g} is out of reach with these limits and exclusions: {reached:.2f} % at most")
 
     def _read_analysis(self) -> list[dict[str, int]] | None:
         folder, masked = self.kwargs["output_dir"], bool(self.kwargs["mask_dict"])
         path = os.path.join(str(folder), analysis.NAME) if folder else ""
         if not folder or self.kwargs["do_sparse_analysis"] or not os.path.exists(path):
+            if analysis.goes_on(self._network, False, self.levels[0]):
+                self._remark(ANALYSED_SPARSE)
             return None
         tables, known = analysis.read_tables(path, self.levels, list(self._names.values()))
         wanted = self._made_for()

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from onnxsparse import patterns
 from onnxsparse.dialects.msbench.configuration import Configuration
+from onnxsparse.dialects.msbench.excluded import unknown
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
 from onnxsparse.loops.network import Site
@@ -25,6 +26,12 @@ from onnxsparse.values import Array
 
 ASP = PROFILES["asp"]
 PROFILE = "ampere:asp"
+OPERATORS = {
+    "Linear": ("Gemm", "MatMul"),
+    **{f"Conv{axes}d": ("Conv",) for axes in (1, 2, 3)},
+    **{f"ConvTranspose{axes}d": ("ConvTranspose",) for axes in (1, 2, 3)},
+}
+"""What classes of torch are in ONNX."""
 
 
 class AmpereScheduler(BaseScheduler):
@@ -44,13 +51,25 @@ class AmpereScheduler(BaseScheduler):
 
     def _begin(self) -> None:
         sites = self._network.sites
-        kinds = _kinds(self.kwargs["whitelist"])
+        kinds = self._kinds(sites)
         refused = {site.key: self._refused(site, kinds) for site in sites if site.key not in self._dense}
         self._unfit = {key: reason for key, reason in refused.items() if reason}
         self._dense_by_choice, self._dense = dict(self._dense), {**self._dense, **self._unfit}
+        self._left_unfit(self._unfit)
         for site in sites:
             self._say(3, f"{site.name}: {self._dense.get(site.key) or self.pattern.text}")
         self._network.use({site.key: "mask" for site in self.prunable})
+
+    def _kinds(self, sites: Sequence[Site]) -> set[str] | None:
+        """Names of layer kinds; for ONNX classes of torch are its operators. What names no layer is noted."""
+        kinds = _named(self.kwargs["whitelist"])
+        if kinds is None:
+            return None
+        meant = {one: {one} if self._network.is_torch else {one, *OPERATORS.get(one, ())} for one in kinds}
+        known = {one for site in sites for one in (site.kind, *site.within)}
+        for line in unknown("whitelist", sorted(one for one in kinds if not meant[one] & known), known):
+            self._note(line)
+        return set[str]().union(*meant.values())
 
     def _refused(self, site: Site, kinds: set[str] | None) -> str:
         if kinds is not None and not kinds & {site.kind, *site.within}:
@@ -135,7 +154,7 @@ def _pattern_of(name: Any) -> str:
     return f"{int(match[2])}:{int(match[1])}"
 
 
-def _kinds(whitelist: Any) -> set[str] | None:
+def _named(whitelist: Any) -> set[str] | None:
     """Names of layer kinds; classes count by their names."""
     if whitelist is None:
         return None

@@ -5,24 +5,26 @@ from __future__ import annotations
 import operator
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
 
 from onnxsparse import optimizers, rates
 from onnxsparse.dialects.msbench.choosing import chosen, corrected_weight, drops_of, pattern_of, threshold_of
-from onnxsparse.dialects.msbench.configuration import Configuration, Source, count, read, words
+from onnxsparse.dialects.msbench.configuration import Configuration, Source, count, read
+from onnxsparse.dialects.msbench.excluded import Excluded, unfit
 from onnxsparse.dialects.msbench.generators import Generator, generator_of
-from onnxsparse.errors import ModelError, OptionError, nearest
+from onnxsparse.dialects.msbench.opening import opened
+from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.loops.network import Network, Site
-from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.rates import Restarts, text_of
 from onnxsparse.loops.stored import Promise
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
+
+NO_LAYER = "the network has no layer that can be made sparse"
 
 
 class BaseScheduler:
@@ -57,12 +59,13 @@ class BaseScheduler:
         """
         if sparsity_config is not None:
             self._reconfigure(read(sparsity_config))
-        self._network, self._handle = _opened(model, options)
+        self._network, self._handle = opened(model, options)
         self._demand_numbers()
         self._dense = self._left_out(self._network.sites)
         if self.config.fuse_bn:
             self._note("fuse_bn is ignored: batch normalizations train as they are; fuse them in what is exported")
         self._begin()
+        self._demand_layers()
         self.notes += [note for note in self._network.notes if note not in self.notes]
         return self._handle
 
@@ -105,7 +108,7 @@ class BaseScheduler:
         network: Network = self._demand("compute_sparse_rate", model)
         size = sum(site.size for site in network.sites)
         if not size:
-            self._remark("the network has no layer that can be made sparse")
+            self._remark(NO_LAYER)
             return 0.0
         return 1 - sum(self._kept_of(site) for site in network.sites) / size
 
@@ -148,7 +151,9 @@ class BaseScheduler:
 
     def _begin(self) -> None:
         """The network is there."""
-        self._dense = {**self._ragged(), **self._dense}
+        ragged = {key: why for key, why in self._ragged().items() if key not in self._dense}
+        self._left_unfit(ragged)
+        self._dense = {**ragged, **self._dense}
         self._network.use({site.key: self.generator.sparser for site in self.prunable})
         if self.generator.thresholds and self.config.target_sparsity is not None:
             for key, drop in self._counts().items():
@@ -237,19 +242,23 @@ class BaseScheduler:
 
     def _left_out(self, sites: Sequence[Site]) -> dict[str, str]:
         """Layers that stay dense because the configuration says so, and why."""
-        keywords = words(self.kwargs["no_prune_keyword"], "no_prune_keyword")
-        exact = words(self.kwargs["no_prune_layer"], "no_prune_layer")
-        leaves = self.config.leaf_module
-        found = {one for site in sites for one in (*site.names, *site.within)}
-        self._remark_unknown("no_prune_keyword", [word for word in keywords if not any(word in one for one in found)])
-        names = {one for site in sites for one in site.names}
-        self._remark_unknown("no_prune_layer", [word for word in exact if word not in names], names)
-        self._remark_unknown("leaf_module", [word for word in leaves if word not in found], found)
-        return {site.key: why for site in sites if (why := _why_dense(site, keywords, exact, leaves))}
+        excluded = Excluded.of(self.config)
+        for line in excluded.unknown(sites):
+            self._remark(line)
+        return excluded.reasons(sites)
 
-    def _remark_unknown(self, option: str, words: Sequence[str], known: Iterable[str] = ()) -> None:
-        for word in words:
-            self._remark(f"{option} {word!r:.60} is part of no layer's name{nearest(word, known)}")
+    def _left_unfit(self, reasons: Mapping[str, str]) -> None:
+        """Layers that stay dense because they do not fit are in the notes."""
+        for line in unfit(self._network.sites, reasons):
+            self._note(line)
+
+    def _demand_layers(self) -> None:
+        sites = self._network.sites
+        if not sites:
+            self._remark(NO_LAYER)
+        elif not self.prunable:
+            reasons = ", ".join(dict.fromkeys(self._dense.values()))
+            self._remark(f"all {len(sites)} layers stay dense, so nothing becomes sparse: {reasons}")
 
     def _keep_promise(self) -> None:
         """What the record in an exported file says."""
@@ -281,42 +290,3 @@ def _iteration_of(given: Any) -> int:
     if found < 0:
         raise OptionError(f"an iteration is a whole number from 0, not {given!r:.40}")
     return found
-
-
-def _why_dense(site: Site, keywords: Sequence[str], exact: Sequence[str], leaves: Sequence[str]) -> str:
-    word = next((word for word in keywords if any(word in name for name in site.names)), None)
-    if word is not None:
-        return f"no_prune_keyword {word}"
-    word = next((word for word in exact if word in site.names), None)
-    if word is not None:
-        return f"no_prune_layer {word}"
-    leaf = next((leaf for leaf in leaves if leaf in site.within or leaf in site.names), None)
-    return f"leaf_module {leaf}" if leaf is not None else ""
-
-
-def _opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
-    """A network, and what the caller goes on with."""
-    if isinstance(model, Network):
-        return model, model
-    if isinstance(model, (str, os.PathLike, ModelProto)):
-        from onnxsparse.loops.onnx_network import OnnxNetwork
-
-        network = OnnxNetwork(model, _options(options))
-        return network, network
-    if hasattr(model, "named_modules") and hasattr(model, "parameters"):
-        if options:
-            raise OptionError(f"{', '.join(options)} is for ONNX models; a torch module is trained by your own loop")
-        from onnxsparse.loops.torch_network import TorchNetwork
-
-        return TorchNetwork(model), model
-    raise OptionError(f"a model is a path, a ModelProto or a torch module, not {model!r:.60}")
-
-
-def _options(given: Mapping[str, Any]) -> LoopOptions:
-    from dataclasses import fields
-
-    known = [one.name for one in fields(LoopOptions)]
-    for name in given:
-        if name not in known:
-            raise OptionError(f"prepare_sparse_model has no option {name!r:.40}{nearest(name, known)}")
-    return LoopOptions(**given)

@@ -1,0 +1,66 @@
+"""Which layers stay dense because a configuration says so, and which of its names mean no layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnxsparse.dialects.msbench.configuration import Configuration, words
+from onnxsparse.dialects.msbench.known import NOT_PRUNED
+from onnxsparse.errors import nearest
+from onnxsparse.loops.network import Site
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Parts of names, whole names, and whatever layers are inside of."""
+
+    keywords: Sequence[str]
+    exact: Sequence[str]
+    leaves: Sequence[str]
+
+    @classmethod
+    def of(cls, config: Configuration) -> Excluded:
+        keywords, exact = (words(config.scheduler.kwargs[name], name) for name in NOT_PRUNED)
+        return cls(keywords, exact, config.leaf_module)
+
+    def reasons(self, sites: Iterable[Site]) -> dict[str, str]:
+        """Why layers stay dense, by key; layers that do not are missing."""
+        return {site.key: why for site in sites if (why := self._reason(site))}
+
+    def _reason(self, site: Site) -> str:
+        word = next((word for word in self.keywords if any(word in name for name in site.names)), None)
+        if word is not None:
+            return f"no_prune_keyword {word}"
+        word = next((word for word in self.exact if word in site.names), None)
+        if word is not None:
+            return f"no_prune_layer {word}"
+        leaf = next((leaf for leaf in self.leaves if leaf in site.within or leaf in site.names), None)
+        return f"leaf_module {leaf}" if leaf is not None else ""
+
+    def unknown(self, sites: Sequence[Site]) -> list[str]:
+        """A line for each name that is that of no layer."""
+        names = {one for site in sites for one in site.names}
+        found = names | {one for site in sites for one in site.within}
+        keywords = [word for word in self.keywords if not any(word in one for one in found)]
+        return [
+            *unknown("no_prune_keyword", keywords, ()),
+            *unknown("no_prune_layer", self.exact, names),
+            *unknown("leaf_module", self.leaves, found),
+        ]
+
+
+def unknown(option: str, words: Iterable[str], known: Iterable[str]) -> list[str]:
+    known = set(known)
+    return [
+        f"{option} {word!r:.60} names no layer{nearest(word, sorted(known))}" for word in words if word not in known
+    ]
+
+
+def unfit(sites: Iterable[Site], reasons: Mapping[str, str]) -> list[str]:
+    """A line for each reason why layers do not fit, with their names."""
+    by_reason: dict[str, list[str]] = {}
+    for site in sites:
+        if site.key in reasons:
+            by_reason.setdefault(reasons[site.key], []).append(site.name)
+    return [f"left dense: {', '.join(names)}: {reason}" for reason, names in by_reason.items()]

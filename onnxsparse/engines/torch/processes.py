@@ -32,7 +32,7 @@ PATIENCE = timedelta(hours=2)
 BUCKET = 1 << 23
 """Numbers that are sent at once."""
 LOOK = 0.05
-_HERE, _FAILED = "onnxsparse/here", "onnxsparse/failed"
+_HERE, _FAILED = "here", "failed"
 _GONE = (
     "another process of this run is gone, or cannot be reached; start all of them again, with --resume and the same "
     "--checkpoint folder where there is one"
@@ -182,10 +182,16 @@ def joined() -> int:
 def find_store(patience: timedelta = PATIENCE) -> tuple[Any, int, int]:
     """Where the processes of a launcher meet, which of them this is, and how many they are."""
     rendezvous = importlib.import_module("torch.distributed.rendezvous").rendezvous
-    store, rank, count = next(rendezvous("env://", timeout=patience))
+    found, rank, count = next(rendezvous("env://", timeout=patience))
+    store = _distributed().PrefixStore(_attempt(), found)
     store.set_timeout(patience)
     speak_by(lambda: _is_first_to_fail(store, rank))
     return store, rank, count
+
+
+def _attempt() -> str:
+    """A launcher that starts again may keep its store, with all that the processes before said in it."""
+    return f"onnxsparse/attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
 
 def _begin(net: Any, device: str) -> None:

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 import onnxsparse as osp
+from tests.engines.torch.test_processes import free_port
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="gloo between processes")
 
@@ -26,12 +26,6 @@ PROGRAMS = {
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
     "onnxsparse": [sys.executable, "-m", "onnxsparse"],
 }
-
-
-def free_port() -> str:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
 
 
 def blocks(info: str) -> list[str]:
@@ -72,14 +66,14 @@ def test_one_machine_and_a_loop_of_ones_own(desk: Path) -> None:
     commands = [line for block in blocks("console several") for line in re.findall(r"^\$ (.*)$", block, re.MULTILINE)]
     assert len(commands) == 4
     for command in commands:
-        ends_well(started(command, desk, free_port()))
+        ends_well(started(command, desk, str(free_port())))
     for name in ("sparse.onnx", "sharded.onnx"):
         assert osp.verify(desk / name).report.ok
 
 
 def test_several_machines(desk: Path) -> None:
     (block,) = blocks("console several machines")
-    port = free_port()
+    port = str(free_port())
     machines = [started(command, desk, port) for command in re.findall(r"^\$ (.*)$", block, re.MULTILINE)]
     assert len(machines) == 2
     for machine in machines:

@@ -70,3 +70,8 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
     likely = [name for name in known if len(name) <= LONG][:MANY]
     close = difflib.get_close_matches(word[:LONG], likely, n=count, cutoff=0.5)
     return f" (did you mean {', '.join(close)}?)" if close else ""
+
+
+def brief(value: object) -> str:
+    """What was given in place of what was asked for, in one short line."""
+    return " ".join(repr(value).split())[:60]

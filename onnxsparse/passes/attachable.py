@@ -29,7 +29,7 @@ def masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model
     """Masks by parameter, in the parameters' shapes; everything that cannot be placed is an error."""
     inner = demand_free(module)
     if match is not None and not isinstance(match, Mapping):
-        raise OptionError(f"match is what osp.torch.match returns, not {match!r:.60}")
+        raise OptionError(f"match is what osp.torch.match returns, not a {type(match).__name__}")
     if isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith(PLANS):
         return _by_plan(inner, read_plan(os.fspath(source)), match, model)
     if model is not None:
@@ -38,7 +38,7 @@ def masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model
         return _by_arrays(inner, source, match)
     if isinstance(source, (str, os.PathLike, ModelProto, Model)):
         return _by_model(inner, source, match)
-    raise OptionError(f"masks come from a plan, a model, or a mapping of arrays, not {source!r:.60}")
+    raise OptionError(f"masks come from a plan, a model, or a mapping of arrays, not a {type(source).__name__}")
 
 
 def _by_arrays(module: Any, source: Mapping[str, Any], match: Mapping[str, Any] | None) -> dict[str, Array]:

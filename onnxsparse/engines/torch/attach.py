@@ -19,7 +19,7 @@ from onnxsparse.engines.torch.holding import all_held, mask_of, original_of, put
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.placing import demand_fit
 from onnxsparse.engines.torch.state_masks import array_of, bare
-from onnxsparse.errors import OptionError, PlanError, nearest
+from onnxsparse.errors import OptionError, PlanError, brief, nearest
 from onnxsparse.values import Array
 
 _PROMISED = "_onnxsparse_attached"
@@ -54,7 +54,7 @@ class Attached:
         """Keep weights and moments at masked places at zero after each step of an optimizer, from now on."""
         register = getattr(optimizer, "register_step_post_hook", None)
         if register is None:
-            raise OptionError(f"an optimizer of torch is expected, not {optimizer!r:.60}")
+            raise OptionError(f"an optimizer of torch is expected, not {brief(optimizer)}")
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not any(id(original_of(*homes[0])) in held for homes in self._live().values()):
             raise OptionError("the optimizer holds none of the masked parameters; make it of the module's parameters")
@@ -161,7 +161,7 @@ def _demand_maskable(path: str, parameter: Any) -> None:
 def bare_module(module: Any) -> Any:
     """The module itself, without what spreads, averages or compiles it."""
     if not isinstance(module, torch().nn.Module):
-        raise OptionError(f"a torch module is expected, not {module!r:.60}")
+        raise OptionError(f"a torch module is expected, not a {type(module).__name__}")
     if isinstance(module, torch().jit.ScriptModule):
         raise OptionError("a scripted or traced module takes no masks; attach to the module that it was made from")
     around = (torch().nn.parallel.DistributedDataParallel, torch().nn.DataParallel)

@@ -98,7 +98,7 @@ def match(model: Model, module: Any) -> Match:
 
 def _entries(module: Any) -> list[Entry]:
     if not hasattr(module, "state_dict"):
-        raise OptionError(f"match takes a torch module, not {module!r:.60}")
+        raise OptionError(f"match takes a torch module, not a {type(module).__name__}")
     if isinstance(module, torch().jit.ScriptModule):
         raise OptionError("match takes a module as it was written, not one that was scripted or traced")
     for name, one in module.named_parameters():

@@ -6,11 +6,13 @@ For every parameter: tensor, scope, layout, how it was found, shape and first el
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from onnxsparse.engines.torch.layouts import GATES, PLAIN
 from onnxsparse.engines.torch.match import Match, Matched
-from onnxsparse.errors import ModelError
+from onnxsparse.engines.torch.materialize import keys
+from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 
 KEY = "onnxsparse.torch.match"
@@ -18,10 +20,27 @@ KEY = "onnxsparse.torch.match"
 
 def record_match(model: Model, match: Match) -> None:
     """Write the match into the metadata, over an earlier one."""
+    _demand_own(model, match)
     rows = {name: [_row(one) for one in (matched, *matched.copies)] for name, matched in match.matched.items()}
     parts = {"matched": rows, "aliases": match.aliases, "folded": match.folded, "refused": match.refused}
     content = {name: dict(part) for name, part in parts.items()}
     model.set_metadata({KEY: json.dumps(content, separators=(",", ":"), ensure_ascii=False)})
+
+
+def _demand_own(model: Model, match: Match) -> None:
+    """Every tensor that it names is in the file, and large enough for what is to lie in it."""
+    if not isinstance(match, Match):
+        raise OptionError(f"match is what osp.torch.match returns, not a {type(match).__name__}")
+    sizes = {key: tensor.size for tensor, key in keys(model.flow.stores).items()}
+    for name, first in match.matched.items():
+        for one in (first, *first.copies):
+            size = sizes.get((one.scope, one.tensor))
+            if size is None or one.start + math.prod(one.shape) > size:
+                what = "is not in this one" if size is None else f"has {size} numbers in this one, too few for it"
+                raise OptionError(
+                    f"the match was made from another file: tensor '{one.tensor}' of parameter '{name}' {what}; "
+                    "match this file and the module"
+                )
 
 
 def recorded_match(model: Model) -> Match | None:

@@ -18,7 +18,7 @@ from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.torch.lending import Lending
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.remembering import put_together, taken_apart
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, brief
 from onnxsparse.optimizers import Moments
 from onnxsparse.optimizers import parse as parse_optimizer
 from onnxsparse.values import Array
@@ -174,7 +174,7 @@ def _made_optimizer(make: MakeOptimizer, parameters: list[Any]) -> Any:
     optimizer = make(parameters)
     if not isinstance(optimizer, torch().optim.Optimizer):
         raise OptionError(
-            f"optimizer= is a function from parameters to an optimizer of torch; it gave {optimizer!r:.60}"
+            f"optimizer= is a function from parameters to an optimizer of torch; it gave {brief(optimizer)}"
         )
     known = {id(one) for one in parameters}
     if not all(id(one) in known for group in optimizer.param_groups for one in group["params"]):
@@ -186,6 +186,6 @@ def _made_scheduler(make: MakeScheduler, optimizer: Any) -> Any:
     scheduler = make(optimizer)
     if not all(hasattr(scheduler, name) for name in ("step", "state_dict", "load_state_dict")):
         raise OptionError(
-            f"lr_scheduler= is a function from an optimizer to a scheduler of torch; it gave {scheduler!r:.60}"
+            f"lr_scheduler= is a function from an optimizer to a scheduler of torch; it gave {brief(scheduler)}"
         )
     return scheduler

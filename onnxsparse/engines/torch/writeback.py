@@ -28,16 +28,25 @@ def write_back(module: Any, model: Model) -> list[str]:
     changed: list[tuple[str, StoredTensor, Any]] = []
     with torch().no_grad():
         for path, (scope, name) in names_of(bare)["tensors"].items():
-            stored = by_key.get((scope, name))
             numbers = _numbers(bare, path)
-            if stored is None or stored.shape != tuple(numbers.shape):
-                raise ModelError(f"the module was made from another model: '{name}' of it is not in this one as it was")
+            stored = _demand_alike(path, name, numbers, by_key.get((scope, name)))
             if not torch().equal(numbers, as_tensor(stored)):
                 _demand_finite(path, numbers, as_tensor(stored))
                 changed.append((name, stored, numbers))
     for _, stored, numbers in changed:
         stored.edit = _Sent(numbers)
     return [name for name, _, _ in changed]
+
+
+def _demand_alike(path: str, name: str, numbers: Any, stored: StoredTensor | None) -> StoredTensor:
+    mine, found = list(numbers.shape), None if stored is None else list(stored.shape)
+    if stored is None or mine != found:
+        other = f"this one has no tensor '{name}'" if stored is None else f"tensor '{name}' of this one has {found}"
+        raise ModelError(
+            f"the module was made from another model: its parameter '{path}' has shape {mine}, {other}; write back "
+            "into the file that to_module took, or one pruned from it"
+        )
+    return stored
 
 
 def _demand_finite(path: str, numbers: Any, before: Any) -> None:
@@ -72,9 +81,15 @@ def _table(module: Any) -> Mapping[str, Any] | None:
 
 
 def _numbers(module: Any, path: str) -> Any:
+    found = module
     for step in path.split("."):
-        module = getattr(module, step)
-    return module.detach().cpu()
+        found = getattr(found, step, None)
+    if not torch().is_tensor(found):
+        raise OptionError(
+            f"the module has no parameter '{path}' any more, which to_module gave it; put its numbers back, or write "
+            "back before layers are replaced"
+        )
+    return found.detach().cpu()
 
 
 class _Sent:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -359,6 +360,21 @@ def test_a_match_is_recorded_and_read_back(tmp_path: Path) -> None:
         opened.set_metadata({"onnxsparse.torch.match": text})
         with pytest.raises(ModelError, match="match the model and the module again"):
             recorded_match(opened)
+
+
+def test_a_match_of_another_file_is_not_recorded(tmp_path: Path) -> None:
+    net, x = build("mixed")
+    found = match(save(net.eval(), x, tmp_path / "net.onnx"), net)
+    other = save(nn.Linear(4, 4), torch.ones(1, 4), tmp_path / "other.onnx")
+    with pytest.raises(OptionError, match=r"made from another file: tensor '.*' is not in this one; match this file"):
+        record_match(other, found)
+    first = match(other, nn.Linear(4, 4))
+    large = Match({"weight": replace(next(iter(found.values())), tensor="weight", scope="", shape=(40, 40))})
+    with pytest.raises(OptionError, match=r"another file: tensor 'weight'"):
+        record_match(other, large)
+    with pytest.raises(OptionError, match=r"what osp.torch.match returns, not a dict"):
+        record_match(other, dict(first))
+    assert recorded_match(other) is None
 
 
 def test_a_wrong_match_is_not_proven(tmp_path: Path) -> None:

@@ -134,10 +134,37 @@ def test_a_model_that_is_open_gets_edits(digits_cnn: Path) -> None:
 def test_another_model_or_module_is_refused() -> None:
     proto = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 5)})
     other = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 6)})
-    with pytest.raises(ModelError, match="made from another model"):
+    with pytest.raises(ModelError, match=r"another model: its parameter 'w' has shape \[4, 5\], .* has \[4, 6\]"):
+        write_back(to_module(proto), other)
+    other.graph.initializer[0].name = other.graph.node[0].input[1] = "v"
+    with pytest.raises(ModelError, match=r"'w' has shape \[4, 5\], this one has no tensor 'w'; write back into"):
         write_back(to_module(proto), other)
     with pytest.raises(OptionError, match="to_module made"):
         write_back(torch.nn.Linear(2, 2), proto)
+    without = to_module(proto)
+    del without.w
+    with pytest.raises(OptionError, match="has no parameter 'w' any more"):
+        write_back(without, proto)
+
+
+def test_arguments_in_the_wrong_order_are_told_the_right_one(digits_cnn: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    calls = {
+        "match(model, module)": lambda: osp.torch.match(net, digits_cnn),
+        "write_back(module, model)": lambda: write_back(digits_cnn, net),
+        "attach(module, source)": lambda: osp.torch.attach(digits_cnn, net),
+        "to_module(model)": lambda: to_module(net),
+        "record_match(model, match)": lambda: osp.torch.record_match(osp.torch.Match(), digits_cnn),
+    }
+    for order, call in calls.items():
+        with pytest.raises(OptionError) as found:
+            call()
+        assert f"the order is osp.torch.{order}" in str(found.value)
+        assert "\n" not in str(found.value)
+        assert len(str(found.value)) < 150
+    for wrong in (digits_cnn, net.state_dict()):
+        with pytest.raises(OptionError, match="torch module is expected, not a"):
+            osp.torch.finish(wrong)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

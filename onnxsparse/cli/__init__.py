@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from onnxsparse.cli.arguments import check_report_target
-from onnxsparse.engines.processes import speaks
+from onnxsparse.engines.processes import launched, speaks
 from onnxsparse.errors import OnnxSparseError, OptionError, Stopped, nearest
 from onnxsparse.version import __version__
 
@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _stop_cleanly()
     _print_anything()
+    if launched() > 1:  # that another process is gone is said in one line, not in those of torch's libraries
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         return _run(words)
     except OnnxSparseError as error:

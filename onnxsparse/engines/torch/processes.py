@@ -216,8 +216,9 @@ def _wait_for_all(store: Any, count: int) -> None:
 def _is_first_to_fail(store: Any, rank: int) -> bool:
     try:
         return bool(store.add(_FAILED, 1) == 1)
-    except RuntimeError:  # the store is gone with the process that kept it
-        return rank == 0
+    except RuntimeError:  # the store is gone with the process that kept it: the first one, or its launcher
+        kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        return os.environ.get("LOCAL_RANK") == "0" if kept_by_launcher else rank == 1
 
 
 def _end() -> None:

@@ -41,9 +41,12 @@ def launch(
     """Words for Python, in `count` processes."""
     places = [f"--nproc-per-node={count}", f"--master-port={free_port()}", f"--max-restarts={restarts}"]
     spread = ["-m", "torch.distributed.run", *places]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(SCRIPT.parent)])}
     command = [sys.executable, *(spread if count > 1 else []), *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, cwd=folder)
+    return subprocess.run(command, env=surroundings(), capture_output=True, text=True, timeout=500, cwd=folder)
+
+
+def surroundings() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(SCRIPT.parent)])}
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +180,56 @@ def test_one_that_fails_on_its_way_there_is_not_waited_for(tmp_path: Path) -> No
     assert done.returncode != 0
     assert len(said(done)) == 1, done.stderr
     assert "none.yaml" in said(done)[0]
+
+
+DYING = """
+import sys
+import spread_run
+from onnxsparse.cli import main
+spread_run.die_at(5, sys.argv[1])
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def dying(folder: Path, rank: str) -> list[str]:
+    """The words of a run in which one process is killed."""
+    np.savez(folder / "x.npz", x=spread_run.digits()["x"])
+    (folder / "dying.py").write_text(DYING)
+    model = str(ROOT / "models" / "digits_cnn.onnx")
+    words = ["finetune", model, "-o", "sparse.onnx", "--data", "x.npz", "--pattern", "2:4", "--engine", "torch"]
+    return ["dying.py", rank, *words, "--checkpoint", "run"]
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_who_is_killed_is_missed_in_one_line(tmp_path: Path, rank: str) -> None:
+    done = launch(*dying(tmp_path, rank), folder=tmp_path)
+    assert done.returncode != 0
+    assert len(said(done)) == 1, done.stderr
+    assert "--resume" in said(done)[0]
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_who_is_killed_is_missed_in_one_line_without_a_launcher(tmp_path: Path, rank: str) -> None:
+    command, port = [sys.executable, *dying(tmp_path, rank)], free_port()
+    both = []
+    for own in ("0", "1"):
+        place = {
+            "RANK": own,
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": own,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        both.append(subprocess.Popen(command, env={**surroundings(), **place}, cwd=tmp_path, **streams))
+    said_by = [one.communicate(timeout=300)[1] for one in both]
+    left = 1 - int(rank)
+    assert both[int(rank)].returncode == -signal.SIGKILL
+    assert both[left].returncode == 2, said_by[left]
+    lines = said_by[left].splitlines()
+    assert len(lines) == 1, said_by[left]
+    assert lines[0].startswith("onnxsparse: another process of this run is gone")
 
 
 DIFFERENT = """

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.rates import Dropping
 from onnxsparse.errors import nearest
-from onnxsparse.modifiers.scheduled import NEVER, REQUIRED, Scheduled, WrongOptionError, demand_known, demand_positive
+from onnxsparse.modifiers.scheduled import (
+    FARTHEST,
+    NEVER,
+    REQUIRED,
+    Scheduled,
+    WrongOptionError,
+    demand_known,
+    demand_positive,
+)
 from onnxsparse.rates.by_epoch import LARGEST, drops
 
 GAMMA, STEP, MILESTONES, LEAST, CYCLE = "gamma", "step_size", "milestones", "lr_min", "cycle_epochs"
@@ -77,13 +86,16 @@ class LearningRateModifier(Scheduled):
                     "lr_kwargs", f"{name} is {'numbers' if name == MILESTONES else 'a number'} from 0"
                 )
         for epoch in self.milestones:
-            if epoch <= self.start_epoch or (self.end_epoch != NEVER and epoch >= self.end_epoch):
+            end = FARTHEST if self.end_epoch == NEVER else self.end_epoch
+            if not self.start_epoch < epoch < end:
                 raise WrongOptionError(
                     "lr_kwargs", f"the milestone {epoch:g} does not lie between start_epoch and end_epoch"
                 )
         for name in (STEP, CYCLE):
-            if name in self.lr_kwargs and not self.lr_kwargs[name] > 0:
-                raise WrongOptionError("lr_kwargs", f"{name} is a number above 0, not {self.lr_kwargs[name]:g}")
+            if name in self.lr_kwargs and not 0 < self.lr_kwargs[name] <= FARTHEST:
+                raise WrongOptionError(
+                    "lr_kwargs", f"{name} is a number above 0, up to {FARTHEST:g}, not {self.lr_kwargs[name]:g}"
+                )
 
     @property
     def milestones(self) -> tuple[float, ...]:
@@ -104,4 +116,4 @@ class LearningRateModifier(Scheduled):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max

@@ -8,6 +8,7 @@ from typing import ClassVar
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.rates import Moving
 from onnxsparse.modifiers.scheduled import (
+    FARTHEST,
     NEVER,
     REQUIRED,
     Scheduled,
@@ -50,6 +51,7 @@ class LearningRateFunctionModifier(Scheduled):
         demand_between("init_lr", self.init_lr, 0, 1)
         demand_between("final_lr", self.final_lr, 0, 1)
         demand_positive("cycle_epochs", self.cycle_epochs)
+        demand_between("cycle_epochs", self.cycle_epochs, 0, FARTHEST)
         demand_end(self)
         if self.update_frequency != NEVER:
             raise WrongOptionError("update_frequency", "the rate moves at every step, so it is -1")

@@ -31,6 +31,8 @@ Kind = TypeVar("Kind", bound="Scheduled")
 ALL, ALL_PRUNABLE = "__ALL__", "__ALL_PRUNABLE__"
 REGULAR = "re:"
 NEVER = -1.0
+FARTHEST = 1e9
+"""No epoch comes later, so that its steps can be counted."""
 PLACE = "_place"
 """Where a modifier stands in a file: no option, so two of different places may be equal."""
 
@@ -115,8 +117,8 @@ class Scheduled(Modifier):
     def _check_times(self) -> None:
         for option in ("start_epoch", "end_epoch", "update_frequency"):
             value = getattr(self, option)
-            if value != NEVER and not 0 <= value < math.inf:
-                raise WrongOptionError(option, f"it is -1 or a number from 0, not {value}")
+            if value != NEVER and not 0 <= value <= FARTHEST:
+                raise WrongOptionError(option, f"it is -1 or a number from 0 to {FARTHEST:g}, not {value}")
         if self.end_epoch != NEVER and self.end_epoch < self.start_epoch:
             raise WrongOptionError(
                 "end_epoch", f"{self.end_epoch} lies before the start_epoch of {self.start_epoch}; -1 is never"

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from onnxsparse.errors import OptionError
-
-FARTHEST = 1e9
+from onnxsparse.modifiers.scheduled import FARTHEST
 
 
 def demand_steps(steps_per_epoch: Any) -> None:

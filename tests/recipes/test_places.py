@@ -122,6 +122,9 @@ def test_options_inside_options_are_named() -> None:
         plugins.every("modifiers")["LearningRateModifier"](**options)
 
 
+MOVING = "!LearningRateFunctionModifier {start_epoch: 0, end_epoch: 1, lr_func: linear, init_lr: 1, final_lr: 0, "
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -131,7 +134,7 @@ def test_options_inside_options_are_named() -> None:
         "!LearningRateModifier {start_epoch: 0, lr_class: MultiStepLR, lr_kwargs: {milestones: [1, 1e300]}}",
         "!LearningRateModifier {start_epoch: 0, lr_class: ExponentialLR, lr_kwargs: {gamma: %s}}" % ("9" * 400),
         "!LearningRateModifier {start_epoch: 0, lr_class: CosineAnnealingWarmRestarts, lr_kwargs: {cycle_epochs: 2e9}}",
-        "!LearningRateFunctionModifier {start_epoch: 0, end_epoch: 1, lr_func: linear, cycle_epochs: 2e9, init_lr: 1, final_lr: 0}",
+        MOVING + "cycle_epochs: 2e9}",
     ],
 )
 def test_times_whose_steps_nobody_could_count(line: str) -> None:

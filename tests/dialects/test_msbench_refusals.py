@@ -15,7 +15,7 @@ from tests.dialects.nets import SIZE, onnx_model
 
 def amba(**kwargs):
     config = preset("amba")
-    config["scheduler"]["kwargs"].update(total_iters=7, default_input_shape=[1, 3, SIZE, SIZE], **kwargs)
+    config["scheduler"]["kwargs"].update({"total_iters": 7, "default_input_shape": [1, 3, SIZE, SIZE], **kwargs})
     return config
 
 
@@ -78,6 +78,80 @@ def test_names_that_match_nothing_are_said(capsys):
     for option in ("no_prune_keyword 'nope'", "no_prune_layer 'wde'", "leaf_module 'Lin'"):
         assert option in written
     assert "did you mean wide" in written
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({"init_lr": "a"}, "init_lr is a number, not 'a'"),
+        ({"output_dir": 3}, "output_dir is the path of a file or folder, not 3"),
+        ({"save_dir": ["a"]}, "save_dir is the path of a file or folder"),
+        ({"prun_hw_aware": ["cv22"]}, "prun_hw_aware is the name of a chip"),
+        ({"default_input_shape": 224}, "default_input_shape is a list of sizes"),
+        ({"default_input_shape": [1, "a"]}, "default_input_shape is a list of sizes"),
+        ({"sparse_rate_tolerance": float("nan")}, "sparse_rate_tolerance is a number"),
+    ],
+)
+def test_values_are_of_their_type_whether_they_have_an_effect_or_not(kwargs, said):
+    with pytest.raises(OptionError, match=said):
+        build_sparse_scheduler(amba(**{"do_sparse_analysis": False, **kwargs}))
+
+
+def test_a_whitelist_is_a_list():
+    scheduler = build_sparse_scheduler({"scheduler": {"type": "AmpereScheduler", "kwargs": {"whitelist": 5}}})
+    with pytest.raises(OptionError, match="whitelist is a list of operators or classes, not 5"):
+        scheduler.prepare_sparse_model(onnx_model())
+
+
+def test_a_share_in_per_cent_gets_a_hint():
+    parts = {"mask_generator": {"type": "NormalMaskGenerator"}, "fake_sparse": {"type": "FakeSparse"}}
+    with pytest.raises(OptionError, match=r"target_sparsity is a share .* not 70; 70 per cent is 0.7"):
+        read({**parts, "scheduler": {"type": "BaseScheduler"}, "sparsity": {"target_sparsity": 70}})
+    config = preset("probmask")
+    config["scheduler"]["kwargs"].update(
+        prune_rate=90, total_iterations=9, warmup_iteration_stamps=1, finetune_iteration_stamps=5
+    )
+    with pytest.raises(OptionError, match=r"prune_rate .* 90 per cent is 0.9"):
+        build_sparse_scheduler(config)
+
+
+def test_levels_that_look_like_shares_are_said(capsys):
+    build_sparse_scheduler(amba(sparsity_table=[0.3, 0.5])).prepare_sparse_model(onnx_model())
+    assert "sparsity_table is in per cent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["yaml", "json"])
+def test_what_is_said_twice_is_an_error(tmp_path, ending):
+    path = tmp_path / f"config.{ending}"
+    texts = {
+        "yaml": "scheduler:\n  type: AmbaLevelPruneScheduler\n  kwargs:\n    prun_algo: 1\n    prun_algo: 0\n",
+        "json": '{"scheduler": {"type": "BaseScheduler", "type": "STRScheduler"}}',
+    }
+    path.write_text(texts[ending])
+    said = {"yaml": "line 5: 'prun_algo' is there already, in line 4", "json": "'type' is there twice"}[ending]
+    with pytest.raises(OptionError, match=said):
+        read(str(path))
+
+
+def test_what_a_merge_brings_in_gives_way(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "base: &base {no_prune_layer: head, verbosity: 1}\nsparsity:\n  scheduler:\n    type: AmpereScheduler\n"
+        "    kwargs: {<<: *base, verbosity: 2}\n  leaf_module: []\n"
+    )
+    kwargs = read(str(path)).scheduler.kwargs
+    assert (kwargs["no_prune_layer"], kwargs["verbosity"]) == ("head", 2)
+
+
+def test_numbers_of_numpy_are_numbers():
+    plain = amba(sparsity_table=[30, 60], prun_algo_tuning=0.25)
+    table = {"sparsity_table": np.array([30, 60]), "prun_algo_tuning": np.float32(0.25)}
+    shape = {"default_input_shape": np.array([1, 3, SIZE, SIZE]), "total_iters": np.int64(7)}
+    made = [build_sparse_scheduler(one) for one in (plain, amba(**table, **shape))]
+    for one in made:
+        one.prepare_sparse_model(onnx_model())
+    assert made[0].levels == made[1].levels
+    assert made[0]._drops == made[1]._drops
 
 
 def test_a_keyword_of_all_layers_is_said(capsys):

@@ -85,11 +85,26 @@ def test_what_a_configuration_says(tmp_path):
         ({"loss": {"type": "cross_entropi"}}, "did you mean cross_entropy"),
         ({"sparsity": None}, "no section `sparsity`"),
         ({"data": {"batch_size": 0}}, "data.batch_size"),
+        ({"data": {"train": 3}}, "data.train is the path of a file or folder, not 3"),
+        ({"saver": {"save_dir": ["x"]}}, "saver.save_dir is the path"),
+        ({"saver": {"auto_resume": "perhaps"}}, "saver.auto_resume is True or False"),
+        ({"trainer": {"max_epoch": "many"}}, "trainer.max_epoch is a number, not 'many'"),
+        ({"trainer": {"optimizer": {"type": "Adam", "kwargs": {"betas": 3}}}}, "betas are two numbers, not 3"),
+        ({"trainer": {"optimizer": {"type": "SGD", "kwargs": {"lr": "fast"}}}}, "lr is a number, not 'fast'"),
+        ({"trainer": {"lr_scheduler": {"type": "MultiStepLR", "kwargs": {"milestones": 3}}}}, "milestones are a list"),
+        ({"trainer": {"lr_scheduler": {"type": "StepLR", "kwargs": 3}}}, "trainer.lr_scheduler.kwargs is a mapping"),
+        ({"loss": {"label_smooth": 0.1}}, "loss.label_smooth: labels are not smoothed here"),
+        ({"loss": {"kwargs": {"label_smoothing": 0.1}}}, "loss.label_smoothing: labels are not smoothed here"),
+        ({"loss": {"type": "label_smooth_cross_entropy"}}, "loss.type: labels are not smoothed here"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, sections, said):
     with pytest.raises(OptionError, match=said):
         read_job(desk(tmp_path, **sections))
+
+
+def test_labels_that_are_smoothed_by_nothing_are_labels(tmp_path):
+    assert read_job(desk(tmp_path, loss={"label_smooth": 0.0})).options["loss"] == "cross-entropy"
 
 
 def test_the_period_of_the_rate_has_to_fit_the_levels(tmp_path):
@@ -182,6 +197,30 @@ def test_steps_have_names_and_evaluation_changes_nothing(tmp_path, capsys):
     }
     with pytest.raises(OptionError, match="auto_resume"):
         SparseRunner(desk(tmp_path, saver={"auto_resume": False}), quiet=True).run()
+
+
+@trains
+def test_a_file_that_is_named_is_what_is_evaluated(tmp_path):
+    path = desk(tmp_path)
+    last = SparseRunner(path, quiet=True).run()
+    before = {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*") if one.is_file()}
+
+    def evaluated(*names):
+        script = [sys.executable, str(ROOT / "tools" / "train_sparse.py"), "--config", path, "-e", *names]
+        return subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=ROOT)
+
+    dense, sparse = (str(tmp_path / name) for name in ("net.onnx", "saved/sparse.onnx"))
+    for file, zeros in ((dense, 0.0), (sparse, last["zeros"])):
+        found = evaluated(file)
+        assert found.returncode == 0, found.stderr
+        assert f"start: {file}" in found.stdout
+        assert f"zeros {zeros:.4f}, loss" in found.stdout
+    assert f"accuracy {last['accuracy']:.4f}" in found.stdout
+    missing = evaluated(str(tmp_path / "none.onnx"))
+    assert missing.returncode == 2
+    assert missing.stderr.count("\n") == 1
+    assert "none.onnx" in missing.stderr
+    assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*") if one.is_file()} == before
 
 
 @trains

@@ -9,18 +9,19 @@
 
 from __future__ import annotations
 
-import json
+import math
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Union
 
-import yaml
+import numpy as np
 
 from onnxsparse.dialects.msbench import known
+from onnxsparse.dialects.msbench.texts import WrittenTwiceError, read_json, read_yaml
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.passes.planfile import PlainLoader
 
 Source = Union[Mapping[str, Any], str, "os.PathLike[str]"]
 PRESETS = ("amba", "ampere", "str", "probmask")
@@ -57,7 +58,7 @@ def preset(name: str) -> dict[str, Any]:
     if name not in PRESETS:
         raise OptionError(f"no preset is called {name!r:.60}{nearest(name, PRESETS)} (known: {', '.join(PRESETS)})")
     text = resources.files(__package__).joinpath("presets", f"{name}.yaml").read_text(encoding="utf-8")
-    found: dict[str, Any] = yaml.load(text, Loader=PlainLoader)  # noqa: S506 - PlainLoader is a SafeLoader
+    found: dict[str, Any] = read_yaml(text)
     return found
 
 
@@ -79,9 +80,9 @@ def load(path: str) -> Any:
     except UnicodeDecodeError as error:
         raise OptionError(f"{path} is not a text in UTF-8") from error
     try:
-        if path.lower().endswith(".json"):
-            return json.loads(text)
-        return yaml.load(text, Loader=PlainLoader)  # noqa: S506 - PlainLoader is a SafeLoader
+        return read_json(text) if path.lower().endswith(".json") else read_yaml(text)
+    except WrittenTwiceError as error:
+        raise OptionError(f"{path}: {error}; leave one out") from error
     except Exception as error:  # tags whose values do not fit them raise whatever their constructor raises
         raise OptionError(f"{path} is not valid: {' '.join(str(error).split())[:200]}") from error
 
@@ -101,19 +102,24 @@ def plain(value: Any) -> Any:
 
 
 class _Plain:
-    """Plain mappings and lists, with None for the text of that name; anchors can make a small file a very large one."""
+    """Plain mappings and lists, with None for the text of that name; anchors can make a small file a very large one.
+
+    Numbers of NumPy are those of Python, and so are arrays of them, but for those that are masks or inputs.
+    """
 
     def __init__(self) -> None:
         self._left = MOST
 
-    def __call__(self, value: Any, depth: int = 0) -> Any:
+    def __call__(self, value: Any, depth: int = 0, arrays: bool = False) -> Any:
         self._left -= 1
         if depth > DEEPEST or self._left < 0:
             raise OptionError("the configuration is nested too deep, or holds too much")
         if isinstance(value, Mapping):
-            return {str(key): self(one, depth + 1) for key, one in value.items()}
+            return {str(key): self(one, depth + 1, arrays or key in known.ARRAYS) for key, one in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self(one, depth + 1) for one in value]
+            return [self(one, depth + 1, arrays) for one in value]
+        if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not arrays):
+            return value.tolist()
         return None if isinstance(value, str) and value.strip() == "None" else value
 
 
@@ -186,8 +192,10 @@ def _scheduler(part: Part) -> Part:
     for key, value in given.items():
         if isinstance(defaults.get(key), bool):
             given[key] = switch(value, key)
-        elif key in known.NUMBERS and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise OptionError(f"{key} is a number, not {value!r:.60}")
+        elif key in known.NUMBERS:
+            number(value, key)
+        elif key in known.PATHS:
+            given[key] = path_text(value, key) or None
     return Part(kind, {**defaults, **given})
 
 
@@ -228,8 +236,40 @@ def switch(value: Any, name: str, default: bool = False) -> bool:
 
 def share(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-        raise OptionError(f"{name} is a share from 0 to below 1, not {value!r:.60}")
+        meant = f"; {value:g} per cent is {value / 100:g}" if _is_number(value) and 1 <= value < 100 else ""
+        raise OptionError(f"{name} is a share from 0 to below 1, not {value!r:.60}{meant}")
     return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def number(value: Any, name: str) -> float:
+    """Any number that is finite."""
+    if not _is_number(value) or not math.isfinite(value):
+        raise OptionError(f"{name} is a number, not {value!r:.60}")
+    return float(value)
+
+
+def path_text(value: Any, name: str) -> str:
+    """The path of a file or folder; nothing where none is given."""
+    if value is None:
+        return ""
+    if not isinstance(value, (str, os.PathLike)) or isinstance(os.fspath(value), bytes):
+        raise OptionError(f"{name} is the path of a file or folder, not {value!r:.60}")
+    return os.fspath(value)
+
+
+def iteration_of(given: Any) -> int:
+    """A whole number of Python or NumPy, or a tensor that holds one."""
+    try:
+        found = -1 if isinstance(given, (bool, np.bool_)) else operator.index(given)
+    except TypeError:
+        found = -1
+    if found < 0:
+        raise OptionError(f"an iteration is a whole number from 0, not {given!r:.40}")
+    return found
 
 
 def count(value: Any, name: str, least: int = 0) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from onnxsparse.dialects.msbench.configuration import Configuration, Part, switch
+from onnxsparse.dialects.msbench.configuration import Configuration, Part, number, switch
 from onnxsparse.errors import OptionError, nearest
 
 PLAIN = ("FakeSparse", "DefaultFakeSparse")
@@ -119,7 +119,4 @@ def _kind(generator: Part, sparser: Part) -> str:
 
 def _number(kwargs: Mapping[str, Any], name: str, default: float) -> float:
     value = kwargs.get(name)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise OptionError(f"{name} is a number, not {value!r:.40}")
-    return float(value)
+    return default if value is None else number(value, name)

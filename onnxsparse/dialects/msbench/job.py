@@ -14,20 +14,20 @@ sparsity: {...}                                   # see `configuration`
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse.dialects.msbench import configuration
-from onnxsparse.dialects.msbench.configuration import Configuration
+from onnxsparse.dialects.msbench.configuration import Configuration, number, path_text, switch
 from onnxsparse.errors import OptionError, nearest
 
+SMOOTHING, FIGURES = ("label_smooth", "label_smoothing", "smooth_ratio"), ("hardness", "temperature")
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "runtime": ("runner", "task_names", "random_seed", "seed", "engine", "verbosity"),
     "data": ("train", "test", "labels", "batch_size", "seed"),
     "trainer": ("max_epoch", "max_iter", "optimizer", "lr_scheduler", "train_bn"),
-    "loss": ("type", "hardness", "temperature", "output"),
+    "loss": ("type", "kwargs", "hardness", "temperature", "output", *SMOOTHING),
     "saver": ("save_dir", "pretrain_model", "resume_model", "auto_resume", "save_freq"),
 }
 LOSSES = {"cross_entropy": "cross-entropy", "mse": "mse", "bce": "bce", "l1": "l1", "distill": "distill", "kl": "kl"}
@@ -76,18 +76,20 @@ def read_job(path: str) -> Job:
         notes.append("EMA is ignored: it is off while a network is made sparse")
     return Job(
         configuration.checked(configuration.section(found)),
-        _text(found.get("model") if not isinstance(found.get("model"), Mapping) else found["model"].get("path")),
-        _text(data.get("train")),
-        _text(data.get("test")),
-        data.get("labels"),
+        path_text(
+            found["model"].get("path") if isinstance(found.get("model"), Mapping) else found.get("model"), "model"
+        ),
+        path_text(data.get("train"), "data.train"),
+        path_text(data.get("test"), "data.test"),
+        path_text(data.get("labels"), "data.labels") or None,
         configuration.count(32 if data.get("batch_size") is None else data["batch_size"], "data.batch_size", 1),
-        None if trainer.get("max_epoch") is None else float(trainer["max_epoch"]),
+        None if trainer.get("max_epoch") is None else number(trainer["max_epoch"], "trainer.max_epoch"),
         None if trainer.get("max_iter") is None else configuration.count(trainer["max_iter"], "trainer.max_iter", 1),
         {**options, "engine": runtime.get("engine") or "auto", "seed": seed},
-        _text(saver.get("save_dir")) or "checkpoints",
-        _text(saver.get("pretrain_model")),
-        _text(saver.get("resume_model")),
-        bool(saver.get("auto_resume", True)),
+        path_text(saver.get("save_dir"), "saver.save_dir") or "checkpoints",
+        path_text(saver.get("pretrain_model"), "saver.pretrain_model"),
+        path_text(saver.get("resume_model"), "saver.resume_model"),
+        switch(saver.get("auto_resume"), "saver.auto_resume", True),
         configuration.count(saver.get("save_freq") or 500, "saver.save_freq", 1),
         configuration.count(seed, "runtime.random_seed"),
         t_max,
@@ -109,62 +111,92 @@ def _kind(value: Any) -> str:
     return str(value.get("type") or "") if isinstance(value, Mapping) else str(value or "")
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, (str, os.PathLike)):
-        raise OptionError(f"a path is a text, not {value!r:.60}")
-    return os.fspath(value)
-
-
 def _training(trainer: Mapping[str, Any], loss: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], float | None]:
     """Optimizer, rate and loss in our own words."""
-    options: dict[str, Any] = {"train_bn": bool(trainer.get("train_bn"))}
+    options: dict[str, Any] = {"train_bn": switch(trainer.get("train_bn"), "trainer.train_bn")}
     optimizer = trainer.get("optimizer")
     options.update(_optimizer(optimizer) if optimizer else {})
     scheduler = trainer.get("lr_scheduler")
     rate, t_max = _rate(scheduler) if scheduler else ({}, None)
     options.update(rate)
-    kind = str(loss.get("type") or "")
-    if kind:
-        word = kind.replace("-", "_")
-        if word not in LOSSES:
-            raise OptionError(f"loss.type does not know {kind!r:.40}{nearest(word, LOSSES)}")
-        options["loss"] = LOSSES[word]
-    options.update({name: loss[name] for name in ("hardness", "temperature", "output") if loss.get(name) is not None})
+    options.update(_loss(loss))
     return options, [], t_max
 
 
+def _loss(loss: Mapping[str, Any]) -> dict[str, Any]:
+    kind = str(loss.get("type") or "").replace("-", "_")
+    smooth = next((name for name in SMOOTHING if _named(loss, name) not in (None, 0, False)), "")
+    if smooth or "smooth" in kind:
+        raise OptionError(
+            f"loss.{smooth or 'type'}: labels are not smoothed here; leave it out, and let `hardness` mix in the "
+            "outputs of the dense model, which are soft labels"
+        )
+    if kind and kind not in LOSSES:
+        raise OptionError(f"loss.type does not know {kind!r:.40}{nearest(kind, LOSSES)}")
+    if _mapping(loss.get("kwargs"), "loss.kwargs").keys() - set(SMOOTHING):
+        raise OptionError("loss.kwargs: hardness, temperature and output stand beside the type")
+    found = {name: number(loss[name], f"loss.{name}") for name in FIGURES if loss.get(name) is not None}
+    output = {"output": path_text(loss["output"], "loss.output")} if loss.get("output") is not None else {}
+    return {**({"loss": LOSSES[kind]} if kind else {}), **found, **output}
+
+
+def _named(loss: Mapping[str, Any], name: str) -> Any:
+    return loss.get(name, _mapping(loss.get("kwargs"), "loss.kwargs").get(name))
+
+
+def _kwargs(given: Any, name: str) -> dict[str, Any]:
+    return dict(_mapping(given.get("kwargs"), f"{name}.kwargs")) if isinstance(given, Mapping) else {}
+
+
+def _mapping(value: Any, name: str) -> Mapping[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise OptionError(f"{name} is a mapping, not {value!r:.60}")
+    return value or {}
+
+
 def _optimizer(given: Any) -> dict[str, Any]:
-    kind, kwargs = _kind(given), dict(given.get("kwargs") or {}) if isinstance(given, Mapping) else {}
-    rate = {"lr": kwargs.pop("lr", None), "weight_decay": kwargs.pop("weight_decay", 0.0) or 0.0}
-    if kind == "SGD":
-        name = "nesterov" if kwargs.pop("nesterov", False) else "sgd"
-        return {"optimizer": f"{name}:momentum={kwargs.pop('momentum', 0.0)}", **rate, **_none_left(kind, kwargs)}
-    if kind in ("Adam", "AdamW"):
-        betas, eps = kwargs.pop("betas", (0.9, 0.999)), kwargs.pop("eps", 1e-8)
-        text = f"{kind.lower()}:beta1={betas[0]},beta2={betas[1]},eps={eps}"
-        return {"optimizer": text, **rate, **_none_left(kind, kwargs)}
-    return {"optimizer": kind, **rate, **_none_left(kind, kwargs)}
-
-
-def _none_left(kind: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    kind, kwargs = _kind(given), _kwargs(given, "trainer.optimizer")
+    rate, decay = kwargs.pop("lr", None), kwargs.pop("weight_decay", None)
+    options: dict[str, Any] = {"lr": None if rate is None else number(rate, "lr")}
+    options["weight_decay"] = 0.0 if decay is None else number(decay, "weight_decay")
+    options["optimizer"] = _text_of(kind, kwargs)
     if kwargs:
         raise OptionError(f"{kind} has no argument {next(iter(kwargs))!r:.40} here")
-    return {}
+    return options
+
+
+def _text_of(kind: str, kwargs: dict[str, Any]) -> str:
+    """The optimizer in our own words; what it takes of the arguments is gone from them."""
+    if kind == "SGD":
+        name = "nesterov" if switch(kwargs.pop("nesterov", False), "nesterov") else "sgd"
+        return f"{name}:momentum={number(kwargs.pop('momentum', 0.0), 'momentum')}"
+    if kind in ("Adam", "AdamW"):
+        betas, eps = kwargs.pop("betas", [0.9, 0.999]), number(kwargs.pop("eps", 1e-8), "eps")
+        if not isinstance(betas, list) or len(betas) != 2:
+            raise OptionError(f"betas are two numbers, not {betas!r:.40}")
+        first, second = (number(one, "a beta") for one in betas)
+        return f"{kind.lower()}:beta1={first},beta2={second},eps={eps}"
+    return kind
 
 
 def _rate(given: Any) -> tuple[dict[str, Any], float | None]:
-    kind, kwargs = _kind(given), dict(given.get("kwargs") or {}) if isinstance(given, Mapping) else {}
+    kind, kwargs = _kind(given), _kwargs(given, "trainer.lr_scheduler")
     more = given if isinstance(given, Mapping) else {}
-    warm = {"warm_up": float(more["warmup_iter"])} if more.get("warmup_iter") else {}
+    warm = {"warm_up": number(more["warmup_iter"], "warmup_iter")} if more.get("warmup_iter") else {}
+    by = number(kwargs.get("gamma", 0.1), "gamma")
     if kind in ("CosineAnnealingLR", "Cosine", "cosine"):
-        return {"lr_schedule": "cosine", **warm}, kwargs.get("T_max")
+        return {"lr_schedule": "cosine", **warm}, None if kwargs.get("T_max") is None else number(
+            kwargs["T_max"], "T_max"
+        )
     if kind in ("MultiStepLR", "MultiStep"):
-        at = "+".join(f"{epoch:g}" for epoch in kwargs.get("milestones") or [30, 60, 80])
-        return {"lr_schedule": f"multi-step:at={at},by={kwargs.get('gamma', 0.1)}", **warm}, None
+        stones = kwargs.get("milestones") or [30, 60, 80]
+        if not isinstance(stones, list):
+            raise OptionError(f"milestones are a list of epochs, not {stones!r:.40}")
+        at = "+".join(f"{number(epoch, 'a milestone'):g}" for epoch in stones)
+        return {"lr_schedule": f"multi-step:at={at},by={by}", **warm}, None
     if kind in ("StepLR", "Step"):
-        return {"lr_schedule": f"step:every={kwargs.get('step_size', 10)},by={kwargs.get('gamma', 0.1)}", **warm}, None
+        every = number(kwargs.get("step_size", 10), "step_size")
+        return {"lr_schedule": f"step:every={every:g},by={by}", **warm}, None
     if kind in ("", "ConstantLR", "constant"):
         return {"lr_schedule": "constant", **warm}, None
     known = ("CosineAnnealingLR", "MultiStepLR", "StepLR", "ConstantLR")

@@ -67,6 +67,9 @@ SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
 """The keyword arguments of each scheduler, with their defaults; all take NOT_PRUNED and `verbosity` beside them."""
 
 NUMBERS = ("prun_algo_tuning", "sparse_rate_tolerance", "prune_tolerance_max", "prune_tolerance_min", "init_lr")
+PATHS = ("output_dir", "save_dir")
+ARRAYS = ("mask_dict", "default_input_custom")
+"""What holds arrays that are no lists of numbers."""
 SHARED: Mapping[str, Any] = {"no_prune_keyword": "", "no_prune_layer": "", "verbosity": 0}
 PARTS = ("mask_generator", "fake_sparse", "scheduler")
 KEYS = (*PARTS, "leaf_module", "fuse_bn", "sparsity")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from onnxsparse.dialects.msbench.configuration import Configuration, Source, read
@@ -44,6 +45,8 @@ def _excluded(found: Configuration, model: ModelSource) -> tuple[list[str], list
 def _dims(model: Model, shape: Any) -> dict[str, int]:
     """Sizes that the model leaves open, from the shape of its first input."""
     fields = fields_of(model)
+    if isinstance(shape, Mapping) and fields:
+        shape = shape.get(fields[0].name)
     if not shape or not fields:
         return {}
     dims = fields[0].shape or ()

@@ -50,7 +50,9 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         self.stages = Stages(count(kwargs["total_iters"], "total_iters", 1), len(self.levels))
         if kwargs["prun_algo"] not in (0, 1):
             raise OptionError(f"prun_algo is 0 (uniform) or 1 (by energy), not {kwargs['prun_algo']!r:.40}")
-        self.chip = str(kwargs["prun_hw_aware"] or "")
+        if not isinstance(kwargs["prun_hw_aware"] or "", str):
+            raise OptionError(f"prun_hw_aware is the name of a chip, such as cv22, not {kwargs['prun_hw_aware']!r:.40}")
+        self.chip = kwargs["prun_hw_aware"] or ""
         self.device = targets.parse(f"amba:{self.chip}" if self.chip else "amba")
         self.allocation = Energy(
             float(kwargs["prun_algo_tuning"]),
@@ -60,10 +62,13 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             kwargs["prun_algo"] == 0,
         )
         self.verbosity = max(self.verbosity, 2 if kwargs["verbose"] else 0)
+        _demand_shape(kwargs["default_input_shape"])
         self._pattern, self._stage = patterns.parse("alive"), -1
 
     def _begin(self) -> None:
         network = self._network
+        if 0 < self.levels[-1] < 1:
+            self._remark(f"sparsity_table is in per cent: {self.levels[-1]:g} is less than one per cent")
         network.use({site.key: "mask" for site in self.prunable})
         self._measured = network.measure(self.kwargs["default_input_shape"], self.kwargs["default_input_custom"])
         self._names = {site.key: site.name for site in network.sites}
@@ -239,3 +244,10 @@ class AmbaLevelPruneScheduler(BaseScheduler):
 
     def _target(self) -> str | None:
         return self.device.text
+
+
+def _demand_shape(shape: Any) -> None:
+    """Sizes of the input, or of each input by its name."""
+    for one in shape.values() if isinstance(shape, Mapping) else [] if shape is None else [shape]:
+        if not isinstance(one, list) or not all(type(size) is int and size > 0 for size in one):
+            raise OptionError(f"default_input_shape is a list of sizes such as [1, 3, 224, 224], not {shape!r:.60}")

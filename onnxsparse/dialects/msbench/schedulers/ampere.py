@@ -158,5 +158,7 @@ def _named(whitelist: Any) -> set[str] | None:
     """Names of layer kinds; classes count by their names."""
     if whitelist is None:
         return None
-    listed = [whitelist] if isinstance(whitelist, (str, type)) else list(whitelist)
+    listed = [whitelist] if isinstance(whitelist, (str, type)) else whitelist
+    if not isinstance(listed, (list, tuple, set, frozenset)) or not all(isinstance(one, (str, type)) for one in listed):
+        raise OptionError(f"whitelist is a list of operators or classes, not {whitelist!r:.60}")
     return {one if isinstance(one, str) else one.__name__ for one in listed}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 
 from onnxsparse import optimizers, rates
 from onnxsparse.dialects.msbench.choosing import chosen, corrected_weight, drops_of, pattern_of, threshold_of
-from onnxsparse.dialects.msbench.configuration import Configuration, Source, count, read
+from onnxsparse.dialects.msbench.configuration import Configuration, Source, count, iteration_of, read
 from onnxsparse.dialects.msbench.excluded import Excluded, unfit
 from onnxsparse.dialects.msbench.generators import Generator, generator_of
 from onnxsparse.dialects.msbench.opening import opened
@@ -101,7 +100,7 @@ class BaseScheduler:
     def prune_model(self, model: Any, iteration: int) -> Any:
         """What has to be done before an iteration, counted from 0."""
         self._demand("prune_model", model)
-        return self._prune(_iteration_of(iteration))
+        return self._prune(iteration_of(iteration))
 
     def compute_sparse_rate(self, model: Any = None) -> float:
         """The share of zeros in all layers, as they would be stored now."""
@@ -279,14 +278,3 @@ class BaseScheduler:
         if note not in self.notes:
             self.notes.append(note)
             self._say(1, note)
-
-
-def _iteration_of(given: Any) -> int:
-    """A whole number of Python or NumPy, or a tensor that holds one."""
-    try:
-        found = -1 if isinstance(given, (bool, np.bool_)) else operator.index(given)
-    except TypeError:
-        found = -1
-    if found < 0:
-        raise OptionError(f"an iteration is a whole number from 0, not {given!r:.40}")
-    return found

@@ -133,6 +133,7 @@ class Run:
         self._segments.jump(0 if found is None else max(0, int(found.facts["step"]) - 1))
         if found is None:
             self._to_dense()
+            weights.demand_numbers(self.engine, self.job.feeding.probe())
         else:
             self.restore(found)
         self._account.start_clock()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from onnxsparse import sparsers
 from onnxsparse.engines.engine import Batch, Engine
 from onnxsparse.engines.spec import Spec
+from onnxsparse.errors import ModelError
 from onnxsparse.passes.plan import PlanRow
 from onnxsparse.scores import Score
 from onnxsparse.sparsers.renewal import Choice, hide, renew, write
@@ -47,6 +48,16 @@ def make_dense(engine: Engine, spec: Spec, start: Callable[[str], Array]) -> Non
         if key.endswith("/mask"):
             array[...] = 1
     engine.discard_gradients()
+
+
+def demand_numbers(engine: Engine, probe: Iterable[Batch]) -> None:
+    """Where the dense model gives none, no training is ever seen to help."""
+    dense = (values for batch in probe for values in engine.dense(batch).values())
+    if not any(np.isfinite(values).any() for values in dense):
+        raise ModelError(
+            "for the samples held out the model gives no finite number, before it is pruned; look at the data, or at "
+            "the model"
+        )
 
 
 def prune_at_once(engine: Engine, rows: Rows, score: Score) -> None:

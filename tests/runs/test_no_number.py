@@ -43,6 +43,22 @@ def test_a_pruned_start_that_is_no_number_is_said() -> None:
     assert not outcome.helped
 
 
+class Empty(NumpyEngine):
+    """Gives no number to anybody."""
+
+    def dense(self, batch):
+        return {name: values * np.nan for name, values in super().dense(batch).items()}
+
+    def step(self, batch):
+        raise AssertionError("nothing is trained")
+
+
+def test_a_model_that_gives_no_number_is_refused_before_it_trains() -> None:
+    bench = Bench(Training(steps=6, batch=8), Pruning(pattern="2:4"), make=Empty)
+    with pytest.raises(ModelError, match="samples held out the model gives no finite number, before it is pruned"):
+        Run(bench.job()).go()
+
+
 def test_where_pruning_costs_nothing_no_lower_rate_is_tried() -> None:
     bench = Bench(Training(steps=6, batch=8), Pruning(pattern="unstructured", sparsity="0"), KeepBest(retries=3))
     outcome = Run(bench.job()).go()

@@ -274,14 +274,20 @@ class TorchEngine(Engine):
         """The scale of each float signal, by its place."""
         answers = [self._answers(inputs) for inputs, _ in self._pieces.of(Batch(samples))]
         found: dict[int, Scale] = {}
+        why = []
         for place, one in enumerate(answers[0]):
             if one.is_floating_point():
-                values = _joined([answer[place].cpu().numpy() for answer in answers])
+                signal, values = self._signals[place], _joined([answer[place].cpu().numpy() for answer in answers])
                 if np.isfinite(values).all():
-                    found[place] = scale = self._unit(self._signals[place], values, one.dim())
-                    self.notes += [scale.told(f"'{self._signals[place].name}'")] if isinstance(scale, Columns) else []
+                    found[place] = scale = self._unit(signal, values, one.dim())
+                    self.notes += [scale.told(f"'{signal.name}'")] if isinstance(scale, Columns) else []
+                else:
+                    why.append(f"'{signal.name}' is not matched to the dense model's: {_not_finite(values)}")
         if not found:
-            raise ModelError("nothing that the model gives can be trained on: it has no float output")
+            raise ModelError(
+                f"nothing that the model gives can be trained on: {why[0] if why else 'it has no float output'}"
+            )
+        self.notes += why
         return found
 
     def _unit(self, signal: Signal, values: Array, rank: int) -> Scale:
@@ -289,6 +295,12 @@ class TorchEngine(Engine):
         if values.ndim != rank or (tapped and all_shares(values)):
             return scale_of(values)
         return scale_along(values, rank, signal.axis)
+
+
+def _not_finite(values: Array) -> str:
+    bad = int((~np.isfinite(values)).sum())
+    count = "all of its numbers" if bad == values.size else f"{bad} of its {values.size} numbers"
+    return f"{count} for the first samples are not finite; look at the data, or at the model"
 
 
 def _joined(values: Sequence[Array]) -> Array:

@@ -12,6 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from onnx.helper import make_node
+
 import onnxsparse as osp
 from onnxsparse.checkpoints import newest
 from onnxsparse.engines.engine import DivergedError, Pace
@@ -22,6 +24,7 @@ from onnxsparse.engines.torch.scaling import Scaling
 from onnxsparse.engines.torch.stepping import Theirs
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.runs import saves
+from tests.engines.torch.running import model, numbers
 from tests.engines.torch.test_engine import arrays, images
 
 LEVEL: dict[str, Any] = {"pattern": "unstructured", "sparsity": 0.8, "updates": 5, "engine": "torch"}
@@ -375,3 +378,25 @@ def test_auto_takes_torch_where_the_checks_fail(digits_cnn: Path, monkeypatch: p
     assert "trained in torch: a gradient is wrong" in report.notes
     with pytest.raises(ModelError, match="a gradient is wrong"):
         tune(digits_cnn, engine="ort", steps=2)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_output_without_numbers_is_said_before_training(beside: bool) -> None:
+    """The logarithm of what is below zero, beside another output or alone."""
+    nodes = [
+        make_node("MatMul", ["x", "v"], ["n"]),
+        make_node("Log", ["n"], ["z"]),
+        *([make_node("MatMul", ["x", "w"], ["y"])] if beside else []),
+    ]
+    below = {"w": numbers(4, 8), "v": -np.abs(numbers(4, 8))}
+    outputs = ("y", "z") if beside else ("z",)
+    proto = model(nodes, {"x": numbers(3, 4)}, below, outputs)
+    samples = {"x": np.abs(numbers(64, 4)) + 0.1}
+    options = {"data": samples, "pattern": "2:4", "steps": 2, "engine": "torch", "allow": ["small"]}
+    told = "'z' is not matched to the dense model's: all of its numbers for the first samples are not finite"
+    if beside:
+        assert any(told in note for note in osp.finetune(proto, **options).report.notes)
+        return
+    with pytest.raises(osp.OnnxSparseError, match="nothing that the model gives can be trained on") as found:
+        osp.finetune(proto, **options)
+    assert told in str(found.value)

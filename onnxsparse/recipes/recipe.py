@@ -31,7 +31,7 @@ from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import order, writing
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
 from onnxsparse.recipes.reading import Path, Read, is_text, sections, text_of
-from onnxsparse.recipes.variables import Variables
+from onnxsparse.recipes.variables import Variables, as_text
 from onnxsparse.version import __version__
 
 Kind = TypeVar("Kind", bound=Modifier)
@@ -182,7 +182,7 @@ class Recipe:
     def described(self, metadata: Metadata) -> Recipe:
         """With other metadata, in every stage, and the versions that made it."""
         versions = {"python_version": platform.python_version(), "onnxsparse_version": __version__}
-        made = {**metadata, FRAMEWORK: versions}
+        made = {**_told(metadata), FRAMEWORK: versions}
         old = [self.metadata, *(stage.metadata for stage in self.stages)]
         notes = ("the metadata of the recipe was replaced",) if any(old) else ()
         stages = tuple(dataclasses.replace(stage, metadata=made) for stage in self.stages)
@@ -198,6 +198,27 @@ def _check_whole(modifiers: Iterable[Modifier], last: float) -> None:
                 one.check_until(last)
             except OptionError as error:
                 raise PlanError(f"{one.called}: {error}") from None
+
+
+def _told(metadata: Any) -> Metadata:
+    """What a program knows of a run, as a recipe can hold it: any other object is its text."""
+    if not isinstance(metadata, Mapping):
+        raise PlanError(f"metadata are names with values, not {type(metadata).__name__}")
+    return {_word(name): _plainly(value) for name, value in metadata.items()}
+
+
+def _plainly(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _told(value)
+    if isinstance(value, (list, tuple)):
+        return [_plainly(one) for one in value]
+    if isinstance(value, float):
+        return float(value)  # also one of numpy
+    return value if value is None or isinstance(value, int) else _word(value)
+
+
+def _word(value: Any) -> str:
+    return as_text(str(value), "a text of the metadata")
 
 
 def _settled(metadata: Metadata | None) -> Metadata | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Union
 
 from onnxsparse.errors import OptionError, PlanError, nearest
@@ -168,7 +169,7 @@ def given(variables: Variables) -> dict[str, Node]:
     if variables is None:
         return {}
     if isinstance(variables, str):
-        return _from_text(variables)
+        return _from_text(as_text(variables, "the variables"))
     if not isinstance(variables, Mapping):
         raise PlanError(f"variables are a mapping, JSON or name=value,..., not {type(variables).__name__}")
     return {str(name): _node(value, str(name)) for name, value in variables.items()}
@@ -221,10 +222,27 @@ def _node(value: Any, name: str, depth: int = 0) -> Node:
     if isinstance(value, (list, tuple)):
         return _sized([_node(one, name, depth + 1) for one in value])
     if isinstance(value, str):
+        value = as_text(value, f"the variable {name:.60}")
         return Node(value if CALL.search(value) or not reads_as_other(value) else Quoted(value), 1)
-    if value is None or isinstance(value, (bool, int, float)):
-        return Node("" if value is None else str(value), 1)
+    if value is None or isinstance(value, Real):
+        return Node("" if value is None else _digits(value, name), 1)
     raise PlanError(f"the variable {name:.60} is of type {type(value).__name__}, which no recipe has")
+
+
+def as_text(text: str, called: str) -> str:
+    """Half a letter can stand in no file."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PlanError(f"{called} cannot be text: {text[error.start]!a} is no letter") from None
+    return text
+
+
+def _digits(value: Real, name: str) -> str:
+    try:
+        return str(value)
+    except ValueError:
+        raise PlanError(f"the variable {name:.60} is a number of too many digits") from None
 
 
 def _sized(value: Any) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import onnxsparse as osp
@@ -305,6 +306,11 @@ def test_values_from_outside(variables: object) -> None:
     assert (modifier.end_epoch, modifier.start_epoch, modifier.params) == (9.0, 9.0, ("b",))
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_numbers_of_numpy_from_outside(kind: type) -> None:
+    assert load("n: 5\n" + gmp(end_epoch="eval(n)"), variables={"n": kind(9)}).modifiers[0].end_epoch == 9.0
+
+
 def test_a_variable_that_only_comes_from_outside() -> None:
     text = gmp(end_epoch="eval(late + 1)")
     assert load(text, variables="late=3").modifiers[0].end_epoch == 4.0
@@ -327,6 +333,9 @@ def test_a_value_from_outside_counts_in_every_stage() -> None:
         ("ep!=3", "name=value"),
         ({"epochs": object()}, "of type object"),
         (3, "variables are a mapping"),
+        ({"epochs": 10**5000}, "the variable epochs is a number of too many digits"),
+        ({"epochs": ["\ud800"]}, "the variable epochs cannot be text: '.ud800' is no letter"),
+        ("epochs=\udcff", "the variables cannot be text"),
     ],
 )
 def test_wrong_values_from_outside(variables: object, says: str) -> None:
@@ -410,6 +419,19 @@ def test_metadata_from_outside() -> None:
     assert staged.notes == ()
     assert all(stage.metadata == {**recipe.metadata, "a": (1,)} for stage in staged.stages) is False
     assert load(str(staged)) == staged
+
+
+def test_metadata_of_any_kind_are_written_and_read_back() -> None:
+    recipe = Recipe.load(LONG, metadata={"path": Path("a"), 1: {"b": np.float64(0.5), "c": [None, {"d"}]}})
+    assert recipe.metadata is not None
+    assert {**recipe.metadata, "framework_metadata": 0} == {
+        "path": "a",
+        "1": {"b": 0.5, "c": (None, "{'d'}")},
+        "framework_metadata": 0,
+    }
+    assert load(str(recipe)) == recipe
+    with pytest.raises(PlanError, match="metadata are names with values, not list"):
+        Recipe.load(LONG, metadata=[1])  # type: ignore[arg-type]
 
 
 def test_the_order_in_which_they_act() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +18,17 @@ from onnxsparse.engines.torch.proof import Proof
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged
+from onnxsparse.graph.training_mode import training_mode
 from onnxsparse.passes.attachable import masks_for
 
 __all__ = ["attach", "finish", "match", "proved", "record_match", "recorded_match", "to_module", "write_back"]
+
+LOG = logging.getLogger("onnxsparse")
+_TRAINING_MODE = (
+    "the file was exported in training mode (%s): in this module batch normalizations take the statistics of each "
+    "batch, as the file says, and Dropout does nothing; export it again after .eval(), or pass train_bn=True, whose "
+    ".eval() takes the stored statistics"
+)
 
 
 def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
@@ -28,10 +37,14 @@ def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
     Its inputs and outputs are those of the model, in order; one output comes alone, several as a tuple. Its parameters
     are the weights, biases, look-up tables and scales of the file, under the file's names; all else are buffers.
     Batch normalizations keep their statistics unless `train_bn`; Dropout does nothing. `module.onnx_names` says which
-    tensor of the file each parameter is.
+    tensor of the file each parameter is. A file that was exported in training mode is said in the log.
     """
     _demand_model(source, "to_module(model)")
-    return convert.to_module(source, train_bn=train_bn)
+    model = convert.opened(source)
+    module = convert.to_module(model, train_bn=train_bn)
+    if said := training_mode(model):
+        LOG.warning(_TRAINING_MODE, said)
+    return module
 
 
 def write_back(

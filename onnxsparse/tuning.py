@@ -21,7 +21,7 @@ from onnxsparse.graph.vectors import statistics
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import BUILT_IN, Training
-from onnxsparse.passes.describe import planned_report
+from onnxsparse.passes.describe import in_training, planned_report
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
@@ -216,7 +216,7 @@ class Tuning:
         return finish(self.model, report, self.target, self.overwrite, self.plan, more, note)
 
     def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
-        notes = [*self.notes, *self.engines.notes, *outcome.notes]
+        notes = [*self.notes, *in_training(self.model), *self.engines.notes, *outcome.notes]
         probes = [row.probe for row in outcome.history.rows if row.probe is not None]
         notes += [still_falling(probes, outcome.loss_untrained)] if outcome.helped else []
         for row in rest:

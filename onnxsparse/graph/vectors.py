@@ -51,7 +51,7 @@ def statistics(model: Model) -> list[StoredTensor]:
 
 class _Search:
     def __init__(self, model: Model) -> None:
-        self._nodes = [node for container in _containers(model) for node in container.node]
+        self._nodes = [node for container in containers(model) for node in container.node]
         homes = model.flow.stores.homes
         self._stored = {tensor.name: tensor for tensor in homes if tensor.kind in FLOAT_KINDS}
         names = [tensor.name for tensor in homes]
@@ -94,7 +94,8 @@ class _Search:
         return None
 
 
-def _containers(model: Model) -> Iterator[Container]:
+def containers(model: Model) -> Iterator[Container]:
+    """The graph, the local functions, and the bodies in them."""
     pending: list[Container] = [model.proto.graph, *model.proto.functions]
     while pending:
         container = pending.pop(0)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.training_mode import training_mode
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import macs
 from onnxsparse.passes.inspect import count_zeros, use_row, use_rows
@@ -197,7 +198,7 @@ def verified_report(
     """The report of `verify`, with the verdict; `held` is what a device's levels found."""
     checked = held.checked if held else checked
     rows, exact = with_macs([checked_row(one) for one in checked], [one.expected.weight for one in checked], model)
-    remarks = [*_remarks(exact, rule, rows), *(held.notes if held else ())]
+    remarks = [*_remarks(exact, rule, rows), *(held.notes if held else ()), *in_training(model)]
     faults = list(held.faults if held else ())
     if all(row.status == "unchecked" for row in rows):
         faults.append("no weight was checked, so nothing is proven")
@@ -213,6 +214,16 @@ def verified_report(
     step = _next_step(rule, called, used) if ok else ""
     totals, notes = totals_of(rows, model, {"holds"}), (*remarks, *faults)
     return Report("verify", called, title, tuple(rows), totals, ok, "", notes, step, faults=tuple(faults))
+
+
+def in_training(model: Model) -> list[str]:
+    """What is said of a file that was exported as it trained."""
+    said = training_mode(model)
+    note = (
+        f"the file was exported in training mode ({said}): it normalizes by whatever batch it is given, and drops at "
+        "random, wherever it runs; export it again after .eval()"
+    )
+    return [note] if said else []
 
 
 def _unchecked(row: Row) -> bool:

@@ -42,14 +42,16 @@ from onnxsparse.graph.stores import Container
 
 def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
     """The model as a trainable module; `train_bn` lets batch normalizations follow the statistics of the batches."""
-    torch()
-    model = source if isinstance(source, Model) else _opened(source)
+    model = opened(source)
     demand_support(model.proto)
     return Conversion(model, train_bn).module()
 
 
-def _opened(source: Source) -> Model:
+def opened(source: Source | Model) -> Model:
     """To read only: a ModelProto of the caller's is not copied."""
+    torch()
+    if isinstance(source, Model):
+        return source
     return Model.over(source) if isinstance(source, ModelProto) else Model.open(source)
 
 

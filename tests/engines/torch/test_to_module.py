@@ -171,6 +171,42 @@ def test_dropout_does_nothing() -> None:
     assert bool(mask.all())
 
 
+def in_training_mode(training: int) -> onnx.ModelProto:
+    stored = {"s": numbers(8), "b": numbers(8), "m": numbers(8), "v": np.float32([1] * 8),
+              "r": np.array(0.5, np.float32), "t": np.array(bool(training))}  # fmt: skip
+    nodes = [
+        make_node("MatMul", ["x", "u"], ["h"]),
+        make_node("BatchNormalization", ["h", "s", "b", "m", "v"], ["n"], name="norm", training_mode=training),
+        make_node("Dropout", ["n", "r", "t"], ["y"], name="drop"),
+    ]
+    return model(nodes, {"x": numbers(16, 4)}, {**stored, "u": numbers(4, 8)})
+
+
+def test_a_file_that_was_exported_in_training_mode_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    feeds = {"x": numbers(16, 4)}
+    module = to_module(in_training_mode(1))
+    (said,) = caplog.messages
+    assert "training mode (BatchNormalization 'norm', Dropout 'drop')" in said
+    assert "export it again after .eval()" in said
+    (y,) = apply(module, feeds)
+    normal = (y - module.b) / module.s  # by its own batch, nothing dropped
+    assert torch.allclose(normal.mean(0), torch.zeros(8), atol=1e-4)
+    caplog.clear()
+    fixed = to_module(in_training_mode(0))
+    assert not caplog.messages
+    stored = to_module(in_training_mode(1), train_bn=True).eval()
+    assert torch.allclose(apply(fixed, feeds)[0], apply(stored, feeds)[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [0, 1])
+def test_verify_and_finetune_say_what_was_exported_in_training_mode(training: int) -> None:
+    proto = in_training_mode(training)
+    options = {"pattern": "2:4", "allow": ["small"]}
+    tuned = osp.finetune(proto, data={"x": numbers(200, 4)}, engine="torch", steps=2, **options)
+    for report in (tuned.report, osp.verify(tuned.model, **options).report):
+        assert bool(training) == any("'norm', Dropout 'drop'): it normalizes by" in note for note in report.notes)
+
+
 @pytest.mark.parametrize("choice", [True, False])
 def test_a_choice_is_a_child_module_that_is_handed_what_it_reads(choice: bool) -> None:
     then = graph([make_node("MatMul", ["h", "w"], ["t"])], [], ["t"])

@@ -37,6 +37,11 @@ def is_text(source: Path) -> bool:
     return isinstance(source, str) and ("\n" in source or "\r" in source)
 
 
+def is_page(path: Path) -> bool:
+    """Whether a file is one of Markdown."""
+    return os.fspath(path).lower().endswith(MARKDOWN)
+
+
 def text_of(path: Path) -> str:
     """What stands in a file."""
     name = os.fspath(path)
@@ -49,8 +54,23 @@ def text_of(path: Path) -> str:
             return file.read(LONGEST + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
-            raise PlanError(f"the recipe {name} is not text in UTF-8") from error
+            raise PlanError(f"{name}, line {_first_broken(name)}: it is not text in UTF-8") from error
         raise PlanError(f"cannot read the recipe {name!r:.200}: {getattr(error, 'strerror', error)}") from error
+
+
+def _first_broken(name: str) -> int:
+    """The first line that is not text."""
+    with open(name, "rb") as file:
+        lines = file.read(4 * LONGEST).split(b"\n")
+    return next((place for place, line in enumerate(lines, 1) if not _is_utf8(line)), 1)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def sections(text: str, called: str, variables: Variables, strict: bool) -> tuple[list[Read], bool]:
@@ -70,7 +90,7 @@ def sections(text: str, called: str, variables: Variables, strict: bool) -> tupl
 
 
 def _found(text: str, called: str) -> tuple[str, int]:
-    if called.lower().endswith(MARKDOWN):
+    if is_page(called):
         return fences.of_markdown(text)
     return (text, 1) if called.lower().endswith((".yaml", ".yml", ".json")) else fences.of_text(text)
 

@@ -30,7 +30,7 @@ from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import order, writing
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
-from onnxsparse.recipes.reading import Path, Read, is_text, sections, text_of
+from onnxsparse.recipes.reading import Path, Read, is_page, is_text, sections, text_of
 from onnxsparse.recipes.variables import Variables, as_text
 from onnxsparse.version import __version__
 
@@ -141,12 +141,13 @@ class Recipe:
         return yaml.dump({"modifiers": [_Tagged(one) for one in self.modifiers]}, Dumper=_Dumper, sort_keys=False)
 
     def save(self, path: Path, overwrite: bool = False) -> None:
-        """Write the canonical text."""
+        """Write the canonical text; in a page of Markdown between the lines where it is looked for."""
         from onnxsparse.graph.output import write_text
 
         if not overwrite and os.path.exists(path):
             raise OutputError(f"{os.fspath(path)} exists; choose another name, or overwrite it")
-        write_text(os.fspath(path), str(self), overwrite=overwrite)
+        text = f"---\n{self}---\n" if is_page(path) else str(self)
+        write_text(os.fspath(path), text, overwrite=overwrite)
 
     @classmethod
     def from_yaml(

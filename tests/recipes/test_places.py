@@ -151,3 +151,17 @@ def test_very_many_epochs_are_told_in_a_page(epochs: str) -> None:
     )
     assert len(text.splitlines()) < 60
     assert max(map(len, text.splitlines())) < 80
+
+
+@pytest.mark.parametrize(("data", "line"), [(b"modifiers:\n# caf\xe9\n", 2), (b"\xff\xfem\0o\0", 1)])
+def test_a_file_that_is_not_text(tmp_path: Path, data: bytes, line: int) -> None:
+    (tmp_path / "r.yaml").write_bytes(data)
+    with pytest.raises(PlanError, match=rf"r\.yaml, line {line}: it is not text in UTF-8"):
+        Recipe.load(tmp_path / "r.yaml")
+
+
+@pytest.mark.parametrize("name", ["r.md", "r.yaml", "r.yml", "r.json"])
+def test_what_is_saved_is_read_back(tmp_path: Path, name: str) -> None:
+    recipe = Recipe.from_yaml(HOLDING)
+    recipe.save(tmp_path / name)
+    assert Recipe.load(tmp_path / name) == recipe

@@ -26,6 +26,7 @@ from onnxsparse.values import Array
 
 ASP = PROFILES["asp"]
 PROFILE = "ampere:asp"
+STASH = "stash/"
 OPERATORS = {
     "Linear": ("Gemm", "MatMul"),
     **{f"Conv{axes}d": ("Conv",) for axes in (1, 2, 3)},
@@ -46,7 +47,6 @@ class AmpereScheduler(BaseScheduler):
         calculator = self.kwargs["mask_calculator"]
         self._calculator = calculator if callable(calculator) else None
         self.pattern = patterns.parse("2:4" if self._calculator else _pattern_of(calculator))
-        self._stash: dict[str, Array] = {}
         self._masked = self._handed = False
 
     def _begin(self) -> None:
@@ -93,7 +93,8 @@ class AmpereScheduler(BaseScheduler):
         if self._masked:
             self.restore_pruned_weights()
         if recomputes:
-            self._stash = {site.key: np.array(network.weight(site.key)) for site in self.prunable}
+            whole = {f"{STASH}{site.key}": np.array(network.weight(site.key)) for site in self.prunable}
+            network.kept.update(whole)
         network.set_masks({site.key: self._kept(site) for site in self.prunable})
         self._masked = True
         self._say(1, f"{len(self.prunable)} of {len(network.sites)} layers are {self.pattern.text}")
@@ -120,9 +121,9 @@ class AmpereScheduler(BaseScheduler):
         masks = network.masks()
         whole = {site.key: np.ones(site.shape, bool) for site in self.prunable}
         network.set_masks(whole)
-        for key, kept in self._stash.items():
-            weight = network.weight(key)
-            weight[...] = np.where(masks[key], weight, kept)
+        for site in self.prunable:
+            weight, kept = network.weight(site.key), network.kept.get(f"{STASH}{site.key}")
+            weight[...] = weight if kept is None else np.where(masks[site.key], weight, kept)
         self._masked = False
 
     def is_sparsity_enabled(self) -> bool:

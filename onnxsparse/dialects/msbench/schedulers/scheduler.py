@@ -16,6 +16,7 @@ from onnxsparse.dialects.msbench.configuration import Configuration, Source, cou
 from onnxsparse.dialects.msbench.excluded import Excluded, unfit
 from onnxsparse.dialects.msbench.generators import Generator, generator_of
 from onnxsparse.dialects.msbench.opening import opened
+from onnxsparse.dialects.msbench.saved import put_back, saved
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.loops.network import Network, Site
 from onnxsparse.loops.rates import Restarts, text_of
@@ -145,6 +146,14 @@ class BaseScheduler:
         """Go on from there; the network is restored already."""
         self._begun = bool(facts["begun"])
         self._frozen = {key: int(count) for key, count in facts["drops"].items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of the user's own loop has to hold beside a module; of an ONNX model all of it."""
+        return saved(self._demand("state_dict"), self.config.scheduler.type, self.facts())
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from there: after `prepare_sparse_model`, and before a module's own state is loaded."""
+        self.resume(put_back(self._demand("load_state_dict"), self.config.scheduler.type, state))
 
     # -- what a scheduler of its own changes
 

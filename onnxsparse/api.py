@@ -21,7 +21,15 @@ from onnxsparse.graph.output import Staged, check_target, put, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import outputs
-from onnxsparse.passes.describe import GUESSED, plain_row, planned_report, totals_of, verified_report, with_macs
+from onnxsparse.passes.describe import (
+    GUESSED,
+    of_one_run,
+    plain_row,
+    planned_report,
+    totals_of,
+    verified_report,
+    with_macs,
+)
 from onnxsparse.passes.expect import expect
 from onnxsparse.passes.fold_masks import Folded, FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
@@ -77,7 +85,7 @@ def inspect(source: Source) -> Result:
     model = _look(source)
     names = names_of(model.weights)
     rows, exact = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
-    notes = () if exact else (GUESSED,)
+    notes = (*of_one_run(model, rows), *(() if exact else (GUESSED,)))
     return Result(Report("inspect", called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes))
 
 

@@ -169,6 +169,20 @@ def test_on_the_command_line(tmp_path, capsys):
     assert rows["head"]["target_density"] is None
 
 
+def test_a_batch_that_the_file_fixes_is_said():
+    def batched(size):
+        made = model()
+        for value in (*made.graph.input, *made.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = size
+        return made
+
+    one, four = (osp.prune(batched(size), target="amba", level=50) for size in (1, 4))
+    assert [4 * row.macs for row in one.report.rows] == [row.macs for row in four.report.rows]
+    assert not any("divide by" in note for note in one.report.notes)
+    for report in (four.report, osp.verify(four.model).report, osp.inspect(batched(4)).report):
+        assert any("the file takes 4 at once: for one, divide by 4" in note for note in report.notes)
+
+
 @pytest.mark.parametrize("loudness", [[], ["-q"]])
 def test_the_verdict_says_what_is_not_met(tmp_path, capsys, loudness):
     onnx.save(model(), tmp_path / "dense.onnx")

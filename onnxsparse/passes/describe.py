@@ -157,7 +157,13 @@ def planned_report(
     done = {"plan": "planned", "prune": "pruned", "mask": "masked"}[command]
     rows, exact = with_macs([planned_row(row, done) for row in made.rows], [row.weight for row in made.rows], model)
     rows = [_with_bound(row, one.weight, made.rule) for row, one in zip(rows, made.rows)]
-    remarks = [*notes, *_remarks(exact, made.rule, rows), *_nearly_empty(rows), *_of_network(made)]
+    remarks = [
+        *notes,
+        *of_one_run(model, rows),
+        *_remarks(exact, made.rule, rows),
+        *_nearly_empty(rows),
+        *_of_network(made),
+    ]
     if not made.planned:
         remarks.append("nothing to prune: every weight stays dense, see the reasons")
     totals = totals_of(rows, model, {done})
@@ -198,7 +204,12 @@ def verified_report(
     """The report of `verify`, with the verdict; `held` is what a device's levels found."""
     checked = held.checked if held else checked
     rows, exact = with_macs([checked_row(one) for one in checked], [one.expected.weight for one in checked], model)
-    remarks = [*_remarks(exact, rule, rows), *(held.notes if held else ()), *in_training(model)]
+    remarks = [
+        *of_one_run(model, rows),
+        *_remarks(exact, rule, rows),
+        *(held.notes if held else ()),
+        *in_training(model),
+    ]
     faults = list(held.faults if held else ())
     if all(row.status == "unchecked" for row in rows):
         faults.append("no weight was checked, so nothing is proven")
@@ -231,6 +242,14 @@ def _unchecked(row: Row) -> bool:
 
 
 GUESSED = "not all activation shapes are known: multiply-accumulates count unknown dimensions as 1, unknown layers as 0"
+
+
+def of_one_run(model: Model, rows: Sequence[Row]) -> list[str]:
+    """A file that fixes its batch counts all samples of it."""
+    batch = macs.fixed_batch(model)
+    if batch == 1 or not any(row.macs for row in rows):
+        return []
+    return [f"multiply-accumulates are of one run, in which the file takes {batch} at once: for one, divide by {batch}"]
 
 
 def _remarks(exact: bool, rule: Rule, rows: Sequence[Row]) -> list[str]:

@@ -64,6 +64,16 @@ def sized(proto: ModelProto, sizes: Mapping[str, int]) -> ModelProto:
     return made
 
 
+def fixed_batch(model: Model) -> int:
+    """The first size of all inputs, where the file fixes it and it is the same one; else 1."""
+    stored = {tensor.name for tensor in model.proto.graph.initializer}
+    shapes = [
+        one.type.tensor_type.shape for one in sized(model.proto, model.sizes).graph.input if one.name not in stored
+    ]
+    firsts = {shape.dim[0].dim_value if len(shape.dim) > 1 else 0 for shape in shapes}
+    return firsts.pop() or 1 if len(firsts) == 1 else 1
+
+
 def single(proto: ModelProto) -> ModelProto:
     """The same model for one sample, where it takes any number."""
     made = ModelProto()

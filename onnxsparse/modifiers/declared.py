@@ -68,15 +68,19 @@ def reads_as_other(text: str) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """What a value is where no field says it."""
+    """What a value is where no field says it. There is one nan, so that a list with it is equal to its copy."""
     if isinstance(value, Mapping):
         return {_key(key): plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return tuple(plain(one) for one in value)
     if not isinstance(value, str) or isinstance(value, Quoted):
-        return str(value) if isinstance(value, str) else value
+        return str(value) if isinstance(value, str) else _one_nan(value)
     found = next((made for read in (switch, _digits, number) if (made := read(value)) is not None), None)
-    return str(value) if found is None else found
+    return str(value) if found is None else _one_nan(found)
+
+
+def _one_nan(value: Any) -> Any:
+    return math.nan if isinstance(value, float) and math.isnan(value) else value
 
 
 def _digits(value: str) -> int | None:

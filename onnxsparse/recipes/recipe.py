@@ -75,6 +75,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", _settled(self.metadata))
+        other = next((one for one in self.modifiers if not isinstance(one, Modifier)), None)
+        if other is not None:
+            raise PlanError(f"a recipe is made of modifiers, and not of {other!r:.60}")
         if self.stages:
             stages = sorted(self.stages, key=lambda stage: order.stage_place(stage.modifiers))
             object.__setattr__(self, "stages", tuple(stages))

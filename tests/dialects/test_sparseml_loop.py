@@ -19,7 +19,6 @@ pytestmark = pytest.mark.skipif(not library.available(), reason="needs torch")
 torch = pytest.importorskip("torch")
 
 from onnxsparse.dialects.sparseml import RecipeManagerStepWrapper, ScheduledModifierManager
-from onnxsparse.dialects.sparseml.teaching import Teacher
 from onnxsparse.errors import OnnxSparseError, OptionError
 
 PER_EPOCH = 4
@@ -324,12 +323,6 @@ def test_a_teacher_in_a_file(digits_cnn: Path) -> None:
     wrapped = manager.modify(net, optimizer, 2, distillation_teacher=digits_cnn)
     loss = net.train()(torch.randn(4, 1, 8, 8)).square().mean()
     assert wrapped.loss_update(loss).item() == pytest.approx(0.25 * loss.item(), rel=1e-4)
-    with pytest.raises(OptionError, match="a teacher is 'self'"):
-        Teacher(made_act("DistillationModifier {start_epoch: 0}"), 3, net).loss(loss, loss, loss)
-
-
-def made_act(text: str) -> Any:
-    return next(manager_of(text).iter_modifiers()).act()
 
 
 def test_several_outputs_are_paired() -> None:
@@ -675,3 +668,60 @@ def test_a_loss_that_never_came_by() -> None:
     manager.modify(module, optimizer, 2).emulated_step()
     with pytest.warns(UserWarning, match="loss_update was never called"):
         manager.finalize(module)
+
+
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        (lambda tensor: tensor[:3], r"the mask of 0\.weight in the state is \[3, 8\], and the parameter \[8, 8\]"),
+        (lambda tensor: 5, r"the mask of 0\.weight in the state is int"),
+        (None, "the state of a manager is a mapping, not a NoneType"),
+    ],
+)
+def test_a_state_that_does_not_fit(state: Any, what: str) -> None:
+    manager = ScheduledModifierManager.from_yaml(ONE)
+    manager.modify(*small(), 4)
+    given = state and {
+        key: {name: state(mask) for name, mask in one.items()} for key, one in manager.state_dict().items()
+    }
+    with pytest.raises(OptionError, match=what):
+        manager.load_state_dict(given)
+
+
+RATES = "SetLearningRateModifier {start_epoch: 0, learning_rate: 0.5, param_groups: [1]}"
+
+
+@pytest.mark.parametrize(
+    ("modifier", "optimizer", "teacher", "what"),
+    [
+        (RATES, None, None, r"line 2: !SetLearningRateModifier: param_groups: the optimizer has 1 groups, and none is"),
+        (RATES, object(), None, "an optimizer of torch is expected, not a object"),
+        ("DistillationModifier {}", None, "nope.onnx", "the teacher: there is no file nope.onnx"),
+        ("DistillationModifier {teacher: nope.onnx}", None, None, "the teacher: there is no file nope.onnx"),
+        ("DistillationModifier {}", None, 5, "a teacher is 'self', 'disable', a module or the path"),
+    ],
+)
+def test_what_a_loop_hands_over_is_looked_at_before_anything_changes(
+    modifier: str, optimizer: Any, teacher: Any, what: str
+) -> None:
+    module, own = small()
+    pruning = ONE.partition("modifiers:")[2]
+    manager = ScheduledModifierManager.from_yaml(f"modifiers:\n- !{modifier}{pruning}")
+    with pytest.raises(OptionError, match=what):
+        manager.modify(module, optimizer or own, 4, distillation_teacher=teacher)
+    assert not manager.initialized
+    assert type(module[0]) is torch.nn.Linear
+    manager = ScheduledModifierManager.from_yaml(ONE)
+    manager.modify(module, own, 4)
+
+
+def test_a_module_without_numbers() -> None:
+    with pytest.raises(OptionError, match="the parameter weight has no numbers yet, it is on the device meta"):
+        ScheduledModifierManager.from_yaml(ONE).apply(torch.nn.Linear(8, 8, device="meta"))
+
+
+def test_what_a_manager_is_made_of() -> None:
+    with pytest.raises(OptionError, match="from_yaml makes it of a recipe"):
+        ScheduledModifierManager(ONE)  # type: ignore[arg-type]
+    with pytest.raises(OnnxSparseError, match="a recipe is made of modifiers, and not of 1"):
+        ScheduledModifierManager([1])  # type: ignore[list-item]

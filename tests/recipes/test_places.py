@@ -165,3 +165,8 @@ def test_what_is_saved_is_read_back(tmp_path: Path, name: str) -> None:
     recipe = Recipe.from_yaml(HOLDING)
     recipe.save(tmp_path / name)
     assert Recipe.load(tmp_path / name) == recipe
+
+
+def test_what_is_no_number_reads_back_as_the_same() -> None:
+    recipe = Recipe.load("modifiers:\n- !HoloModifier {size: .nan}\n", strict=False, metadata={"a": float("nan")})
+    assert Recipe.load(str(recipe), strict=False) == recipe

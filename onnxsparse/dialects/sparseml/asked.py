@@ -1,10 +1,13 @@
-"""What a loop says of its epochs: how many steps each has, and at which it begins."""
+"""What a loop says: how many steps an epoch has and at which it begins, its optimizer, and its teacher."""
 
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
+from onnxsparse.epochs.distilling import DISABLE, SELF
+from onnxsparse.epochs.host import Groups
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import FARTHEST
 
@@ -21,6 +24,31 @@ def epoch_of(epoch: Any) -> float:
     if not _is_number(epoch) or math.isnan(epoch) or (epoch < 0 and epoch != -1) or FARTHEST <= epoch < math.inf:
         raise OptionError(f"epoch is a number from 0, or -1 where the recipe is over, not {epoch!r:.40}")
     return math.inf if epoch == -1 else float(epoch)
+
+
+def demand_optimizer(optimizer: Any) -> None:
+    if not hasattr(optimizer, "param_groups"):
+        raise OptionError(f"an optimizer of torch is expected, not a {type(optimizer).__name__}")
+
+
+def demand_groups(optimizer: Any, groups: Groups, where: str) -> None:
+    count = len(optimizer.param_groups)
+    for place in groups or ():
+        if not 0 <= place < count:
+            raise OptionError(
+                f"{where}: param_groups: the optimizer has {count} groups, and none is number {place}; they are "
+                "counted from 0"
+            )
+
+
+def demand_teacher(teacher: Any) -> None:
+    if isinstance(teacher, (str, os.PathLike)) and teacher not in (SELF, DISABLE):
+        if not os.path.isfile(teacher):
+            raise OptionError(f"the teacher: there is no file {os.fspath(teacher):.100}")
+    elif not isinstance(teacher, str) and not callable(teacher):
+        raise OptionError(
+            f"a teacher is '{SELF}', '{DISABLE}', a module or the path of an ONNX file, not {teacher!r:.40}"
+        )
 
 
 def _is_number(value: Any) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
 from onnxsparse.dialects.sparseml import kinds
+from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe, Stage
 
@@ -93,7 +95,11 @@ def _recipe(given: Any, metadata: Mapping[str, Any] | None) -> Recipe:
     if isinstance(given, Mapping):
         stages = tuple(Stage(str(name), tuple(some), metadata) for name, some in given.items())
         return Recipe((), stages)
-    return given if isinstance(given, Recipe) else Recipe(tuple(given), (), metadata)
+    if isinstance(given, Recipe):
+        return given
+    if isinstance(given, (str, os.PathLike)):
+        raise OptionError("a manager is made of modifiers; from_yaml makes it of a recipe or its path")
+    return Recipe(tuple(given), (), metadata)
 
 
 def timed(modifiers: Sequence[Any]) -> list[Scheduled]:

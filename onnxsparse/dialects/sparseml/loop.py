@@ -18,7 +18,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxsparse.dialects.sparseml.asked import demand_steps, epoch_of
+from onnxsparse.dialects.sparseml.asked import (
+    demand_groups,
+    demand_optimizer,
+    demand_steps,
+    demand_teacher,
+    epoch_of,
+)
 from onnxsparse.dialects.sparseml.contents import Contents, Given, timed
 from onnxsparse.dialects.sparseml.module_host import ModuleHost
 from onnxsparse.dialects.sparseml.saved_masks import saved, take
@@ -100,6 +106,8 @@ class ScheduledModifierManager(Contents):
         acts = [(one, one.act()) for one in timed(driven.modifiers)]
         for _, act in acts:
             act.bind(host.params)
+            if isinstance(act, Distilling):
+                demand_teacher(act.teacher if distillation_teacher is None else distillation_teacher)
         for note in (*driven.notes, *_left(acts, host)):
             warnings.warn(note, stacklevel=2)
         for _, act in acts:
@@ -139,14 +147,15 @@ class ScheduledModifierManager(Contents):
         demand_steps(steps_per_epoch)
         if not allow_parallel_module and bare_module(module) is not module:
             raise OptionError("the module is wrapped for several devices, and allow_parallel_module is False")
+        demand_optimizer(optimizer)
+        for one in timed(self.recipe.driven().modifiers):
+            demand_groups(optimizer, one.act().groups(), one.called)
         asked = epoch_of(epoch)
         begin = float(max(self.max_epochs, 0)) if math.isinf(asked) else asked
         self.initialize(module, begin, loggers, distillation_teacher)
         assert self._host is not None
         self._watch.is_over = math.isinf(asked)
         self._host.meet(optimizer, steps_per_epoch)
-        for _, act in self._acts:
-            self._host.demand_groups(act.groups(), act.where)
         self._watch.meet(optimizer)
         return RecipeManagerStepWrapper(wrap_optim or optimizer, optimizer, module, self, begin, steps_per_epoch)
 

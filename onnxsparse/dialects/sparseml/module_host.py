@@ -35,6 +35,9 @@ class ModuleHost(Host):
         super().__init__()
         self.module = demand_free(module)
         found = params_of(self.module)
+        bare = next((param.name for param, tensor, _ in found if tensor.is_meta), None)
+        if bare is not None:
+            raise OptionError(f"the parameter {bare} has no numbers yet, it is on the device meta; load them first")
         self.params = [param for param, _, _ in found]
         self._tensors = {param.tag: tensor for param, tensor, _ in found}
         self._homes: dict[str, Homes] = {param.tag: homes for param, _, homes in found}
@@ -167,14 +170,6 @@ class ModuleHost(Host):
     def _groups(self, groups: Groups) -> list[Any]:
         known = [] if self.optimizer is None else self.optimizer.param_groups
         return list(known) if groups is None else [known[place] for place in groups if known]
-
-    def demand_groups(self, groups: Groups, where: str) -> None:
-        count = len(self._groups(None))
-        for place in groups or ():
-            if not 0 <= place < count:
-                raise OptionError(
-                    f"{where}: param_groups: the optimizer has {count} groups, and none is number {place}"
-                )
 
     # -- what is told
 

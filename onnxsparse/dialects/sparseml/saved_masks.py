@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from onnxsparse.dialects.sparseml.module_host import ModuleHost
+from onnxsparse.engines.torch.library import torch
 from onnxsparse.epochs.act import Act
+from onnxsparse.epochs.params import Param
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.order import identifier
+from onnxsparse.values import Array
 
 MASK = ".sparsity_mask"
 Acts = Sequence[tuple[Scheduled, Act]]
@@ -37,15 +40,25 @@ def _masks(host: ModuleHost, acts: Acts) -> dict[str, Any]:
 
 def take(host: ModuleHost, acts: Acts, own: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
     """Put the masks of a state on the module; `own` is the state that it has."""
+    if not isinstance(state, Mapping):
+        raise OptionError(f"the state of a manager is a mapping, not a {type(state).__name__}")
     known, given = _flat(own), _flat(state)
     if strict and set(known) != set(given):
         other = sorted(set(known) ^ set(given))[0]
         raise OptionError(f"the state is that of another recipe or module: {'/'.join(other)} is in one of them only")
     by_name = {param.name: param for param in host.params}
     by_identifier = {identifier(one): act for one, act in acts}
-    for key in [key for key in known if key in given]:
-        keep = given[key].bool().cpu().numpy().reshape(-1)
-        host.put_for(by_identifier[key[-2]], by_name[key[-1][: -len(MASK)]], keep)
+    keys = {key: by_name[key[-1][: -len(MASK)]] for key in known if key in given}
+    masks = {key: _mask(given[key], param) for key, param in keys.items()}
+    for key, param in keys.items():
+        host.put_for(by_identifier[key[-2]], param, masks[key])
+
+
+def _mask(given: Any, param: Param) -> Array:
+    if not torch().is_tensor(given) or tuple(given.shape) != param.shape:
+        shape = list(given.shape) if torch().is_tensor(given) else type(given).__name__
+        raise OptionError(f"the mask of {param.name} in the state is {shape}, and the parameter {list(param.shape)}")
+    return cast(Array, given.bool().cpu().numpy().reshape(-1))
 
 
 def _flat(state: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

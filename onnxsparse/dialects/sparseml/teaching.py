@@ -90,10 +90,6 @@ class Teacher:
             made = copy.deepcopy(self._module)
         else:
             made = to_module(os.fspath(given)) if isinstance(given, (str, os.PathLike)) else given
-        if not callable(made):
-            raise OptionError(
-                f"a teacher is '{SELF}', '{DISABLE}', a module or the path of an ONNX file, not {made!r:.40}"
-            )
         if isinstance(made, torch().nn.Module):
             made.eval()
         return made

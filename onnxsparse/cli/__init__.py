@@ -13,10 +13,10 @@ import os
 import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from onnxsparse.cli.arguments import check_report_target
 from onnxsparse.engines.processes import launched, speaks
@@ -75,10 +75,14 @@ def _add_shared(parser: ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    _stop_cleanly()
     _print_anything()
     if launched() > 1:  # that another process is gone is said in one line, not in those of torch's libraries
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    with _stopping_cleanly():
+        return _code_of(words)
+
+
+def _code_of(words: list[str]) -> int:
     try:
         return _run(words)
     except OnnxSparseError as error:
@@ -143,16 +147,24 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _stop_cleanly() -> None:
-    """SIGTERM ends the process through the cleanup of half-written files."""
+@contextmanager
+def _stopping_cleanly() -> Iterator[None]:
+    """SIGTERM ends the process through the cleanup of half-written files; after that, at once."""
 
     def stop(number: int, _: FrameType | None) -> NoReturn:
         raise Stopped(128 + number)
 
+    before: dict[int, Any] = {}
     with suppress(ValueError):  # not in the main thread: the caller handles signals
         for name in ("SIGTERM", "SIGHUP"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), stop)
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 __all__ = ["COMMANDS", "Namespace", "build_parser", "main"]

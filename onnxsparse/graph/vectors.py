@@ -2,12 +2,13 @@
 
 1. An input that an operator adds to, or scales, its result with; one table says which input that is.
 2. An Add of one stored tensor with at most one axis that is not 1, right behind an operator with a weight.
-3. Identity is seen through. What is the mean or variance of a normalization is none of these: it is statistics.
+3. Identity is seen through. What is the mean or variance of a normalization is none of these: it is statistics. Nor is
+   what says how large a picture becomes, and was stored once with a scale of the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from onnx import AttributeProto, NodeProto
 
@@ -36,6 +37,7 @@ SLOTS: dict[str, tuple[int, ...]] = {
     "Attention": (2,),
 }
 STATISTICS = {"BatchNormalization": (3, 4)}
+SIZES = {"Resize": (1, 2), "Upsample": (1,)}
 PRODUCTS = {"MatMul", "Conv", "ConvTranspose", "Gemm", "FusedMatMul"}
 
 
@@ -60,7 +62,7 @@ class _Search:
         self._makers = {name: node.op_type for node in self._nodes for name in node.output}
 
     def found(self, slots: dict[str, tuple[int, ...]]) -> dict[StoredTensor, None]:
-        fixed = self.statistics()
+        fixed = self._read_at({**STATISTICS, **SIZES})
         found: dict[StoredTensor, None] = {}
         for node in self._nodes:
             for slot in slots.get(node.op_type, ()):
@@ -71,9 +73,12 @@ class _Search:
         return {tensor: None for tensor in found if tensor not in fixed}
 
     def statistics(self) -> dict[StoredTensor, None]:
+        return self._read_at(STATISTICS)
+
+    def _read_at(self, slots: Mapping[str, tuple[int, ...]]) -> dict[StoredTensor, None]:
         found: dict[StoredTensor, None] = {}
         for node in self._nodes:
-            for slot in STATISTICS.get(node.op_type, ()):
+            for slot in slots.get(node.op_type, ()):
                 self._add(found, node, slot)
         return found
 

@@ -4,6 +4,8 @@
 2. Bodies of If, Loop and Scan are child modules; what they read from around them is handed to them. Local functions are
    written out where they are called.
 3. Lists of integers that the file stores are written into the calls; other stored tensors are parameters or buffers.
+   What is written there, or says a size, is no parameter, though a weight slot may read it, too: exporters store equal
+   numbers once.
 4. What is one tensor in the file is one tensor in the module, however many nodes read it.
 What it does not do: infer shapes, run anything, or change the file.
 """
@@ -38,6 +40,7 @@ from onnxsparse.graph.attributes import Attributes, Caller, label
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import Container
+from onnxsparse.graph.vectors import SIZES
 
 
 def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
@@ -87,6 +90,7 @@ class Conversion:
         self._stores = model.flow.stores
         self._functions = functions_of(model.proto)
         self._parameters: set[StoredTensor] = set()
+        self._sizes: set[StoredTensor] = set()
 
     def module(self) -> Any:
         graph = self._model.proto.graph
@@ -94,7 +98,7 @@ class Conversion:
         self.graph(graph, scope)
         stored = {tensor.name for tensor in graph.initializer}
         inputs = [entry.name for entry in graph.input if entry.name not in stored]
-        pool = Pool(self._parameters, self._stores)
+        pool = Pool(self._parameters - self._sizes, self._stores)
         return materialize(scope.draft, pool, inputs, [entry.name for entry in graph.output], self._train_bn)
 
     def graph(self, graph: GraphProto, scope: Scope, given: Sequence[Sources] = ()) -> list[Sources]:
@@ -141,11 +145,24 @@ class Conversion:
         if self._train_bn and domain == "" and node.op_type == "BatchNormalization":
             called = self._batch_norm(node, values, keywords, scope)
         else:
-            args = [_argument(value, index, form, scope.draft) for index, value in enumerate(values)]
+            args = [self._argument(value, index, form, scope.draft) for index, value in enumerate(values)]
             called = scope.draft.call(function, tuple(args), keywords, _title(node))
         sources = [value.sources if value else frozenset() for value in values]
+        for slot in SIZES.get(node.op_type, ()):
+            self._sizes |= (sources[slot] if slot < len(sources) else None) or set()
         self._parameters |= reached(domain, node.op_type, sources)
         define(node, called, form.several, [onward(domain, node.op_type, sources)] * len(node.output), scope)
+
+    def _argument(self, value: Value | None, index: int, form: Signature, draft: Draft) -> Any:
+        """A node of the graph, or plain numbers where the function takes them and the file stores them."""
+        if value is None or (value.node is None and value.stored is None and value.outer is None):
+            return None
+        if value.stored is not None and index in form.integers | form.numbers:
+            found = numbers(value.stored, single=index in form.numbers)
+            if found is not None:
+                self._sizes.add(value.stored)
+                return found
+        return draft.node(value)
 
     def _keywords(self, node: NodeProto, form: Signature, attributes: Attributes, scope: Scope) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -213,17 +230,6 @@ def define(node: NodeProto, called: Any, several: bool, sources: Sequence[Source
         if name:
             result = scope.draft.graph.call_function(operator.getitem, (called, index)) if several else called
             scope.names[name] = Value(sources[index] if index < len(sources) else None, result)
-
-
-def _argument(value: Value | None, index: int, form: Signature, draft: Draft) -> Any:
-    """A node of the graph, or plain numbers where the function takes them and the file stores them."""
-    if value is None or (value.node is None and value.stored is None and value.outer is None):
-        return None
-    if value.stored is not None and index in form.integers | form.numbers:
-        found = numbers(value.stored, single=index in form.numbers)
-        if found is not None:
-            return found
-    return draft.node(value)
 
 
 def _title(node: NodeProto) -> str:

@@ -171,6 +171,24 @@ def test_dropout_does_nothing() -> None:
     assert bool(mask.all())
 
 
+def test_what_is_also_a_size_is_no_parameter_and_does_not_train() -> None:
+    """Exporters store the ones of a normalization and of Resize once."""
+    feeds = {"x": numbers(6, 4, 5, 5)}
+    stored = {"w": numbers(4, 4, 3, 3), "ones": np.ones(4, np.float32), "b": numbers(4)}
+    nodes = [
+        make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        make_node("InstanceNormalization", ["c", "ones", "b"], ["n"]),
+        make_node("Resize", ["n", "", "ones"], ["y"]),
+    ]
+    proto = model(nodes, feeds, stored)
+    assert parameters(assert_same(proto, feeds)) == {"w", "b"}
+    options = {"pattern": "unstructured", "sparsity": 0.5, "allow": ["small", "stem", "output"], "steps": 4, "lr": 0.1}
+    tuned = osp.finetune(proto, data={"x": numbers(64, 4, 5, 5)}, engine="torch", retries=0, **options)
+    assert tuned.model is not None
+    found = {one.name: numpy_helper.to_array(one) for one in tuned.model.graph.initializer}
+    assert (found["ones"] == 1).all()
+
+
 def in_training_mode(training: int) -> onnx.ModelProto:
     stored = {"s": numbers(8), "b": numbers(8), "m": numbers(8), "v": np.float32([1] * 8),
               "r": np.array(0.5, np.float32), "t": np.array(bool(training))}  # fmt: skip

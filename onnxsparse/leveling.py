@@ -24,7 +24,7 @@ from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.rooms import claimed
 from onnxsparse.errors import MissingExtraError, OnnxSparseError, OptionError, OutputError
 from onnxsparse.graph.model import Source
-from onnxsparse.graph.output import write_text
+from onnxsparse.graph.output import make_folder, write_text
 from onnxsparse.modifiers.levels import Levels, read_levels
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.passes.describe import planned_report
@@ -163,7 +163,7 @@ class _Leveling:
     def _prepared(self, tuning: Tuning) -> str | None:
         """The digest of this run; None where it is done already."""
         digest = json.dumps([tuning.digest(), self._text, [sorted(counts.items()) for counts in self._counts]])
-        os.makedirs(self._folder, exist_ok=True)
+        make_folder(self._folder)
         known = self._read(TABLE)
         if known is not None and not self._overwrite:
             if known.get("run") != _short(digest):

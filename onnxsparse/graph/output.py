@@ -155,6 +155,14 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def make_folder(path: str) -> None:
+    """A folder, with those it is in, where there is none."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {path}: {error.strerror or error}") from error
+
+
 def write_text(path: str, text: str, overwrite: bool) -> None:
     """Write a small text file, all or nothing."""
     check_target(path, overwrite)

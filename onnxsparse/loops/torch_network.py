@@ -24,6 +24,7 @@ from onnxsparse.engines.torch.holding import all_held
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.convolution import Convolution
+from onnxsparse.graph.output import make_folder
 from onnxsparse.loops.network import Measured, Network, Site
 from onnxsparse.loops.stored import Promise, dropped
 from onnxsparse.loops.torch_export import export_onnx
@@ -190,7 +191,7 @@ class TorchNetwork(Network):
         return made
 
     def save(self, path: str, facts: Mapping[str, Any]) -> str:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        make_folder(os.path.dirname(os.path.abspath(path)))
         state = self.plain_copy().state_dict()
         masks = {key: torch().from_numpy(keep) for key, keep in self.masks().items()}
         torch().save({"model": state, "mask_dict": masks, **facts}, f"{path}.pth")

@@ -8,7 +8,7 @@ from onnx import numpy_helper
 
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.dialects.msbench.configuration import read
-from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.errors import ModelError, OptionError, OutputError
 from onnxsparse.loops.options import LoopOptions
 from tests.dialects.nets import SIZE, onnx_model
 
@@ -90,11 +90,27 @@ def test_names_that_match_nothing_are_said(capsys):
         ({"default_input_shape": 224}, "default_input_shape is a list of sizes"),
         ({"default_input_shape": [1, "a"]}, "default_input_shape is a list of sizes"),
         ({"sparse_rate_tolerance": float("nan")}, "sparse_rate_tolerance is a number"),
+        ({"sparse_rate_tolerance": -1}, "sparse_rate_tolerance is a share from 0"),
     ],
 )
 def test_values_are_of_their_type_whether_they_have_an_effect_or_not(kwargs, said):
     with pytest.raises(OptionError, match=said):
         build_sparse_scheduler(amba(**{"do_sparse_analysis": False, **kwargs}))
+
+
+@pytest.mark.parametrize("name", ["output_dir", "save_dir"])
+def test_a_folder_that_cannot_be_made_is_said_before_anything_trains(tmp_path, name):
+    (tmp_path / "file").touch()
+    scheduler = build_sparse_scheduler(amba(**{name: tmp_path / "file" / "folder"}))
+    with pytest.raises(OutputError, match="cannot make the folder"):
+        scheduler.prepare_sparse_model(onnx_model())
+
+
+def test_a_level_between_whole_per_cents_is_not_passed():
+    scheduler = build_sparse_scheduler(amba(sparse_rate_tolerance=0))
+    scheduler.prepare_sparse_model(onnx_model())
+    assert scheduler.notes
+    assert all("is nearest" in note for note in scheduler.notes)
 
 
 def test_a_whitelist_is_a_list():

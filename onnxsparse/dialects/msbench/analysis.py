@@ -20,7 +20,7 @@ import numpy as np
 from onnxsparse.allocations.energy import Energy
 from onnxsparse.dialects.msbench.configuration import load
 from onnxsparse.errors import PlanError, nearest
-from onnxsparse.graph.output import write_text
+from onnxsparse.graph.output import make_folder, write_text
 from onnxsparse.loops.network import Measured, Network
 
 NAME = "sparse_analysis.json"
@@ -109,6 +109,6 @@ def _told(layer: Any) -> str:
 
 
 def write_tables(folder: str, tables: Table, wanted: Mapping[str, Any]) -> None:
-    os.makedirs(folder, exist_ok=True)
+    make_folder(folder)
     said = {"onnxsparse_analysis": VERSION, "device": wanted["device"], "made_for": wanted, "levels": tables}
     write_text(os.path.join(folder, NAME), json.dumps(said, indent=2) + "\n", True)

@@ -29,6 +29,7 @@ from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.output import make_folder
 from onnxsparse.loops.onnx_network import OnnxNetwork
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.metrics import parse as parse_metric
@@ -187,7 +188,7 @@ class SparseRunner:
     def export(self) -> str:
         """The sparse model, proven, with its record."""
         path = os.path.join(self.job.save_dir, RESULT)
-        os.makedirs(self.job.save_dir, exist_ok=True)
+        make_folder(self.job.save_dir)
         written: str = self.scheduler.export_sparse_onnx(self.model, None, path)
         self.say(f"written: {written}")
         return written

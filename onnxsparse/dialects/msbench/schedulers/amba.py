@@ -22,9 +22,10 @@ from onnxsparse.allocations.energy import Energy
 from onnxsparse.data.field import as_array
 from onnxsparse.dialects.msbench import analysis
 from onnxsparse.dialects.msbench.configuration import Configuration, count, table
+from onnxsparse.dialects.msbench.known import PATHS
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError, PlanError, nearest
-from onnxsparse.graph.output import write_text
+from onnxsparse.graph.output import make_folder, write_text
 from onnxsparse.loops.statistics import as_csv, statistics
 from onnxsparse.schedules.stages import Stages
 from onnxsparse.values import Array
@@ -62,6 +63,8 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             kwargs["prun_algo"] == 0,
         )
         self.verbosity = max(self.verbosity, 2 if kwargs["verbose"] else 0)
+        if kwargs["sparse_rate_tolerance"] < 0:
+            raise OptionError(f"sparse_rate_tolerance is a share from 0, not {kwargs['sparse_rate_tolerance']:g}")
         _demand_shape(kwargs["default_input_shape"])
         self._pattern, self._stage = patterns.parse("alive"), -1
 
@@ -69,6 +72,9 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         network = self._network
         if 0 < self.levels[-1] < 1:
             self._remark(f"sparsity_table is in per cent: {self.levels[-1]:g} is less than one per cent")
+        for folder in (self.kwargs[name] for name in PATHS):
+            if folder:
+                make_folder(folder)  # now, and not when a level is trained
         network.use({site.key: "mask" for site in self.prunable})
         self._measured = network.measure(self.kwargs["default_input_shape"], self.kwargs["default_input_custom"])
         self._names = {site.key: site.name for site in network.sites}
@@ -99,11 +105,15 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         self._say(1, f"level {level:g}: network sparsity {reached:.2f} %")
         for site in self._network.sites:
             self._say(2, f"  {site.name}: {100 * drops[site.key] / max(site.size, 1):.0f} %")
-        near = abs(reached - level) <= 100 * float(self.kwargs["sparse_rate_tolerance"])
-        if not near and reached > level:
-            self._remark(f"level {level:g} is passed already: the network has {reached:.2f} % zeros, and keeps them")
-        elif not near:
-            self._remark(f"level {level:g} is out of reach with these limits and exclusions: {reached:.2f} % at most")
+        if abs(reached - level) <= 100 * float(self.kwargs["sparse_rate_tolerance"]):
+            return
+        zeros = sum(site.size - np.count_nonzero(self._network.weight(site.key)) for site in self._network.sites)
+        if 100 * zeros / max(size, 1) > level:
+            self._remark(f"level {level:g} is passed already: the network has {100 * zeros / size:.2f} % zeros")
+        else:
+            self._remark(
+                f"level {level:g} is out of reach with these limits and exclusions: {reached:.2f} % is nearest"
+            )
 
     def _read_analysis(self) -> list[dict[str, int]] | None:
         folder, masked = self.kwargs["output_dir"], bool(self.kwargs["mask_dict"])
@@ -171,7 +181,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         rows = self._tables[f"{level:g}"] = statistics(network, self._measured, self.device)
         self._write_report()
         if self.kwargs["save_dir"]:
-            os.makedirs(str(self.kwargs["save_dir"]), exist_ok=True)
+            make_folder(str(self.kwargs["save_dir"]))
             path = os.path.join(str(self.kwargs["save_dir"]), f"global_sparse_rate_{level:g}")
             facts = {"prune_step": stage, "iteration": iteration, "level": level, "layers": rows}
             self._say(1, f"written: {network.save(path, facts)}")

@@ -22,6 +22,7 @@ from onnxsparse.errors import MissingExtraError
 
 VERSION = "1.19"
 LAST_OPSET, LAST_IR = 21, 10
+LAST_PYTHON = (3, 12)
 _STAND_INS = ("onnxruntime.training.amp", "onnxruntime.training.optim")
 
 
@@ -52,14 +53,22 @@ def available() -> bool:
 def _demand() -> None:
     if available():
         return
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtraError(
-            "fine-tuning needs onnxruntime-training: pip install 'onnxsparse[ort]' (Python 3.9 to 3.12)"
+    raise MissingExtraError(_way(tuple(sys.version_info[:2]), importlib.util.find_spec("onnxruntime") is not None))
+
+
+def _way(python: tuple[int, ...], other_runtime: bool) -> str:
+    """How to get an engine that trains: on a Python without onnxruntime-training, torch."""
+    if python > LAST_PYTHON:
+        named = ".".join(map(str, python))
+        return (
+            f"there is no onnxruntime-training for Python {named}: pip install 'onnxsparse[torch]', which trains, too"
         )
-    raise MissingExtraError(
-        "the installed onnxruntime cannot train, and the two cannot live side by side: "
-        "pip uninstall onnxruntime, then pip install 'onnxsparse[ort]' (Python 3.9 to 3.12)"
-    )
+    if other_runtime:
+        return (
+            "the installed onnxruntime cannot train, and the two cannot live side by side: pip uninstall onnxruntime, "
+            "then pip install 'onnxsparse[ort]'; or pip install 'onnxsparse[torch]', which trains, too"
+        )
+    return "fine-tuning needs onnxruntime-training or torch: pip install 'onnxsparse[ort]', or 'onnxsparse[torch]'"
 
 
 def options(fold: bool = True) -> Any:

@@ -158,7 +158,8 @@ def _load(entry: importlib.metadata.EntryPoint, kind: str) -> type[Plugin] | str
     try:
         cls = entry.load()
     except Exception as error:  # whatever a foreign package does when it is imported
-        return f"the installed plug-in {entry.name} ({entry.value}) does not load: {error}"
+        problem = " ".join(str(error).split())
+        return f"the installed plug-in {entry.name} ({entry.value}) does not load: {problem}"
     if not _is_plugin(cls, kind):
         return f"the installed plug-in {entry.name} ({entry.value}) is not one of onnxsparse.{kind}"
     return cls

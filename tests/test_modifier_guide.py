@@ -93,15 +93,19 @@ def test_it_runs(repository: Path, site: Path, tmp_path: Path) -> None:
     assert float(largest) == pytest.approx(0.01, rel=1e-6)
 
 
-def test_a_package_that_does_not_load_is_said(repository: Path, site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "problem"), [("no_such_package:Thing", ""), ("stubborn:Thing", ": it does not want to")]
+)
+def test_a_package_that_does_not_load_is_said(repository: Path, tmp_path: Path, place: str, problem: str) -> None:
+    (tmp_path / "stubborn.py").write_text("raise RuntimeError('it does not\\nwant to')\n")
     (tmp_path / "broken-1.0.dist-info").mkdir()
     (tmp_path / "broken-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    points = "[onnxsparse.modifiers]\nBrokenModifier = no_such_package:Thing\n"
+    points = f"[onnxsparse.modifiers]\nBrokenModifier = {place}\n"
     (tmp_path / "broken-1.0.dist-info" / "entry_points.txt").write_text(points)
     (tmp_path / "r.yaml").write_text("modifiers:\n- !BrokenModifier\n", encoding="utf-8")
     code, says = python(repository, ["-m", "onnxsparse", "recipe", "check", str(tmp_path / "r.yaml")], tmp_path)
     assert code == 2
-    assert "the installed plug-in BrokenModifier (no_such_package:Thing) does not load" in says
+    assert f"the installed plug-in BrokenModifier ({place}) does not load{problem}" in says
     assert len(says.splitlines()) == 1
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.declared import number, plain
 from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.modifiers.scheduled import FARTHEST, NEVER
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
@@ -40,4 +41,4 @@ class UnknownModifier(Modifier):
 
     def _epoch(self, name: str) -> float:
         found = number(dict(self.options).get(name))
-        return -1.0 if found is None or not found >= -1 else found
+        return NEVER if found is None or not NEVER <= found <= FARTHEST else found

@@ -170,3 +170,11 @@ def test_what_is_saved_is_read_back(tmp_path: Path, name: str) -> None:
 def test_what_is_no_number_reads_back_as_the_same() -> None:
     recipe = Recipe.load("modifiers:\n- !HoloModifier {size: .nan}\n", strict=False, metadata={"a": float("nan")})
     assert Recipe.load(str(recipe), strict=False) == recipe
+
+
+@pytest.mark.parametrize("epoch", [".inf", "1e300", "-7", ".nan", "[1]"])
+def test_times_of_what_nobody_knows_count_where_they_are_some(epoch: str) -> None:
+    text = f"modifiers:\n- !HoloModifier {{start_epoch: 0, end_epoch: {epoch}}}\n"
+    recipe = Recipe.load(text + "- !EpochRangeModifier {start_epoch: 0, end_epoch: 3}\n", strict=False)
+    assert recipe.max_epochs == 3
+    assert Recipe.load(str(recipe), strict=False) == recipe

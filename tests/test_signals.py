@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from onnxsparse.cli import main
+
 SLOW = """
 import sys
 import time
@@ -20,6 +22,8 @@ def f():
     while True:
         time.sleep(0.05)
 """
+
+SIGNALS = [getattr(signal, name, signal.SIGTERM) for name in ("SIGTERM", "SIGHUP")]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs signals")
@@ -43,3 +47,21 @@ def test_within_a_function_of_the_users(
     _, said = process.communicate(timeout=60)
     assert process.returncode == code
     assert "failed" not in said
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs signals")
+def test_signals_are_heeded_while_a_command_runs_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nohup ignores stays ignored, and who calls `main` has the handlers of before again, whatever it came to."""
+    heeded = []
+    monkeypatch.setattr("onnxsparse.cli._run", lambda _: heeded.append([signal.getsignal(one) for one in SIGNALS]) or 0)
+    before = [signal.signal(signal.SIGTERM, signal.SIG_DFL), signal.signal(signal.SIGHUP, signal.SIG_IGN)]
+    try:
+        assert main(["list"]) == 0
+        monkeypatch.undo()
+        assert main(["nonsense"]) == 2
+        assert [signal.getsignal(one) for one in SIGNALS] == [signal.SIG_DFL, signal.SIG_IGN]
+    finally:
+        for one, handler in zip(SIGNALS, before):
+            signal.signal(one, handler)
+    assert callable(heeded[0][0])
+    assert heeded[0][1] == signal.SIG_IGN

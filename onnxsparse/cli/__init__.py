@@ -123,6 +123,8 @@ def _fail(code: int, message: str, words: list[str]) -> int:
         import traceback
 
         traceback.print_exc()
+    with suppress(ValueError):  # whoever ends the others as soon as one fails would end the one that says why
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if not speaks():
         return code
     with suppress(OSError):  # nobody can be told

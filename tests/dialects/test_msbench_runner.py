@@ -199,9 +199,29 @@ def test_steps_have_names_and_evaluation_changes_nothing(tmp_path, capsys):
         SparseRunner(desk(tmp_path, saver={"auto_resume": False}), quiet=True).run()
 
 
+def test_what_other_runners_say_is_a_note_and_what_nobody_says_an_error(tmp_path):
+    rate = {"warmup_type": "linear", "type": "CosineAnnealingLR", "kwargs": {"T_max": 1, "warmup_iter": 2}}
+    trainer = {"test_freq": 2, "lr_scheduler": rate}
+    job = read_job(desk(tmp_path, trainer=trainer, saver={"results_dir": "results"}))
+    for said in ("trainer.test_freq", "saver.results_dir", "lr_scheduler.warmup_type"):
+        assert f"nothing here takes {said}" in job.notes
+    assert job.options["warm_up"] == 2
+    wrong = [
+        ({"lr_scheduler": {**rate, "warmup_iters": 3}}, "lr_scheduler has an unknown key 'warmup_iters' .*warmup_iter"),
+        ({"lr_scheduler": {**rate, "kwargs": {"TMax": 3}}}, "CosineAnnealingLR has no argument 'TMax' here .*T_max"),
+        ({"lr_scheduler": {**rate, "kwargs": {"eta_min": 0.1}}}, "eta_min is 0 here"),
+        ({"optimizer": {"type": "SGD", "lr": 3}}, "optimizer has an unknown key 'lr'"),
+    ]
+    for section, said in wrong:
+        with pytest.raises(OptionError, match=said):
+            read_job(desk(tmp_path, trainer=section))
+
+
 @trains
 def test_a_file_that_is_named_is_what_is_evaluated(tmp_path):
-    path = desk(tmp_path)
+    folders = {"output_dir": str(tmp_path / "out"), "save_dir": str(tmp_path / "levels"), "do_sparse_analysis": True}
+    kwargs = {**AMBA["scheduler"]["kwargs"], **folders, "default_input_shape": [1, 3, 12, 12]}
+    path = desk(tmp_path, {**AMBA, "scheduler": {**AMBA["scheduler"], "kwargs": kwargs}})
     last = SparseRunner(path, quiet=True).run()
     before = {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*") if one.is_file()}
 
@@ -209,6 +229,7 @@ def test_a_file_that_is_named_is_what_is_evaluated(tmp_path):
         script = [sys.executable, str(ROOT / "tools" / "train_sparse.py"), "--config", path, "-e", *names]
         return subprocess.run(script, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
+    assert f"zeros {last['zeros']:.4f}, loss" in evaluated().stdout
     dense, sparse = (str(tmp_path / name) for name in ("net.onnx", "saved/sparse.onnx"))
     for file, zeros in ((dense, 0.0), (sparse, last["zeros"])):
         found = evaluated(file)

@@ -30,6 +30,20 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "loss": ("type", "kwargs", "hardness", "temperature", "output", *SMOOTHING),
     "saver": ("save_dir", "pretrain_model", "resume_model", "auto_resume", "save_freq"),
 }
+IDLE: Mapping[str, tuple[str, ...]] = {
+    "trainer": ("test_freq", "print_freq", "save_freq", "only_save_latest", "ema"),
+    "saver": ("results_dir",),
+    "optimizer": ("register_type",),
+    "lr_scheduler": ("warmup_type", "warmup_register_type", "warmup_init_lr", "warmup_ratio"),
+}
+"""What configurations of the runner say, too, and nothing here takes: that is noted."""
+WARM_UP = "warmup_iter"
+_COSINE, _STEPS = ("cosine", ("T_max", "eta_min")), ("multi-step", ("milestones", "gamma"))
+_STEP, _CONSTANT = ("step", ("step_size", "gamma")), ("constant", ())
+RATES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "CosineAnnealingLR": _COSINE, "Cosine": _COSINE, "cosine": _COSINE, "MultiStepLR": _STEPS, "MultiStep": _STEPS,
+    "StepLR": _STEP, "Step": _STEP, "ConstantLR": _CONSTANT, "constant": _CONSTANT, "": _CONSTANT,
+}  # fmt: skip
 LOSSES = {"cross_entropy": "cross-entropy", "mse": "mse", "bce": "bce", "l1": "l1", "distill": "distill", "kl": "kl"}
 
 
@@ -68,7 +82,8 @@ def read_job(path: str) -> Job:
     if not isinstance(found.get("sparsity"), Mapping):
         raise OptionError(f"{path} has no section `sparsity`: it says which scheduler, mask generator and sparser")
     trainer, saver, data, runtime = (parts[name] for name in ("trainer", "saver", "data", "runtime"))
-    options, notes, t_max = _training(trainer, parts["loss"])
+    options, t_max = _training(trainer, parts["loss"])
+    notes = _idle({**parts, **{name: trainer.get(name) for name in ("optimizer", "lr_scheduler")}})
     seed = runtime.get("random_seed", runtime.get("seed", data.get("seed"))) or 0
     ignored = [key for key in found if key not in (*KNOWN, "sparsity", "model", "ema") and not key.startswith("_")]
     notes += [f"{path}: nothing here takes section {key!r}" for key in ignored]
@@ -102,17 +117,30 @@ def _section(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(section, Mapping):
         raise OptionError(f"{name} is a mapping, not {section!r:.60}")
     for key in section:
-        if key not in KNOWN[name] and not (name == "trainer" and key == "ema"):
+        if key not in (*KNOWN[name], *IDLE.get(name, ())):
             raise OptionError(f"{name} has an unknown key {key!r:.40}{nearest(str(key), KNOWN[name])}")
     return section
+
+
+def _idle(parts: Mapping[str, Any]) -> list[str]:
+    """A line for each thing that is said and that nothing takes; a word that nobody knows is an error."""
+    found = []
+    for name, words in IDLE.items():
+        part = parts[name] if isinstance(parts[name], Mapping) else {}
+        more = (*KNOWN.get(name, ("type", "kwargs", WARM_UP)), *words)
+        wrong = next((key for key in part if key not in more), None)
+        if wrong is not None:
+            raise OptionError(f"trainer.{name} has an unknown key {wrong!r:.40}{nearest(str(wrong), more)}")
+        found += [f"nothing here takes {name}.{key}" for key in part if key in words and key != "ema"]
+    return found
 
 
 def _kind(value: Any) -> str:
     return str(value.get("type") or "") if isinstance(value, Mapping) else str(value or "")
 
 
-def _training(trainer: Mapping[str, Any], loss: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], float | None]:
-    """Optimizer, rate and loss in our own words."""
+def _training(trainer: Mapping[str, Any], loss: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
+    """Optimizer, rate and loss in our own words, and how many epochs the rate's period has."""
     options: dict[str, Any] = {"train_bn": switch(trainer.get("train_bn"), "trainer.train_bn")}
     optimizer = trainer.get("optimizer")
     options.update(_optimizer(optimizer) if optimizer else {})
@@ -120,7 +148,7 @@ def _training(trainer: Mapping[str, Any], loss: Mapping[str, Any]) -> tuple[dict
     rate, t_max = _rate(scheduler) if scheduler else ({}, None)
     options.update(rate)
     options.update(_loss(loss))
-    return options, [], t_max
+    return options, t_max
 
 
 def _loss(loss: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,24 +208,31 @@ def _text_of(kind: str, kwargs: dict[str, Any]) -> str:
 
 
 def _rate(given: Any) -> tuple[dict[str, Any], float | None]:
+    """The schedule of the rate in our own words, and how many epochs its period has."""
     kind, kwargs = _kind(given), _kwargs(given, "trainer.lr_scheduler")
-    more = given if isinstance(given, Mapping) else {}
-    warm = {"warm_up": number(more["warmup_iter"], "warmup_iter")} if more.get("warmup_iter") else {}
+    if kind not in RATES:
+        raise OptionError(f"trainer.lr_scheduler does not know {kind!r:.40}{nearest(kind, RATES)}")
+    word, known = RATES[kind]
+    wrong = next((key for key in kwargs if key not in (*known, WARM_UP)), None)
+    if wrong is not None:
+        raise OptionError(f"{kind} has no argument {wrong!r:.40} here{nearest(wrong, (*known, WARM_UP))}")
+    steps = (given.get(WARM_UP) if isinstance(given, Mapping) else None) or kwargs.get(WARM_UP)
+    warm = {"warm_up": number(steps, WARM_UP)} if steps else {}
+    if number(kwargs.get("eta_min", 0.0), "eta_min"):
+        raise OptionError("eta_min is 0 here: the rate falls to nothing; leave it out")
+    period = None if kwargs.get("T_max") is None else number(kwargs["T_max"], "T_max")
+    return {"lr_schedule": word + _stages(word, kwargs), **warm}, period
+
+
+def _stages(word: str, kwargs: Mapping[str, Any]) -> str:
+    """When a schedule of stairs goes down, and by how much."""
     by = number(kwargs.get("gamma", 0.1), "gamma")
-    if kind in ("CosineAnnealingLR", "Cosine", "cosine"):
-        return {"lr_schedule": "cosine", **warm}, None if kwargs.get("T_max") is None else number(
-            kwargs["T_max"], "T_max"
-        )
-    if kind in ("MultiStepLR", "MultiStep"):
-        stones = kwargs.get("milestones") or [30, 60, 80]
-        if not isinstance(stones, list):
-            raise OptionError(f"milestones are a list of epochs, not {stones!r:.40}")
-        at = "+".join(f"{number(epoch, 'a milestone'):g}" for epoch in stones)
-        return {"lr_schedule": f"multi-step:at={at},by={by}", **warm}, None
-    if kind in ("StepLR", "Step"):
-        every = number(kwargs.get("step_size", 10), "step_size")
-        return {"lr_schedule": f"step:every={every:g},by={by}", **warm}, None
-    if kind in ("", "ConstantLR", "constant"):
-        return {"lr_schedule": "constant", **warm}, None
-    known = ("CosineAnnealingLR", "MultiStepLR", "StepLR", "ConstantLR")
-    raise OptionError(f"trainer.lr_scheduler does not know {kind!r:.40}{nearest(kind, known)}")
+    if word == "step":
+        return f":every={number(kwargs.get('step_size', 10), 'step_size'):g},by={by}"
+    if word != "multi-step":
+        return ""
+    stones = kwargs.get("milestones") or [30, 60, 80]
+    if not isinstance(stones, list):
+        raise OptionError(f"milestones are a list of epochs, not {stones!r:.40}")
+    at = "+".join(f"{number(epoch, 'a milestone'):g}" for epoch in stones)
+    return f":at={at},by={by}"

@@ -23,8 +23,9 @@ from onnxsparse import checkpoints
 from onnxsparse.data import Samples, open_data
 from onnxsparse.data.order import Order
 from onnxsparse.dialects.msbench import scheduler_of
-from onnxsparse.dialects.msbench.configuration import Configuration, Part
+from onnxsparse.dialects.msbench.configuration import Configuration, Part, read
 from onnxsparse.dialects.msbench.job import Job, read_job
+from onnxsparse.dialects.msbench.known import PATHS
 from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
@@ -100,8 +101,16 @@ class SparseRunner:
         network = OnnxNetwork(self.source, LoopOptions(**self.job.options))
         if self.numbers:
             self._take_over(network)
-        self.scheduler = scheduler_of(self._with_totals(self.job.sparsity))
+        config = self._with_totals(self.job.sparsity)
+        self.scheduler = scheduler_of(self._to_look_at(config) if self.evaluates else config)
         self.model = self.scheduler.prepare_sparse_model(network)
+
+    def _to_look_at(self, config: Configuration) -> Configuration:
+        """The same without anything that is written; for a file, what is sparse in it is sparse by itself."""
+        if self.found is None:
+            return read({"scheduler": {"type": "BaseScheduler"}})
+        kwargs = {name: one for name, one in config.scheduler.kwargs.items() if name not in PATHS}
+        return replace(config, scheduler=Part(config.scheduler.type, {**kwargs, **dict.fromkeys(PATHS)}))
 
     def _take_over(self, network: OnnxNetwork) -> None:
         """The numbers of a dense checkpoint."""

@@ -116,3 +116,19 @@ def test_a_script_shares_nothing_but_the_public_names(name: str, repository: Pat
     parts = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert plain <= {"argparse", "sys", "onnxsparse"}
     assert parts <= {"__future__", "collections.abc"}
+
+
+def test_the_demo_says_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where nothing trains, the rest is shown all the same."""
+    demo = script("demo")
+    for engine in (demo.library, demo.torch_library):
+        monkeypatch.setattr(engine, "available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["demo.py", str(tmp_path)])
+    demo.main()
+    said = " ".join(capfd.readouterr().out.split())
+    assert "Fine-tuning needs the extra `ort` (Python 3.9 to 3.12) or `torch`: left out." in said
+    assert "29,696 of 59,608" in said
+    assert said.endswith("None was trained.")
+    assert {file.name for file in tmp_path.iterdir()} == {"digits_2to4.onnx", "digits_80.onnx", "digits_95.onnx"}

@@ -3,7 +3,7 @@
     python tools/demo.py [FOLDER]
 
 Writes the pruned files to FOLDER (demo-output). The accuracy needs scikit-learn, whose handwritten digits are the data,
-and onnxruntime, from the extra `runtime` or `ort`. Fine-tuning needs `ort`; without it, it is left out, and said.
+and onnxruntime, from the extra `runtime` or `ort`. Fine-tuning needs `ort` or `torch`; without, it is left out.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from models.digits import accuracy, training_half  # noqa: E402 - the script runs from anywhere
 from onnxsparse.engines.ort import library  # noqa: E402
+from onnxsparse.engines.torch import library as torch_library  # noqa: E402
 
 DENSE = ROOT / "models" / "digits_cnn.onnx"
 
@@ -65,8 +66,8 @@ def tuned(console: Console, folder: Path) -> dict[str, Path]:
     console.rule("95 %, with and without fine-tuning")
     images, one_shot, out = folder / "digits_images.npz", folder / "digits_95.onnx", folder / "digits_95_tuned.onnx"
     onnxsparse(console, "prune", shown(DENSE), "-o", shown(one_shot), *FURTHER, "--overwrite", "--quiet")
-    if not library.available():
-        console.print("Fine-tuning needs the extra `ort` (onnxruntime-training, Python 3.9 to 3.12): left out.")
+    if not (library.available() or torch_library.available()):
+        console.print("Fine-tuning needs the extra `ort` (Python 3.9 to 3.12) or `torch`: left out.")
         return {PRUNED: one_shot}
     np.savez(images, x=training_half()[0])
     options = ("--data", shown(images), *FURTHER, "--epochs", "20", "--overwrite")
@@ -111,7 +112,8 @@ def main() -> None:
     files.update(tuned(console, folder))
     console.rule("before and after")
     console.print(comparison(files))
-    console.print(f"The models are in {shown(folder)}/. Only the last one was trained, on 899 images without labels.")
+    trained = "Only the last one was trained, on 899 images without labels." if TUNED in files else "None was trained."
+    console.print(f"The models are in {shown(folder)}/. {trained}")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from onnxsparse.runs.classes import axes_of, classes_seen, declared_classes
 from onnxsparse.runs.decided import decided
 from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
-from onnxsparse.runs.goal import demand_output, goal_of
+from onnxsparse.runs.goal import demand_keys, demand_output, goal_of
 from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.measuring import Measure
 from onnxsparse.runs.zeros import asked_zeros, pruned_share, zeros_by_epochs
@@ -72,6 +72,7 @@ class Tuning:
             self.notes = [*recipe.notes, *notes]
         self.notes = [*self.notes, *self.objective.idle]
         demand_output(self.model, self.objective.output)
+        demand_keys(self.model, recipe.modifiers, self.objective.output)
         self.tags = trainables(self.model, self.plan, self.training.train_bn)
         by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
         rows = {by_tensor.get(row.weight.tensor): row for row in self.plan.planned}

@@ -180,6 +180,13 @@ def test_what_modifiers_say_of_the_optimizer(digits_cnn: Path, engine: str) -> N
     assert [rates[step] for step in (1, 3, 5)] == pytest.approx([0.008, 0.006, 0.004])
 
 
+@pytest.mark.parametrize("keys", ["[3]", "[-2]"])
+def test_a_teacher_is_heard_on_an_output_that_is_there(digits_cnn: Path, keys: str) -> None:
+    recipe = f"modifiers:\n- !DistillationModifier {{start_epoch: 0, end_epoch: 1, distill_output_keys: {keys}}}\n"
+    with pytest.raises(OptionError, match=r"line 2: !DistillationModifier: distill_output_keys: the model has no"):
+        tune(digits_cnn, recipe)
+
+
 def test_the_recipe_beside_the_result_does_it_again(digits_cnn: Path, tmp_path: Path) -> None:
     recipe = EXAMPLES["sample"].replace("70.0", "3.0").replace("40", "2").replace("[43, 60]", "[1, 2]")
     first = tune(digits_cnn, recipe, output=tmp_path / "one.onnx")

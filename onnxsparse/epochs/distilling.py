@@ -17,7 +17,15 @@ Keys = Union[Sequence[Union[int, str]], None]
 
 class Distilling(Act):
     def __init__(
-        self, where: str, span: Span, hardness: float, temperature: float, teacher: str, outputs: Keys = None
+        self,
+        where: str,
+        span: Span,
+        hardness: float,
+        temperature: float,
+        teacher: str,
+        outputs: Keys = None,
+        inputs: Sequence[str] | None = None,
     ) -> None:
         super().__init__(where, Span(span.start, span.end, NEVER))
         self.hardness, self.temperature, self.teacher, self.outputs = hardness, temperature, teacher, outputs
+        self.inputs = inputs

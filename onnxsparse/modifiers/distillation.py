@@ -46,5 +46,6 @@ class DistillationModifier(Scheduled):
 
     def act(self) -> Distilling:
         return Distilling(
-            self.called, self.span, self.hardness, self.temperature, self.teacher, self.distill_output_keys
-        )
+            self.called, self.span, self.hardness, self.temperature, self.teacher, self.distill_output_keys,
+            self.teacher_input_keys,
+        )  # fmt: skip

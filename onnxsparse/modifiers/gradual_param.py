@@ -15,6 +15,7 @@ from onnxsparse.modifiers.scheduled import (
     demand_end,
     demand_known,
     demand_params,
+    demand_trainable,
 )
 
 
@@ -48,6 +49,8 @@ class GradualParamModifier(Scheduled):
         demand_params("params", self.params)
         demand_known("inter_func", self.inter_func, RISES)
         demand_end(self)
+        demand_trainable("init_val", self.init_val)
+        demand_trainable("final_val", self.final_val)
         if _size(self.init_val) != _size(self.final_val):
             raise WrongOptionError("final_val", "it has as many values as init_val")
 

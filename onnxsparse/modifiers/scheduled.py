@@ -22,6 +22,7 @@ from onnxsparse.epochs.running import Acting
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.modifiers.declared import as_declared, from_python
 from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.rates.by_epoch import LARGEST
 from onnxsparse.schedules.clock import Span
 
 if TYPE_CHECKING:
@@ -164,6 +165,13 @@ def demand_positive(option: str, value: float) -> None:
 def demand_from(option: str, value: float, low: float) -> None:
     if not low <= value < math.inf:
         raise WrongOptionError(option, f"it is a number from {low:g}, not {value}")
+
+
+def demand_trainable(option: str, value: float | tuple[float, ...]) -> None:
+    """Numbers that a parameter can have."""
+    for one in value if isinstance(value, tuple) else (value,):
+        if not -LARGEST <= one <= LARGEST:
+            raise WrongOptionError(option, f"{one} is no number that a parameter can have")
 
 
 def demand_params(option: str, value: str | tuple[str, ...]) -> None:

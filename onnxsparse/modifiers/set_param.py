@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.numbers import Setting
-from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params
+from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params, demand_trainable
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class SetParamModifier(Scheduled):
 
     def check(self) -> None:
         demand_params("params", self.params)
+        demand_trainable("val", self.val)
 
     def act(self) -> Act:
         return Setting(self.called, self.span, self.params, self.val, self.params_strict)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.rates import SetDecay
-from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_from
+from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_from, demand_trainable
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class SetWeightDecayModifier(Scheduled):
 
     def check(self) -> None:
         demand_from("weight_decay", self.weight_decay, 0)
+        demand_trainable("weight_decay", self.weight_decay)
 
     def act(self) -> Act:
         return SetDecay(self.called, self.span, self.weight_decay, self.param_groups)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from onnxsparse.data import Data, Stream
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model
+from onnxsparse.modifiers.distillation import DistillationModifier
+from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import Objective
 
 
@@ -34,3 +38,24 @@ def demand_output(model: Model, wanted: str) -> None:
     names = [value.name for value in model.proto.graph.output]
     if wanted and wanted not in names:
         raise OptionError(f"the model has no output {wanted!r:.60}{nearest(wanted, names)}")
+
+
+def demand_keys(model: Model, modifiers: Iterable[Modifier], wanted: str) -> None:
+    """What a teacher is heard on is the output of the loss; of a single one any name is that of another framework."""
+    names = [value.name for value in model.proto.graph.output]
+    for one in (some for some in modifiers if isinstance(some, DistillationModifier)):
+        for key in one.distill_output_keys or ():
+            meant = _meant(key, names)
+            if meant is None:
+                raise OptionError(f"{one.called}: distill_output_keys: the model has no output {key!r:.60}")
+            if meant != (wanted or names[0]):
+                raise OptionError(
+                    f"{one.called}: distill_output_keys names {meant}, and the loss is of {wanted or names[0]}; pass "
+                    f"--loss-output {meant}, or leave the key out"
+                )
+
+
+def _meant(key: int | str, names: list[str]) -> str | None:
+    if isinstance(key, int):
+        return names[key] if -len(names) <= key < len(names) else None
+    return key if key in names else names[0] if len(names) == 1 else None

@@ -316,6 +316,29 @@ def test_other_teachers() -> None:
     assert quiet.loss_update(task) is task
 
 
+class Named(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, x: Any, scale: float = 1.0) -> Any:
+        return self.layer(x) * scale
+
+
+def test_a_teacher_sees_what_its_keys_name() -> None:
+    torch.manual_seed(0)
+    net, x = Named(), torch.randn(6, 8)
+    text = "DistillationModifier {start_epoch: 0, hardness: 1.0, teacher_input_keys: [x]}"
+    wrapped = manager_of(text).modify(net, torch.optim.SGD(net.parameters(), 0.1), 4)
+    task = net(x=x, scale=3.0).sum()
+    assert wrapped.loss_update(task).item() > 0.01  # the teacher is not scaled
+    task = net(x=x).sum()
+    assert wrapped.loss_update(task).item() == pytest.approx(0, abs=1e-6)
+    task = net(x).sum()
+    with pytest.raises(OptionError, match="teacher_input_keys: the module was called without the name x"):
+        wrapped.loss_update(task)
+
+
 def test_a_teacher_in_a_file(digits_cnn: Path) -> None:
     net = osp.torch.to_module(digits_cnn)
     manager = manager_of("DistillationModifier {hardness: 0.75, start_epoch: 0}")

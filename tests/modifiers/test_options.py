@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from typing import Any
 
 import pytest
@@ -143,6 +144,10 @@ def test_levels_by_name() -> None:
         ("LearningRateFunctionModifier", {"update_frequency": 1}, "update_frequency: the rate moves at every step"),
         ("SetLearningRateModifier", {"learning_rate": 0}, "learning_rate: it is a number above 0"),
         ("SetWeightDecayModifier", {"weight_decay": float("nan")}, "weight_decay: it is a number from 0"),
+        ("SetWeightDecayModifier", {"weight_decay": 1e300}, "weight_decay: 1e.300 is no number that a parameter can"),
+        ("SetParamModifier", {"val": float("nan")}, "val: nan is no number that a parameter can have"),
+        ("SetParamModifier", {"val": (0, 1e39)}, r"val: 1e\+39 is no number"),
+        ("GradualParamModifier", {"final_val": -math.inf}, "final_val: -inf is no number"),
         ("DistillationModifier", {"hardness": 1.5}, "hardness: it is a number from 0 to 1"),
         ("DistillationModifier", {"temperature": 0}, "temperature: it is a number above 0"),
         ("QuantizationModifier", {"end_epoch": 5}, "end_epoch: quantization does not end"),

@@ -80,7 +80,7 @@ class Teacher:
     def _answers(self, inputs: Any) -> Any:
         if self._ready is None:
             self._ready = self._made()
-        arguments, named = _arguments(inputs)
+        arguments, named = _chosen(*_arguments(inputs), self._act)
         with torch().no_grad():
             return self._ready(*arguments, **named)
 
@@ -102,6 +102,21 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def _chosen(
+    arguments: tuple[Any, ...], named: dict[str, Any], act: Distilling
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the teacher is called with: all, or what its keys name."""
+    if act.inputs is None:
+        return arguments, named
+    whole = len(arguments) == 1 and not named and isinstance(arguments[0], Mapping)
+    given = arguments[0] if whole else named
+    missing = next((key for key in act.inputs if key not in given), None)
+    if missing is not None:
+        raise OptionError(f"{act.where}: teacher_input_keys: the module was called without the name {missing:.60}")
+    chosen = {key: given[key] for key in act.inputs}
+    return ((chosen,), {}) if whole else ((), chosen)
 
 
 def divergence(student: Any, teacher: Any, temperature: float, keys: Any = None) -> Any:

@@ -55,15 +55,17 @@ class _Paper:
 
 
 class _Level:
-    """How sparse a modifier makes its weights by now."""
+    """How sparse a modifier makes its weights by now; where its masks are let go, nobody knows."""
 
     def __init__(self, modifier: Gradual | ACDCPruningModifier) -> None:
         self._clock, self._modifier = Clock(modifier.span), modifier
         self.levels: tuple[float, ...] = ()
 
     def before(self, epoch: float) -> None:
-        if self._clock.tick(epoch) is not None:
-            self.levels = _levels_at(self._modifier, epoch)
+        tick = self._clock.tick(epoch)
+        if tick is not None:
+            gone = tick.ends and not self._modifier.leave_enabled
+            self.levels = () if gone else _levels_at(self._modifier, epoch)
 
 
 def _levels_at(modifier: Gradual | ACDCPruningModifier, epoch: float) -> tuple[float, ...]:

@@ -178,3 +178,11 @@ def test_times_of_what_nobody_knows_count_where_they_are_some(epoch: str) -> Non
     recipe = Recipe.load(text + "- !EpochRangeModifier {start_epoch: 0, end_epoch: 3}\n", strict=False)
     assert recipe.max_epochs == 3
     assert Recipe.load(str(recipe), strict=False) == recipe
+
+
+def test_levels_end_with_the_masks() -> None:
+    gradual = "{start_epoch: 0, end_epoch: 2, update_frequency: 1, init_sparsity: 0.1, final_sparsity: 0.5, params: [a]"
+    for stays, last in (("true", (0.5,)), ("false", ())):
+        text = f"modifiers:\n- !GMPruningModifier {gradual}, leave_enabled: {stays}}}\n"
+        rows = outline(Recipe.from_yaml(text + "- !EpochRangeModifier {start_epoch: 0, end_epoch: 3}\n"))
+        assert [tuple(round(one, 9) for one in row.sparsity) for row in rows] == [(0.1,), (0.45,), last, last]

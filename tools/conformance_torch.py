@@ -36,6 +36,10 @@ REASONS = {
     "as in torch, onnxruntime and the text of the schema; the case counts with a fraction",
     "test_training_dropout*": "Dropout is the identity here, also where the node asks for training",
 }
+# What these expect in onnx 1.19, the last one for Python 3.9, was put right later.
+CORRECTED = ("test_attention_*_qk_matmul_bias*", "test_attention_*_qk_matmul_softcap*", "test_l2normalization_axis_0")
+if tuple(int(part) for part in onnx.__version__.split(".")[:2]) < (1, 23):
+    REASONS.update(dict.fromkeys(CORRECTED, "a newer onnx expects something else of the same case"))
 TOLERANCE = 2e-4  # of the output's range: some expected numbers are written with four digits
 _NARROW = {name: name for name in ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")}
 

@@ -230,6 +230,7 @@ def fresh(numbers: dict[str, Any] | None = None) -> dict[str, Any]:
         *(("sgd", name) for name in SCHEDULERS),
     ],
 )
+@pytest.mark.filterwarnings("ignore:The epoch parameter in:UserWarning")  # SequentialLR of older torch warns of itself
 def test_every_optimizer_goes_on_from_arrays_and_json(optimizer: str, scheduler: str) -> None:
     whole = fresh()
     theirs = Theirs(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], whole)

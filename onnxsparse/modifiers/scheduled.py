@@ -88,7 +88,8 @@ class Scheduled(Modifier):
     def called(self) -> str:
         """How it is called where something is wrong with it."""
         place = getattr(self, PLACE, "")
-        return f"{place}: !{self.name}" if place else f"!{self.name}"
+        tag = self.tag or self.name
+        return f"{place}: !{tag}" if place else f"!{tag}"
 
     def act(self) -> Act:
         """What it does by the clock."""

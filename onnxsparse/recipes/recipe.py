@@ -123,7 +123,8 @@ class Recipe:
         """What can be run of it; an error where that is not all, unless the recipe was read with `strict=False`."""
         left = self.not_applied
         if left and self.strict:
-            named = "; ".join(f"!{one.tag} ({one.reason})" for one in dict.fromkeys(left))
+            places = {writing.tag_of(one): getattr(one, "called", "") for one in reversed(self.modifiers)}
+            named = "; ".join(f"{places[one.tag] or '!' + one.tag} ({one.reason})" for one in dict.fromkeys(left))
             raise PlanError(f"the recipe asks for what nothing runs yet: {named}; take it out, or read it not strictly")
         words = tuple(f"not applied: !{one.tag}: {one.reason}" for one in dict.fromkeys(left))
         driven = self.holding(one for one in self.modifiers if not one.missing)

@@ -186,3 +186,12 @@ def test_levels_end_with_the_masks() -> None:
         text = f"modifiers:\n- !GMPruningModifier {gradual}, leave_enabled: {stays}}}\n"
         rows = outline(Recipe.from_yaml(text + "- !EpochRangeModifier {start_epoch: 0, end_epoch: 3}\n"))
         assert [tuple(round(one, 9) for one in row.sparsity) for row in rows] == [(0.1,), (0.45,), last, last]
+
+
+def test_what_nothing_runs_is_refused_with_its_line() -> None:
+    text = "modifiers:\n- !QuantizationModifier {start_epoch: 1}\n- !QuantizationModifier {tensorrt: true}\n"
+    with pytest.raises(PlanError) as error:
+        Recipe.from_yaml(text).driven()
+    assert "yet: the recipe, line 3: !QuantizationModifier (fake quantization while it trains); take" in str(
+        error.value
+    )

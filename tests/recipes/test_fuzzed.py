@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.recipes import Recipe, nodes
+from onnxsparse.recipes.checking import check as found_in
 from tests.recipes.sparseml import LONG, NEWER, PAGE, SAMPLE, STAGED
 
 TEXTS = {"sample": SAMPLE, "page": PAGE, "long": LONG, "staged": STAGED, "newer": NEWER}
@@ -22,6 +23,7 @@ PIECES = [
     "---\n", "+++\n", "...", "|", ">", "'", '"', "\\", "#", ",", "\t", "\x85", "\ufeff", "1e999", "9" * 400, ".nan",
     "!!int x", "!!set", "0o9", "@", "eval(", ")", "eval(n)", "eval(num_epochs", "**9**9**9", "-1", "null", "True",
     "modifiers", "_stage", "__metadata__: ", "params: ", "start_epoch: ", "2:4", "re:(", "\x00", "\ud800", "é",
+    "1e308", ".inf",
     "<!--", "-->", "!QuantizationModifier", "!LearningRateModifier", "lr_kwargs: {}", "end_epoch: eval(x)",
 ]  # fmt: skip
 
@@ -43,6 +45,7 @@ def check(text: str, strict: bool = True) -> bool:
     again = Recipe.load(str(made), strict=strict)
     assert again == made
     assert str(again) == str(made)
+    assert all("\n" not in str(finding) for finding in found_in(made, steps_per_epoch=3, optimizer="adam"))
     return True
 
 

@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +21,11 @@ from onnxsparse.engines.torch.attach import Attached, bare_module, finish
 from onnxsparse.engines.torch.holding import all_held
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
-from onnxsparse.graph.convolution import Convolution
 from onnxsparse.graph.output import make_folder
 from onnxsparse.loops.network import Measured, Network, Site
 from onnxsparse.loops.stored import Promise, dropped
 from onnxsparse.loops.torch_export import export_onnx
+from onnxsparse.loops.torch_layers import beside, measured, site_of, together, within
 from onnxsparse.values import Array
 
 MASK = "mask"
@@ -45,8 +43,8 @@ class TorchNetwork(Network):
         self._owners: dict[str, Any] = {}
         self.sites: list[Site] = []
         for path, owner in self.module.named_modules():
-            site = _site(path, owner)
-            site = site and replace(site, within=_within(self.module, path))
+            site = site_of(path, owner)
+            site = site and replace(site, within=within(self.module, path))
             if site is not None and all(owner.weight is not one.weight for one in self._owners.values()):
                 self._owners[site.key] = owner
                 self.sites.append(site)
@@ -57,7 +55,7 @@ class TorchNetwork(Network):
         self._anchors: dict[str, Any] = {}
         self._strength = 0.0
         self.promise = Promise()
-        self.notes: list[str] = []
+        self.notes = list(beside(self.module, [owner.weight for owner in self._owners.values()]))
 
     # -- layers
 
@@ -159,7 +157,7 @@ class TorchNetwork(Network):
         owners = {id(owner): key for key, owner in self._owners.items()}
 
         def look(owner: Any, given: Any, made: Any) -> None:
-            found[owners[id(owner)]].append(_measured(owner, given[0], made))
+            found[owners[id(owner)]].append(measured(owner, given[0], made))
 
         hooks = [owner.register_forward_hook(look) for owner in self._owners.values()]
         modes = [(one, one.training) for one in self.module.modules()]
@@ -175,7 +173,7 @@ class TorchNetwork(Network):
                 hook.remove()
             for one, mode in modes:
                 one.training = mode
-        return {key: _together(seen) for key, seen in found.items()}
+        return {key: together(seen) for key, seen in found.items()}
 
     # -- results
 
@@ -238,65 +236,3 @@ def _inputs(shape: Any, real: Any, like: Any) -> Sequence[Any]:
             "[1, 3, 224, 224], or real inputs as default_input_custom"
         )
     return [torch().zeros(tuple(shape), dtype=like.dtype, device=like.device)]
-
-
-def _measured(owner: Any, given: Any, made: Any) -> Measured:
-    weight = owner.weight
-    taps = math.prod(weight.shape[2:])
-    if _is(owner, "Linear"):
-        return Measured(None, int(made.numel() * weight.shape[1]))
-    side = float(max(given.shape[2:] if given.dim() == weight.dim() else given.shape[1:]))
-    if _is(owner, "ConvTranspose"):
-        return Measured(side, int(given.numel() * weight.shape[1] * taps))
-    return Measured(side, int(made.numel() * weight.shape[1] * taps))
-
-
-def _together(seen: Sequence[Measured]) -> Measured:
-    """A layer that runs several times; of one that never ran nobody knows a size."""
-    if not seen:
-        return Measured(None, 0)
-    return Measured(seen[0].size, sum(one.macs for one in seen))
-
-
-def _is(owner: Any, family: str) -> bool:
-    nn = importlib.import_module("torch.nn")
-    kinds = {"Linear": (nn.Linear,)}
-    for start in ("Conv", "ConvTranspose"):
-        kinds[start] = tuple(getattr(nn, f"{start}{axes}d") for axes in (1, 2, 3))
-    return isinstance(owner, kinds[family])
-
-
-def _site(path: str, owner: Any) -> Site | None:
-    name, key = path or type(owner).__name__, f"{path}.weight" if path else "weight"
-    if not any(_is(owner, family) for family in ("Linear", "Conv", "ConvTranspose")):
-        return None
-    shape = tuple(owner.weight.shape)
-    if not owner.weight.is_floating_point():
-        return None
-    if _is(owner, "Linear"):
-        shape4 = (1, *shape, 1)
-        return Site(key, name, (name, key), "Linear", shape, shape4, lambda a: a.reshape(shape4), _flat)
-    groups, taps = owner.groups, math.prod(shape[2:])
-    found = Convolution(tuple(shape[2:]), 0, 0, groups, tuple(owner.stride), tuple(owner.dilation))
-    if _is(owner, "Conv"):
-        split = (groups, shape[0] // groups, shape[1], taps)
-        layer = Convolution(found.kernel, shape[1], shape[0] // groups, groups, found.strides, found.dilations)
-        return Site(key, name, (name, key), "Conv", shape, split, lambda a: a.reshape(split), _flat, layer)
-    stored = (groups, shape[0] // groups, shape[1], taps)
-    layer = Convolution(found.kernel, shape[0] // groups, shape[1], groups, found.strides, found.dilations)
-    turned = (groups, shape[1], shape[0] // groups, taps)
-    return Site(
-        key, name, (name, key), "ConvTranspose", shape, turned,
-        lambda a: a.reshape(stored).transpose(0, 2, 1, 3), lambda m: _flat(m.transpose(0, 2, 1, 3)), layer,
-    )  # fmt: skip
-
-
-def _within(module: Any, path: str) -> tuple[str, ...]:
-    """The path and the class of a layer, and of every module that it is in."""
-    parts = path.split(".") if path else []
-    paths = [".".join(parts[: end + 1]) for end in range(len(parts))]
-    return (*paths, *(type(module.get_submodule(one)).__name__ for one in ("", *paths)))
-
-
-def _flat(array: Array) -> Array:
-    return array.reshape(-1)

@@ -348,3 +348,41 @@ def test_optimizers_and_schedulers_of_torch_drive_an_onnx_model():
         optimizer.step()
         rate.step()
     assert seen == [(0.03, 1e-4), (0.015, 1e-4), (0.03, 1e-4), (0.015, 1e-4)]
+
+
+def odd():
+    """Attention, a transposed convolution, and a layer that is used twice."""
+    from torch import nn
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(16, 16, 2, stride=2)
+            self.twice = nn.Linear(16, 16)
+            self.mix = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x):
+            x = self.twice(self.twice(self.up(x).flatten(2).transpose(1, 2)))
+            return self.mix(x, x, x)[0].mean(1)
+
+    return Odd()
+
+
+def test_what_is_no_layer_of_its_own_is_in_the_notes_and_exported_as_it_is(tmp_path):
+    net = odd()
+    dense = net.mix.in_proj_weight.detach().clone()
+    scheduler = build_sparse_scheduler("ampere")
+    model = scheduler.prepare_sparse_model(net)
+    scheduler.init_optimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+    assert "left dense: mix.in_proj_weight: a part of MultiheadAttention, no layer" in scheduler.notes
+    assert "left dense: up: no kernel for it has 2:4" in scheduler.notes
+    path = scheduler.export_sparse_onnx(model, torch.randn(1, 16, 3, 3), str(tmp_path / "odd"))
+    assert torch.backends.mha.get_fastpath_enabled()
+    report = osp.verify(path, target="ampere:asp").report
+    assert report.ok, [row.reason for row in report.rows]
+    assert torch.equal(model.mix.in_proj_weight, dense)
+    named = build_sparse_scheduler(
+        {"scheduler": {"type": "AmpereScheduler", "kwargs": {"whitelist": ["ConvTranspose2d"]}}}
+    )
+    named.init_optimizer(torch.optim.SGD(named.prepare_sparse_model(odd()).parameters(), lr=0.01))
+    assert 0 < named.compute_sparse_rate() < 0.5

@@ -1,7 +1,7 @@
 """N:M for sparse tensor cores: masks that are chosen once, and kept while the optimizer steps.
 
 1. A layer is pruned where its outputs are a multiple of 8 and its inputs one of 16, inside a group, as ASP has it; by a
-   callable wherever its inputs hold a whole group of 4.
+   callable wherever its inputs hold a whole group of 4. Transposed convolutions have to be named in the whitelist.
 2. Masks are chosen when the optimizer is handed over. With `allow_recompute_mask` they may be chosen again
    (`compute_sparse_masks`), and the numbers under them brought back (`restore_pruned_weights`).
 """
@@ -26,7 +26,7 @@ from onnxsparse.values import Array
 
 ASP = PROFILES["asp"]
 PROFILE = "ampere:asp"
-STASH = "stash/"
+STASH, TRANSPOSED = "stash/", "ConvTranspose"
 OPERATORS = {
     "Linear": ("Gemm", "MatMul"),
     **{f"Conv{axes}d": ("Conv",) for axes in (1, 2, 3)},
@@ -74,6 +74,8 @@ class AmpereScheduler(BaseScheduler):
     def _refused(self, site: Site, kinds: set[str] | None) -> str:
         if kinds is not None and not kinds & {site.kind, *site.within}:
             return "not in the whitelist"
+        if kinds is None and self._calculator is None and site.kind == TRANSPOSED:
+            return f"no kernel for it has {self.pattern.text}"
         _, out, inputs, _ = site.shape4
         if self._calculator is None and (out % ASP.out or inputs % ASP.inputs):
             return f"{inputs} inputs and {out} outputs are no multiples of {ASP.inputs} and {ASP.out}"
@@ -143,7 +145,7 @@ class AmpereScheduler(BaseScheduler):
     def _keep_promise(self) -> None:
         text = "unstructured" if self._calculator else self.pattern.text
         rows = {site.key: text for site in self.prunable if self._masked}
-        target = PROFILE if text == "2:4" else None
+        target = PROFILE if text == "2:4" and all(site.kind != TRANSPOSED for site in self.prunable) else None
         self._network.promise = Promise(rows, target, None, self._dense_by_choice)
 
 

@@ -118,6 +118,7 @@ def test_the_period_of_the_rate_has_to_fit_the_levels(tmp_path):
 def test_what_nothing_takes_is_a_note(tmp_path):
     job = read_job(desk(tmp_path, ema={"enable": True}, hooks={"type": "auto_save"}))
     assert any("EMA is ignored" in note for note in job.notes)
+    assert not any("EMA" in note for note in read_job(desk(tmp_path, ema={"enable": False})).notes)
     assert any("'hooks'" in note for note in job.notes)
 
 

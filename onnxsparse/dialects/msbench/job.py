@@ -87,7 +87,7 @@ def read_job(path: str) -> Job:
     seed = runtime.get("random_seed", runtime.get("seed", data.get("seed"))) or 0
     ignored = [key for key in found if key not in (*KNOWN, "sparsity", "model", "ema") and not key.startswith("_")]
     notes += [f"{path}: nothing here takes section {key!r}" for key in ignored]
-    if found.get("ema") or trainer.get("ema"):
+    if any(map(_is_on, (found.get("ema"), trainer.get("ema")))):
         notes.append("EMA is ignored: it is off while a network is made sparse")
     return Job(
         configuration.checked(configuration.section(found)),
@@ -133,6 +133,10 @@ def _idle(parts: Mapping[str, Any]) -> list[str]:
             raise OptionError(f"trainer.{name} has an unknown key {wrong!r:.40}{nearest(str(wrong), more)}")
         found += [f"nothing here takes {name}.{key}" for key in part if key in words and key != "ema"]
     return found
+
+
+def _is_on(section: Any) -> bool:
+    return bool(section.get("enable", True) if isinstance(section, Mapping) and section else section)
 
 
 def _kind(value: Any) -> str:

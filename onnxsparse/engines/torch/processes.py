@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -32,7 +33,7 @@ PATIENCE = timedelta(hours=2)
 BUCKET = 1 << 23
 """Numbers that are sent at once."""
 LOOK = 0.05
-_HERE, _FAILED = "here", "failed"
+_HERE = "onnxsparse/here"
 _GONE = (
     "another process of this run is gone, or cannot be reached; start all of them again, with --resume and the same "
     "--checkpoint folder where there is one"
@@ -182,40 +183,50 @@ def joined() -> int:
 def find_store(patience: timedelta = PATIENCE) -> tuple[Any, int, int]:
     """Where the processes of a launcher meet, which of them this is, and how many they are."""
     rendezvous = importlib.import_module("torch.distributed.rendezvous").rendezvous
-    found, rank, count = next(rendezvous("env://", timeout=patience))
-    store = _distributed().PrefixStore(_attempt(), found)
+    store, rank, count = next(rendezvous("env://", timeout=patience))
     store.set_timeout(patience)
     speak_by(lambda: _is_first_to_fail(store, rank))
     return store, rank, count
 
 
-def _attempt() -> str:
-    """A launcher that starts again may keep its store, with all that the processes before said in it."""
-    return f"onnxsparse/attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-
-
 def _begin(net: Any, device: str) -> None:
     with reaching():
         store, rank, count = find_store()
-        _wait_for_all(store, count)
+        store = net.PrefixStore(gathered(store, rank, count), store)
         backend = "gloo" if device.partition(":")[0] in ("cpu", "mps") else None
         net.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
     atexit.register(_end)
 
 
-def _wait_for_all(store: Any, count: int) -> None:
-    """In short looks, so that a signal ends it, and so does one that failed on its way here."""
+def gathered(store: Any, rank: int, count: int) -> str:
+    """Wait for all processes; return a name that these have together, and none before them.
+
+    A launcher that starts again may keep its store, with all that the processes before said in it. So each says who it
+    is, and they have met when all have seen the same. In short looks, so that a signal ends it, and so does one that
+    failed on its way here.
+    """
+    store.set(f"{_HERE}/{rank}", uuid.uuid4().hex)
     store.add(_HERE, 1)
-    begun = time.monotonic()
-    while store.add(_HERE, 0) < count:
-        if store.add(_FAILED, 0) or time.monotonic() - begun > PATIENCE.total_seconds():
+    begun, seen = time.monotonic(), ""
+    while True:
+        if store.add(_HERE, 0) >= count:
+            found = b"".join(store.get(f"{_HERE}/{one}") for one in range(count))
+            name = f"onnxsparse/{hashlib.sha256(found).hexdigest()}"
+            if store.add(name, int(name != seen)) == count:
+                return name
+            seen = name
+        if store.add(_failed(), 0) or time.monotonic() - begun > PATIENCE.total_seconds():
             raise LostError(_GONE)
         time.sleep(LOOK)
 
 
+def _failed() -> str:
+    return f"onnxsparse/failed/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
 def _is_first_to_fail(store: Any, rank: int) -> bool:
     try:
-        return bool(store.add(_FAILED, 1) == 1)
+        return bool(store.add(_failed(), 1) == 1)
     except RuntimeError:  # the store is gone with the process that kept it: the first one, or its launcher
         kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         return os.environ.get("LOCAL_RANK") == "0" if kept_by_launcher else rank == 1

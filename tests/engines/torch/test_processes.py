@@ -8,13 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from tests.engines.torch import spread_run
 
@@ -112,6 +114,23 @@ def test_a_launcher_that_starts_again_needs_nobody(whole: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     with np.load(whole / "killed-0.npz") as one, np.load(tmp_path / "killed-0.npz") as other:
         assert all(one[name].tobytes() == other[name].tobytes() for name in one.files)
+
+
+def test_processes_meet_their_like_and_none_of_before() -> None:
+    """The second time as a launcher starts again that keeps its store: one comes late, and the others wait for it."""
+    from onnxsparse.engines.torch.processes import gathered
+
+    store, names = torch.distributed.HashStore(), []
+    for _ in range(3):
+        with ThreadPoolExecutor(3) as all_of_them:
+            early = [all_of_them.submit(gathered, store, rank, 3) for rank in (0, 2)]
+            time.sleep(0.3)
+            assert not any(one.done() for one in early)
+            late = all_of_them.submit(gathered, store, 1, 3)
+            found = {one.result(timeout=60) for one in (*early, late)}
+        assert len(found) == 1
+        names += found
+    assert len(set(names)) == 3
 
 
 def finetune(folder: Path, data: str, *more: str) -> subprocess.CompletedProcess[str]:

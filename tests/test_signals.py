@@ -40,11 +40,16 @@ def test_within_a_function_of_the_users(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # tests may run under nohup
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    process.send_signal(getattr(signal, name))
-    _, said = process.communicate(timeout=60)
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            process.send_signal(getattr(signal, name))
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == code
     assert "failed" not in said
 

@@ -44,6 +44,7 @@ from onnxsparse.passes.record import record, settle
 from onnxsparse.passes.recorded import MASKED
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
@@ -119,7 +120,7 @@ def plan(
 ) -> Result:
     """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
     model = _look(source)
-    model.sizes.update(dims or {})
+    set_sizes(model, dims)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
     report = planned_report(
@@ -156,7 +157,7 @@ def prune(
     """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
     path = target_of(output, source, overwrite)
     model = load(source)
-    model.sizes.update(dims or {})
+    set_sizes(model, dims)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
     demand_whole(made, strict)
@@ -190,7 +191,7 @@ def insert_masks(
     """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
     path = target_of(output, source, overwrite)
     model = load(source)
-    model.sizes.update(dims or {})
+    set_sizes(model, dims)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
     made = maskable(model, made)
@@ -245,7 +246,7 @@ def verify(
 ) -> Result:
     """Check the zeros against a plan file, a pattern, a device, or what the model's metadata records."""
     model = _look(source)
-    model.sizes.update(dims or {})
+    set_sizes(model, dims)
     rule = Rule.make(
         pattern, target, sparsity, None, None, listed(include), listed(exclude), listed(allow), level=level
     )

@@ -27,6 +27,7 @@ from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record
 from onnxsparse.passes.request import Masks, Path, planned
+from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.runs.alike import demand_alike_call
@@ -61,7 +62,7 @@ class Tuning:
         self.overwrite, self.recipe, self.source = overwrite, recipe, source
         self.means, self.processes = means, means.processes
         self.model = Model.open(source)
-        self.model.sizes.update(sizes or {})
+        set_sizes(self.model, sizes)
         self.training, self.objective = recipe.only(Training), recipe.only(Objective)
         self.by_epochs = zeros_by_epochs(self.model, recipe, plan, masks)
         if self.by_epochs is not None:

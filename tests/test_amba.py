@@ -268,3 +268,25 @@ def test_sizes_that_are_not_inferred_are_seen_in_a_run():
     plain = osp.prune(model(), target="amba", level=50).report
     seen = osp.prune(proto, target="amba", level=50).report
     assert {row.name: row.zeros for row in plain.rows} == {row.name: row.zeros for row in seen.rows}
+
+
+def test_a_level_below_one_per_cent_was_meant_as_a_share():
+    with pytest.raises(osp.OnnxSparseError, match=r"--level is in per cent, not a share; did you mean 70\?"):
+        osp.plan(model(), target="amba", level=0.7)
+    with pytest.raises(osp.OnnxSparseError, match=r"levels are in per cent, not shares; did you mean 30,40\?"):
+        osp.levels(model(), data={}, output="never", levels="0.3,0.4")
+
+
+def test_a_dimension_that_there_is_not():
+    with pytest.raises(osp.OnnxSparseError, match=r"--dim hight: no input has such a dimension; they are h, w"):
+        osp.plan(model(None), target="amba", level=70, dims={"hight": 16})
+    with pytest.raises(osp.OnnxSparseError, match=r"--dim x\.9: .*; they are all of a fixed size"):
+        osp.plan(model(), target="amba", level=70, dims={"x.9": 16})
+
+
+def test_what_is_written_with_commas(tmp_path, capsys):
+    onnx.save(model(None), tmp_path / "a.onnx")
+    words = ["plan", str(tmp_path / "a.onnx"), "-o", str(tmp_path / "p.yaml"), "--target", "amba", "--level", "50"]
+    assert main([*words, "--dim", "h=16,w=16", "--exclude", "head,point"]) == 2
+    assert "--exclude head,point matches no weight: write one after the other, head point" in capsys.readouterr().err
+    assert main([*words, "--dim", "h=16,w=16", "--exclude", "head", "point"]) == 0

@@ -52,7 +52,7 @@ def add_dim(parser: Any, remark: str) -> None:
 
 
 def dims_of(arguments: Namespace) -> dict[str, int]:
-    return dict(_dim(text) for text in arguments.dim)
+    return dict(_dim(part) for text in arguments.dim for part in text.split(","))
 
 
 def _dim(text: str) -> tuple[str, int]:

@@ -38,6 +38,9 @@ def read_levels(text: str) -> tuple[float, ...]:
         raise OptionError(
             f"levels are per cents that ascend, each from 0 to below 100, such as {TABLE}; not {text:.60}"
         )
+    if any(0 < one < 1 for one in found):
+        meant = ",".join(f"{100 * one if one < 1 else one:g}" for one in found)
+        raise OptionError(f"levels are in per cent, not shares; did you mean {meant}?")
     return found
 
 

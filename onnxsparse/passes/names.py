@@ -58,10 +58,17 @@ class NameFilter:
             if not hits:
                 names = {name for named in known for name in named.all}
                 raise OptionError(
-                    f"{option} {entry[:80]} matches no weight{nearest(entry, names)}; see `onnxsparse inspect`"
+                    f"{option} {entry[:80]} matches no weight{_likely(entry, names)}; see `onnxsparse inspect`"
                 )
             matched.update(dict.fromkeys(hits, entry))
         return matched
+
+
+def _likely(entry: str, names: set[str]) -> str:
+    parts = [part.strip() for part in entry.split(",")]
+    if len(parts) > 1 and all(part in names for part in parts):
+        return f": write one after the other, {' '.join(parts)[:120]}, not with commas"
+    return nearest(entry, names)
 
 
 def matcher(entry: str, option: str) -> Matcher:

@@ -137,6 +137,10 @@ def _seeded(score: str, seed: int | None) -> str:
     return f"random:seed={seed}" if score == "random" else score
 
 
+LEAST = 0.01
+"""Levels are per cents: one below 1 was meant as a share."""
+
+
 def read_sparsity(value: float | str | None, option: str = "--sparsity") -> float | None:
     """A share from 0 to below 1; `80%` is 0.8."""
     if value is None:
@@ -147,6 +151,8 @@ def read_sparsity(value: float | str | None, option: str = "--sparsity") -> floa
     except ValueError:
         example = "a level such as 70" if option == "--level" else "a share such as 0.8 or 80%"
         raise OptionError(f"{option} takes {example}, not {text[:40]!r}") from None
+    if option == "--level" and 0 < share < LEAST:
+        raise OptionError(f"--level is in per cent, not a share; did you mean {10000 * share:g}?")
     if option == "--level" and not 0 <= share < 1:
         raise OptionError(f"--level lies from 0 to below 100, not at {text[:40].rstrip('%')}")
     if not 0 <= share < 1 or math.isnan(share):

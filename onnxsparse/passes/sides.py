@@ -8,12 +8,13 @@ What it does not do: guess a size that the model leaves to its inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from onnx import ModelProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.macs import Shapes, infer, single, sized
 from onnxsparse.passes.outputs import Session
@@ -48,6 +49,20 @@ def open_dims_of(model: Model) -> list[str]:
         if axis and dim.dim_value <= 0
     ]
     return list(dict.fromkeys(found))
+
+
+def set_sizes(model: Model, dims: Mapping[str, int] | None) -> None:
+    """Sizes for dynamic dimensions of the inputs, by name or as INPUT.AXIS; a name that there is not is refused."""
+    shapes = {info.name: info.type.tensor_type.shape.dim for info in model.proto.graph.input}
+    known = [f"{name}.{axis}" for name, shape in shapes.items() for axis in range(len(shape))]
+    known += [dim.dim_param for shape in shapes.values() for dim in shape if dim.dim_param]
+    for name in dims or {}:
+        if name not in known:
+            raise OptionError(
+                f"--dim {name[:80]}: no input has such a dimension{nearest(name, known)}; they are "
+                f"{', '.join(open_dims_of(model)) or 'all of a fixed size'}"
+            )
+    model.sizes.update(dims or {})
 
 
 def _seen(model: Model, names: Iterable[str]) -> dict[str, float]:

@@ -236,6 +236,7 @@ def _details(outcome: Outcome, recipe: Recipe) -> dict[str, object]:
         "steps": outcome.steps,
         "attempts": outcome.attempts,
         "helped": outcome.helped,
+        "trained": outcome.trained,
         "loss_without_training": outcome.loss_untrained,
         "loss": outcome.loss,
         "metrics_dense": outcome.dense,

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 import onnxsparse as osp
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.errors import OnnxSparseError, OptionError
+from onnxsparse.errors import LeftOutError, OnnxSparseError, OptionError
 from tests.examples_of_recipes import examples
 
 pytestmark = pytest.mark.skipif(
@@ -185,6 +185,17 @@ def test_a_teacher_is_heard_on_an_output_that_is_there(digits_cnn: Path, keys: s
     recipe = f"modifiers:\n- !DistillationModifier {{start_epoch: 0, end_epoch: 1, distill_output_keys: {keys}}}\n"
     with pytest.raises(OptionError, match=r"line 2: !DistillationModifier: distill_output_keys: the model has no"):
         tune(digits_cnn, recipe)
+
+
+def test_strict_wants_a_recipe_to_end_better_than_pruning_alone(digits_cnn: Path, tmp_path: Path) -> None:
+    options = {"lr": None, "output": tmp_path / "out.onnx"}
+    harmful = PLAIN + "- !SetLearningRateModifier {learning_rate: 0.2}\n"
+    with pytest.raises(LeftOutError, match="no training was better than pruning alone; nothing was written"):
+        tune(digits_cnn, harmful, strict=True, **options)
+    assert not list(tmp_path.iterdir())
+    report = tune(digits_cnn, harmful, **options).report
+    assert (report.details["helped"], report.details["trained"]) == (False, True)
+    assert sum(note.startswith("training did not help: its last weights") for note in report.notes) == 1
 
 
 def test_the_recipe_beside_the_result_does_it_again(digits_cnn: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -94,7 +94,7 @@ def _columns(report: Report) -> tuple[str, ...]:
 
 
 def _table(report: Report, verbosity: int, width: int) -> Table:
-    """One line a weight; on a narrow terminal names lose their middle and two columns go, unless all was asked for."""
+    """One line a weight; on a narrow terminal columns go and names lose their middle, unless all was asked for."""
     every, columns = (*_COLUMNS, *_LEVELS), _columns(report)
     rows = [dict(zip(every, [*_cells(row, report.command, verbosity), *_densities(row)])) for row in report.rows]
     widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in columns}
@@ -112,7 +112,7 @@ def _table(report: Report, verbosity: int, width: int) -> Table:
 def _fitting(columns: tuple[str, ...], widths: dict[str, int], width: int) -> tuple[tuple[str, ...], int]:
     """The columns that fit, and what is left for the names."""
     shown = columns
-    for dropped in ("", "matrix", "type"):
+    for dropped in ("", "matrix", "type", "shape", "used by"):
         shown = tuple(title for title in shown if title != dropped or not dropped)
         room = width - sum(widths[title] + 2 for title in shown if title != "weight")
         if room >= min(SHORTEST, widths["weight"]):
@@ -193,7 +193,7 @@ def _summary(report: Report) -> str:
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}{_why(report)}"
     share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
-    verb = _VERBS[report.command if report.details.get("helped", True) else "prune"]
+    verb = _VERBS[report.command if _is_trained(report.details) else "prune"]
     untrained = sum(UNTRAINED in note for note in report.notes)
     if untrained and verb == _VERBS["finetune"]:
         verb = f"pruned, {max(0, totals.done - untrained)} of them trained"
@@ -233,14 +233,20 @@ def _training(report: Report) -> list[str]:
     if not found["attempts"]:
         return []
     before, after = found["loss_without_training"], found["loss"]
-    came_to = f"{after:.4g} trained ({found['steps']} steps)" if found["helped"] else "training did not help"
+    trained = _is_trained(found)
+    came_to = f"{after:.4g} trained ({found['steps']} steps)" if trained else "training did not help"
     lines = [f"loss on samples held out: {before:.4g} pruned, {came_to}"]
     stages = [("dense", found["metrics_dense"]), ("pruned", found["metrics_without_training"])]
-    stages += [("trained", found["metrics"])] if found["helped"] else []
+    stages += [("trained", found["metrics"])] if trained else []
     for name in found["metrics"]:
         known = [f"{figures[name]:.4g} {stage}" for stage, figures in stages if name in figures]
         lines.append(f"{name}: {', '.join(known)}")
     return lines
+
+
+def _is_trained(details: Mapping[str, Any]) -> bool:
+    """Whether the weights are those of a training; the last ones are delivered even if they are no better."""
+    return bool(details.get("trained", details.get("helped", True)))
 
 
 def _slow(report: Report) -> list[str]:

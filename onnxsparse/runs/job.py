@@ -60,6 +60,7 @@ class Outcome:
     loss_untrained: float
     loss: float
     helped: bool
+    """Whether the loss on the samples held out is less than that of the pruned model without training."""
     attempts: int
     notes: list[str] = field(default_factory=list)
     unreached: dict[str, str] = field(default_factory=dict)
@@ -67,3 +68,5 @@ class Outcome:
     untrained: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     steps: int = 0
+    trained: bool = False
+    """Whether the arrays are those of a training; otherwise, those of a one-shot pruning."""

@@ -32,6 +32,9 @@ from onnxsparse.runs.stopping import Stopping
 from onnxsparse.values import Array
 
 BEST = "best/"
+HARMED = (
+    "training did not help: its last weights, which are delivered, do no better on the samples held out than pruning"
+)
 
 
 class Run:
@@ -227,22 +230,24 @@ class Run:
         if keeper is None and done:
             self.remember()
         untrained = self.untrained_loss()
-        helped = bool(self._best) and (keeper is None or keeper.helped)
-        if helped:
+        trained = bool(self._best) and (keeper is None or keeper.helped)
+        if trained:
             weights.show(self.engine, self._best, self.planned)
         else:
             self._to_one_shot()
             self.note("no training helped on the samples held out; the weights are those of a one-shot pruning")
         if not math.isfinite(untrained):
             self.note("right after pruning, what the model gives for the samples held out is no finite number")
-        loss = untrained if not helped else self.probe_loss() if keeper is None else keeper.best
+        loss = untrained if not trained else self.probe_loss() if keeper is None else keeper.best
+        if trained and not loss < untrained:
+            self.note(HARMED)
         return Outcome(
-            self._best if helped else {tag: weights.baked(self.engine, tag) for tag in weights.stored(self.engine)},
+            self._best if trained else {tag: weights.baked(self.engine, tag) for tag in weights.stored(self.engine)},
             [tag for tag, _ in weights.live(self.engine, self.planned)],
             self._account.history,
             untrained,
             loss,
-            helped,
+            trained and loss < untrained,
             self.attempt + 1,
             list(dict.fromkeys([*self.job.feeding.notes, *self.notes])),
             dict(self.engine.unreached),
@@ -250,6 +255,7 @@ class Run:
             untrained=self._untrained[1] if self._untrained else {},
             metrics=self.job.measure(self.engine) if self.job.measure else {},
             steps=self.step,
+            trained=trained,
         )
 
     # -- what a checkpoint holds

@@ -42,3 +42,10 @@ def test_what_was_not_trained_is_not_called_so(capsys: pytest.CaptureFixture[str
     details = {**FIGURES, "helped": True, "steps": 4, "loss": 0.1, "metrics": {}}
     show(Report("finetune", "model.onnx", "2:4", (), totals, notes=notes, details=details), 0)
     assert "2 of 3 weights pruned, 1 of them trained, 50.0 %" in capsys.readouterr().out
+
+
+def test_a_training_that_ends_worse_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, helped=False, trained=True, steps=4, loss=0.75, metrics={"accuracy": 0.5})
+    assert "2 of 3 weights pruned and trained" in out
+    assert "0.5 pruned, 0.75 trained (4 steps)" in out
+    assert "accuracy: 0.9 dense, 0.6 pruned, 0.5 trained" in out

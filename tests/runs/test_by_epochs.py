@@ -100,3 +100,18 @@ def test_every_attempt_begins_anew() -> None:
 def test_groups_that_a_run_does_not_have() -> None:
     with pytest.raises(OptionError, match=r"param_groups \[0, 1\] are not there"):
         ran("- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [0, 1]}\n")
+
+
+def test_a_run_that_ends_worse_than_pruning_did_not_help() -> None:
+    outcome, _ = ran(GRADUAL + "- !SetLearningRateModifier {learning_rate: 0.3}\n")
+    assert (outcome.helped, outcome.trained) == (False, True)
+    assert outcome.loss >= outcome.loss_untrained
+    assert sum("training did not help" in note for note in outcome.notes) == 1
+    assert zeros(outcome) == [0.8, 0.8]
+
+
+def test_a_run_that_ends_better_helped() -> None:
+    outcome, _ = ran(GRADUAL + "- !SetLearningRateModifier {learning_rate: 0.1}\n")
+    assert (outcome.helped, outcome.trained) == (True, True)
+    assert outcome.loss < outcome.loss_untrained
+    assert not any("did not help" in note for note in outcome.notes)

@@ -2,6 +2,7 @@
 
 1. The relaxed mask is sigmoid((logit(p) + noise) * temperature), where the noise is the difference of two Gumbel draws.
 2. After each step all probabilities of a network are projected: lowered together until their sum is what may be kept.
+   Until then, one that the optimizer has moved out of 0..1 counts as the nearer end, without a gradient.
 3. To fix the subnet, draw it (`draw`) and go on with the sparser `mask`.
 """
 
@@ -72,9 +73,10 @@ class Probabilistic(Sparser):
     def gradient(
         self, weight: Array, trained: Arrays, frozen: Arrays, upstream: Array
     ) -> tuple[Array, dict[str, Array]]:
-        score, exponent = trained["score"], _exponent(trained, frozen)
+        given, exponent = trained["score"], _exponent(trained, frozen)
+        score = np.clip(given, 0, 1)
         soft, rest = sigmoid(exponent), sigmoid(-exponent)
-        inside = np.where(exponent > -LARGEST_EXPONENT, frozen["temperature"], 0)
+        inside = np.where((exponent > -LARGEST_EXPONENT) & (score == given), frozen["temperature"], 0)
         slope = soft * rest * (1 / (score + TINY) + 1 / (1 - score + TINY)) * inside
         return upstream * soft, {"score": (upstream * weight * slope).astype(weight.dtype)}
 
@@ -142,8 +144,11 @@ def _units(score: Array) -> Array:
 
 
 def _exponent(trained: Arrays, frozen: Arrays) -> Array:
-    """(logit + noise) * temperature, from -60 on: the sigmoid of that is nothing, and its logarithm still a number."""
-    score = trained["score"]
+    """(logit + noise) * temperature, from -60 on: the sigmoid of that is nothing, and its logarithm still a number.
+
+    An optimizer may have pushed a probability out of 0..1, where there is no logarithm: the nearer end counts.
+    """
+    score = np.clip(trained["score"], 0, 1)
     logit = np.log(score + TINY) - np.log(1 - score + TINY)
     exponent: Array = np.maximum((logit + frozen["noise"]) * frozen["temperature"], -LARGEST_EXPONENT)
     return exponent.astype(score.dtype)

@@ -97,7 +97,7 @@ def _straight_through(writer: Writer, weight: str, names: Names) -> str:
 
 def _probabilistic(writer: Writer, weight: str, names: Names) -> str:
     one, tiny = writer.constant(1.0, "one"), writer.constant(TINY, "tiny")
-    score = names["score"]
+    score = writer.node("Clip", names["score"], writer.constant(0.0, "level"), one)
     keep = writer.node("Log", writer.node("Add", score, tiny))
     drop = writer.node("Log", writer.node("Add", writer.node("Sub", one, score), tiny))
     exponent = writer.node("Sub", writer.node("Sub", drop, keep), names["noise"])

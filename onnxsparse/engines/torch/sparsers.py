@@ -44,7 +44,7 @@ def _straight_through(weight: Any, trained: Tensors, frozen: Tensors) -> Any:
 
 
 def _probabilistic(weight: Any, trained: Tensors, frozen: Tensors) -> Any:
-    score = trained["score"]
+    score = trained["score"].clamp(0, 1)
     keep, drop = torch().log(score + TINY), torch().log(1 - score + TINY)
     exponent = ((drop - keep - frozen["noise"]) * frozen["temperature"]).clamp(max=LARGEST_EXPONENT)
     return weight / (1 + torch().exp(exponent))

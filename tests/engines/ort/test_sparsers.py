@@ -168,6 +168,20 @@ def test_scores_of_the_ends_train_with_finite_gradients(tmp_path, monkeypatch):
         np.testing.assert_allclose(found["score"], gradients["score"], rtol=1e-3, atol=3e-4)
 
 
+@needs_engine
+def test_scores_out_of_their_range_count_as_the_nearer_end(tmp_path, monkeypatch):
+    weight, outside = numbers(SHAPES["linear"]), np.resize(np.float32([-0.3, 1.2, 2, -1e-6]), SHAPES["linear"])
+    here = Trained("probabilistic:anneal=true", weight, tmp_path, monkeypatch)
+    here.trained["score"][...] = outside
+    seen, wanted, found, gradients = here.step(numbers(weight.shape, 1), Moment("w", 1, 0.5))
+    np.testing.assert_allclose(seen, wanted, rtol=1e-4, atol=1e-7)
+    assert np.isfinite(wanted).all()
+    assert not found["score"].any()
+    assert not gradients["score"].any()
+    here.trained["score"][...] = np.clip(outside, 0, 1)
+    assert here.step(numbers(weight.shape, 1), Moment("w", 1, 0.5))[0].tobytes() == seen.tobytes()
+
+
 def test_a_sparser_without_nodes_is_refused():
     model = helper.make_graph([], "g", [], [], [numpy_helper.from_array(np.ones(3, np.float32), "w")])
     foreign = type("Foreign", (type(sparsers.parse("mask")),), {"name": "foreign"})()

@@ -202,7 +202,7 @@ class TorchNetwork(Network):
             site.key: dropped(patterns.parse(text), site.matrix(self.effective(site.key).reshape(-1) == 0))
             for site, text in texts.items()
         }
-        export_onnx(self.plain_copy(), inputs, path, self.promise, drops)
+        self.notes += export_onnx(self.plain_copy(), inputs, path, self.promise, drops)
         return path
 
 

@@ -134,7 +134,10 @@ class BaseScheduler:
         if dummy_input is None:
             raise OptionError("a torch module is exported by running it: pass a dummy_input")
         self._keep_promise()
-        return str(network.export(path, dummy_input))
+        written = str(network.export(path, dummy_input))
+        for note in network.notes:
+            self._remark(note)
+        return written
 
     # -- what a checkpoint holds
 

@@ -5,7 +5,8 @@
     python tools/train_sparse.py --config sparse.yaml -e sparse.onnx    evaluate that one
     python tools/train_sparse.py --config sparse.yaml dense.pth  another start state than the configuration names
 
-docs/msbench.md says what the configuration holds. Exit codes: 0 done, 2 a mistake to mend.
+docs/msbench.md says what the configuration holds. Exit codes: 0 done, 1 the delivered file does not verify, 2 a
+mistake to mend.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong")
     given = parser.parse_args(argv)
     try:
-        SparseRunner(given.config, given.start, given.evaluate, given.quiet).run()
+        runner = SparseRunner(given.config, given.start, given.evaluate, given.quiet)
+        runner.run()
     except OnnxSparseError as error:
         print(f"train_sparse: {error}", file=sys.stderr)
         return error.exit_code
-    return 0
+    return 0 if runner.holds else 1
 
 
 if __name__ == "__main__":

@@ -68,6 +68,8 @@ class Job:
     seed: int = 0
     t_max: float | None = None
     notes: tuple[str, ...] = ()
+    given_total: Any = None
+    """How many iterations the scheduler's own arguments say."""
 
 
 def read_job(path: str) -> Job:
@@ -109,7 +111,15 @@ def read_job(path: str) -> Job:
         configuration.count(seed, "runtime.random_seed"),
         t_max,
         tuple(notes),
+        _given_total(configuration.section(found)),
     )
+
+
+def _given_total(sparsity: Mapping[str, Any]) -> Any:
+    scheduler = sparsity.get("scheduler")
+    kwargs = scheduler.get("kwargs") if isinstance(scheduler, Mapping) else None
+    kwargs = kwargs if isinstance(kwargs, Mapping) else {}
+    return next((kwargs[name] for name in ("total_iters", "total_iterations") if kwargs.get(name) is not None), None)
 
 
 def _section(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ def options_of(config: Source, model: ModelSource, notes: list[str] | None = Non
         "allocation": scheduler.allocation.text,
         "exclude": dense,
         "steps": max(1, scheduler.stages.total // len(scheduler.levels)),
-        "dims": _dims(Model.open(model), scheduler.kwargs["default_input_shape"]),
+        "dims": dims_of(Model.open(model), scheduler.kwargs["default_input_shape"]),
     }
 
 
@@ -42,7 +42,7 @@ def _excluded(found: Configuration, model: ModelSource) -> tuple[list[str], list
     return [names[key] for key in excluded.reasons(network.sites)], excluded.unknown(network.sites)
 
 
-def _dims(model: Model, shape: Any) -> dict[str, int]:
+def dims_of(model: Model, shape: Any) -> dict[str, int]:
     """Sizes that the model leaves open, from the shape of its first input."""
     fields = fields_of(model)
     if isinstance(shape, Mapping) and fields:

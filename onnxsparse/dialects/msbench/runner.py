@@ -23,9 +23,11 @@ from onnxsparse import checkpoints
 from onnxsparse.data import Samples, open_data
 from onnxsparse.data.order import Order
 from onnxsparse.dialects.msbench import scheduler_of
-from onnxsparse.dialects.msbench.configuration import Configuration, Part, read
+from onnxsparse.dialects.msbench.configuration import Configuration, Part, count, read
+from onnxsparse.dialects.msbench.deciding import TOTALS, decisive, demand_fitting, demand_same
 from onnxsparse.dialects.msbench.job import Job, read_job
 from onnxsparse.dialects.msbench.known import PATHS
+from onnxsparse.dialects.msbench.proving import why_not
 from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
@@ -39,7 +41,6 @@ from onnxsparse.values import Array
 
 STEPS = ("build_model", "load_ckpt", "prepare_sparse_model", "build_trainer", "sparse_post_process", "train")
 RESULT = "sparse.onnx"
-TOTALS = {"AmbaLevelPruneScheduler": "total_iters", "ProbMaskPruneScheduler": "total_iterations"}
 EMA, STATES = ("ema", "ema_state_dict"), ("model", "state_dict", "model_state_dict")
 
 
@@ -51,6 +52,7 @@ class SparseRunner:
         self.start, self.evaluates, self.quiet = start, evaluate, quiet
         self.iteration = 0
         self.found: checkpoints.Checkpoint | None = None
+        self.holds = True
         self.notes: list[str] = list(self.job.notes)
 
     def run(self) -> dict[str, float]:
@@ -75,7 +77,13 @@ class SparseRunner:
             raise OptionError("nothing says which model: name an ONNX file as `model`, or as saver.pretrain_model")
         self.source = path
         self.samples = self._data(job.train, "data.train")
+        self.tested = self._data(job.test, "data.test") if job.test else None
+        demand_fitting(job, path, self.samples, not self.evaluates)
+        if self.tested is not None:
+            demand_fitting(job, path, self.tested, False)
         self.order = Order(self.samples.count, job.batch, job.seed)
+        for note in self._on_length():
+            self.say(f"note: {note}")
 
     def load_ckpt(self) -> None:
         """Find the start state; numbers of a dense checkpoint are loaded when the network is there."""
@@ -86,14 +94,16 @@ class SparseRunner:
         if self.found is not None and not job.auto_resume:
             raise OptionError(f"{folder} holds checkpoints; set saver.auto_resume to go on, or take another save_dir")
         self.numbers: Mapping[str, Array] = {}
+        path = next((one for one in (self.start, job.resume, job.pretrained) if one), "")
+        if path.lower().endswith(".onnx"):
+            self.source, path = path, ""
+        self.decisive = decisive(job, self.total, self.source, path, self.samples)
         if self.found is not None:
+            demand_same(job.save_dir, self.found.facts.get("decisive"), self.decisive, path, self.evaluates)
             self.say(f"start: iteration {self.found.facts['iteration']} of {folder}")
             return
-        path = next((one for one in (self.start, job.resume, job.pretrained) if one), "")
         self.say(f"start: {path or self.source}")
-        if path.lower().endswith(".onnx"):
-            self.source = path
-        elif path:
+        if path:
             self.numbers = self._read_state(path)
 
     def prepare_sparse_model(self) -> None:
@@ -133,8 +143,6 @@ class SparseRunner:
             self.scheduler.before_run(self.model, self.order.per_epoch, self.total)
         if self.found is not None:
             facts = self.found.facts
-            if facts["total"] != self.total or facts["scheduler_type"] != self.scheduler.config.scheduler.type:
-                raise OptionError(f"{self.job.save_dir} holds checkpoints of another run; choose another save_dir")
             self.model.restore(self.found.arrays, facts["network"])
             self.scheduler.resume(facts["scheduler"])
             self.iteration = int(facts["iteration"])
@@ -167,8 +175,18 @@ class SparseRunner:
             given = self.job.sparsity.scheduler.kwargs.get(TOTALS.get(self.job.sparsity.scheduler.type, ""))
             if given is None:
                 raise OptionError("nothing says how long to train: trainer.max_epoch or trainer.max_iter")
-            return int(given)
+            return count(given, "how many iterations", 1)
         return max(1, round(job.epochs * per_epoch))
+
+    def _on_length(self) -> list[str]:
+        """Who says how long the training is, where that may be another than one thinks."""
+        job, name = self.job, TOTALS.get(self.job.sparsity.scheduler.type, "")
+        if name and job.epochs is None and job.iterations is None and job.given_total is None:
+            default = f"{self.total} iterations, the default of {name}"
+            return [f"nothing says how long to train (trainer.max_epoch, trainer.max_iter): {default}"]
+        if job.given_total is not None and job.given_total != self.total:
+            return [f"{name} is {self.total}, by the trainer, and not the {job.given_total} beside the scheduler"]
+        return []
 
     def _with_totals(self, config: Configuration) -> Configuration:
         """Total iterations come from the trainer; the rate's period has to fit them."""
@@ -189,24 +207,28 @@ class SparseRunner:
         """A checkpoint of everything that the next iteration depends on."""
         arrays, facts = self.model.state()
         kept = {"network": facts, "scheduler": self.scheduler.facts(), "iteration": self.iteration, "total": self.total}
-        kept["scheduler_type"] = self.scheduler.config.scheduler.type
+        kept["decisive"] = self.decisive
         folder = os.path.join(self.job.save_dir, "state")
         checkpoints.save(folder, self.iteration, arrays, kept)
         checkpoints.clean(folder)
 
     def export(self) -> str:
-        """The sparse model, proven, with its record."""
+        """The sparse model, proven, with its record; and whether the file as it is written holds."""
         path = os.path.join(self.job.save_dir, RESULT)
         make_folder(self.job.save_dir)
         written: str = self.scheduler.export_sparse_onnx(self.model, None, path)
         self.say(f"written: {written}")
+        wrong = why_not(written, self.scheduler.kwargs.get("default_input_shape"))
+        self.holds = not wrong
+        if wrong:
+            sys.stderr.write(f"{written} DOES NOT HOLD: {wrong}\n")
         return written
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy on the test data, and the share of zeros."""
         figures = {"zeros": self.scheduler.compute_sparse_rate(self.model)}
-        if self.job.test:
-            figures.update(self._measured(self._data(self.job.test, "data.test")))
+        if self.tested is not None:
+            figures.update(self._measured(self.tested))
         self.say(", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
         return figures
 

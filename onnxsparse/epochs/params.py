@@ -6,14 +6,17 @@
 3. `__ALL__` is every parameter, `__ALL_PRUNABLE__` the weights of linear layers, convolutions and look-up tables; a
    list without entries means those, too. Both may stand among other entries.
 4. What words for all and `re:` mean is passed over where it cannot be; what is named alone is refused there.
-5. An entry that means nothing is an error with the nearest known name.
+5. What is known by none of these may be the torch name of a layer, with or without `.weight`, as the exporter's node
+   tells it: `/a/a.0/Conv` is of the module `a.0`. Where only one layer ends so, it is meant.
+6. Entries that mean nothing are an error with the nearest known names.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +29,11 @@ View = Callable[[Array], Array]
 
 ALL, ALL_PRUNABLE, REGULAR = "__ALL__", "__ALL_PRUNABLE__", "re:"
 SECONDS = 2.0
+WEIGHT = ".weight"
+RENAMED = re.compile(r"onnx::\w+|_?val_\d+|\d+")
+"""What exporters call a tensor of which they do not keep the name."""
+WAY_OUT = "`onnxsparse inspect` lists layers, which recipes may name; record_match keeps the names of torch in a file"
+MOST = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +77,32 @@ def spelled(layer: str, operator: str = "") -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in (layer, bare, inner, inner.replace("/", ".")) if name))
 
 
+def module_path(layer: str) -> str:
+    """The torch module of a node: exporters say the whole path of a module in a list again behind that of the list."""
+    steps: list[str] = []
+    for step in layer.strip("/").split("/"):
+        if steps and step.startswith(f"{steps[-1]}."):
+            steps.pop()
+        steps.append(step)
+    return ".".join(steps)
+
+
+def is_renamed(param: Param) -> bool:
+    """Whether nothing but its layer says which parameter it is."""
+    return all(RENAMED.fullmatch(name) for name in (param.name, *param.names))
+
+
 def find(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str) -> list[Param]:
     """The parameters that the entries of a modifier mean, in the order of the model."""
     entries = [wanted] if isinstance(wanted, str) else list(wanted or (ALL_PRUNABLE,))
     chosen: set[int] = set()
+    unknown = []
     for entry in entries:
         found = _meant(params, entry, where)
-        if not found:
-            raise OptionError(_nothing(params, entry, where))
+        unknown += [] if found else [entry]
         chosen.update(map(id, found))
+    if unknown:
+        raise OptionError(_nothing(params, unknown, where))
     return [param for param in params if id(param) in chosen]
 
 
@@ -100,10 +125,21 @@ def _meant(params: Sequence[Param], entry: str, where: str) -> list[Param]:
     exact = [param for param in params if entry in (param.name, *param.names)]
     layer = entry.strip("/")
     found = exact or [param for param in params if layer in param.layers or entry in param.layers]
+    found = found or _of_module(params, layer)
     for param in found:
         if param.refusal:
             raise OptionError(f"{where}: {entry[:80]!r} cannot train: {param.refusal}")
     return found
+
+
+def _of_module(params: Sequence[Param], entry: str) -> list[Param]:
+    """The weight of the one layer whose path is, or ends with, what is written."""
+    path = entry.replace("/", ".").removesuffix(WEIGHT)
+    paths = [(param, {module_path(layer) for layer in param.layers}) for param in params]
+    found = [param for param, known in paths if path in known]
+    if not found and "." in path:
+        found = [param for param, known in paths if any(one.endswith(f".{path}") for one in known)]
+    return found if len(found) == 1 else []
 
 
 def _matcher(text: str, where: str) -> Callable[[str], bool]:
@@ -124,10 +160,22 @@ def _matcher(text: str, where: str) -> Callable[[str], bool]:
     return matches
 
 
-def _nothing(params: Sequence[Param], entry: str, where: str) -> str:
-    known: Iterable[str] = {name for param in params for name in param.all_names}
-    if entry.upper() == ALL_PRUNABLE:
+def _nothing(params: Sequence[Param], entries: Sequence[str], where: str) -> str:
+    if any(entry.upper() == ALL_PRUNABLE for entry in entries):
         return (
             f"{where}: the model has nothing that {ALL_PRUNABLE} means: no linear layer, convolution or look-up table"
         )
-    return f"{where}: {entry[:80]!r} is no parameter or layer of the model{nearest(entry, known)}"
+    renamed = [param.name for param in params if param.prunable and is_renamed(param)]
+    told = [f"{entry[:80]!r} is no parameter or layer of the model{_near(params, entry)}" for entry in entries[:MOST]]
+    more = [f"and {len(entries) - MOST} more"] if len(entries) > MOST else []
+    hint = [f"the exporter renamed some weights ({len(renamed)}, such as {renamed[0]}): {WAY_OUT}"] if renamed else []
+    return f"{where}: {'; '.join([*told, *more, *hint])}"
+
+
+def _near(params: Sequence[Param], entry: str) -> str:
+    """The nearest names; of a weight that was renamed the path of its layer."""
+    known: list[str] = []
+    for param in params:
+        own = [path for path in map(module_path, param.layers) if path] if is_renamed(param) else []
+        known += [min(own, key=len) + WEIGHT] if own and entry.endswith(WEIGHT) else [*param.all_names, *own]
+    return nearest(entry, dict.fromkeys(known))

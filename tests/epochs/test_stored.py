@@ -75,6 +75,8 @@ def test_all_and_all_that_can_be_pruned() -> None:
         ("re:.*/conv", {"conv"}),
         ("re:fc", {"fc.weight", "fc.bias"}),
         ("re:rnn", {"rnn.w", "rnn.r"}),
+        ("head.weight", {"onnx::MatMul_7"}),
+        ("blocks/fc.weight", {"fc.weight"}),
     ],
 )
 def test_names(wanted: str, found: set[str]) -> None:
@@ -114,6 +116,55 @@ def test_what_is_no_parameter_is_said() -> None:
         names(["bn.var"])
     with pytest.raises(OptionError, match=r"here: 'fc.wieght' .*did you mean fc.weight"):
         names(["fc.wieght"])
+
+
+def nested(*layers: str) -> onnx.ModelProto:
+    """Layers as an exporter writes them that says the path of a module in a list twice, and renames their weights."""
+    random = np.random.default_rng(0)
+    numbers = [random.standard_normal((4, 4)).astype(np.float32) for _ in layers]
+    stored = [numpy_helper.from_array(one, f"onnx::MatMul_{n}") for n, one in enumerate(numbers)]
+    nodes = [
+        make_node("MatMul", [f"x{n}", f"onnx::MatMul_{n}"], [f"x{n + 1}"], f"/{layer}/MatMul")
+        for n, layer in enumerate(layers)
+    ]
+    ends = [make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in ("x0", f"x{len(layers)}")]
+    graph = make_graph(nodes, "net", ends[:1], ends[1:], stored)
+    return make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
+
+
+LAYERS = ("features/features.0", "net/layer/layer.1/inter", "net/layer/layer.1/list/list.0/list.0.2", "net/other/inter")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "number"),
+    [
+        ("features.0", 0), ("features.0.weight", 0), ("features/0", 0), ("features.features.0", 0),
+        ("net.layer.1.inter", 1), ("layer/1/inter", 1), ("layer.1.inter.weight", 1), ("layer.1.list.0.2", 2),
+        ("other.inter", 3),
+    ],
+)  # fmt: skip
+def test_a_layer_is_found_by_its_module(wanted: str, number: int) -> None:
+    assert names([wanted], Model.over(nested(*LAYERS))) == {f"onnx::MatMul_{number}"}
+
+
+@pytest.mark.parametrize("wanted", ["inter", "features.0.bias", "2.weight", "eatures.0"])
+def test_what_could_be_several_layers_is_none(wanted: str) -> None:
+    with pytest.raises(OptionError, match="is no parameter or layer") as caught:
+        names([wanted], Model.over(nested(*LAYERS)))
+    assert "the exporter renamed some weights (4, such as onnx::MatMul_0): `onnxsparse inspect`" in str(caught.value)
+    assert "record_match" in str(caught.value)
+
+
+def test_the_path_of_a_module_is_suggested() -> None:
+    with pytest.raises(OptionError, match=r"did you mean features\.0\.weight"):
+        names(["feature.0.weight"], Model.over(nested(*LAYERS)))
+
+
+def test_all_names_that_mean_nothing_are_said() -> None:
+    with pytest.raises(OptionError, match=r"^here: 'nope' is no .*; 'fc\.wieght' is no .*did you mean fc\.weight.*"):
+        names(["nope", "fc.weight", "fc.wieght"])
+    with pytest.raises(OptionError, match="; and 3 more"):
+        names([f"nope{n}" for n in range(23)])
 
 
 GRADUAL = (

@@ -44,7 +44,8 @@ def images(count: int = 96) -> dict[str, np.ndarray]:
 
 
 def tune(model: Path, recipe: str, **more: Any) -> Any:
-    given = {"data": images(), "loss": "cross-entropy", "lr": 1e-3, **more}
+    lr = None if "LearningRate" in recipe else 1e-3
+    given = {"data": images(), "loss": "cross-entropy", "lr": lr, **more}
     return osp.finetune(model, recipe=osp.Recipe.load(recipe), **given)
 
 

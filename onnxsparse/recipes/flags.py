@@ -62,6 +62,7 @@ FLAGS: dict[str, tuple[type[Modifier], str]] = {
 RATES = (SetLearningRate, LearningRate, LearningRateFunction)
 ALONE = (*RATES, Distillation)
 """Beside these labels count alone: a rate fits the loss it was chosen for, and a modifier says how much it teaches."""
+PACE = ("lr", "lr_schedule", "warm_up")
 DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
 
 
@@ -99,7 +100,8 @@ def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
         raise OptionError("!pruning goes by shares of the run, the other modifiers by epochs; leave one kind out")
     own = {type(one) for one in recipe.modifiers} | {Pruning}
     last = recipe.max_epochs > 0
-    _refuse(name for name in given if FLAGS[name][0] in own or (last and name in ("epochs", "steps")))
+    idle = {*(("epochs", "steps") if last else ()), *(PACE if _paces(recipe) else ())}
+    _refuse(name for name in given if FLAGS[name][0] in own or name in idle)
     options: dict[type[Modifier], dict[str, Any]] = {kind: {} for kind in (Training, Objective)}
     for name, value in given.items():
         kind, option = FLAGS[name]
@@ -111,6 +113,12 @@ def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
     framed = recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))
     _demand_driver(framed)
     return framed
+
+
+def _paces(recipe: Recipe) -> bool:
+    """Whether the recipe says every rate from the first step on, so that nobody else's is ever used."""
+    first = [one for one in recipe.modifiers if isinstance(one, RATES) and one.start_epoch <= 0]
+    return any(not isinstance(one, LearningRate) or one.init_lr is not None for one in first)
 
 
 def _demand_driver(recipe: Recipe) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.objective import Objective
+from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import recipe_of
 
@@ -35,3 +39,24 @@ def test_labels_count_alone_where_a_recipe_teaches_or_sets_rates_itself(text: st
 def test_without_labels_the_dense_model_teaches() -> None:
     assert hardness(HOLDING) is None
     assert recipe_of({}, Recipe.from_yaml(HOLDING)).only(Objective).task == ""
+
+
+LATER = RATED.replace("start_epoch: 0}\n", "start_epoch: 1}\n")
+OPEN = HOLDING + "- !LearningRateModifier {start_epoch: 0, lr_class: ExponentialLR, lr_kwargs: {gamma: 0.5}%s}\n"
+
+
+@pytest.mark.parametrize("flag", [{"lr": 0.1}, {"lr_schedule": "cosine"}, {"warm_up": 0.1}])
+@pytest.mark.parametrize("text", [RATED, OPEN % ", init_lr: 0.1"])
+def test_rates_that_the_recipe_says_from_the_start_are_not_said_twice(text: str, flag: dict[str, object]) -> None:
+    word = "--" + next(iter(flag)).replace("_", "-")
+    with pytest.raises(OptionError, match=re.escape(f"the recipe says that already; leave {word} out")):
+        recipe_of(flag, Recipe.from_yaml(text))
+
+
+@pytest.mark.parametrize("text", [HOLDING, LATER, OPEN % ""])
+def test_a_rate_counts_where_the_recipe_begins_with_it(text: str) -> None:
+    assert recipe_of({"lr": 0.1}, Recipe.from_yaml(text)).only(Training).rate == 0.1
+
+
+def test_the_optimizer_is_a_flag_beside_rates() -> None:
+    assert recipe_of({"optimizer": "adam"}, Recipe.from_yaml(RATED)).only(Training).optimizer == "adam"

@@ -10,8 +10,9 @@ from onnx import numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
+from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OnnxSparseError, PlanError
-from tests.dialects.nets import SHAPES, SIZE, onnx_model
+from tests.dialects.nets import SHAPES, SIZE, onnx_model, torch_module
 
 LEVELS = [30, 60]
 
@@ -78,6 +79,28 @@ def test_a_table_of_some_layers_is_made_anew(tmp_path):
     del found["levels"]["60"]["wide"]
     path.write_text(json.dumps(found))
     assert "'wide' is missing" in said(prepared(tmp_path)[0])[0]
+
+
+def test_a_table_of_a_network_with_other_layers_is_made_anew(tmp_path):
+    prepared(tmp_path)
+    renamed = onnx_model()
+    for node in renamed.graph.node:
+        node.input[:] = [f"other.{name}" if name.endswith(".weight") else name for name in node.input]
+        node.name = f"/other{node.name}"
+    for one in renamed.graph.initializer:
+        one.name = f"other.{one.name}"
+    other, _ = prepared(tmp_path, renamed)
+    assert "is made anew: layer 'other" in said(other)[0]
+    assert not said(prepared(tmp_path, renamed)[0])
+
+
+@pytest.mark.skipif(not torch.available(), reason="needs torch")
+def test_a_table_of_the_same_network_in_torch_is_made_anew(tmp_path):
+    prepared(tmp_path)
+    module, _ = prepared(tmp_path, torch_module())
+    assert not said(module) or "made anew" in said(module)[0]
+    again, _ = prepared(tmp_path, torch_module())
+    assert not said(again)
 
 
 @pytest.mark.parametrize(

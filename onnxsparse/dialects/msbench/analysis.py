@@ -49,25 +49,28 @@ def goes_on(network: Network, masked: bool, lowest: float) -> bool:
     return masked or zeros > max(size, 1) * lowest / 200 > 0
 
 
-def read_tables(path: str, levels: Sequence[float], names: Sequence[str]) -> tuple[Table, Mapping[str, Any]]:
+def read_tables(path: str, levels: Sequence[float]) -> tuple[Table, Mapping[str, Any]]:
     """The tables of a file by level, and what they were made for; what is damaged is an error."""
     found = load(path)
     tables = found.get("levels") if isinstance(found, Mapping) else None
     if not isinstance(tables, Mapping):
         raise PlanError(f"{path} is no analysis of ours; remove it, or set do_sparse_analysis to True")
-    for level in levels:
-        _check(tables.get(f"{level:g}", {}), f"{level:g}", path, names)
     known = found.get("made_for")
-    return tables, known if isinstance(known, Mapping) else {}
+    known = known if isinstance(known, Mapping) else {}
+    layers = known.get("layers")
+    for level in levels:
+        _check(tables.get(f"{level:g}", {}), f"{level:g}", path, layers if isinstance(layers, Mapping) else None)
+    return tables, known
 
 
-def _check(table: Any, level: str, path: str, names: Sequence[str]) -> None:
+def _check(table: Any, level: str, path: str, names: Mapping[str, Any] | None) -> None:
+    """Shares are shares, and of layers of the network that the table was made for, where it says which."""
     way = "remove the file, or set do_sparse_analysis to True"
     if not isinstance(table, Mapping):
         raise PlanError(f"{path}: level {level} is no mapping of layers to per cent but {table!r:.40}; {way}")
     for name, share in table.items():
-        if name not in names:
-            raise PlanError(f"{path}: the network has no layer '{name}'{nearest(str(name), names)}")
+        if names is not None and name not in names:
+            raise PlanError(f"{path}: the network has no layer '{name}'{nearest(str(name), names)}; {way}")
         number = isinstance(share, (int, float)) and not isinstance(share, bool) and math.isfinite(share)
         if not number or not 0 <= share < 100:
             raise PlanError(

@@ -122,7 +122,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             if analysis.goes_on(self._network, False, self.levels[0]):
                 self._remark(ANALYSED_SPARSE)
             return None
-        tables, known = analysis.read_tables(path, self.levels, list(self._names.values()))
+        tables, known = analysis.read_tables(path, self.levels)
         wanted = self._made_for()
         if analysis.goes_on(self._network, masked, self.levels[0]):
             wanted[analysis.WEIGHTS] = known.get(analysis.WEIGHTS)

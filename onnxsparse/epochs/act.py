@@ -54,6 +54,10 @@ class Act:
         """By tag, what it was meant to mask among others and cannot, and why."""
         return {}
 
+    def along(self) -> list[Param]:
+        """Scales and biases that it prunes because a word or a pattern means them among others."""
+        return []
+
     def groups(self) -> Groups:
         """The optimizer's groups that it speaks of."""
         return None

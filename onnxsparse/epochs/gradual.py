@@ -42,12 +42,14 @@ class Gradual(Act):
         self._schedule = schedules.parse(rise.replace("_", "-"))
         self._together, self._stays = together, leave_enabled
         self._params: list[Param] = []
+        self._along: list[Param] = []
         self._left: dict[str, str] = {}
         self._own_first: dict[str, float] = {}
 
     def bind(self, params: Sequence[Param]) -> None:
         self._levels = self._levels_of(params)
         self._params = self._fitting([param for param in params if param.tag in self._levels])
+        self._along = self._unnamed(params, [param for param in self._params if param.is_small])
         self._patterns = [pattern_of(self._mask_type, param, self.where) for param in self._params]
         if self._together and len(set(self._levels.values())) > 1:
             raise OptionError(f"{self.where}: weights that are pruned together have one final_sparsity")
@@ -57,8 +59,7 @@ class Gradual(Act):
     def _fitting(self, params: Sequence[Param]) -> list[Param]:
         """Those that hold a unit of the mask; whoever has none stays dense, unless it was named."""
         reasons = {param.tag: reason for param in params if (reason := no_unit(self._mask_type, param))}
-        by_level = list(self._last.values()) if isinstance(self._last, Mapping) else [self._wanted]
-        own = {tag for names in by_level if reasons for tag in named(params, names, self.where)}
+        own = self._named(params) if reasons else set()
         for param in params:
             if param.tag in reasons and (param.tag in own or len(reasons) == len(params)):
                 raise OptionError(
@@ -66,6 +67,18 @@ class Gradual(Act):
                 )
         self._left = reasons
         return [param for param in params if param.tag not in reasons]
+
+    def _named(self, params: Sequence[Param]) -> set[str]:
+        """The tags of those among some that are meant by their own names."""
+        by_level = list(self._last.values()) if isinstance(self._last, Mapping) else [self._wanted]
+        return {tag for names in by_level for tag in named(params, names, self.where)}
+
+    def _unnamed(self, params: Sequence[Param], some: list[Param]) -> list[Param]:
+        own = self._named(params) if some else set()
+        return [param for param in some if param.tag not in own]
+
+    def along(self) -> list[Param]:
+        return self._along
 
     def left(self) -> dict[str, str]:
         return self._left

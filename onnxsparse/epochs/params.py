@@ -65,6 +65,11 @@ class Param:
         return self.matrix(np.broadcast_to(np.float32(0), (self.size,))).shape
 
     @property
+    def is_small(self) -> bool:
+        """Whether it has one axis at most, as scales and biases have."""
+        return self.matrix is None and not self.prunable and sum(side > 1 for side in self.shape) <= 1
+
+    @property
     def all_names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.name, *self.names, *self.layers)))
 

@@ -13,6 +13,7 @@ from onnxsparse.engines.spec import Spec
 from onnxsparse.epochs.act import Act, demand_one_group
 from onnxsparse.epochs.host import Groups, Host
 from onnxsparse.epochs.params import Param
+from onnxsparse.epochs.small import warnings_of, zeros_of
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.modifier import Part
 from onnxsparse.rates.rate import in_steps
@@ -142,6 +143,9 @@ class Acting(Part):
         demand_one_group(act)
         run.host.take_in(act)
         self._masked = [param.tag for param in act.masked()]
+        self._note, self._said = run.note, warnings_of([act])
+        for text in self._said:
+            run.note(text)
 
     @property
     def final_from(self) -> int:  # type: ignore[override]
@@ -168,6 +172,8 @@ class Acting(Part):
 
     def finish(self) -> None:
         self._act.finish(self._host)
+        if self._said:
+            self._note(zeros_of(self._host, self._act.along()))
 
     def state(self) -> dict[str, Any]:
         return self._act.state()

@@ -14,6 +14,7 @@ from onnxsparse.engines.torch.match import Match, Matched
 from onnxsparse.engines.torch.recording import record_match
 from onnxsparse.epochs.params import find
 from onnxsparse.epochs.planning import by_epochs
+from onnxsparse.epochs.small import warnings_of
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
@@ -171,6 +172,23 @@ GRADUAL = (
     "!GMPruningModifier {init_sparsity: 0.0, final_sparsity: 0.5, start_epoch: 0, end_epoch: 2, update_frequency: 1, "
     "params: %s}"
 )
+
+
+@pytest.mark.parametrize(
+    ("params", "along"),
+    [
+        ("__ALL__", {"fc.bias", "bn.scale", "bn.bias"}), ("['re:bn', fc]", {"bn.scale", "bn.bias"}),
+        ("[fc, fc.bias]", set()),
+        ("['re:bn', bn.scale]", {"bn.bias"}), ("__ALL_PRUNABLE__", set()),
+    ],
+)  # fmt: skip
+def test_scales_and_biases_that_are_pruned_along(params: str, along: set[str]) -> None:
+    (modifier,) = Recipe.load(f"modifiers:\n- {GRADUAL % params}\n").modifiers
+    act = modifier.act()  # type: ignore[attr-defined]
+    act.bind(params_of(Model.over(model())))
+    assert {param.name for param in act.along()} == along
+    assert len(warnings_of([act])) == bool(along)
+    assert not along or "`params: __ALL_PRUNABLE__` means the weights" in warnings_of([act])[0]
 
 
 def test_a_plan_says_what_each_weight_comes_to() -> None:

@@ -33,7 +33,7 @@ modifiers:
         update_frequency: 1.0
         init_sparsity: 0.05
         final_sparsity: 0.8
-        params: ['re:.*weight']
+        params: ['re:(?!norm).*weight']
 """
 
 
@@ -83,7 +83,7 @@ def manager_of(*modifiers: str, **more: Any) -> ScheduledModifierManager:
 
 def test_a_loop_prunes_by_the_anchor_table() -> None:
     net, optimizer = made()
-    manager = ScheduledModifierManager.from_yaml(GMP.replace("'re:.*weight'", "conv.weight"))
+    manager = ScheduledModifierManager.from_yaml(GMP.replace("'re:(?!norm).*weight'", "conv.weight"))
     assert (manager.min_epochs, manager.max_epochs) == (0, 6)
     wrapped = manager.modify(net, optimizer, steps_per_epoch=PER_EPOCH)
     assert type(wrapped).__name__ == "RecipeManagerStepWrapper"
@@ -125,7 +125,7 @@ def test_momentum_leaks_nothing_and_grows_again_when_let_go() -> None:
     for stays in ("true", "false"):
         net, optimizer = made()
         recipe = GMP.replace("end_epoch: 5.0", f"end_epoch: 2.0\n        leave_enabled: {stays}")
-        recipe = recipe.replace("re:.*weight", "head")
+        recipe = recipe.replace("re:(?!norm).*weight", "head")
         manager = ScheduledModifierManager.from_yaml(recipe)
         wrapped = manager.modify(net, optimizer, PER_EPOCH)
         train(net, wrapped, 3 * PER_EPOCH)
@@ -387,7 +387,7 @@ def test_state_dicts_have_plain_names_and_masks_travel(tmp_path: Path) -> None:
     torch.save(checkpoint, tmp_path / "checkpoint.pt")
     found = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     (masks,) = found["manager"].values()
-    assert sorted(masks) == ["conv.weight.sparsity_mask", "head.weight.sparsity_mask", "norm.weight.sparsity_mask"]
+    assert sorted(masks) == ["conv.weight.sparsity_mask", "head.weight.sparsity_mask"]
 
     plain = Net()
     plain.load_state_dict(found["state_dict"])
@@ -462,7 +462,7 @@ def test_variables_and_saving(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_before_anything_changes() -> None:
     net, optimizer = made()
     with pytest.raises(OptionError, match=r"'conv.weigth' is no parameter.*conv.weight"):
-        ScheduledModifierManager.from_yaml(GMP.replace("'re:.*weight'", "conv.weigth")).modify(net, optimizer, 4)
+        ScheduledModifierManager.from_yaml(GMP.replace("'re:(?!norm).*weight'", "conv.weigth")).modify(net, optimizer, 4)
     assert type(net.conv) is torch.nn.Conv2d
     with pytest.raises(OptionError, match="steps_per_epoch is a number above 0"):
         ScheduledModifierManager.from_yaml(GMP).modify(net, optimizer, 0)
@@ -666,6 +666,13 @@ def test_the_second_step_behind_the_end_of_a_recipe_is_said(begin: float, per_ep
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # once
         wrapped.emulated_step()
+
+
+def test_scales_that_are_pruned_along_are_said() -> None:
+    net, optimizer = made()
+    manager = ScheduledModifierManager.from_yaml(GMP.replace("(?!norm)", ""))
+    with pytest.warns(UserWarning, match=r"it prunes 1 scale or bias too \(norm\.weight\).*__ALL_PRUNABLE__"):
+        manager.modify(net, optimizer, 4)
 
 
 def test_a_manager_has_one_module_at_a_time() -> None:

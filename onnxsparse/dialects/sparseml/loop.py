@@ -35,6 +35,7 @@ from onnxsparse.engines.torch.attach import bare_module
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.distilling import DISABLE, Distilling
 from onnxsparse.epochs.rates import Dropping, Moving, SetDecay, SetRate
+from onnxsparse.epochs.small import warnings_of
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe, compose_staged
@@ -108,7 +109,7 @@ class ScheduledModifierManager(Contents):
             act.bind(host.params)
             if isinstance(act, Distilling):
                 demand_teacher(act.teacher if distillation_teacher is None else distillation_teacher)
-        for note in (*driven.notes, *_left(acts, host)):
+        for note in (*driven.notes, *_left(acts, host), *warnings_of(act for _, act in acts)):
             warnings.warn(note, stacklevel=2)
         for _, act in acts:
             host.take_in(act)

@@ -28,6 +28,8 @@ class Making:
     def __init__(self, model: Model, tags: Mapping[str, Trainable]) -> None:
         self._model, self._tags, self._room = model, tags, ExitStack()
         self.notes: list[str] = []
+        self.fixed = 0
+        """How many samples the graph of the engine takes at once; any number where it is 0."""
 
     def __call__(self, options: LoopOptions, sparsers: Mapping[str, str], samples: Mapping[str, Array]) -> Engine:
         labels = samples.get(LABELS)
@@ -55,13 +57,16 @@ class Making:
         self._room.close()
         folder = os.path.join(self._room.enter_context(temporary()), "graph")
         made = build(folder, spec, tagged(self._model, self._tags), samples, self._model.sha256())
-        return OrtEngine(folder, made, options.optimizer)
+        engine = OrtEngine(folder, made, options.optimizer)
+        self.fixed = engine.batch
+        return engine
 
     def _torch(self, options: LoopOptions, spec: Spec, samples: Mapping[str, Array]) -> Engine:
         from onnxsparse.engines.torch.engine import TorchEngine
         from onnxsparse.engines.torch.setting import Setting
 
         tensors = {tag: one.tensor for tag, one in self._tags.items()}
+        self.fixed = 0
         return TorchEngine(self._model, tensors, spec, samples, Setting(optimizer=options.optimizer))
 
 

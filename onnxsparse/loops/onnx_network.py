@@ -1,8 +1,9 @@
 """An ONNX model in a user's own loop: `step(batch)` trains it in onnxruntime-training or in torch.
 
-1. The engine is made with the first batch, by which it knows the labels and the size of a batch. Until then, and while
-   the graph changes, the numbers rest here.
-2. What the loop sees are live arrays; the file is opened again for every export, and only numbers go into it.
+1. The engine is made with the first batch of a step, by which it knows the labels and the size of a batch. Until then,
+   and while the graph changes, the numbers rest here. What is evaluated before has an engine for itself.
+2. Later batches may have any size: loss, gradient and outputs are those of their samples (see `portions`).
+3. What the loop sees are live arrays; the file is opened again for every export, and only numbers go into it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from onnxsparse import rates, sparsers
 from onnxsparse.engines.engine import Batch, Engine, Pace
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.loops.batches import batch_of
-from onnxsparse.loops.making import Making
+from onnxsparse.loops.making import LABELS, Making
 from onnxsparse.loops.network import Measured, Network
 from onnxsparse.loops.onnx_layers import shapes_of, site_of
 from onnxsparse.loops.options import LoopOptions
+from onnxsparse.loops.portions import Portion, front, portions_of, samples_in
+from onnxsparse.loops.portions import evaluate as evaluated
+from onnxsparse.loops.portions import step as take_step
 from onnxsparse.loops.stored import Promise, delivered
 from onnxsparse.passes import macs
 from onnxsparse.passes.fields import fields_of
@@ -34,6 +38,12 @@ from onnxsparse.values import Array
 
 MASK = "mask"
 SAMPLES, KEPT = "samples", "kept"
+EVALUATED = 32
+"""The samples at most of a graph for what is evaluated before the first step."""
+FILLED = (
+    "a batch that is no multiple of the first one is filled up with its own samples, which count twice: with train_bn "
+    "the statistics are those of whole batches; drop the last one of an epoch, or train by engine='torch'"
+)
 PRUNED = ("stem", "small", "depthwise")
 """Words that hold no weight back here: every convolution and matrix is a layer."""
 
@@ -56,6 +66,7 @@ class OnnxNetwork(Network):
         self._engine: Engine | None = None
         self._memory: tuple[dict[str, Array], dict[str, Any]] = {}, {}
         self._samples: dict[str, Array] = {}  # the first batch: every graph of this network is made with it
+        self._before_steps = False  # whether those were only evaluated
         self._make = Making(self._model, self._tags)
         self.promise = Promise()
         self.notes: list[str] = []
@@ -70,11 +81,15 @@ class OnnxNetwork(Network):
 
     def step(self, batch: Any) -> float:
         """One step of the optimizer: the loss of a batch, by which the weights moved."""
+        if self._before_steps:
+            self._rest()
+            self._samples, self._before_steps = {}, False
         arrays = batch_of(batch, fields_of(self._model), self._samples)
         engine = self._started(arrays)
+        portions = self._portions(arrays, training=True)
         engine.agree()
         while True:
-            loss = engine.step(Batch(arrays))
+            loss = take_step(engine, portions) if portions else engine.step(Batch(arrays))
             if self._anchors:
                 engine.add_gradients({key: self._strength * away for key, away in self._away()})
             if engine.update(self.pace):
@@ -85,7 +100,22 @@ class OnnxNetwork(Network):
     def evaluate(self, batch: Any) -> tuple[float, dict[str, Array]]:
         """The loss of a batch, and the model's float outputs by name; nothing moves."""
         arrays = batch_of(batch, fields_of(self._model), self._samples)
-        return self._started(arrays).evaluate(Batch(arrays))
+        self._before_steps = self._before_steps or not self._samples
+        engine = self._started(front(arrays, EVALUATED) if self._before_steps else arrays)
+        portions = self._portions(arrays)
+        return evaluated(engine, portions, self._make.fixed) if portions else engine.evaluate(Batch(arrays))
+
+    def _portions(self, arrays: Mapping[str, Array], training: bool = False) -> list[Portion]:
+        """How a batch of another size than the graph's is taken; nothing where it is taken as it is."""
+        size = self._make.fixed
+        if not size or samples_in(arrays) == size:
+            return []
+        if training and self.options.train_bn:
+            if samples_in(arrays) % size and FILLED not in self.notes:
+                self.notes.append(FILLED)
+            return []
+        objective = self.options.objective(arrays.get(LABELS))
+        return portions_of(arrays, size, objective.task == "cross-entropy" and objective.share == 0)
 
     @property
     def pace(self) -> Pace:
@@ -139,14 +169,15 @@ class OnnxNetwork(Network):
         arrays, facts = self._memory if self._engine is None else self._engine.state()
         kept = {f"weight/{key}": one for key, one in self._weights.items()}
         kept.update({f"frozen/{key}": one for key, one in self._frozen.items()})
-        kept.update({f"{SAMPLES}/{name}": one for name, one in self._samples.items()})
+        samples = {} if self._before_steps else self._samples
+        kept.update({f"{SAMPLES}/{name}": one for name, one in samples.items()})
         kept.update({f"{KEPT}/{name}": one for name, one in self.kept.items()})
         place = {"steps": self.steps, "begun": self.begun, "length": self.length}
         return {**kept, **arrays}, {"engine": facts, "used": dict(self._used), **place}
 
     def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
         """Go on from a state, with an engine that is made anew."""
-        self._engine, self._samples, self.kept = None, {}, {}
+        self._engine, self._samples, self._before_steps, self.kept = None, {}, False, {}
         self.use(facts["used"])
         memory: dict[str, Array] = {}
         for key, array in arrays.items():

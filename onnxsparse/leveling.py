@@ -28,6 +28,7 @@ from onnxsparse.graph.output import make_folder, write_text
 from onnxsparse.modifiers.levels import Levels, read_levels
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.passes.describe import planned_report
+from onnxsparse.passes.passed import passed
 from onnxsparse.passes.plan import Plan, candidates
 from onnxsparse.passes.record import record
 from onnxsparse.passes.request import Path, path_of
@@ -44,6 +45,8 @@ from onnxsparse.tuning import Tuning
 
 RUN, TABLE = ".run", "levels.json"
 COLUMNS = ("level", "sparsity", "parameters", "nonzero", "macs", "macs_left", "verified", "file")
+TOLD = ("out of reach", "is passed")
+UNMEASURED = "nothing was measured of the levels: accuracy needs --eval-data"
 FLAGS = (
     "loss", "hardness", "temperature", "batch_size", "optimizer", "lr", "lr_schedule", "warm_up", "weight_decay",
     "clip", "train_bn", "seed", "include", "exclude", "allow", "allocation",
@@ -147,6 +150,7 @@ class _Leveling:
         pruning = self._recipe.only(Pruning)
         tuning.recipe = Recipe((tuning.training, tuning.objective, pruning, Levels(self._text)))
         self._counts = self._decided(tuning)
+        self._passed = [passed(tuning.plan, drops, level) for drops, level in zip(self._counts, self._levels)]
         return tuning
 
     def _decided(self, tuning: Tuning) -> list[Mapping[str, int]]:
@@ -200,7 +204,8 @@ class _Leveling:
         report = self._written(tuning, stage, arrays, path)
         rule = tuning.plan.rule
         target = rule.target.text if rule.target else None
-        checked = verify(path, target=target, level=level, dims=self._dims).report
+        beyond = self._passed[stage]
+        checked = verify(path, target=target, level=100 * beyond.share if beyond else level, dims=self._dims).report
         totals = report.totals
         figures = {
             "level": level,
@@ -212,7 +217,7 @@ class _Leveling:
             "verified": checked.ok,
             "file": os.path.basename(path),
             "metrics": {name: float(value) for name, value in _measured(tuning, engine).items()},
-            "notes": [note for note in checked.notes if "network sparsity" in note],
+            "notes": ([beyond.text] if beyond else []) + _remarks(checked, level, beyond is None),
         }
         write_text(self._sidecar(level), json.dumps(figures, indent=2) + "\n", True)
 
@@ -220,7 +225,8 @@ class _Leveling:
         fresh = Tuning(self._source, self._recipe, None, None, None, False, tuning.means, self._dims)
         model, counts = fresh.model, self._counts[stage]
         rows = tuple(replace(row, drop=counts[row.name], cut=None) if row.pattern else row for row in fresh.plan.rows)
-        plan = Plan(rows, replace(fresh.plan.rule, sparsity=self._levels[stage] / 100))
+        beyond = self._passed[stage]
+        plan = Plan(rows, replace(fresh.plan.rule, sparsity=beyond.share if beyond else self._levels[stage] / 100))
         send_back(arrays, trainables(model, fresh.plan, tuning.training.train_bn))
         report = planned_report("prune", "", plan, model, (), path)
         record(model, plan)
@@ -243,7 +249,7 @@ class _Leveling:
         write_text(f"{path}.history.csv", outcome.history.to_csv(), True)
         write_text(f"{path}.recipe.yaml", tuning.recipe.to_yaml(), True)
         try:
-            draw_levels(f"{path}.png", rows, _shown(rows), outcome.dense.get(_shown(rows)))
+            draw_levels(f"{path}.png", rows, _shown(rows), outcome.dense.get(_shown(rows) or ""))
         except MissingExtraError as error:
             self._notes.append(f"no levels.png: {error}")
         dense = {name: float(value) for name, value in outcome.dense.items()}
@@ -256,7 +262,7 @@ class _Leveling:
         assert table is not None
         rule = tuning.plan.rule
         ok = all(row["verified"] for row in table["levels"])
-        notes = (*self._notes, *(note for row in table["levels"] for note in row["notes"] if "out of reach" in note))
+        notes = (*self._notes, *_said(table))
         details: dict[str, object] = {"dense": table["dense"], "levels": table["levels"]}
         target = rule.target.text if rule.target else ""
         return Report("levels", table["model"], target, (), Totals(), ok, self._folder, notes, details=details)
@@ -272,6 +278,15 @@ class _Leveling:
         return found if isinstance(found, dict) and "run" in found else None
 
 
+def _remarks(checked: Report, level: float, with_sparsity: bool) -> list[str]:
+    """The network's sparsity, and why a level does not hold."""
+    if checked.ok:
+        return [note for note in checked.notes if with_sparsity and "network sparsity" in note]
+    broken = [row.name for row in checked.rows if row.status == "violated"]
+    layers = [f"{len(broken)} layers do not hold (the first: '{broken[0]}')"] if broken else []
+    return [f"level {level:g} does not hold: {fault}" for fault in (*checked.faults, *layers)]
+
+
 def _measured(tuning: Tuning, engine: Engine) -> Mapping[str, float]:
     return tuning.measure(engine) if tuning.measure is not None else {}
 
@@ -285,10 +300,17 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _shown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The metric that a picture shows."""
+def _said(table: Mapping[str, Any]) -> list[str]:
+    """What is to be known of a table: levels that are no such ones, and that nothing was measured."""
+    rows = table["levels"]
+    found = [note for row in rows for note in row["notes"] if not row["verified"] or any(one in note for one in TOLD)]
+    return found if _shown(rows) else [*found, UNMEASURED]
+
+
+def _shown(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The metric that a picture shows, if anything was measured."""
     names = [name for row in rows for name in row["metrics"]]
-    return "accuracy" if "accuracy" in names else names[0] if names else "accuracy"
+    return "accuracy" if "accuracy" in names else names[0] if names else None
 
 
 def _short(digest: str) -> str:

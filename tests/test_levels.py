@@ -260,6 +260,60 @@ def test_options_that_mean_nothing(tmp_path):
         levels(onnx_model(), data=data(), output=tmp_path / "o", levels=[50, 30])
 
 
+@trains
+def test_levels_that_a_sparse_model_has_passed_are_said(tmp_path, capsys):
+    onnx.save(osp.prune(onnx_model(), target="amba", level=50).model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", **data())
+    words = [str(tmp_path / "net.onnx"), "--data", str(tmp_path / "data.npz"), "-o", str(tmp_path / "out")]
+    flags = ["--levels", "30,60", "--steps", "4", "--batch-size", "8", "--loss", "cross-entropy", "--lr", "0.01"]
+    assert main(["levels", *words, *flags]) == 0
+    said = capsys.readouterr().out
+    assert "passed already" in said
+    assert "level 30 is passed already: the model has 50.32 % zeros" in said
+    assert "level 60 is passed" not in said
+    for level in (30, 60):
+        assert osp.verify(tmp_path / "out" / f"level-{level}.onnx").report.ok  # by what the file says of itself
+
+
+@trains
+def test_that_nothing_was_measured_is_said(whole, tmp_path, capsys):
+    report = levels(onnx_model(), **options(tmp_path / "out")).report
+    assert "accuracy needs --eval-data" in report.notes[-1]
+    again = levels(onnx_model(), **options(whole, eval_data=data(40), metrics=["accuracy"])).report
+    assert not any("--eval-data" in note for note in again.notes)
+
+
+def test_why_a_level_does_not_hold_is_said():
+    dense = osp.verify(onnx_model(), target="amba", level=60).report
+    said = leveling._remarks(dense, 60, True)
+    assert any("level 60 does not hold: network sparsity 0.00 %, level 60 %" in note for note in said)
+
+
+@trains
+def test_what_the_recipe_of_levels_is_for_is_said(whole, tmp_path, capsys):
+    onnx.save(onnx_model(), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", **data())
+    words = [str(tmp_path / "net.onnx"), "--data", str(tmp_path / "data.npz"), "-o", str(tmp_path / "out.onnx")]
+    assert main(["finetune", *words, "--recipe", str(whole / "levels.recipe.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "!levels is the record of an `onnxsparse levels`" in said
+    assert "--levels 30,60" in said
+
+
+def test_a_picture_without_a_metric_has_one_axis(tmp_path):
+    figure = pytest.importorskip("matplotlib.figure")
+    from onnxsparse.report.plot import draw_levels
+
+    rows = [{"level": one, "metrics": {}, "macs": 100, "macs_left": 100 - one} for one in (30, 60)]
+    seen = []
+    save = figure.Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figure.Figure, "savefig", lambda self, *a, **k: (seen.append(self), save(self, *a, **k)))
+        draw_levels(str(tmp_path / "a.png"), rows, None)
+    (axes,) = seen[0].axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["multiply-accumulates left, %"]
+
+
 def test_a_picture_where_matplotlib_is(tmp_path):
     pytest.importorskip("matplotlib")
     from onnxsparse.report.plot import draw_levels

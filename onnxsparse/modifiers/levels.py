@@ -60,7 +60,10 @@ class Levels(Modifier):
 
     def start(self, run: Run) -> Part:
         if not run.job.levels:
-            raise OptionError("!levels is no modifier of finetune: `onnxsparse levels` runs it")
+            raise OptionError(
+                "!levels is the record of an `onnxsparse levels`, and finetune does not run it: call that with the "
+                f"options that stand here, --levels {self.levels} and the others"
+            )
         return LevelsPart(self, run)
 
 

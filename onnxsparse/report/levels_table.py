@@ -23,8 +23,9 @@ def levels_table(report: Report) -> Table:
     for row in found:
         metrics = [f"{row['metrics'][name]:.4f}" if name in row["metrics"] else "" for name in names]
         left = f"{100 * row['macs_left'] / row['macs']:.1f} %" if row["macs"] else ""
-        verdict = "holds" if row["verified"] else "DOES NOT HOLD"
-        style = "green" if row["verified"] else "red"
+        beyond = row["verified"] and any("is passed" in note for note in row["notes"])
+        verdict = "passed already" if beyond else "holds" if row["verified"] else "DOES NOT HOLD"
+        style = "yellow" if beyond else "green" if row["verified"] else "red"
         cells = [f"{row['level']:g}", f"{100 * row['sparsity']:.2f} %", *metrics, left]
         table.add_row(*cells, Text(verdict, style=style), Text(row["file"]))
     return table

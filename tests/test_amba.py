@@ -290,3 +290,13 @@ def test_what_is_written_with_commas(tmp_path, capsys):
     assert main([*words, "--dim", "h=16,w=16", "--exclude", "head,point"]) == 2
     assert "--exclude head,point matches no weight: write one after the other, head point" in capsys.readouterr().err
     assert main([*words, "--dim", "h=16,w=16", "--exclude", "head", "point"]) == 0
+
+
+def test_a_narrow_terminal_shows_verdicts_whole(tmp_path, capsys, monkeypatch):
+    osp.prune(model(), output=tmp_path / "a.onnx", target="amba:cv22", level=50)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["verify", str(tmp_path / "a.onnx"), "--target", "amba:cv22", "--level", "50"]) == 0
+    table = capsys.readouterr().out.partition("\n\n")[0].splitlines()
+    assert "target density" in table[0]
+    assert len(table) == 5
+    assert all(line.endswith(("holds", "unchecked")) and len(line) <= 80 for line in table[1:])

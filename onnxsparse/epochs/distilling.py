@@ -15,6 +15,13 @@ SELF, DISABLE = "self", "disable"
 Keys = Union[Sequence[Union[int, str]], None]
 
 
+def meant(key: int | str, names: Sequence[str]) -> str | None:
+    """The output that a key means, by its name or its place."""
+    if isinstance(key, int):
+        return names[key] if -len(names) <= key < len(names) else None
+    return key if key in names else None
+
+
 class Distilling(Act):
     def __init__(
         self,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from onnxsparse.epochs.distilling import Distilling
+from onnxsparse.epochs.distilling import Distilling, meant
 from onnxsparse.epochs.teaching import Teaching
+from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.modifier import Part
 from onnxsparse.modifiers.scheduled import Scheduled, WrongOptionError, demand_between, demand_positive
 
@@ -40,6 +42,20 @@ class DistillationModifier(Scheduled):
         demand_positive("temperature", self.temperature)
         if not self.teacher:
             raise WrongOptionError("teacher", f"it is {SELF}, {DISABLE} or the path of an ONNX file")
+
+    def outputs_of(self, names: Sequence[str]) -> list[str]:
+        """The outputs of a model that its keys name."""
+        found = []
+        for key in self.distill_output_keys or ():
+            name = meant(key, names)
+            if name is None:
+                known = ", ".join(names)[:100]
+                raise OptionError(
+                    f"{self.called}: distill_output_keys: the model has no output {key!r:.60} (it has {known}); name "
+                    "one of those, or leave the key out"
+                )
+            found.append(name)
+        return found
 
     def start(self, run: Run) -> Part:
         return Teaching(self.act(), run)

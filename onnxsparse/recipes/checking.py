@@ -12,6 +12,7 @@ from typing import Any
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.modifiers.acdc_pruning import ACDCPruningModifier
 from onnxsparse.modifiers.constant_pruning import ConstantPruningModifier
+from onnxsparse.modifiers.distillation import DistillationModifier
 from onnxsparse.modifiers.gradual import FROM_PARAM, Gradual
 from onnxsparse.modifiers.masked import Masked
 from onnxsparse.modifiers.quantizing import Quantizing
@@ -68,6 +69,21 @@ def _names(recipe: Recipe, around: Around) -> Iterator[Finding]:
     if _problem(opened, driven):
         problems = ((one, _problem(opened, [one])) for one in driven)
         yield from (Finding(WRONG, tag_of(one), problem) for one, problem in problems if problem)
+
+
+def _keys(recipe: Recipe, around: Around) -> Iterator[Finding]:
+    """Teachers are heard on outputs that are there."""
+    teaching = [one for one in every(recipe, DistillationModifier) if one.distill_output_keys]
+    if around.model is None or not teaching:
+        return
+    from onnxsparse.graph.model import Model
+
+    names = [value.name for value in Model.open(around.model).proto.graph.output]
+    for one in teaching:
+        try:
+            one.outputs_of(names)
+        except OnnxSparseError as error:
+            yield Finding(WRONG, tag_of(one), str(error).removeprefix(f"{one.called}: "))
 
 
 def _problem(model: Any, modifiers: Sequence[Scheduled]) -> str:
@@ -154,4 +170,6 @@ def _foreign(recipe: Recipe) -> Iterator[Finding]:
 ALONE: tuple[Callable[[Recipe], Iterator[Finding]], ...] = (
     _foreign, _refused, _low, _rises, _let_go, rates, length, frequency, late,
 )  # fmt: skip
-BESIDE: tuple[Callable[[Recipe, Around], Iterator[Finding]], ...] = (_names, twice, _quantized, adam, misfit, steps)
+BESIDE: tuple[Callable[[Recipe, Around], Iterator[Finding]], ...] = (
+    _names, _keys, twice, _quantized, adam, misfit, steps,
+)  # fmt: skip

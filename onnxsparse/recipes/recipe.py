@@ -125,7 +125,10 @@ class Recipe:
         if left and self.strict:
             places = {writing.tag_of(one): getattr(one, "called", "") for one in reversed(self.modifiers)}
             named = "; ".join(f"{places[one.tag] or '!' + one.tag} ({one.reason})" for one in dict.fromkeys(left))
-            raise PlanError(f"the recipe asks for what nothing runs yet: {named}; take it out, or read it not strictly")
+            raise PlanError(
+                f"the recipe asks for what nothing runs yet: {named}; take it out, or read the recipe with "
+                "strict=False (--lenient)"
+            )
         words = tuple(f"not applied: !{one.tag}: {one.reason}" for one in dict.fromkeys(left))
         driven = self.holding(one for one in self.modifiers if not one.missing)
         return dataclasses.replace(driven, notes=(*self.notes, *words))

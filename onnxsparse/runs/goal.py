@@ -41,21 +41,12 @@ def demand_output(model: Model, wanted: str) -> None:
 
 
 def demand_keys(model: Model, modifiers: Iterable[Modifier], wanted: str) -> None:
-    """What a teacher is heard on is the output of the loss; of a single one any name is that of another framework."""
+    """What a teacher is heard on is the output of the loss."""
     names = [value.name for value in model.proto.graph.output]
     for one in (some for some in modifiers if isinstance(some, DistillationModifier)):
-        for key in one.distill_output_keys or ():
-            meant = _meant(key, names)
-            if meant is None:
-                raise OptionError(f"{one.called}: distill_output_keys: the model has no output {key!r:.60}")
-            if meant != (wanted or names[0]):
+        for name in one.outputs_of(names):
+            if name != (wanted or names[0]):
                 raise OptionError(
-                    f"{one.called}: distill_output_keys names {meant}, and the loss is of {wanted or names[0]}; pass "
-                    f"--loss-output {meant}, or leave the key out"
+                    f"{one.called}: distill_output_keys names {name}, and the loss is of {wanted or names[0]}; pass "
+                    f"--loss-output {name}, or leave the key out"
                 )
-
-
-def _meant(key: int | str, names: list[str]) -> str | None:
-    if isinstance(key, int):
-        return names[key] if -len(names) <= key < len(names) else None
-    return key if key in names else names[0] if len(names) == 1 else None

@@ -225,3 +225,11 @@ def test_reports_as_json(file: Any, capsys: Any, tmp_path: Path) -> None:
         "ends": [],
     }
     assert main(["recipe", "show", file(SAMPLE), "--json", file(SAMPLE)]) == 2
+
+
+def test_keys_of_a_teacher_are_outputs_of_the_model(digits_cnn: Path) -> None:
+    wrong = recipe(("DistillationModifier", {"distill_output_keys": ["foo"]}), RANGE)
+    (found,) = check(wrong, model=str(digits_cnn))
+    assert str(found).startswith("wrong: !DistillationModifier: distill_output_keys: the model has no output 'foo' (it")
+    assert check(wrong) == []
+    assert check(recipe(("DistillationModifier", {"distill_output_keys": [0]}), RANGE), model=str(digits_cnn)) == []

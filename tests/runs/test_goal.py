@@ -18,8 +18,8 @@ def model(*outputs: str) -> Model:
     return Model.open(make_model(make_graph(nodes, "g", given[:1], given[1:]), opset_imports=[make_opsetid("", 17)]))
 
 
-@pytest.mark.parametrize("key", [0, -1, "y", "logits"])
-def test_a_single_output_has_any_name(key: int | str) -> None:
+@pytest.mark.parametrize("key", [0, -1, "y"])
+def test_a_single_output(key: int | str) -> None:
     demand_keys(model("y"), [DistillationModifier(distill_output_keys=(key,))], "")
 
 
@@ -31,7 +31,7 @@ def test_the_output_of_the_loss(key: int | str, loss: str) -> None:
 @pytest.mark.parametrize(
     ("key", "loss", "what"),
     [
-        (2, "", "the model has no output 2"),
+        (2, "", r"the model has no output 2 \(it has y, z\); name one of those"),
         ("logits", "", "the model has no output 'logits'"),
         ("z", "", "names z, and the loss is of y; pass --loss-output z"),
         (0, "z", "names y, and the loss is of z"),

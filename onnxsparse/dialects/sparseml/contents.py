@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Union
 
 from onnxsparse.dialects.sparseml import kinds
@@ -100,6 +101,16 @@ def _recipe(given: Any, metadata: Mapping[str, Any] | None) -> Recipe:
     if isinstance(given, (str, os.PathLike)):
         raise OptionError("a manager is made of modifiers; from_yaml makes it of a recipe or its path")
     return Recipe(tuple(given), (), metadata)
+
+
+def recipe_of(given: Any, variables: Any, metadata: Mapping[str, Any] | None, strict: bool) -> Recipe:
+    """The recipe of a file or a text; one that was read already is as strict as it was read."""
+    if not isinstance(given, Recipe):
+        return Recipe.load(given, variables=variables, strict=strict, metadata=metadata)
+    if variables:
+        raise OptionError("a recipe that was read has its variables; give them to Recipe.load")
+    made = given if strict else replace(given, strict=False)
+    return made if metadata is None else made.described(metadata)
 
 
 def timed(modifiers: Sequence[Any]) -> list[Scheduled]:

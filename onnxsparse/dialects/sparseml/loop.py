@@ -25,7 +25,7 @@ from onnxsparse.dialects.sparseml.asked import (
     demand_teacher,
     epoch_of,
 )
-from onnxsparse.dialects.sparseml.contents import Contents, Given, timed
+from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, timed
 from onnxsparse.dialects.sparseml.module_host import ModuleHost
 from onnxsparse.dialects.sparseml.saved_masks import saved, take
 from onnxsparse.dialects.sparseml.teaching import Recorder, Teacher
@@ -38,7 +38,7 @@ from onnxsparse.epochs.rates import Dropping, Moving, SetDecay, SetRate
 from onnxsparse.epochs.small import warnings_of
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.recipes import Recipe, compose_staged
+from onnxsparse.recipes import compose_staged
 
 PACE = (SetRate, SetDecay, Dropping, Moving)
 
@@ -54,7 +54,7 @@ class ScheduledModifierManager(Contents):
         self._teachers: list[Teacher] = []
         self._waiting: Mapping[str, Any] | None = None
         self._last = 0.0
-        self._watch, self._done = Watch(self), False
+        self._watch, self._done, self._modified = Watch(self), False, False
 
     @classmethod
     def from_yaml(
@@ -63,9 +63,13 @@ class ScheduledModifierManager(Contents):
         add_modifiers: Sequence[Scheduled] | None = None,
         recipe_variables: Any = None,
         metadata: Mapping[str, Any] | None = None,
+        strict: bool = True,
     ) -> ScheduledModifierManager:
-        """The manager of a recipe: a file, or the text itself."""
-        recipe = Recipe.load(file_path, variables=recipe_variables, metadata=metadata)
+        """The manager of a recipe: a file, the text itself, or what Recipe.load made of either.
+
+        With `strict=False` what nothing runs is left out by `modify`, which warns of it.
+        """
+        recipe = recipe_of(file_path, recipe_variables, metadata, strict)
         if add_modifiers:
             recipe = recipe.holding((*recipe.modifiers, *add_modifiers))
         return cls(recipe)
@@ -148,13 +152,16 @@ class ScheduledModifierManager(Contents):
         demand_steps(steps_per_epoch)
         if not allow_parallel_module and bare_module(module) is not module:
             raise OptionError("the module is wrapped for several devices, and allow_parallel_module is False")
-        demand_optimizer(optimizer)
+        demand_optimizer(optimizer, module)
         for one in timed(self.recipe.driven().modifiers):
             demand_groups(optimizer, one.act().groups(), one.called)
         asked = epoch_of(epoch)
         begin = float(max(self.max_epochs, 0)) if math.isinf(asked) else asked
         self.initialize(module, begin, loggers, distillation_teacher)
+        if self._modified:
+            raise OptionError("the manager is around this loop already: call modify once, or finalize first")
         assert self._host is not None
+        self._modified = True
         self._watch.is_over = math.isinf(asked)
         self._host.meet(optimizer, steps_per_epoch)
         self._watch.meet(optimizer)
@@ -219,7 +226,7 @@ class ScheduledModifierManager(Contents):
         if self._recorder is not None:
             self._recorder.stop()
         self._host, self._acts, self._recorder, self._teachers = None, [], None, []
-        self._done = True
+        self._done, self._modified = True, False
 
     def apply(
         self,

@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from onnxsparse.dialects.sparseml.pairing import pairs
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.epochs.distilling import DISABLE, SELF, Distilling
@@ -71,10 +72,10 @@ class Teacher:
         if outputs is None or inputs is None:
             raise OptionError(
                 "the module has given nothing since the last loss: call it in training mode before loss_update, or "
-                "pass student_outputs and student_inputs"
+                "pass loss_update its student_outputs and student_inputs"
             )
         act = self._act
-        teaching = divergence(outputs, self._answers(inputs), act.temperature, act.outputs)
+        teaching = divergence(outputs, self._answers(inputs), act.temperature, act.outputs, act.where)
         return (1 - act.hardness) * task + act.hardness * teaching
 
     def _answers(self, inputs: Any) -> Any:
@@ -119,23 +120,10 @@ def _chosen(
     return ((chosen,), {}) if whole else ((), chosen)
 
 
-def divergence(student: Any, teacher: Any, temperature: float, keys: Any = None) -> Any:
+def divergence(student: Any, teacher: Any, temperature: float, keys: Any = None, where: str = "the teacher") -> Any:
     """The mean over all outputs, or those of the keys."""
-    pairs = _pairs(student, teacher, keys)
-    parts = [_one(ours, theirs, temperature) for ours, theirs in pairs]
+    parts = [_one(ours, theirs, temperature) for ours, theirs in pairs(student, teacher, keys, where)]
     return sum(parts[1:], parts[0]) / len(parts)
-
-
-def _pairs(student: Any, teacher: Any, keys: Any) -> list[tuple[Any, Any]]:
-    if torch().is_tensor(student):
-        return [(student, teacher if torch().is_tensor(teacher) else next(iter(_values(teacher))))]
-    if isinstance(student, Mapping):
-        return [(student[key], teacher[key]) for key in (student if keys is None else keys)]
-    return [(student[place], teacher[place]) for place in (range(len(student)) if keys is None else keys)]
-
-
-def _values(outputs: Any) -> Any:
-    return outputs.values() if isinstance(outputs, Mapping) else outputs
 
 
 def _one(student: Any, teacher: Any, temperature: float) -> Any:

@@ -87,11 +87,10 @@ class RecipeManagerStepWrapper:
         self._before()
         self._after()
 
-    def loss_update(self, loss: Any) -> Any:
-        """The loss with what the recipe adds to it."""
-        return self._wrapped_manager.loss_update(
-            loss, self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
-        )
+    def loss_update(self, loss: Any, student_outputs: Any = None, student_inputs: Any = None) -> Any:
+        """The loss with what the recipe adds to it; what went through the module last is known, unless it is passed."""
+        around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
+        return self._wrapped_manager.loss_update(loss, *around, student_outputs, student_inputs)
 
     def _before(self) -> None:
         around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch

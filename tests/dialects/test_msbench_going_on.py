@@ -145,8 +145,14 @@ def test_a_file_that_holds_is_no_error(done):
 
 @trains
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_labels_outside_the_classes_are_said_before_the_training(tmp_path, part):
+@pytest.mark.parametrize("declared", [True, False])
+def test_labels_outside_the_classes_are_said_before_the_training(tmp_path, part, declared):
     path = desk(tmp_path)
+    if not declared:
+        pytest.importorskip("onnxruntime")
+        model = onnx.load(tmp_path / "net.onnx")
+        model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "classes"
+        onnx.save(model, tmp_path / "net.onnx")
     x = random(1, 32, 3, 12, 12)
     np.savez(tmp_path / "wrong.npz", x=x, labels=np.arange(32))
     path = desk(tmp_path, data={part: str(tmp_path / "wrong.npz")})

@@ -37,6 +37,7 @@ from onnxsparse.runs.classes import axes_of, classes_seen, declared_classes
 from onnxsparse.runs.decided import decided
 from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
+from onnxsparse.runs.frame import framed, idle_labels
 from onnxsparse.runs.goal import demand_keys, demand_output, goal_of
 from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.measuring import Measure
@@ -106,6 +107,7 @@ class Tuning:
         numbers = task != "cross-entropy" if task else None if labels is not None else False
         self.data = open_data(data, fields, labels, bool(task), numbers)
         self.goal = goal_of(self.objective, self.data)
+        self.notes = [*self.notes, *idle_labels(self.recipe, self.data)]
         if task == "cross-entropy":
             check_labels(self.data, declared_classes(self.model, self.goal))
         training, together = self.training, self.processes
@@ -220,6 +222,9 @@ class Tuning:
     def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
         notes = [*self.notes, *in_training(self.model), *self.engines.notes, *outcome.notes]
         probes = [row.probe for row in outcome.history.rows if row.probe is not None]
+        if self.by_epochs is not None:
+            per_epoch = self.feeding.per_epoch or 0
+            notes.append(framed(self.training, outcome.steps, per_epoch, self.engines.chosen))
         notes += [still_falling(probes, outcome.loss_untrained)] if outcome.helped else []
         for row in rest:
             notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")

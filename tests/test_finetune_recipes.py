@@ -188,6 +188,20 @@ def test_a_teacher_is_heard_on_an_output_that_is_there(digits_cnn: Path, keys: s
         tune(digits_cnn, recipe)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_report_says_what_the_recipe_leaves_open(digits_cnn: Path, engine: str) -> None:
+    rated = PLAIN + "- !SetLearningRateModifier {learning_rate: 0.001}\n"
+    where = {"ort": "onnxruntime-training", "torch": "torch"}[engine]
+    frame = f"trained for 2 epochs (4 steps) by sgd:momentum=0.5, in batches of 32, in {where}"
+    options = {"data": images(), "engine": engine, "optimizer": "sgd:momentum=0.5"}
+    idle = "the labels of the data are not used, the dense model teaches alone: --loss cross-entropy learns from them"
+    notes = tune(digits_cnn, rated, loss=None, **options).report.notes
+    assert idle in notes
+    assert frame in notes
+    assert idle not in tune(digits_cnn, rated, **options).report.notes
+    assert idle not in tune(digits_cnn, PLAIN, loss=None, **{**options, "optimizer": None}).report.notes
+
+
 def test_strict_wants_a_recipe_to_end_better_than_pruning_alone(digits_cnn: Path, tmp_path: Path) -> None:
     options = {"lr": None, "output": tmp_path / "out.onnx"}
     harmful = PLAIN + "- !SetLearningRateModifier {learning_rate: 0.2}\n"

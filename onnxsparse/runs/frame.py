@@ -1,8 +1,9 @@
-"""What a recipe leaves open of its run, in a sentence: who trained, in which batches, for how long; and what was idle."""
+"""What a recipe leaves open of its run, in a sentence: who trained, in which batches, how long; and what was idle."""
 
 from __future__ import annotations
 
 from onnxsparse.data import Data
+from onnxsparse.data.samples import Samples
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.training import OWN, Training
 from onnxsparse.recipes import Recipe
@@ -25,7 +26,7 @@ def idle_labels(recipe: Recipe, data: Data) -> list[str]:
     rated = any(isinstance(one, RATES) for one in recipe.modifiers)
     if not rated or recipe.only(Objective).task or not data.has_labels:
         return []
-    loss = "mse" if data.numbers else "cross-entropy"
+    loss = "mse" if isinstance(data, Samples) and data.numbers else "cross-entropy"
     return [f"the labels of the data are not used, the dense model teaches alone: --loss {loss} learns from them"]
 
 

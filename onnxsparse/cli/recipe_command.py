@@ -13,7 +13,8 @@ from onnxsparse.errors import OptionError
 
 ACTIONS = ("check", "show")
 COUNTS = {
-    "--data-size": "samples of the training data, which with the batch make the steps of an epoch",
+    "--data-size": "samples of the training data, of which finetune holds some out; with the batch they make the steps "
+    "of an epoch",
     "--batch-size": "samples for one step (default: as the recipe says, or 32)",
     "--steps-per-epoch": "optimizer steps of an epoch",
 }
@@ -29,7 +30,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, text in COUNTS.items():
         parser.add_argument(name, type=int, metavar="N", help=text)
     parser.add_argument("--optimizer", metavar="WORD", help="the optimizer of the run, such as adam")
-    parser.add_argument("--lenient", action="store_true", help="report modifiers that nobody knows; no error")
+    parser.add_argument(
+        "--lenient", action="store_true", help="leave out what nobody knows or nothing runs; that is a note"
+    )
     shared.add_json(parser)
 
 
@@ -45,10 +48,11 @@ def run(arguments: Namespace) -> int:
 
 
 def _check(arguments: Namespace, recipe: Any) -> int:
-    """0: nothing is found, or 1."""
+    """0: nothing is found but what is worth a note, or 1."""
     from onnxsparse.recipes.checking import check
+    from onnxsparse.recipes.findings import NOTE
 
-    found = check(
+    all_ = check(
         recipe,
         model=arguments.model,
         data_size=arguments.data_size,
@@ -56,22 +60,24 @@ def _check(arguments: Namespace, recipe: Any) -> int:
         steps_per_epoch=arguments.steps_per_epoch,
         optimizer=arguments.optimizer,
     )
-    lines = [f"{one}\n" for one in found]
-    count = f"{len(recipe.modifiers)} modifiers, {_epochs(recipe)}"
+    found = [one for one in all_ if one.level != NOTE]
+    lines = [f"{one}\n" for one in all_]
+    count = f"{len(recipe.modifiers)} modifiers, {_epochs(recipe)}{_steps(arguments, recipe)}"
     verdict = f"{len(found)} findings" if len(found) > 1 else "1 finding" if found else "nothing is found"
     if not arguments.quiet:
         lines.append(f"{arguments.recipe}: {count}: {verdict}\n")
-    findings = [dataclasses.asdict(one) for one in found]
+    findings = [dataclasses.asdict(one) for one in all_]
     _tell(arguments, "".join(lines), {"ok": not found, "findings": findings, **_described(recipe)})
     return 1 if found else 0
 
 
 def _show(arguments: Namespace, recipe: Any) -> int:
+    from onnxsparse.recipes.checking import steps_of_data
     from onnxsparse.recipes.outline import outline, table
 
     steps = arguments.steps_per_epoch
     if steps is None and arguments.data_size is not None:
-        steps = max(1, arguments.data_size // (arguments.batch_size or 32))
+        steps = steps_of_data(recipe, arguments.data_size, arguments.batch_size)[0]
     rows = outline(recipe, steps)
     text = "" if arguments.quiet else f"{recipe}\n{table(rows)}"
     _tell(arguments, text, {"ok": True, "epochs": [dataclasses.asdict(row) for row in rows], **_described(recipe)})
@@ -80,6 +86,16 @@ def _show(arguments: Namespace, recipe: Any) -> int:
 
 def _epochs(recipe: Any) -> str:
     return f"{recipe.max_epochs} epochs" if recipe.max_epochs >= 0 else "no epochs"
+
+
+def _steps(arguments: Namespace, recipe: Any) -> str:
+    """What the samples make, where they are said."""
+    from onnxsparse.recipes.checking import steps_of_data
+
+    if arguments.data_size is None:
+        return ""
+    steps, held = steps_of_data(recipe, arguments.data_size, arguments.batch_size)
+    return f", {steps} steps an epoch ({held} of {arguments.data_size} samples are held out)"
 
 
 def _described(recipe: Any) -> dict[str, Any]:

@@ -1,29 +1,31 @@
 """What a recipe says that its writer may not mean: found before anything runs.
 
 `wrong` cannot be run as it is, `refused` is known and has nothing that runs it, `warning` runs, but perhaps not to what
-was meant. Steps are looked at where it is known how many an epoch has, names where a model is given.
+was meant, and `note` is worth knowing. Steps are looked at where it is known how many an epoch has, names where a model
+is given.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.modifiers.acdc_pruning import ACDCPruningModifier
 from onnxsparse.modifiers.constant_pruning import ConstantPruningModifier
-from onnxsparse.modifiers.distillation import DistillationModifier
+from onnxsparse.modifiers.distillation import DISABLE, SELF, DistillationModifier
 from onnxsparse.modifiers.gradual import FROM_PARAM, Gradual
 from onnxsparse.modifiers.masked import Masked
 from onnxsparse.modifiers.quantizing import Quantizing
 from onnxsparse.modifiers.scheduled import NEVER, Scheduled
 from onnxsparse.modifiers.training import Training
-from onnxsparse.recipes.findings import LEVELS, REFUSED, WRONG, Around, Finding, end_of, every, warn
+from onnxsparse.recipes import reach
+from onnxsparse.recipes.findings import LEVELS, NOTE, REFUSED, WRONG, Around, Finding, end_of, every, found, warn
 from onnxsparse.recipes.order import has_epochs
 from onnxsparse.recipes.overlaps import twice
 from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.times import adam, frequency, late, length, misfit, rates, steps
-from onnxsparse.recipes.writing import tag_of
 
 BY_SHARES = ("pruning", "levels")
 LEAST_USEFUL = 0.4
@@ -41,21 +43,38 @@ def check(
 ) -> list[Finding]:
     """Everything that is found in a recipe; nothing where all is well."""
     training = next(iter(every(recipe, Training)), Training())
-    made = None if data_size is None else max(1, data_size // (batch_size or training.batch))
+    made = None if data_size is None else steps_of_data(recipe, data_size, batch_size)[0]
     said = steps_per_epoch or training.steps_per_epoch
     used = optimizer or (training.optimizer if every(recipe, Training) else None)
     around = Around(model, said or made, made, used)
-    found = [finding for rule in ALONE for finding in rule(recipe)]
-    found += [finding for rule in BESIDE for finding in rule(recipe, around)]
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+    all_ = [finding for rule in ALONE for finding in rule(recipe)]
+    all_ += [finding for rule in BESIDE for finding in rule(recipe, around)]
+    return sorted(all_, key=lambda finding: LEVELS.index(finding.level))
+
+
+def steps_of_data(recipe: Recipe, data_size: int, batch_size: int | None = None) -> tuple[int, int]:
+    """How many steps of `finetune` make an epoch, and how many samples it holds out and does not train on."""
+    from onnxsparse.runs.feeding import held_out
+
+    training = next(iter(every(recipe, Training)), Training())
+    held = held_out(data_size)
+    return max(1, (data_size - held) // ((batch_size or training.batch) * training.accumulate)), held
 
 
 # -- what nothing runs
 
 
 def _refused(recipe: Recipe) -> Iterator[Finding]:
-    for one in dict.fromkeys(recipe.not_applied):
-        yield Finding(REFUSED, one.tag, f"nothing runs it yet: {one.reason}")
+    level, text = (REFUSED, "nothing runs it yet") if recipe.strict else (NOTE, "it is left out")
+    for one in recipe.modifiers:
+        if one.missing:
+            yield found(level, one, f"{text}: {one.missing}")
+
+
+def _teachers(recipe: Recipe) -> Iterator[Finding]:
+    for one in every(recipe, DistillationModifier):
+        if one.teacher not in (SELF, DISABLE) and not os.path.isfile(one.teacher):
+            yield found(WRONG, one, f"teacher: there is no file {one.teacher:.100}")
 
 
 def _names(recipe: Recipe, around: Around) -> Iterator[Finding]:
@@ -68,7 +87,7 @@ def _names(recipe: Recipe, around: Around) -> Iterator[Finding]:
     driven = [one for one in every(recipe, Scheduled) if not one.missing]
     if _problem(opened, driven):
         problems = ((one, _problem(opened, [one])) for one in driven)
-        yield from (Finding(WRONG, tag_of(one), problem) for one, problem in problems if problem)
+        yield from (found(WRONG, one, problem) for one, problem in problems if problem)
 
 
 def _keys(recipe: Recipe, around: Around) -> Iterator[Finding]:
@@ -83,7 +102,7 @@ def _keys(recipe: Recipe, around: Around) -> Iterator[Finding]:
         try:
             one.outputs_of(names)
         except OnnxSparseError as error:
-            yield Finding(WRONG, tag_of(one), str(error).removeprefix(f"{one.called}: "))
+            yield found(WRONG, one, str(error).removeprefix(f"{one.called}: "))
 
 
 def _problem(model: Any, modifiers: Sequence[Scheduled]) -> str:
@@ -162,14 +181,12 @@ def _foreign(recipe: Recipe) -> Iterator[Finding]:
     """Our own pruning goes by shares of the run, the others by epochs."""
     own = [one for one in recipe.modifiers if one.name in BY_SHARES]
     for one in own if any(has_epochs(one) for one in recipe.modifiers) else ():
-        yield Finding(
-            WRONG, tag_of(one), "it goes by shares of the run and the other modifiers by epochs; leave one out"
-        )
+        yield found(WRONG, one, "it goes by shares of the run and the other modifiers by epochs; leave one out")
 
 
 ALONE: tuple[Callable[[Recipe], Iterator[Finding]], ...] = (
-    _foreign, _refused, _low, _rises, _let_go, rates, length, frequency, late,
+    _foreign, _refused, _teachers, _low, _rises, _let_go, rates, length, frequency, late,
 )  # fmt: skip
 BESIDE: tuple[Callable[[Recipe, Around], Iterator[Finding]], ...] = (
-    _names, _keys, twice, _quantized, adam, misfit, steps,
+    _names, _keys, twice, reach.along, reach.missed, reach.groups, reach.dense, _quantized, adam, misfit, steps,
 )  # fmt: skip

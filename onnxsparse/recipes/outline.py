@@ -28,6 +28,7 @@ STEPS = 100
 MOST = 200_000
 ROWS = 40
 LONG = 10**9
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,14 @@ def _steps(epochs: int, per_epoch: int, modifiers: Iterable[Modifier]) -> Iterab
 
 
 def _row(epoch: int, paper: _Paper, levels: Iterable[_Level], modifiers: Iterable[Modifier]) -> Row:
-    begins = [tag_of(one) for one in modifiers if math.floor(max(epochs_of(one)[0], 0)) == epoch and _is_timed(one)]
+    begins = [_called(one) for one in modifiers if math.floor(max(epochs_of(one)[0], 0)) == epoch and _is_timed(one)]
     ends = [tag_of(one) for one in modifiers if epochs_of(one)[1] >= 0 and math.ceil(epochs_of(one)[1]) == epoch]
     rates = () if math.isnan(paper.rate) else (paper.rate,)
     return Row(epoch, tuple(one for level in levels for one in level.levels), rates, tuple(begins), tuple(ends))
+
+
+def _called(modifier: Modifier) -> str:
+    return f"{tag_of(modifier)} ({NOT_RUN})" if modifier.missing else tag_of(modifier)
 
 
 def _is_timed(modifier: Modifier) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.modifiers.masked import Masked
 from onnxsparse.modifiers.scheduled import ALL, ALL_PRUNABLE, REGULAR, Scheduled
-from onnxsparse.recipes.findings import Around, Finding, end_of, every, warn
+from onnxsparse.recipes.findings import Around, Finding, end_of, every, line_of, warn
 from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.writing import tag_of
 
@@ -24,21 +24,16 @@ WEIGHT = ".weight"
 def twice(recipe: Recipe, around: Around) -> Iterator[Finding]:
     """Both hold their zeros; the one that wants fewer does not come to what it says."""
     meeting = [pair for pair in combinations(every(recipe, Masked), 2) if _meet(*pair)]
-    params = _params(around.model) if meeting and around.model is not None else []
+    params = around.params if meeting and around.model is not None else []
     for first, second in meeting:
         if _share(first, second, params):
-            yield warn(second, f"it prunes what !{tag_of(first)} prunes at the same time; the zeros of both stay")
+            line = line_of(first)
+            where = f"!{tag_of(first)}" if line is None else f"!{tag_of(first)} of line {line}"
+            yield warn(second, f"it prunes what {where} prunes at the same time; the zeros of both stay")
 
 
 def _meet(first: Scheduled, second: Scheduled) -> bool:
     return max(first.start_epoch, second.start_epoch) < min(end_of(first), end_of(second))
-
-
-def _params(source: Any) -> list[Any]:
-    from onnxsparse.epochs.stored import params_of
-    from onnxsparse.graph.model import Model
-
-    return params_of(Model.open(source))
 
 
 def _share(first: Masked, second: Masked, params: list[Any]) -> bool:

@@ -14,12 +14,14 @@ from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModi
 from onnxsparse.modifiers.scheduled import NEVER, Scheduled
 from onnxsparse.modifiers.set_learning_rate import SetLearningRateModifier
 from onnxsparse.modifiers.training import Training
-from onnxsparse.recipes.findings import WARNING, Around, Finding, end_of, every, warn
+from onnxsparse.recipes.findings import NOTE, WARNING, Around, Finding, end_of, every, found, warn
 from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.writing import tag_of
 
 ADAM = ("adam", "adamw", "ort-adamw")
 NEAR = 1e-6
+LITTLE = 0.05
+"""Of an epoch: drifting by less is worth a note, and no warning."""
 Rate = Union[LearningRateModifier, LearningRateFunctionModifier, SetLearningRateModifier]
 RATES = (LearningRateModifier, LearningRateFunctionModifier, SetLearningRateModifier)
 
@@ -111,15 +113,16 @@ def steps(recipe: Recipe, around: Around) -> Iterator[Finding]:
             yield warn(one, f"update_frequency {one.update_frequency:g} is less than a step of {count} per epoch")
         elif exact > 0 and _off(exact):
             met = math.ceil(exact) / count
-            yield warn(
-                one, f"update_frequency {one.update_frequency:g} is {exact:g} steps: it acts every {met:g} epochs"
-            )
+            level = NOTE if met - one.update_frequency < LITTLE else WARNING
+            text = f"update_frequency {one.update_frequency:g} is {exact:g} steps: it acts every {met:g} epochs"
+            yield found(level, one, text)
     for one in every(recipe, Scheduled):
         for option in ("start_epoch", "end_epoch"):
             epoch = getattr(one, option)
             if epoch > 0 and _off(epoch * count):
                 met = math.ceil(epoch * count) / count
-                yield warn(one, f"{option} {epoch:g} lies between two of {count} steps per epoch: it acts at {met:g}")
+                text = f"{option} {epoch:g} lies between two of {count} steps per epoch: it acts at {met:g}"
+                yield found(NOTE, one, text)
 
 
 def _off(steps: float) -> bool:

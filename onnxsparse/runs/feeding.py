@@ -21,6 +21,12 @@ PROBE, LEAST, SHARE = 256, 32, 20
 FEW = 64
 
 
+def held_out(count: int) -> int:
+    """How many of so many samples only measure."""
+    wanted = min(PROBE, max(LEAST, count // SHARE))
+    return 0 if count == 1 else min(wanted, count // 2)
+
+
 class Feeding:
     """Batches of `batch` samples, of which this is process `rank` of `count` to take its part."""
 
@@ -34,7 +40,7 @@ class Feeding:
         self._before, self._ended = -1, False
         self._order: Order | None = None
         if isinstance(data, Samples):
-            train, held = hold_out(data.count, min(PROBE, max(LEAST, data.count // SHARE)), seed)
+            train, held = hold_out(data.count, held_out(data.count) or 1, seed)
             if batch > max(len(train), LEAST):
                 raise OptionError(
                     f"a batch of {batch} cannot be made of the {len(train)} samples to train on; "

@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from onnxsparse.cli import main
+from onnxsparse.data import Field, open_data
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.checking import check
+from onnxsparse.recipes.checking import check, steps_of_data
 from onnxsparse.recipes.outline import ROWS, outline, table
+from onnxsparse.runs.feeding import Feeding
+from tests.epochs.test_small import normalized
 from tests.recipes.sparseml import LONG, SAMPLE, STAGED
 
 GMP = {"start_epoch": 0, "end_epoch": 4, "update_frequency": 0.5, "init_sparsity": 0.05, "final_sparsity": 0.8}
@@ -49,7 +54,7 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("entries", "around", "says"),
     [
-        ([gmp(final_sparsity=0.3)], {}, "warning: !GMPruningModifier: it ends at 0.3, and below 0.4"),
+        ([gmp(final_sparsity=0.3)], {}, "warning: line 2: !GMPruningModifier: it ends at 0.3, and below 0.4"),
         ([gmp(final_sparsity={0.3: ["a"], 0.9: ["b"]}, params=[])], {}, "it ends at 0.3"),
         ([gmp(init_sparsity=0.9)], {}, "it begins at 0.9 and ends at 0.8: zeros come back"),
         ([gmp(end_epoch=-1), RANGE], {}, "with end_epoch -1 it never comes to its final_sparsity"),
@@ -62,22 +67,22 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
         ([SET, SET], {}, "it moves the learning rate at epoch 2, as !SetLearningRateModifier does"),
         ([gmp(update_frequency=0.01)], {"steps_per_epoch": 10}, "0.01 is less than a step of 10 per epoch"),
         ([gmp(update_frequency=0.3)], {"steps_per_epoch": 4}, "0.3 is 1.2 steps: it acts every 0.5 epochs"),
-        ([gmp(update_frequency=0.3)], {"data_size": 140}, "0.3 is 1.2 steps"),
-        ([gmp(update_frequency=0.3)], {"data_size": 40, "batch_size": 10}, "0.3 is 1.2 steps"),
-        ([gmp()], {"data_size": 320, "steps_per_epoch": 8}, "8 steps per epoch are said, and the data make 10"),
+        ([gmp(update_frequency=0.3)], {"data_size": 160}, "0.3 is 1.2 steps"),
+        ([gmp(update_frequency=0.3)], {"data_size": 80, "batch_size": 10}, "0.3 is 1.2 steps"),
+        ([gmp()], {"data_size": 352, "steps_per_epoch": 8}, "8 steps per epoch are said, and the data make 10"),
         ([gmp(end_epoch=3.3)], {"steps_per_epoch": 4}, "end_epoch 3.3 lies between two of 4 steps per epoch"),
         ([gmp(update_frequency=5)], {}, "the next update after the first comes at its end"),
-        ([QUANTIZED, gmp()], {}, "refused: !QuantizationModifier: nothing runs it yet"),
+        ([QUANTIZED, gmp()], {}, "refused: line 2: !QuantizationModifier: nothing runs it yet"),
         (
             [QUANTIZED, gmp(leave_enabled=False)],
             {},
             "!QuantizationModifier: the zeros are lost while it trains: add !ConstantPruningModifier",
         ),
-        ([gmp(), gmp(start_epoch=2, end_epoch=6)], {}, "it prunes what !GMPruningModifier prunes at the same time"),
+        ([gmp(), gmp(start_epoch=2, end_epoch=6)], {}, "what !GMPruningModifier of line 2 prunes at the same time"),
         ([gmp(), ("EpochRangeModifier", {"start_epoch": 0, "end_epoch": 3})], {}, "make the run last 4 epochs"),
         ([gmp(), ("training", {"epochs": 2})], {}, "!training: it lasts 2 epochs, and modifiers go on to 4"),
         ([KEEP], {}, "warning: nothing says how long the run is"),
-        ([gmp(), ("pruning", {"sparsity": 0.5})], {}, "wrong: !pruning: it goes by shares of the run"),
+        ([gmp(), ("pruning", {"sparsity": 0.5})], {}, "wrong: line 3: !pruning: it goes by shares of the run"),
         ([("ACDCPruningModifier", PHASES)], {}, "no more than two phases"),
     ],
 )  # fmt: skip
@@ -138,7 +143,87 @@ def test_quantization_of_a_sparse_model(digits_cnn: Path, tmp_path: Path) -> Non
     assert len(check(recipe(quantized, RANGE, KEEP), model=sparse)) == 1
 
 
+def test_scales_that_are_pruned_along(tmp_path: Path) -> None:
+    onnx.save(normalized(), tmp_path / "m.onnx")
+    (found,) = check(recipe(gmp(params=["re:.*weight"])), model=str(tmp_path / "m.onnx"))
+    assert (found.level, found.line) == ("warning", 2)
+    assert "it prunes 1 scale or bias too (bn.weight)" in found.text
+    assert "`params: __ALL_PRUNABLE__`" in found.text
+    (found,) = check(recipe(gmp(params="__ALL__")), model=str(tmp_path / "m.onnx"))
+    assert "it prunes 2 scales and biases too (such as bn.weight)" in found.text
+    for params in ("__ALL_PRUNABLE__", ["conv", "bn.weight"]):
+        assert check(recipe(gmp(params=params)), model=str(tmp_path / "m.onnx")) == []
+
+
+def test_weights_that_the_exporter_renamed(tmp_path: Path) -> None:
+    made = normalized()
+    for one in made.graph.initializer:
+        one.name = "onnx::Conv_41" if one.name == "conv.weight" else one.name
+    made.graph.node[0].input[1] = "onnx::Conv_41"
+    onnx.save(made, tmp_path / "m.onnx")
+    (found,) = check(recipe(gmp(params=["re:w"])), model=str(tmp_path / "m.onnx"))
+    assert str(found).startswith(
+        "warning: 1 of 2 prunable weights are reached by no modifier (first onnx::Conv_41): exporters rename them; "
+    )
+    assert "record_match" in found.text
+    for params in ("__ALL_PRUNABLE__", ["w"], ["re:w", "conv"], ["re:.*conv", "w"]):  # said by hand, or reached
+        assert check(recipe(gmp(params=params)), model=str(tmp_path / "m.onnx")) == []
+
+
+def test_groups_do_not_say_what_is_pruned(digits_cnn: Path) -> None:
+    groups = ("StructuredPruningModifier", {**GMP, "param_groups": [["wide.weight"]]})
+    (found,) = check(recipe(groups), model=str(digits_cnn))
+    assert (
+        "params says what is pruned, which is all layers, head.weight among them, also the one of the outp"
+        in found.text
+    )
+    assert "which is all layers, also the one of the outputs" in check(recipe(groups))[0].text
+    named = ("StructuredPruningModifier", {**groups[1], "params": ["wide.weight"]})
+    assert check(recipe(named), model=str(digits_cnn)) == []
+
+
+def test_nothing_to_hold(digits_cnn: Path) -> None:
+    (found,) = check(recipe(KEEP, RANGE), model=str(digits_cnn))
+    assert "there is nothing to hold" in found.text
+    assert check(recipe(KEEP, gmp()), model=str(digits_cnn)) == []
+
+
+def test_a_teacher_has_to_be_there(digits_cnn: Path) -> None:
+    missing = ("DistillationModifier", {"teacher": "no_such.onnx", "end_epoch": 2})
+    assert [str(one) for one in check(recipe(missing))] == [
+        "wrong: line 2: !DistillationModifier: teacher: there is no file no_such.onnx"
+    ]
+    for teacher in ("self", "disable", str(digits_cnn)):
+        assert check(recipe(("DistillationModifier", {"teacher": teacher, "end_epoch": 2}))) == []
+
+
+def test_little_drift_is_a_note() -> None:
+    (found,) = check(recipe(gmp(update_frequency=0.5)), data_size=1257)
+    assert str(found).startswith("note: line 2: !GMPruningModifier: update_frequency 0.5 is 18.5 steps")
+    (found,) = check(recipe(gmp(update_frequency=0.3)), steps_per_epoch=4)
+    assert found.level == "warning"
+
+
+def test_all_wrong_names_of_a_modifier_are_said(digits_cnn: Path) -> None:
+    (found,) = check(recipe(gmp(params=["nope", "head", "neither"])), model=str(digits_cnn))
+    assert all(f"'{name}' is no parameter" in found.text for name in ("nope", "neither"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 40, 63, 640, 1257, 20000])
+def test_steps_of_data_are_those_of_a_run(count: int) -> None:
+    samples = open_data({"x": np.zeros((count, 1), np.float32)}, [Field("x", "float32", (None, 1))])
+    made = Feeding(samples, min(32, count), 0).per_epoch
+    assert steps_of_data(Recipe(), count, min(32, count))[0] == made
+    assert steps_of_data(Recipe(), 1257) == (37, 62)
+
+
 # -- what happens when
+
+
+def test_what_is_not_run_is_shown() -> None:
+    rows = outline(recipe(QUANTIZED, RANGE))
+    assert rows[4].begins == ("QuantizationModifier (not run)",)
+    assert "QuantizationModifier (not run) begins" in table(rows)
 
 
 CUBIC = [0.05, 0.416, 0.638, 0.752, 0.794, 0.8]
@@ -191,10 +276,24 @@ def test_exit_codes(file: Any, capsys: Any) -> None:
     assert capsys.readouterr().out == ""
     assert main(["recipe", "check", file(SAMPLE.replace("!GMP", "!GMMP"))]) == 2
     assert "line 15: unknown modifier !GMMPruningModifier (did you mean GMPruning" in capsys.readouterr().err
-    assert main(["recipe", "check", file(SAMPLE.replace("!GMP", "!GMMP")), "--lenient"]) == 1
-    assert "refused: !GMMPruningModifier: nothing runs it yet: no modifier of that name" in capsys.readouterr().out
+    assert main(["recipe", "check", file(SAMPLE.replace("!GMP", "!GMMP")), "--lenient"]) == 0
+    assert "note: line 15: !GMMPruningModifier: it is left out: no modifier of that name" in capsys.readouterr().out
     assert main(["recipe", "check", file(SAMPLE), "--steps-per-epoch", "0"]) == 2
     assert main(["recipe", "chek", file(SAMPLE)]) == 2
+
+
+def test_what_is_worth_a_note_is_no_finding(file: Any, capsys: Any) -> None:
+    path = file(
+        "modifiers:\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 3.7}\n- !QuantizationModifier {start_epoch: 2}\n"
+    )
+    assert main(["recipe", "check", path, "--lenient", "--data-size", "1257", "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"]
+    assert [one["level"] for one in report["findings"]] == ["note", "note"]
+    assert [one["line"] for one in report["findings"]] == [3, 2]
+    assert main(["recipe", "check", path, "--lenient", "--data-size", "1257"]) == 0
+    assert "4 epochs, 37 steps an epoch (62 of 1257 samples are held out): nothing is found" in capsys.readouterr().out
+    assert main(["recipe", "check", path, "--data-size", "1257"]) == 1
 
 
 def test_show_prints_what_reads_back(file: Any, capsys: Any) -> None:
@@ -230,6 +329,8 @@ def test_reports_as_json(file: Any, capsys: Any, tmp_path: Path) -> None:
 def test_keys_of_a_teacher_are_outputs_of_the_model(digits_cnn: Path) -> None:
     wrong = recipe(("DistillationModifier", {"distill_output_keys": ["foo"]}), RANGE)
     (found,) = check(wrong, model=str(digits_cnn))
-    assert str(found).startswith("wrong: !DistillationModifier: distill_output_keys: the model has no output 'foo' (it")
+    assert str(found).startswith(
+        "wrong: line 2: !DistillationModifier: distill_output_keys: the model has no output 'foo' (it"
+    )
     assert check(wrong) == []
     assert check(recipe(("DistillationModifier", {"distill_output_keys": [0]}), RANGE), model=str(digits_cnn)) == []

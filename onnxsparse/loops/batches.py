@@ -1,6 +1,7 @@
 """What a loop hands to `step`: arrays or tensors, by name or in order, perhaps with labels at the end.
 
-Before anything trains on it, every array has the shape that its input declares, and labels are as many as samples.
+Before anything trains on it, every array has the shape that its input declares and numbers of its kind, and labels
+are as many as samples.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.data import LABELS, Field
-from onnxsparse.data.field import as_array
+from onnxsparse.data.field import as_array, demand_type
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.values import Array
 
@@ -25,9 +26,9 @@ def batch_of(given: Any, fields: Sequence[Field], like: Mapping[str, Array] | No
     found = _named(given, names)
     for field in fields:
         if field.name not in found:
-            raise OptionError(f"the batch has no input '{field.name}'{nearest(field.name, found)}")
+            raise OptionError(_missing(field.name, names, found))
         field.demand_shape(found[field.name].shape, SOURCE)
-    made = {**{one.name: _typed(found[one.name], one.dtype) for one in fields}, **_labels(found)}
+    made = {**{one.name: _typed(found[one.name], one) for one in fields}, **_labels(found)}
     _check_counts(made, fields)
     if like:
         _check_labels(made.get(LABELS), like.get(LABELS))
@@ -84,5 +85,17 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} of '{name}'" for name, count in counts.items())
 
 
-def _typed(array: Array, dtype: str) -> Array:
-    return array if array.dtype == np.dtype(dtype) else array.astype(dtype)
+def _missing(name: str, names: Sequence[str], found: Mapping[str, Array]) -> str:
+    here, wanted = (", ".join(f"'{one}'" for one in some) or "nothing" for some in (found, names))
+    return f"the batch has no input '{name}'{nearest(name, found)}: it has {here}, and the model takes {wanted}"
+
+
+def _typed(array: Array, field: Field) -> Array:
+    """As the model takes it; whether bytes of an image are to be divided by 255 only the user knows."""
+    if array.dtype == np.dtype(field.dtype):
+        return array
+    made = array.astype(field.dtype)
+    whole = array.dtype.kind in "iu" and made.dtype.kind in "iu"
+    if not (whole and np.array_equal(made, array)):
+        demand_type(field, array.dtype, SOURCE)
+    return made

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxsparse import rates
-from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.objective import TASKS, Objective
+from onnxsparse.errors import OptionError, brief, nearest
+from onnxsparse.modifiers.objective import DISTILLATIONS, TASKS, Objective
 from onnxsparse.modifiers.training import BUILT_IN, Training
 
 ENGINES = ("auto", "ort", "torch")
+LOSSES = (*TASKS, *DISTILLATIONS)
+SHORT = {"ce": "cross-entropy", "xent": "cross-entropy", "nll": "cross-entropy", "l2": "mse", "mae": "l1"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class LoopOptions:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise OptionError(f"engine is one of {', '.join(ENGINES)}, not {self.engine!r:.40}")
+        word = "distill" if self.loss is None else str(self.loss).partition(":")[0]
+        if word not in LOSSES:
+            meant = SHORT.get(word.lower())
+            known = f" (known: {', '.join(LOSSES)})"
+            hint = f" (did you mean {meant}?)" if meant else nearest(word.lower(), LOSSES)
+            raise OptionError(f"loss does not know {brief(self.loss)}{hint or known}")
         if self.optimizer == BUILT_IN:
             raise OptionError(f"{BUILT_IN} is the optimizer of whole runs; take another one, such as adamw")
         Training(

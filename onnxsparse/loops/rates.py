@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, brief
+from onnxsparse.optimizers import available
 
 
 class Restarts:
@@ -18,7 +19,7 @@ class Restarts:
 
     def __init__(self, scheduler: Any, init_lr: float | None = None) -> None:
         if not hasattr(scheduler, "state_dict") or not hasattr(getattr(scheduler, "optimizer", None), "param_groups"):
-            raise OptionError(f"a learning rate scheduler of torch is expected, not {scheduler!r:.60}")
+            raise OptionError(f"a learning rate scheduler of torch is expected, not {brief(scheduler)}")
         plateau = any(one.__name__ == "ReduceLROnPlateau" for one in type(scheduler).__mro__)
         self.scheduler, self._init = scheduler, init_lr if plateau else None
         self._state = copy.deepcopy(scheduler.state_dict())
@@ -38,13 +39,20 @@ class Restarts:
 def text_of(optimizer: Any) -> tuple[str, float | None, float | None]:
     """An optimizer's name in our own words, its rate and its weight decay, where those are said."""
     if isinstance(optimizer, str):
-        return optimizer, None, None
+        return in_our_case(optimizer), None, None
     groups = getattr(optimizer, "param_groups", None)
     kind = type(optimizer).__name__
     if not groups or kind not in _KINDS:
-        raise OptionError(f"an optimizer is a name such as sgd, or SGD, Adam or AdamW of torch, not {optimizer!r:.60}")
+        raise OptionError(f"an optimizer is a name such as sgd, or SGD, Adam or AdamW of torch, not {brief(optimizer)}")
     group = groups[0]
     return _KINDS[kind](group), float(group["lr"]), float(group.get("weight_decay", 0.0))
+
+
+def in_our_case(text: str) -> str:
+    """The names of torch's classes are those of our optimizers, but for the case of their letters."""
+    name, mark, options = text.partition(":")
+    known = {entry.syntax.partition(":")[0] for entry in available()}
+    return text if name in known or name.lower() not in known else f"{name.lower()}{mark}{options}"
 
 
 def _sgd(group: Any) -> str:

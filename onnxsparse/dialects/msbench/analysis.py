@@ -98,7 +98,7 @@ def _of_layers(tables: Table, levels: Sequence[float], known: Mapping[str, Any],
         if name not in now or name not in before:
             return f"layer '{name}' is {'new' if name in now else 'gone'}"
         if before[name] != now[name]:
-            return f"layer '{name}' was {_told(before[name])} and is {_told(now[name])}"
+            return _changed(name, before[name], now[name])
     for level in levels:
         absent = next((name for name in now if name not in tables[f"{level:g}"]), None)
         if absent is not None:
@@ -106,9 +106,15 @@ def _of_layers(tables: Table, levels: Sequence[float], known: Mapping[str, Any],
     return "" if known.get(WEIGHTS) == wanted[WEIGHTS] else "the weights are others"
 
 
+def _changed(name: str, before: Any, now: Any) -> str:
+    if isinstance(before, list) and before[:2] == now[:2]:
+        return f"layer '{name}' {'is excluded now' if now[2] else 'was excluded, and is not any more'}"
+    return f"layer '{name}' was {_told(before)} and is {_told(now)}"
+
+
 def _told(layer: Any) -> str:
     shape, size, dense = layer if isinstance(layer, list) and len(layer) == 3 else (layer, None, "")
-    return f"{shape} at input size {size or '-'}{', dense' if dense else ''}"
+    return f"{shape}{f' at input size {size}' if size else ''}{', excluded' if dense else ''}"
 
 
 def write_tables(folder: str, tables: Table, wanted: Mapping[str, Any]) -> None:

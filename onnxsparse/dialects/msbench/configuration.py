@@ -131,9 +131,19 @@ def section(found: Any) -> Mapping[str, Any]:
     if isinstance(inner, Mapping) and any(part in inner for part in known.PARTS):
         return inner
     if not any(part in found for part in known.PARTS):
-        hint = next((nearest(key, known.PARTS) for key in found if nearest(key, known.PARTS)), "")
+        hint = _meant(found)
         raise OptionError(f"the configuration has none of {', '.join(known.PARTS)}{hint}")
     return found
+
+
+def _meant(found: Mapping[str, Any]) -> str:
+    """A misspelt section that holds a configuration, before whatever else is nearly known."""
+    inside = [
+        key for key, one in found.items() if isinstance(one, Mapping) and any(part in one for part in known.PARTS)
+    ]
+    if inside:
+        return f", and no section `sparsity`; {str(inside[0])!r:.60} has them (did you mean sparsity?)"
+    return next((hint for key in found if (hint := nearest(str(key), known.PARTS))), "")
 
 
 def checked(found: Mapping[str, Any]) -> Configuration:

@@ -18,9 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from onnxsparse import optimizers
 from onnxsparse.dialects.msbench import configuration
 from onnxsparse.dialects.msbench.configuration import Configuration, number, path_text, switch
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.loops.rates import in_our_case
 
 SMOOTHING, FIGURES = ("label_smooth", "label_smoothing", "smooth_ratio"), ("hardness", "temperature")
 KNOWN: Mapping[str, tuple[str, ...]] = {
@@ -44,6 +46,7 @@ RATES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "CosineAnnealingLR": _COSINE, "Cosine": _COSINE, "cosine": _COSINE, "MultiStepLR": _STEPS, "MultiStep": _STEPS,
     "StepLR": _STEP, "Step": _STEP, "ConstantLR": _CONSTANT, "constant": _CONSTANT, "": _CONSTANT,
 }  # fmt: skip
+TORCH = ("SGD", "Adam", "AdamW")
 LOSSES = {"cross_entropy": "cross-entropy", "mse": "mse", "bce": "bce", "l1": "l1", "distill": "distill", "kl": "kl"}
 
 
@@ -218,7 +221,10 @@ def _text_of(kind: str, kwargs: dict[str, Any]) -> str:
             raise OptionError(f"betas are two numbers, not {betas!r:.40}")
         first, second = (number(one, "a beta") for one in betas)
         return f"{kind.lower()}:beta1={first},beta2={second},eps={eps}"
-    return kind
+    text = in_our_case(kind)
+    if kind and text.partition(":")[0] not in (own := [one.syntax.partition(":")[0] for one in optimizers.available()]):
+        raise OptionError(f"trainer.optimizer does not know {kind!r:.40}{nearest(kind, [*TORCH, *own])}")
+    return text
 
 
 def _rate(given: Any) -> tuple[dict[str, Any], float | None]:

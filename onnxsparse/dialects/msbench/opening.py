@@ -12,6 +12,7 @@ from onnx import ModelProto
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.loops.network import Network
 from onnxsparse.loops.options import LoopOptions
+from onnxsparse.loops.rates import in_our_case
 
 
 def opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
@@ -37,4 +38,5 @@ def _options(given: Mapping[str, Any]) -> LoopOptions:
     for name in given:
         if name not in known:
             raise OptionError(f"prepare_sparse_model has no option {name!r:.40}{nearest(name, known)}")
-    return LoopOptions(**given)
+    optimizer = given.get("optimizer")
+    return LoopOptions(**{**given, **({"optimizer": in_our_case(optimizer)} if isinstance(optimizer, str) else {})})

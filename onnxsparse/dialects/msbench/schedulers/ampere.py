@@ -42,7 +42,7 @@ class AmpereScheduler(BaseScheduler):
         super()._configure(config)
         if self.kwargs["allow_permutation"]:
             raise OptionError(
-                "allow_permutation: channels are permuted by a command of its own, `permute`; set it False"
+                "allow_permutation: channels cannot be permuted yet; set it False, and they stay in their order"
             )
         calculator = self.kwargs["mask_calculator"]
         self._calculator = calculator if callable(calculator) else None

@@ -23,6 +23,8 @@ DEEPEST, LARGEST = 60, 200_000
 MERGE = "<<"
 NOTHING = ("", "~", "null", "Null", "NULL")
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+INDENTED_BY_TAB = re.compile(r" *\t")
+TAB = "a tab stands at the beginning of the line, and YAML takes spaces alone there"
 PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Value = Union[str, list["Node"], list[tuple["Node", "Node"]]]
 
@@ -112,6 +114,7 @@ def read(text: str, called: str, line: int = 1) -> Node | None:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it is not YAML"
         at = min(mark.line, text.rstrip("\n").count("\n")) if mark is not None else 0
+        problem = TAB if INDENTED_BY_TAB.match(text.split("\n")[at]) else problem
         raise located(called, line + at, problem) from error
 
 

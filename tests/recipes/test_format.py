@@ -504,3 +504,9 @@ def test_saving(tmp_path: Path) -> None:
     assert Recipe.load(path) == load(LONG)
     with pytest.raises(osp.OnnxSparseError, match="exists"):
         load(SAMPLE).save(path)
+
+
+@pytest.mark.parametrize("indent", ["\t", "  \t"])
+def test_a_tab_is_called_a_tab(indent: str) -> None:
+    with pytest.raises(PlanError, match="line 2: a tab stands at the beginning of the line"):
+        Recipe.load(f"modifiers:\n{indent}- !EpochRangeModifier\n{indent}    start_epoch: 0\n")

@@ -81,6 +81,14 @@ class Contents:
     def __str__(self) -> str:
         return str(self.recipe)
 
+    def to_string_lines(self, include_metadata: bool = True) -> list[str]:
+        """The lines of the recipe."""
+        return str(self._saved(include_metadata)).splitlines()
+
+    def num_stages(self) -> int:
+        """How many stages the recipe has; one where it has none."""
+        return max(1, len(self.recipe.stages))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Contents) and str(self) == str(other)
 
@@ -88,8 +96,10 @@ class Contents:
 
     def save(self, file_path: Any, include_metadata: bool = True) -> None:
         """Write the recipe, over an earlier one."""
-        recipe = self.recipe if include_metadata else self.recipe.holding(self.recipe.modifiers)
-        recipe.save(file_path, overwrite=True)
+        self._saved(include_metadata).save(file_path, overwrite=True)
+
+    def _saved(self, include_metadata: bool) -> Recipe:
+        return self.recipe if include_metadata else self.recipe.holding(self.recipe.modifiers)
 
 
 def _recipe(given: Any, metadata: Mapping[str, Any] | None) -> Recipe:

@@ -167,6 +167,10 @@ class ScheduledModifierManager(Contents):
         self._watch.meet(optimizer)
         return RecipeManagerStepWrapper(wrap_optim or optimizer, optimizer, module, self, begin, steps_per_epoch)
 
+    def initialize_loggers(self, loggers: Any) -> None:
+        """Others are told from now on."""
+        self._known().loggers = loggers
+
     def update(
         self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float, log_updates: bool = True
     ) -> None:

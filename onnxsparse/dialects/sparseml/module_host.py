@@ -42,7 +42,7 @@ class ModuleHost(Host):
         self._tensors = {param.tag: tensor for param, tensor, _ in found}
         self._homes: dict[str, Homes] = {param.tag: homes for param, _, homes in found}
         self._names: dict[str, list[Callable[[], None]]] = {}
-        self._loggers = loggers
+        self.loggers = loggers
         self.optimizer: Any = None
         self.per_epoch = 1
         self.rates_set: list[float] | None = None
@@ -176,7 +176,7 @@ class ModuleHost(Host):
     def tell(self, epoch: float) -> None:
         for name, value in self._figures().items():
             LOG.info("epoch %g: %s %.4f", epoch, name, value)
-            for one in self._loggers if isinstance(self._loggers, (list, tuple)) else [self._loggers]:
+            for one in self.loggers if isinstance(self.loggers, (list, tuple)) else [self.loggers]:
                 if callable(getattr(one, "log_scalar", None)):
                     one.log_scalar(tag=name, value=value, step=epoch)
                 elif callable(one):

@@ -105,6 +105,11 @@ class OnnxNetwork(Network):
         portions = self._portions(arrays)
         return evaluated(engine, portions, self._make.fixed) if portions else engine.evaluate(Batch(arrays))
 
+    def begin_with(self, batch: Any) -> None:
+        """Have graphs made with a batch as if it were the first: what a loss is measured by depends on that."""
+        arrays = batch_of(batch, fields_of(self._model))
+        self._samples = {name: np.array(array) for name, array in arrays.items()}
+
     def _portions(self, arrays: Mapping[str, Array], training: bool = False) -> list[Portion]:
         """How a batch of another size than the graph's is taken; nothing where it is taken as it is."""
         size = self._make.fixed
@@ -191,6 +196,11 @@ class OnnxNetwork(Network):
                 kept[name] = np.array(array)
         self._memory = memory, dict(facts["engine"])
         self.steps, self.begun, self.length = (int(facts[name]) for name in ("steps", "begun", "length"))
+
+    @property
+    def trains(self) -> list[str]:
+        """The names of the stored tensors that train."""
+        return [one.name for one in self._tags.values()]
 
     def load(self, numbers: Mapping[str, Array]) -> list[str]:
         """Take over numbers by the names of stored tensors; returns the names of those that stayed as they were."""

@@ -15,9 +15,9 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxsparse import checkpoints
 from onnxsparse.data import Samples, open_data
@@ -25,12 +25,13 @@ from onnxsparse.data.order import Order
 from onnxsparse.dialects.msbench import scheduler_of
 from onnxsparse.dialects.msbench.configuration import Configuration, Part, count, read
 from onnxsparse.dialects.msbench.deciding import TOTALS, decisive, demand_fitting, demand_same
+from onnxsparse.dialects.msbench.filling import demand_place, filled, other_than, read_state
 from onnxsparse.dialects.msbench.job import Job, read_job
 from onnxsparse.dialects.msbench.known import PATHS
 from onnxsparse.dialects.msbench.proving import why_not
 from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
-from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.dialects.msbench.starting import is_onnx, learns, numbers_in, start_of
+from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import make_folder
 from onnxsparse.loops.onnx_network import OnnxNetwork
@@ -41,7 +42,6 @@ from onnxsparse.values import Array
 
 STEPS = ("build_model", "load_ckpt", "prepare_sparse_model", "build_trainer", "sparse_post_process", "train")
 RESULT = "sparse.onnx"
-EMA, STATES = ("ema", "ema_state_dict"), ("model", "state_dict", "model_state_dict")
 
 
 class SparseRunner:
@@ -93,24 +93,27 @@ class SparseRunner:
         self.found = checkpoints.newest(folder, notes) if os.path.isdir(folder) and not named else None
         if self.found is not None and not job.auto_resume:
             raise OptionError(f"{folder} holds checkpoints; set saver.auto_resume to go on, or take another save_dir")
-        self.numbers: Mapping[str, Array] = {}
-        path = next((one for one in (self.start, job.resume, job.pretrained) if one), "")
-        if path.lower().endswith(".onnx"):
-            self.source, path = path, ""
-        self.decisive = decisive(job, self.total, self.source, path, self.samples)
+        self.begin = start_of(job, self.start, self._learns)
+        self.source = self.begin.source
+        self.decisive = decisive(job, self.total, self.source, self.begin.named, self.samples)
+        if self.begin.note:
+            self._note(self.begin.note)
         if self.found is not None:
-            demand_same(job.save_dir, self.found.facts.get("decisive"), self.decisive, path, self.evaluates)
+            demand_same(job.save_dir, self.found.facts.get("decisive"), self.decisive, self.begin.named, self.evaluates)
             self.say(f"start: iteration {self.found.facts['iteration']} of {folder}")
             return
-        self.say(f"start: {path or self.source}")
-        if path:
-            self.numbers = self._read_state(path)
+        self.say(f"start: {self.begin.named or self.source}")
 
     def prepare_sparse_model(self) -> None:
         """The scheduler, with the iterations of the trainer, and the network that trains."""
-        network = OnnxNetwork(self.source, LoopOptions(**self.job.options))
-        if self.numbers:
-            self._take_over(network)
+        model, numbers = self._dense_model()
+        network = OnnxNetwork(model, LoopOptions(**self.job.options))
+        trained = set(network.trains)
+        self.leans = bool(numbers) and (self._learns or not other_than(self.source, numbers) <= trained)
+        if numbers and self.found is None:
+            self._say_left(trained - set(numbers))
+        if self.begin.first and self.found is None:
+            self._take_over(network, model, trained)
         config = self._with_totals(self.job.sparsity)
         self.scheduler = scheduler_of(self._to_look_at(config) if self.evaluates else config)
         self.model = self.scheduler.prepare_sparse_model(network)
@@ -122,12 +125,26 @@ class SparseRunner:
         kwargs = {name: one for name, one in config.scheduler.kwargs.items() if name not in PATHS}
         return replace(config, scheduler=Part(config.scheduler.type, {**kwargs, **dict.fromkeys(PATHS)}))
 
-    def _take_over(self, network: OnnxNetwork) -> None:
-        """The numbers of a dense checkpoint."""
-        left = network.load(self.numbers)
-        names = set(network.names().values())
-        if names <= set(left):
-            raise ModelError("the checkpoint has none of the model's tensors under their names")
+    def _dense_model(self) -> tuple[str | ModelProto, Mapping[str, Array]]:
+        """The dense model, and the numbers that were put into it."""
+        path = self.begin.dense
+        if not path or (self.found is not None and not os.path.exists(path) and not self.found.facts.get("leans")):
+            return self.source, {}
+        numbers = self._read_state(path)
+        return filled(self.source, numbers), numbers
+
+    def _take_over(self, network: OnnxNetwork, dense: str | ModelProto, trained: set[str]) -> None:
+        """The numbers of a start state, where the dense model is there to be learned from."""
+        path = self.begin.first
+        numbers = numbers_in(path) if is_onnx(path) else self._read_state(path)
+        self._say_left(set(network.load(numbers)))
+        fixed = other_than(dense, numbers) - trained
+        if fixed:
+            self._note(
+                f"{len(fixed)} tensors of {path} do not train here, and stay those of the dense model: {min(fixed)}"
+            )
+
+    def _say_left(self, left: set[str]) -> None:
         self.say(
             f"{len(left)} tensors are not in the checkpoint and stay as they are" if left else "all tensors loaded"
         )
@@ -148,6 +165,8 @@ class SparseRunner:
             self.iteration = int(facts["iteration"])
         elif self.evaluates:
             self.model.use({})  # what is sparse in the file is sparse
+            if self.job.batch <= self.samples.count:
+                self.model.begin_with(self.samples.take(self.order.rows(0)))  # as a training does
         else:
             self.scheduler.init_optimizer()
         if self.job.options.get("lr_schedule"):
@@ -207,7 +226,7 @@ class SparseRunner:
         """A checkpoint of everything that the next iteration depends on."""
         arrays, facts = self.model.state()
         kept = {"network": facts, "scheduler": self.scheduler.facts(), "iteration": self.iteration, "total": self.total}
-        kept["decisive"] = self.decisive
+        kept.update(decisive=self.decisive, leans=self.leans)
         folder = os.path.join(self.job.save_dir, "state")
         checkpoints.save(folder, self.iteration, arrays, kept)
         checkpoints.clean(folder)
@@ -257,41 +276,25 @@ class SparseRunner:
         return found
 
     def _read_state(self, path: str) -> dict[str, Array]:
-        """Numbers by name, of an .npz or of a checkpoint of torch."""
-        if not os.path.exists(path):
-            raise OptionError(f"{path} does not exist")
-        if path.lower().endswith(".npz"):
-            with np.load(path, allow_pickle=False) as found:
-                return {name: found[name] for name in found.files}
-        loaded = torch_library.torch().load(path, map_location="cpu", weights_only=True)
-        state, ema = _state_of(loaded)
-        if ema:
-            self.notes.append("the checkpoint has an EMA state: that is loaded as the start; EMA itself is ignored")
-            self.say(f"note: {self.notes[-1]}")
-        named = {str(name): one for name, one in state.items() if hasattr(one, "detach")}
-        return {_bare(name): one.detach().float().numpy() for name, one in named.items()}
+        """Numbers by name, of an .npz or of a checkpoint of torch, that fit the model."""
+        numbers, averaged = read_state(path)
+        if averaged:
+            self._note("the checkpoint has an EMA state: that is loaded as the start; EMA itself is ignored")
+        demand_place(path, numbers, self.source)
+        return numbers
+
+    @property
+    def _learns(self) -> bool:
+        return learns(self.job.options, self.samples.has_labels)
+
+    def _note(self, note: str) -> None:
+        self.notes.append(note)
+        self.say(f"note: {note}")
 
     def say(self, line: str) -> None:
         if not self.quiet:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
-
-
-def _state_of(loaded: Any) -> tuple[Mapping[str, Any], bool]:
-    """The state dict in a checkpoint; the averaged one where there is one."""
-    if not isinstance(loaded, Mapping):
-        raise ModelError("the checkpoint is no mapping of tensors")
-    for names, averaged in ((EMA, True), (STATES, False)):
-        for name in names:
-            inner = loaded.get(name)
-            if isinstance(inner, Mapping):
-                deeper = next((inner[one] for one in (*EMA, *STATES) if isinstance(inner.get(one), Mapping)), inner)
-                return deeper, averaged
-    return loaded, False
-
-
-def _bare(name: str) -> str:
-    return name[len("module.") :] if name.startswith("module.") else name
 
 
 __all__ = ["STEPS", "SparseRunner"]

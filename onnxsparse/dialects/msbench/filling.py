@@ -1,0 +1,98 @@
+"""A checkpoint's numbers, by name, and the model that they are put into.
+
+1. Names are those of stored tensors; of an average in a checkpoint that is what counts.
+2. A checkpoint of which most has no place in the model, or whose normalizations the export folded, is refused: what
+   would train is a mixture of two networks. A head that was replaced is none, and a part of a network is none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from onnxsparse.dialects.msbench.starting import homes
+from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import FLOAT_KINDS
+from onnxsparse.passes.trainable import Trainable, as_float32, send_back
+from onnxsparse.values import Array
+
+EMA, STATES = ("ema", "ema_state_dict"), ("model", "state_dict", "model_state_dict")
+COUNTER, STATISTIC = "num_batches_tracked", "running_var"
+
+
+def read_state(path: str) -> tuple[dict[str, Array], bool]:
+    """Numbers by name, of an .npz or of a checkpoint of torch; and whether they are an average."""
+    if not os.path.exists(path):
+        raise OptionError(f"{path} does not exist")
+    if path.lower().endswith(".npz"):
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}, False
+    loaded = torch_library.torch().load(path, map_location="cpu", weights_only=True)
+    state, averaged = _state_of(loaded)
+    named = {str(name): one for name, one in state.items() if hasattr(one, "detach")}
+    return {_bare(name): one.detach().float().numpy() for name, one in named.items()}, averaged
+
+
+def _state_of(loaded: Any) -> tuple[Mapping[str, Any], bool]:
+    """The state dict in a checkpoint; the averaged one where there is one."""
+    if not isinstance(loaded, Mapping):
+        raise ModelError("the checkpoint is no mapping of tensors")
+    for names, averaged in ((EMA, True), (STATES, False)):
+        for name in names:
+            inner = loaded.get(name)
+            if isinstance(inner, Mapping):
+                deeper = next((inner[one] for one in (*EMA, *STATES) if isinstance(inner.get(one), Mapping)), inner)
+                return deeper, averaged
+    return loaded, False
+
+
+def _bare(name: str) -> str:
+    return name[len("module.") :] if name.startswith("module.") else name
+
+
+def filled(source: str, numbers: Mapping[str, Array]) -> ModelProto:
+    """The model in a file with other numbers, wherever a tensor of that name and shape is stored."""
+    model = Model.open(source)
+    tags = {one.name: Trainable(one.name, one.name, one) for one in homes(model) if one.kind in FLOAT_KINDS}
+    fitting = {name: numbers[name] for name, one in tags.items() if _fits(numbers, name, one.tensor.shape)}
+    send_back({name: np.asarray(array, np.float32) for name, array in fitting.items()}, tags)
+    return model.take_proto()
+
+
+def other_than(source: str | ModelProto, numbers: Mapping[str, Array]) -> set[str]:
+    """The names of stored tensors that hold something else than these numbers."""
+    floats = [one for one in homes(Model.open(source)) if one.kind in FLOAT_KINDS]
+    fitting = [one for one in floats if _fits(numbers, one.name, one.shape)]
+    return {one.name for one in fitting if not np.array_equal(as_float32(one), numbers[one.name])}
+
+
+def _fits(numbers: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> bool:
+    return name in numbers and numbers[name].shape == shape
+
+
+def demand_place(path: str, numbers: Mapping[str, Array], source: str) -> None:
+    """Enough of a checkpoint is in the model, and no part of it is there in another form."""
+    stored = {one.name: one.shape for one in homes(Model.open(source)) if one.kind in FLOAT_KINDS and one.size > 1}
+    given = [name for name in numbers if name.rpartition(".")[2] != COUNTER]
+    placed = {name for name in given if name in stored and numbers[name].shape == stored[name]}
+    folded = [name for name in given if name.endswith(STATISTIC) and name not in stored]
+    unfilled = [name for name, shape in stored.items() if len(shape) > 1 and name not in placed]
+    if not placed:
+        why = "the checkpoint has none of the model's tensors under their names"
+    elif folded and unfilled:
+        why = f"the export folded normalizations ({folded[0]} is not in it)"
+    elif 2 * len(placed) < len(given):
+        why = "they have other names or shapes there"
+    else:
+        return
+    raise ModelError(
+        f"{path} does not fit {source}: {len(placed)} of {len(given)} tensors of the checkpoint and of {len(stored)} "
+        f"of the model are the same ones; {why}; export the module that has loaded the checkpoint, or export without "
+        "folding (do_constant_folding=False, training=PRESERVE after .eval(); docs/torch.md)"
+    )

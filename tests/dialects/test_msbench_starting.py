@@ -1,0 +1,124 @@
+"""Wherever a training starts, it learns from the dense model; and a checkpoint that is of another form is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxsparse.dialects.msbench.runner import STEPS, SparseRunner
+from onnxsparse.errors import ModelError, OptionError
+from tests.dialects.nets import numbers, onnx_model, random
+from tests.dialects.test_msbench_runner import desk, trains
+
+NORM = {"bn.weight": (16,), "bn.bias": (16,), "bn.running_mean": (16,), "bn.running_var": (16,)}
+
+
+def saver(folder, **more):
+    return {"save_dir": str(folder / "again"), "pretrain_model": str(folder / "net.onnx"), **more}
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path):
+    desk(tmp_path)
+
+
+def first_loss(path, start=""):
+    """The loss of what a training begins with."""
+    runner = SparseRunner(path, start, quiet=True)
+    for step in STEPS[:-1]:
+        getattr(runner, step)()
+    runner.model.use({})
+    runner.model.begin_with(runner.samples.take(runner.order.rows(0)))
+    return runner.evaluate()["loss"]
+
+
+@trains
+def test_a_sparse_model_learns_from_the_dense_one(tmp_path):
+    loss = {"type": "cross_entropy", "hardness": 0.7}
+    model = onnx_model()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(random(7, 8), "head.bias"))  # it trains along
+    model.graph.node[-1].input.append("head.bias")
+    onnx.save(model, tmp_path / "net.onnx")
+    path = desk(tmp_path, loss=loss)
+    SparseRunner(path, quiet=True).run()
+    last = SparseRunner(path, evaluate=True, quiet=True).run()
+    sparse = str(tmp_path / "saved" / "sparse.onnx")
+    again = SparseRunner(desk(tmp_path, loss=loss), sparse, evaluate=True, quiet=True).run()
+    assert again == pytest.approx(last)
+    for more, start in (
+        ({"saver": saver(tmp_path, resume_model=sparse)}, ""),
+        ({"saver": saver(tmp_path)}, sparse),
+        ({"saver": saver(tmp_path, pretrain_model=""), "model": str(tmp_path / "net.onnx")}, sparse),
+    ):
+        assert first_loss(desk(tmp_path, loss=loss, **more), start) == pytest.approx(last["loss"])
+    own = first_loss(desk(tmp_path, loss={"hardness": 1.0}, saver=saver(tmp_path, resume_model=sparse)))
+    assert own > 0.01
+    assert first_loss(desk(tmp_path, loss={"hardness": 1.0}, saver=saver(tmp_path))) == pytest.approx(0, abs=1e-6)
+
+
+@trains
+def test_a_training_that_starts_with_a_sparse_model_is_delivered_and_goes_on(tmp_path):
+    SparseRunner(desk(tmp_path), quiet=True).run()
+    sparse = str(tmp_path / "saved" / "sparse.onnx")
+    path = desk(tmp_path, loss={"hardness": 0.7}, saver=saver(tmp_path, resume_model=sparse))
+    first = SparseRunner(path, quiet=True)
+    figures = first.run()
+    assert first.holds
+    assert first.source == str(tmp_path / "net.onnx")
+    assert SparseRunner(path, quiet=True).run() == figures
+
+
+@trains
+def test_numbers_of_the_dense_model_are_the_teacher_s(tmp_path):
+    np.savez(tmp_path / "dense.npz", **{name: 2 * array for name, array in numbers().items()})
+    sections = {"model": str(tmp_path / "net.onnx"), "loss": {"hardness": 1.0}}
+    dense = saver(tmp_path, pretrain_model=str(tmp_path / "dense.npz"))
+    assert first_loss(desk(tmp_path, saver=dense, **sections)) == pytest.approx(0, abs=1e-6)
+    np.savez(tmp_path / "sparse.npz", **numbers())
+    assert first_loss(desk(tmp_path, saver=dense, **sections), str(tmp_path / "sparse.npz")) > 0.01
+    path = desk(tmp_path, saver=dense, **sections)
+    SparseRunner(path, quiet=True).run()
+    (tmp_path / "dense.npz").unlink()
+    with pytest.raises(OptionError, match=r"dense.npz does not exist"):
+        SparseRunner(path, quiet=True).run()
+
+
+@trains
+def test_another_network_learns_from_itself_and_that_is_said(tmp_path, capsys):
+    other = onnx_model()
+    other.graph.node[1].op_type = "Sigmoid"
+    onnx.save(other, tmp_path / "other.onnx")
+    path = desk(tmp_path, loss={"hardness": 1.0}, saver=saver(tmp_path, resume_model=str(tmp_path / "other.onnx")))
+    runner = SparseRunner(path)
+    runner.build_model()
+    runner.load_ckpt()
+    assert runner.source == str(tmp_path / "other.onnx")
+    assert "other.onnx is another network than" in capsys.readouterr().out
+
+
+@trains
+@pytest.mark.parametrize(
+    ("renamed", "more", "said"),
+    [
+        (["stem.weight"], NORM, "4 of 9 tensors of the checkpoint and of 5 of the model .*the export folded"),
+        (
+            ["stem.weight", "wide.weight", "point.weight"],
+            {},
+            "2 of 5 tensors of the checkpoint .*other names or shapes",
+        ),
+    ],
+)
+def test_a_checkpoint_of_another_form_is_refused(tmp_path, renamed, more, said):
+    path = desk(tmp_path, model=str(tmp_path / "net.onnx"), saver={"pretrain_model": str(tmp_path / "dense.npz")})
+    np.savez(tmp_path / "dense.npz", **numbers(), **{name: random(3, *shape) for name, shape in more.items()})
+    model = onnx_model()
+    for place, name in enumerate(renamed):
+        for node in model.graph.node:
+            node.input[:] = [f"onnx::Conv_{place}" if one == name else one for one in node.input]
+        next(one for one in model.graph.initializer if one.name == name).name = f"onnx::Conv_{place}"
+    onnx.save(model, tmp_path / "net.onnx")
+    with pytest.raises(ModelError, match=said) as error:
+        SparseRunner(path, quiet=True).run()
+    assert "\n" not in str(error.value)
+    assert "training=PRESERVE" in str(error.value)

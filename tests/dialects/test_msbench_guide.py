@@ -22,8 +22,9 @@ def run(info: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     found = re.findall(rf"^```{info}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert found
+    names: dict[str, object] = {}  # a page is read from above
     for block in found:
-        exec(compile(block, PAGE.name, "exec"), {})
+        exec(compile(block, PAGE.name, "exec"), names)
 
 
 @pytest.mark.skipif(not (ort.available() or torch.available()), reason="needs an engine that trains")

@@ -21,6 +21,7 @@ def blocks(repository: Path, kind: str) -> list[str]:
     return re.findall(rf"^```python {kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the exporter
 @pytest.mark.parametrize(
     ("kind", "available"),
     [("torch", torch_library.available()), ("engine", ort_library.available() or torch_library.available())],

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         self._tables: dict[str, list[dict[str, Any]]] = {}
         self._given = self._masks_given(self.kwargs["mask_dict"])
         network.set_masks(self._given)
+        self._take_init_lr()
         if self.kwargs["lr_scheduler"] is not None:
             self.set_lr_scheduler(self.kwargs["lr_scheduler"])
         elif not network.is_torch and network.options.lr_schedule == "constant":
@@ -254,6 +256,19 @@ class AmbaLevelPruneScheduler(BaseScheduler):
 
     def _target(self) -> str | None:
         return self.device.text
+
+    def _end(self) -> tuple[str, int]:
+        return "total_iters", self.stages.total
+
+    def _take_init_lr(self) -> None:
+        """Where no rate was said, levels begin at this one; a scheduler of torch has rates of its own."""
+        network, rate = self._network, self.kwargs["init_lr"]
+        if rate is None or network.is_torch or network.options.lr == rate:
+            return
+        if network.options.lr is None:
+            network.options = replace(network.options, lr=rate)
+        else:
+            self._remark(f"init_lr {rate:g} has no effect beside lr={network.options.lr:g}, at which each level begins")
 
 
 def _demand_shape(shape: Any) -> None:

@@ -91,6 +91,9 @@ class ProbMaskPruneScheduler(BaseScheduler):
         network.set_masks(masks)
         self._drawn = True
 
+    def _end(self) -> tuple[str, int]:
+        return "total_iterations", self.total
+
     def facts(self) -> dict[str, Any]:
         return {"drawn": self._drawn}
 

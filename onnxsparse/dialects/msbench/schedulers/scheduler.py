@@ -25,6 +25,11 @@ from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 
 NO_LAYER = "the network has no layer that can be made sparse"
+NOT_BEGUN = (
+    "what is exported has no zeros: call prune_model(model, iteration) before every iteration (for AmpereScheduler "
+    "init_optimizer), which is what makes it sparse"
+)
+BACKWARDS = "prune_model is given an earlier iteration than before: iterations count on through the whole training"
 
 
 class BaseScheduler:
@@ -39,6 +44,7 @@ class BaseScheduler:
         self._exported: Any = None
         self._restarts: Restarts | None = None
         self._dense: dict[str, str] = {}
+        self._reached = -1
         self.notes: list[str] = []
 
     def _configure(self, config: Configuration) -> None:
@@ -61,6 +67,7 @@ class BaseScheduler:
             self._reconfigure(read(sparsity_config))
         self._network, self._handle = opened(model, options)
         self._demand_numbers()
+        self._reached = -1
         self._dense = self._left_out(self._network.sites)
         if self.config.fuse_bn:
             self._note("fuse_bn is ignored: batch normalizations train as they are; fuse them in what is exported")
@@ -101,7 +108,17 @@ class BaseScheduler:
     def prune_model(self, model: Any, iteration: int) -> Any:
         """What has to be done before an iteration, counted from 0."""
         self._demand("prune_model", model)
-        return self._prune(iteration_of(iteration))
+        at = iteration_of(iteration)
+        self._look_at_iteration(at)
+        return self._prune(at)
+
+    def _look_at_iteration(self, iteration: int) -> None:
+        """Say once that iterations go back, or on after the end."""
+        if iteration < self._reached:
+            self._remark(BACKWARDS)
+        self._reached, end = iteration, self._end()
+        if end is not None and iteration >= end[1]:
+            self._remark(f"prune_model goes on after {end[0]} {end[1]}: nothing more is pruned from there")
 
     def compute_sparse_rate(self, model: Any = None) -> float:
         """The share of zeros in all layers, as they would be stored now."""
@@ -120,6 +137,7 @@ class BaseScheduler:
         """The plain network with zeros in its weights: the torch module itself, or a ModelProto."""
         network = self._demand("export_sparse_model", model)
         self._keep_promise()
+        self._look_at_zeros()
         self._exported = network.finish()
         return self._exported
 
@@ -128,16 +146,22 @@ class BaseScheduler:
         network = self._demand("export_sparse_onnx", model)
         path = os.fspath(name)
         path = path if path.endswith(".onnx") else f"{path}.onnx"
-        if not network.is_torch:
-            self._keep_promise()
-            return str(network.export(path))
-        if dummy_input is None:
+        if network.is_torch and dummy_input is None:
             raise OptionError("a torch module is exported by running it: pass a dummy_input")
         self._keep_promise()
+        self._look_at_zeros()
+        if not network.is_torch:
+            return str(network.export(path))
         written = str(network.export(path, dummy_input))
         for note in network.notes:
             self._remark(note)
         return written
+
+    def _look_at_zeros(self) -> None:
+        """Say that nothing is sparse where nobody has asked for it."""
+        network = self._network
+        if self._reached < 0 and self.prunable and all(network.effective(site.key).all() for site in self.prunable):
+            self._remark(NOT_BEGUN)
 
     # -- what a checkpoint holds
 
@@ -156,6 +180,7 @@ class BaseScheduler:
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from there: after `prepare_sparse_model`, and before a module's own state is loaded."""
+        self._reached = -1
         self.resume(put_back(self._demand("load_state_dict"), self.config.scheduler.type, state))
 
     # -- what a scheduler of its own changes
@@ -210,6 +235,10 @@ class BaseScheduler:
         return None
 
     def _target(self) -> str | None:
+        return None
+
+    def _end(self) -> tuple[str, int] | None:
+        """The argument that says how many iterations there are, and how many."""
         return None
 
     # -- what they share

@@ -75,7 +75,7 @@ def test_it_is_listed_checked_and_bound(repository: Path, site: Path, tmp_path: 
     check = ["-m", "onnxsparse", "recipe", "check", str(path), "--model", "models/digits_cnn.onnx"]
     for text, says in (
         (RECIPE, "nothing is found"),
-        (RECIPE.replace("head.weight", "nope"), "wrong: !WeightLimitModifier: params: 'nope' is no parameter"),
+        (RECIPE.replace("head.weight", "nope"), "wrong: line 4: !WeightLimitModifier: params: 'nope' is no parameter"),
         (RECIPE.replace("0.01", "-1"), "line 4: !WeightLimitModifier: limit: it is a number above 0"),
         (RECIPE.replace("limit:", "limitt:"), "has no option 'limitt' (did you mean limit"),
     ):

@@ -85,7 +85,7 @@ def test_a_misspelt_section_of_a_larger_configuration():
 
 def test_permutation_is_not_there():
     config = {"scheduler": {"type": "AmpereScheduler", "kwargs": {"allow_permutation": True}}}
-    with pytest.raises(OptionError, match="allow_permutation: channels cannot be permuted yet"):
+    with pytest.raises(OptionError, match="allow_permutation: that comes with `permute`, which is not there yet"):
         build_sparse_scheduler(config)
 
 

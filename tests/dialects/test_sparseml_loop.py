@@ -462,7 +462,9 @@ def test_variables_and_saving(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_before_anything_changes() -> None:
     net, optimizer = made()
     with pytest.raises(OptionError, match=r"'conv.weigth' is no parameter.*conv.weight"):
-        ScheduledModifierManager.from_yaml(GMP.replace("'re:(?!norm).*weight'", "conv.weigth")).modify(net, optimizer, 4)
+        ScheduledModifierManager.from_yaml(GMP.replace("'re:(?!norm).*weight'", "conv.weigth")).modify(
+            net, optimizer, 4
+        )
     assert type(net.conv) is torch.nn.Conv2d
     with pytest.raises(OptionError, match="steps_per_epoch is a number above 0"):
         ScheduledModifierManager.from_yaml(GMP).modify(net, optimizer, 0)

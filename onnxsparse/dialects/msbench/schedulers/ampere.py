@@ -42,7 +42,7 @@ class AmpereScheduler(BaseScheduler):
         super()._configure(config)
         if self.kwargs["allow_permutation"]:
             raise OptionError(
-                "allow_permutation: channels cannot be permuted yet; set it False, and they stay in their order"
+                "allow_permutation: that comes with `permute`, which is not there yet; False leaves channels in order"
             )
         calculator = self.kwargs["mask_calculator"]
         self._calculator = calculator if callable(calculator) else None

@@ -79,7 +79,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if launched() > 1:  # that another process is gone is said in one line, not in those of torch's libraries
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with _stopping_cleanly():
-        return _code_of(words)
+        code = _code_of(words)
+    if code and argv is None and launched() > 1:
+        _end_at_once(code)
+    return code
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """Without the interpreter's own end: what waits for a process that is gone may abort it there, loudly."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def _code_of(words: list[str]) -> int:

@@ -11,6 +11,7 @@ import contextlib
 import io
 import math
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.match import Match, match
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.output import Staged
+from onnxsparse.graph.output import Staged, make_folder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.loops.stored import Promise
 from onnxsparse.passes.inspect import count_zeros
@@ -36,10 +37,27 @@ def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Ma
 
     Returns what has to be said of it.
     """
+    folder = os.path.dirname(os.path.abspath(path))
+    make_folder(folder)
+    with tempfile.TemporaryDirectory(prefix=".onnxsparse-", dir=folder) as waiting:
+        model = Model.open(_exported(module, inputs, os.path.join(waiting, "model.onnx"), path))
+        names = names_of(model.weights)
+        paths, lost = _paths(model, module, [*promise.patterns, *promise.dense])
+        rows = tuple(
+            _row(names[id(one)], paths.get((one.scope, one.name), ""), one, promise, drops) for one in model.weights
+        )
+        record(model, Plan(rows, Rule.make(target=promise.target, sparsity=promise.level)))
+        with Staged(True) as staged:
+            model.save(path, True, staged)
+            staged.commit()
+    return _said([path for path in lost if path in promise.patterns], len(promise.patterns))
+
+
+def _exported(module: Any, inputs: Any, file: str, path: str) -> str:
+    """What torch's exporter makes, in a file that waits for its record and its name."""
     module.eval()
     parts = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         with (
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
@@ -47,20 +65,10 @@ def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Ma
             _attention_in_parts(),
         ):
             warnings.simplefilter("ignore")
-            torch().onnx.export(module, parts, path, dynamo=False)
+            torch().onnx.export(module, parts, file, dynamo=False)
     except Exception as error:  # whatever the exporter raises
         raise OutputError(f"torch cannot export the module to {path}: {' '.join(str(error).split())[:200]}") from error
-    model = Model.open(path)
-    names = names_of(model.weights)
-    paths, lost = _paths(model, module, [*promise.patterns, *promise.dense])
-    rows = tuple(
-        _row(names[id(one)], paths.get((one.scope, one.name), ""), one, promise, drops) for one in model.weights
-    )
-    record(model, Plan(rows, Rule.make(target=promise.target, sparsity=promise.level)))
-    with Staged(True) as staged:
-        model.save(path, True, staged)
-        staged.commit()
-    return _said([path for path in lost if path in promise.patterns], len(promise.patterns))
+    return file
 
 
 def _paths(model: Model, module: Any, wanted: Sequence[str]) -> tuple[dict[tuple[str, str], str], list[str]]:

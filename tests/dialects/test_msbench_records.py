@@ -123,3 +123,18 @@ def test_what_no_tensor_is_certainly_of_is_said(folds, tmp_path):
     assert len(said) == 1
     assert said[0].startswith("1 of 2 layers have no promise in the record of the file")
     assert "two.weight" in said[0]
+
+
+def test_a_file_of_that_name_stays_until_the_export_has_its_record(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    scheduler = build_sparse_scheduler(settings("ampere"))
+    net = Normed()
+    scheduler.prepare_sparse_model(net)
+    (tmp_path / "net.onnx").write_text("of before")
+    monkeypatch.setattr("onnxsparse.loops.torch_export.record", full)
+    with pytest.raises(OSError, match="No space"):
+        scheduler.export_sparse_onnx(net, torch.randn(1, 3, 8, 8), str(tmp_path / "net.onnx"))
+    assert [one.name for one in tmp_path.iterdir()] == ["net.onnx"]
+    assert (tmp_path / "net.onnx").read_text() == "of before"

@@ -205,8 +205,8 @@ DYING = """
 import sys
 import spread_run
 from onnxsparse.cli import main
-spread_run.die_at(5, sys.argv[1])
-sys.exit(main(sys.argv[2:]))
+spread_run.die_at(5, sys.argv.pop(1))
+sys.exit(main())
 """
 
 

@@ -13,20 +13,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from onnxsparse.data import BOUNDLESS, LABELS, Samples, check_labels
+from onnxsparse.data import Samples
 from onnxsparse.dialects.msbench.configuration import Configuration
 from onnxsparse.dialects.msbench.job import Job
 from onnxsparse.dialects.msbench.known import PATHS
-from onnxsparse.errors import MissingExtraError, ModelError, OptionError
+from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.loops.options import LoopOptions
-from onnxsparse.losses.cross_entropy import class_axis
-from onnxsparse.passes.outputs import Session
-from onnxsparse.runs.classes import declared_classes
-from onnxsparse.runs.feeding import LEAST
-from onnxsparse.runs.goal import goal_of
 
 TOTALS = {"AmbaLevelPruneScheduler": "total_iters", "ProbMaskPruneScheduler": "total_iterations"}
 HARMLESS = (*PATHS, *TOTALS.values(), "verbosity", "verbose", "do_sparse_analysis")
@@ -59,34 +51,6 @@ def demand_same(folder: str, known: Any, now: Mapping[str, str], start: str, eva
             f"{folder} holds checkpoints of another run: {', '.join(other)} {'differ' if other[1:] else 'differs'}; "
             "pass the same configuration, or another save_dir"
         )
-
-
-def demand_fitting(job: Job, source: str, samples: Samples, trains: bool) -> None:
-    """Batches can be made of the samples, and every label is one of the classes."""
-    if trains and job.batch > max(samples.count, LEAST):
-        raise OptionError(
-            f"a batch of {job.batch} cannot be made of the {samples.count} samples of {samples.called}; "
-            f"data.batch_size is at most {max(samples.count, LEAST)}"
-        )
-    if not samples.has_labels or job.options.get("loss") not in (None, "cross-entropy") or samples.numbers:
-        return
-    objective = LoopOptions(**{**job.options, "loss": "cross-entropy"}).objective(samples.labels(np.zeros(1, np.int64)))
-    declared = declared_classes(Model.open(source), goal_of(objective, samples))
-    check_labels(samples, declared if declared < BOUNDLESS else _classes_seen(job, source, samples))
-
-
-def _classes_seen(job: Job, source: str, samples: Samples) -> int:
-    """How many classes a model tells apart that does not declare it: as they come out, where it can be run as it is."""
-    batch = samples.take(np.resize(np.arange(samples.count), job.batch))
-    labels = batch.pop(LABELS).shape
-    try:
-        found = Session(source).run(batch)
-    except (ModelError, MissingExtraError):
-        return BOUNDLESS  # the first batch says it
-    logits = found.get(job.options.get("output") or next(iter(found)))
-    shape = getattr(logits, "shape", ())
-    axis = class_axis((None, *shape[1:]), (None, *labels[1:])) if len(shape) > 1 else None
-    return BOUNDLESS if axis is None else int(shape[axis])
 
 
 def _sparsity(config: Configuration) -> dict[str, Any]:

@@ -24,8 +24,9 @@ from onnxsparse.data import Samples, open_data
 from onnxsparse.data.order import Order
 from onnxsparse.dialects.msbench import scheduler_of
 from onnxsparse.dialects.msbench.configuration import Configuration, Part, count, read
-from onnxsparse.dialects.msbench.deciding import TOTALS, decisive, demand_fitting, demand_same
+from onnxsparse.dialects.msbench.deciding import TOTALS, decisive, demand_same
 from onnxsparse.dialects.msbench.filling import demand_place, filled, other_than, read_state
+from onnxsparse.dialects.msbench.fitting import demand_fitting
 from onnxsparse.dialects.msbench.job import Job, read_job
 from onnxsparse.dialects.msbench.known import PATHS
 from onnxsparse.dialects.msbench.proving import why_not

@@ -6,7 +6,7 @@ cannot be followed: then the constant counts as computed, and whoever uses it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
@@ -15,15 +15,17 @@ from onnx import NodeProto, TensorProto
 
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.layout import Layout, Shape, size_of
-from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array
-from onnxsparse.graph.traced import Joined, Part, Traced, Value, over_atoms, small_array
-from onnxsparse.graph.weights import Mask, Quantization, owners_of
+from onnxsparse.graph.steps import Cast, Dequantize, Mask, Quantization, Quantize, Scale, Shuffle
+from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array, kind_of
+from onnxsparse.graph.traced import Joined, Part, Traced, Value, small_array
 
 _CASTS = frozenset(
     getattr(TensorProto, name)
     for name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "INT32")
     if hasattr(TensorProto, name)
 )
+UNKNOWN = np.full(1, np.nan)
+"""In place of a scale or zero point that cannot be read: what is computed with it is no number, so it is no zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,17 @@ def _identity(values: Sequence[Value], _: Attributes) -> Crossing | None:
 
 
 def _cast(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
-    return _identity(values, attributes) if attributes.integer("to", TensorProto.FLOAT) in _CASTS else None
+    wanted = attributes.integer("to", TensorProto.FLOAT)
+    first = values[0]
+    return Crossing(first.then(Cast(kind_of(wanted)))) if isinstance(first, Traced) and wanted in _CASTS else None
+
+
+def _cast_like(values: Sequence[Value], _: Attributes) -> Crossing | None:
+    first, like = (*values, None)[:2]
+    if not isinstance(first, Traced) or (isinstance(like, Traced) and like.kind in ("bool", "string")):
+        return None
+    known = isinstance(like, Traced) and (like.kind in WEIGHT_KINDS or like.kind == "int32")
+    return Crossing(first.then(Cast(like.kind)) if known and isinstance(like, Traced) else first)
 
 
 def _transpose(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
@@ -109,14 +121,35 @@ def _flatten(values: Sequence[Value], attributes: Attributes) -> Crossing | None
     return _reach(values, values[0].layout.reshape((size_of(shape[:axis]), size_of(shape[axis:]))))
 
 
+def _quantize(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
+    first = values[0]
+    if not isinstance(first, Traced) or len(values) < 2:
+        return None
+    scale = _beside(first, values[1], attributes)
+    point = values[2] if len(values) > 2 else None
+    wanted = attributes.integer("output_dtype")
+    kind = point.kind if isinstance(point, Traced) else kind_of(wanted) if wanted else "uint8"
+    zero = _beside(first, point, attributes) if point is not None else np.zeros(1)
+    return Crossing(first.then(Quantize(first.layout.atoms, scale, zero, kind)))
+
+
 def _dequantize(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
     first = values[0]
-    if not isinstance(first, Traced) or first.tensor.kind in FLOAT_KINDS or first.tensor.kind not in WEIGHT_KINDS:
-        return _identity(values, attributes)
-    scale = small_array(values[1]) if len(values) > 1 else None
+    if not isinstance(first, Traced) or len(values) < 2:
+        return None
+    point = values[2] if len(values) > 2 else None
+    zero = _beside(first, point, attributes) if point is not None else np.zeros(1)
+    step = Dequantize(first.layout.atoms, _beside(first, values[1], attributes), zero)
+    whole = first.tensor.kind in WEIGHT_KINDS and first.tensor.kind not in FLOAT_KINDS
+    if not whole or first.quantization:
+        return Crossing(first.then(step))  # quantized on the way: a use asks whether zeros stay zeros
+    return _read_by(first, values, attributes, step)
+
+
+def _read_by(first: Traced, values: Sequence[Value], attributes: Attributes, step: Dequantize) -> Crossing | None:
+    """A tensor of integers, with the scale and zero point that say what they mean."""
+    scale = small_array(values[1])
     zero = small_array(values[2]) if len(values) > 2 else None
-    if first.quantization:
-        return _identity(values, attributes)  # quantized once more on the way: zeros stay zeros
     if scale is None or (len(values) > 2 and values[2] is not None and zero is None):
         return None
     zero = np.zeros(scale.shape, first.tensor.dtype) if zero is None else zero
@@ -124,7 +157,19 @@ def _dequantize(values: Sequence[Value], attributes: Attributes) -> Crossing | N
     found = quantized(
         first, _unblocked(scale, first.shape, axis, block), _unblocked(zero, first.shape, axis, block), axis
     )
-    return Crossing(replace(first, quantization=found)) if found else None
+    return Crossing(replace(first.then(step), quantization=found)) if found else None
+
+
+def _beside(value: Traced, numbers: Value, attributes: Attributes) -> Array:
+    """A scale or zero point over the atoms of a value; where it cannot be followed, one number if it is one."""
+    found = small_array(numbers)
+    if found is None:
+        return UNKNOWN
+    axis, block = attributes.integer("axis", 1), attributes.integer("block_size")
+    placed = value.beside(_unblocked(found, value.shape, axis, block), axis)
+    if placed is not None:
+        return placed
+    return found.reshape(-1)[:1] if found.size and (found == found.reshape(-1)[0]).all() else UNKNOWN
 
 
 def _unblocked(values: Array, shape: Shape, axis: int, block: int) -> Array:
@@ -137,16 +182,16 @@ def quantized(value: Traced, scale: Array, zero: Array, axis: int) -> Quantizati
     """Scale and zero point of an integer constant, where both can be followed to the stored tensor."""
     if zero.dtype != value.tensor.dtype:
         return None
-    scales, zeros = over_atoms(scale, value.layout, axis), over_atoms(zero, value.layout, axis)
+    scales, zeros = value.beside(scale, axis), value.beside(zero, axis)
     if scales is None or zeros is None:
         return None
     return Quantization(value.layout.atoms, scales.astype(np.float32), zeros)
 
 
-def _multiply(values: Sequence[Value], _: Attributes) -> Crossing | None:
+def _multiply(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
     if len(values) != 2:
         return None
-    left, right = values
+    left, right = values[0], _aligned(values, attributes)
     if not isinstance(left, Traced) or not isinstance(right, Traced):
         return None
     if _is_mask_for(right, left):
@@ -156,18 +201,35 @@ def _multiply(values: Sequence[Value], _: Attributes) -> Crossing | None:
     return _scaled(left, right, 0) or _scaled(right, left, 1)
 
 
-def _divide(values: Sequence[Value], _: Attributes) -> Crossing | None:
+def _divide(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
     if len(values) != 2:
         return None
+    left, right = values[0], _aligned(values, attributes)
+    return _scaled(left, right, 0, True) if isinstance(left, Traced) and isinstance(right, Traced) else None
+
+
+def _aligned(values: Sequence[Value], attributes: Attributes) -> Value:
+    """The second operand; before opset 7 `axis` says where its axes begin among those of the first."""
     left, right = values
-    return _scaled(left, right, 0) if isinstance(left, Traced) and isinstance(right, Traced) else None
+    if not (isinstance(left, Traced) and isinstance(right, Traced) and attributes.integer("broadcast")):
+        return right
+    rank, own = len(left.shape), len(right.shape)
+    start = attributes.integer("axis", rank - own)
+    behind = rank - own - (start + rank if start < 0 else start)
+    layout = right.layout.reshape((*right.shape, *(1,) * behind)) if behind >= 0 else None
+    return replace(right, layout=layout) if layout else None
 
 
-def _scaled(weight: Traced, factor: Traced, source: int) -> Crossing | None:
+def _scaled(weight: Traced, factor: Traced, source: int, divides: bool = False) -> Crossing | None:
     """A factor that does not enlarge the weight leaves zeros where they are."""
     if len(factor.shape) > len(weight.shape) or factor.tensor.size >= weight.tensor.size:
         return None
-    return Crossing(weight, source) if _broadcasts(factor.shape, weight.shape) else None
+    if not _broadcasts(factor.shape, weight.shape):
+        return None
+    numbers = factor.numbers()
+    shape = (1,) * (len(weight.shape) - len(factor.shape)) + factor.shape
+    placed = weight.beside((UNKNOWN if numbers is None else numbers.reshape(shape)), 0)
+    return None if placed is None else Crossing(weight.then(Scale(weight.layout.atoms, placed, divides)), source)
 
 
 def _broadcasts(shape: Shape, onto: Shape) -> bool:
@@ -182,30 +244,34 @@ def _is_mask_for(mask: Traced, weight: Traced) -> bool:
         return False  # a factor, not a mask
     if not mask.tensor.readable or mask.tensor.kind in ("int64", "uint64") or mask.masks:
         return False
-    return all(
-        _is_binary(mask.tensor.read(at, min(at + (1 << 20), mask.tensor.size)))
-        for at in range(0, mask.tensor.size, 1 << 20)
-    )
+    return all(_is_binary(piece) for piece in _pieces(mask))
+
+
+def _pieces(mask: Traced) -> Iterator[Array]:
+    """The numbers of a mask as the graph has them, in pieces where nothing is computed on the way."""
+    if mask.steps or mask.tensor.kind == "bfloat16":
+        numbers = mask.numbers()
+        assert numbers is not None, "it is readable"
+        yield numbers
+        return
+    for at in range(0, mask.tensor.size, 1 << 20):
+        yield mask.tensor.read(at, min(at + (1 << 20), mask.tensor.size))
 
 
 def _is_binary(piece: Array) -> bool:
-    return bool(((piece == 0) | (piece == _one(piece))).all())
-
-
-def _one(piece: Array) -> object:
-    return 0x3F80 if piece.dtype == np.uint16 else 1  # a stored bfloat16 is its bits
+    return bool(((piece == 0) | (piece == 1)).all())
 
 
 def _where(values: Sequence[Value], _: Attributes) -> Crossing | None:
     if len(values) != 3:
         return None
     mask, weight, other = values
-    if not (isinstance(mask, Traced) and isinstance(weight, Traced)):
+    if not (isinstance(mask, Traced) and isinstance(weight, Traced) and mask.tensor.readable and not mask.masks):
         return None
     rest = small_array(other)
     if (
         rest is None
-        or rest.any()
+        or (rest != 0).any()
         or not (_broadcasts(mask.shape, weight.shape) and _broadcasts(rest.shape, weight.shape))
     ):
         return None
@@ -235,25 +301,27 @@ def _numbers(values: Sequence[Value], attributes: Attributes, index: int, name: 
 
 
 def _concat(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
-    """All parts of one constant, each once: its rows in another order."""
+    """All parts of one constant, each once: its rows, perhaps in another order."""
     parts = [value for value in values if isinstance(value, Part)]
     if not parts:
         return _join(values, attributes)
-    if len(parts) < len(values) or any(part.source is not parts[0].source for part in parts):
+    if len(parts) < len(values) or any(part.source.key != parts[0].source.key for part in parts):
         return None
     source, axis = parts[0].source, parts[0].axis
     spans = [(part.start, part.stop) for part in parts]
     ordered = sorted(spans)
     tiled = [0, *(stop for _, stop in ordered)] == [*(start for start, _ in ordered), source.shape[axis]]
-    same_axis = all(part.axis == axis for part in parts) and attributes.integer("axis") in (
+    same_axis = all(part.axis == axis for part in parts) and attributes.integer("axis", 1) in (
         axis,
         axis - len(source.shape),
     )
     if not tiled or not same_axis:
         return None
-    owners = owners_of(source.layout.atoms, source.tensor.shape)
-    moved = frozenset(owners[atom] for atom in source.layout.axes[axis]) if spans != ordered else frozenset()
-    return Crossing(replace(source, shuffled=source.shuffled | moved))
+    if spans == ordered:
+        return Crossing(source)
+    order = np.concatenate([np.arange(start, stop) for start, stop in spans])
+    moved = Shuffle(source.layout.atoms, source.layout.axes[axis], order)
+    return Crossing(replace(source, shuffles=(*source.shuffles, moved)))
 
 
 def _join(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
@@ -264,12 +332,12 @@ def _join(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
     if len(weights) < len(values) or len({piece.tensor for piece in pieces}) < len(pieces):
         return None
     tensors = frozenset(piece.tensor for piece in pieces)
-    return Crossing(Joined(tensors, "Concat", pieces, attributes.integer("axis") % rank))
+    return Crossing(Joined(tensors, "Concat", pieces, attributes.integer("axis", 1) % rank))
 
 
 def parts_of(node: NodeProto, value: Value, sizes: Value, attributes: Attributes) -> list[Value]:
     """What the outputs of a Split stand for."""
-    if not isinstance(value, Traced) or value.masks:
+    if not isinstance(value, Traced) or value.masks or (sizes is None and len(node.input) > 1 and node.input[1]):
         return []
     axis, count = attributes.integer("axis") % max(1, len(value.shape)), len(node.output)
     listed = small_array(sizes) if sizes is not None else None
@@ -286,8 +354,11 @@ def parts_of(node: NodeProto, value: Value, sizes: Value, attributes: Attributes
 
 def _moved_part(node: NodeProto, part: Part, attributes: Attributes) -> Part | None:
     """A part of a constant behind a node that only turns it."""
-    if node.op_type in ("Identity", "Cast"):
+    if node.op_type == "Identity":
         return part
+    if node.op_type == "Cast":
+        cast = _cast([part.source], attributes)
+        return replace(part, source=cast.value) if cast and isinstance(cast.value, Traced) else None
     rank = len(part.source.shape)
     perm = attributes.integers("perm") or list(range(rank))[::-1]
     if node.op_type != "Transpose" or sorted(perm) != list(range(rank)):
@@ -298,21 +369,20 @@ def _moved_part(node: NodeProto, part: Part, attributes: Attributes) -> Part | N
 
 def mask_of(mask: Traced, weight: Traced) -> Mask:
     shape = (1,) * (len(weight.shape) - len(mask.shape)) + tuple(mask.shape)
-    layout = mask.layout.reshape(shape) or mask.layout
-    return Mask(mask.tensor, layout, weight.layout)
+    return Mask(mask, shape, weight.layout, weight.shuffles)
 
 
 _RULES: dict[str, Rule] = {
     "Identity": _identity,
     "Dropout": _identity,
     "Cast": _cast,
-    "CastLike": _identity,
+    "CastLike": _cast_like,
     "Transpose": _transpose,
     "Reshape": _reshape,
     "Squeeze": _squeeze,
     "Unsqueeze": _unsqueeze,
     "Flatten": _flatten,
-    "QuantizeLinear": _identity,
+    "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     "Slice": _slice,
     "Concat": _concat,

@@ -5,6 +5,7 @@ A name in the graph stands for one of three things:
     Traced     one stored tensor, seen through Identity, Transpose, Reshape, Squeeze, Unsqueeze, Flatten, Cast,
                QuantizeLinear, DequantizeLinear, Dropout, scaling, or a constant 0/1 mask
     Computed   a constant that is not a plain view of one stored tensor (Concat, Slice, a sum ...)
+    Varying    something that depends on the model's inputs, and on stored tensors that met them on the way
     None       something that depends on the model's inputs
 
 Bodies of If, Loop and Scan see the names around them; a local function is walked once for each call, with its
@@ -13,7 +14,7 @@ arguments and attributes bound. What it does not do: run or infer anything; shap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
@@ -22,16 +23,25 @@ from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, Caller, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
 from onnxsparse.graph.every import every_tensor
-from onnxsparse.graph.integers import known, shape_of
+from onnxsparse.graph.integers import Declared, Shapes, known, shape_of
 from onnxsparse.graph.layout import Layout
-from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.rewire import bodies
+from onnxsparse.graph.storage import WEIGHT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
-from onnxsparse.graph.traced import Computed, Joined, Part, Traced, Value, computed
+from onnxsparse.graph.traced import Computed, Joined, Known, Part, Traced, Value, Varying, computed, tensors_of
 from onnxsparse.graph.uses import Place, Uses
 from onnxsparse.graph.weights import Weight
 
 MOST_NODES = 200_000
 DEEPEST_CALL = 60
+
+ELEMENTWISE = frozenset(("Mul", "Div", "Add", "Sub", "Where", "Max", "Min", "Mod", "Pow"))
+MOVING = PASSING | {
+    "Split", "Slice", "Expand", "Tile", "Pad", "Gather", "GatherND", "ScatterND", "ScatterElements", "Compress", "Neg",
+    "Concat", "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "ConcatFromSequence", "ReduceSum",
+    "ReduceMean", "Sum",
+} | ELEMENTWISE  # fmt: skip
+"""Operators whose result still is the weight that went in, moved or changed by a run-time value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +65,7 @@ class Scope:
     caller: Caller
     names: dict[str, Value] = field(default_factory=dict)
     readers: dict[str, list[NodeProto]] | None = None
-    shapes: dict[str, tuple[int | None, ...]] | None = None
-
-    def declared(self, name: str) -> tuple[int | None, ...] | None:
-        """The shape that the file declares for a value of this graph; free sizes are None."""
-        if self.shapes is None:
-            values = (self.container.value_info, getattr(self.container, "input", ()))
-            tensors = [(one.name, one.type.tensor_type) for each in values for one in each if hasattr(one, "type")]
-            self.shapes = {
-                name: tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
-                for name, kind in tensors
-                if kind.HasField("shape")
-            }
-        return self.shapes.get(name)
+    opset: int = 0
 
     def peek(self, name: str) -> Value:
         """The value of a name, where it is known already."""
@@ -107,18 +105,22 @@ class Flow:
         self._functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in proto.functions}
         self._found = Uses(stores)
         self.mask_sites: list[MaskSite] = []
+        self.visits: dict[int, int] = {}
+        """How often each node of a local function was met: once for each call."""
+        self._shapes = Shapes(proto)
         self._nodes_seen = 0
         self._calls: list[str] = []
 
     def walk(self) -> Flow:
-        self._graph(self._proto.graph, "", None, {}, [])
+        self._graph(self._proto.graph, "", None, {}, [], _opset(self._proto))
         for tensor, other in self.stores.overlapping(every_tensor(self._proto)).items():
-            self._found.weight(tensor).refusal = f"its bytes in the data file overlap those of '{other}'"
-        self._found.settle()
+            weight = self._found.weight(tensor)
+            weight.overlaps, weight.refusal = other, f"its bytes in the data file overlap those of '{other}'"
         for twins in self.stores.twins():
             weights = [self._found.weight(tensor) for tensor in twins]
             for weight in weights:
                 weight.twins = [other for other in weights if other is not weight]
+        self._found.settle()
         return self
 
     def consumers(self, tensor: StoredTensor) -> Weight:
@@ -132,9 +134,9 @@ class Flow:
     # -- scopes
 
     def _graph(
-        self, graph: GraphProto, title: str, outer: Scope | None, caller: Caller, given: Sequence[Value]
+        self, graph: GraphProto, title: str, outer: Scope | None, caller: Caller, given: Sequence[Value], opset: int
     ) -> list[Value]:
-        scope = Scope(title, graph, outer, caller)
+        scope = Scope(title, graph, outer, caller, opset=opset)
         for tensor in graph.initializer:
             stored = self.stores.of(tensor, tensor.name, title, "initializer", graph)
             scope.define(tensor.name, Traced(stored, Layout.stored(stored.shape)))
@@ -161,7 +163,7 @@ class Flow:
         self._calls.append(title)
         given = [scope.find(name) if name else None for name in node.input]
         given += [None] * (len(function.input) - len(given))
-        inner = Scope(title, function, None, self._bound(function, node, scope))
+        inner = Scope(title, function, None, self._bound(function, node, scope), opset=_opset(function) or scope.opset)
         for name, value in zip(function.input, given):
             inner.define(name, value)
         self._body(function.node, inner)
@@ -181,6 +183,8 @@ class Flow:
             self._nodes_seen += 1
             if self._nodes_seen > MOST_NODES:
                 raise ModelError(f"the model has more than {MOST_NODES} nodes once its functions are called; refused")
+            if self._calls:
+                self.visits[id(node)] = self.visits.get(id(node), 0) + 1
             self._node(node, scope)
 
     # -- nodes
@@ -190,17 +194,49 @@ class Flow:
         if function is not None:
             self._call(function, node, scope)
             return
-        values = [scope.find(name) if name else None for name in node.input]
+        found = [scope.find(name) if name else None for name in node.input]
+        values = [None if isinstance(value, Varying) else value for value in found]
+        varying = [value if isinstance(value, Varying) else None for value in found]
         attributes = Attributes(node, scope.caller)
-        place = Place(node, values, attributes, scope.title, scope.peek, self._readers(scope))
+        place = Place(node, values, attributes, scope.title, scope.peek, self._readers(scope), varying)
         taken = self._found.record(place)
         bodies = self._bodies(node, values, attributes, scope)
-        results = _results_of_bodies(node, bodies) if bodies else self._results(place, scope)
-        if not any(results):
-            self._found.note_others(node, values, taken)
+        results = _results_of_bodies(node, values, bodies) if bodies else self._results(place, scope)
+        self._found.note_others(node, values, taken, results)
+        met = None if taken or bodies else self._met(place, scope)
         for index, name in enumerate(node.output):
             if name:
-                scope.define(name, results[index] if index < len(results) else None)
+                result = results[index] if index < len(results) else None
+                scope.define(name, met if result is None else result)
+
+    def _met(self, place: Place, scope: Scope) -> Varying | None:
+        """What comes out where stored tensors that may be weights meet run-time values."""
+        node, values = place.node, place.values
+        if node.op_type not in MOVING or node.domain not in ("", "ai.onnx"):
+            return None
+        able = [
+            value for value in values if value is not None and not isinstance(value, Known) and _may_be_weight(value)
+        ]
+        if node.op_type not in ELEMENTWISE | {"Concat", "Sum", "SequenceConstruct", "SequenceInsert"}:
+            able = [value for value in able if value is values[0]]
+        before = [value for value in place.varying if value is not None]
+        tensors = tensors_of([*able, *before])
+        if not tensors:
+            return None
+        why = next((value.why for value in before), f"{node.op_type}, where it meets a value known only at run time")
+        whole = node.op_type != "Concat" and all(value.sure for value in before)
+        return Varying(tensors, why, whole and self._as_large(place, able, scope))
+
+    def _as_large(self, place: Place, able: Sequence[Traced | Computed], scope: Scope) -> bool:
+        """Whether the run-time operands of an element-wise node are no larger than its constants."""
+        if place.node.op_type not in ELEMENTWISE:
+            return True
+        constant = next((value.shape for value in able if isinstance(value, Traced)), None)
+        names = [n for n, value in zip(place.node.input, place.values) if n and value is None]
+        if constant is None:
+            return len(names) <= 1
+        shapes = [self._shapes.of(name, scope.container) for name in names]
+        return all(shape is not None and _fits(shape, constant) for shape in shapes)
 
     def _readers(self, scope: Scope) -> Callable[[str], list[NodeProto]]:
         """Who reads a name in a graph; the table is made when it is first asked for."""
@@ -209,7 +245,7 @@ class Flow:
             if scope.readers is None:
                 scope.readers = {}
                 for node in scope.container.node:
-                    for read in dict.fromkeys(node.input):
+                    for read in dict.fromkeys((*node.input, *_read_inside(node))):
                         scope.readers.setdefault(read, []).append(node)
             return scope.readers.get(name, [])
 
@@ -226,8 +262,8 @@ class Flow:
             graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
             for graph in graphs:
                 title = "/".join(part for part in (scope.title, label(node), name) if part)
-                given = _body_inputs(node, values, graph, attributes)
-                results.append(self._graph(graph, title, scope, scope.caller, given))
+                given = _body_inputs(node, values, graph, attributes, scope.opset)
+                results.append(self._graph(graph, title, scope, scope.caller, given, scope.opset))
         return results
 
     def _results(self, place: Place, scope: Scope) -> list[Value]:
@@ -244,7 +280,7 @@ class Flow:
         if node.domain in ("", "ai.onnx") and node.op_type == "Constant":
             stored = self.stores.of_constant(node, attributes, scope.title, scope.container)
             return Traced(stored, Layout.stored(stored.shape)) if stored else None
-        shape = shape_of(node, values, attributes, scope.declared)
+        shape = shape_of(node, values, attributes, self._declared(scope))
         if shape is not None:
             return shape
         given = [value for value in values if value is not None]
@@ -256,6 +292,9 @@ class Flow:
         found = known(node, values, attributes)
         return found or self._crossed(node, values, attributes, scope) or computed(given, node.op_type)
 
+    def _declared(self, scope: Scope) -> Declared:
+        return lambda name: self._shapes.of(name, scope.container)
+
     def _crossed(self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope) -> Value:
         crossing = cross(node, values, attributes)
         if crossing is None:
@@ -265,32 +304,81 @@ class Flow:
             return value
         if crossing.mask is not None:
             self.mask_sites.append(MaskSite(scope.container, node, crossing.source, value, crossing.mask))
-            value = replace(value, masks=(*value.masks, mask_of(crossing.mask, value)))
+            value = value.then(mask_of(crossing.mask, value))
         seen = node.op_type in value.crossed
         return value if seen else replace(value, crossed=(*value.crossed, node.op_type))
 
 
-def _results_of_bodies(node: NodeProto, bodies: list[list[Value]]) -> list[Value]:
-    """An If that chooses between constants is a constant that nobody can follow; a loop's results depend on its run."""
-    if node.op_type != "If":
-        return []
+def _opset(owner: ModelProto | FunctionProto) -> int:
+    return max((entry.version for entry in owner.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+
+
+def _may_be_weight(value: Traced | Computed) -> bool:
+    if isinstance(value, Traced):
+        return sum(dim > 1 for dim in value.shape) >= 2 and value.tensor.kind in WEIGHT_KINDS
+    return any(len(tensor.shape) >= 2 and tensor.kind in WEIGHT_KINDS for tensor in value.tensors)
+
+
+def _fits(shape: Sequence[int | None], constant: Sequence[int]) -> bool:
+    """Whether a value broadcasts against a constant without enlarging it."""
+    padded = [1] * (len(constant) - len(shape)) + list(shape)
+    return len(padded) == len(constant) and all(have in (1, full) for have, full in zip(padded, constant))
+
+
+def _read_inside(node: NodeProto) -> Iterator[str]:
+    """What the bodies of a node read, of whatever graph."""
+    for body in bodies(node):
+        yield from (entry.name for entry in body.output)
+        for inner in body.node:
+            yield from inner.input
+            yield from _read_inside(inner)
+
+
+def _results_of_bodies(node: NodeProto, values: Sequence[Value], bodies: list[list[Value]]) -> list[Value]:
+    """An If that chooses between constants is a constant that nobody can follow, and so is what a loop hands out."""
+    if node.op_type == "If":
+        return [_chosen(branches) for branches in zip(*bodies)]
+    first, skipped = (2, 1) if node.op_type == "Loop" else (0, 0)
     results: list[Value] = []
-    for branches in zip(*bodies):
-        given = [value for value in branches if value is not None]
-        results.append(computed(given, "If") if len(given) == len(branches) else None)
+    for index, value in enumerate(bodies[0][skipped:] if bodies else []):
+        started = values[first + index] if node.op_type == "Loop" and first + index < len(values) else None
+        given = [one for one in (value, started) if one is not None]
+        why = f"{node.op_type}, which hands it out"
+        if value is None or isinstance(value, Known):
+            results.append(None)
+        elif isinstance(value, Varying):
+            results.append(Varying(value.tensors, value.why, value.sure))
+        else:
+            results.append(computed(given, why))
     return results
 
 
-def _body_inputs(node: NodeProto, values: Sequence[Value], graph: GraphProto, attributes: Attributes) -> list[Value]:
+def _chosen(branches: Sequence[Value]) -> Value:
+    given = [value for value in branches if value is not None and not isinstance(value, Varying)]
+    if len(given) == len(branches):
+        return computed(given, "If")
+    able = [value for value in given if not isinstance(value, Known) and _may_be_weight(value)]
+    met = [value for value in branches if isinstance(value, Varying)]
+    why = "If, whose other branch is known only at run time"
+    return Varying(tensors_of([*able, *met]), why, not met or all(one.sure for one in met)) if able or met else None
+
+
+def _body_inputs(
+    node: NodeProto, values: Sequence[Value], graph: GraphProto, attributes: Attributes, opset: int
+) -> list[Value]:
     """What the inputs of a body stand for: a state that every step hands on unchanged is the constant it started as."""
     if node.op_type == "Loop":
         states = [_state(value, graph, index, index - 1) for index, value in enumerate(values) if index > 1]
         return [None, None, *states]
+    if node.op_type == "Scan" and opset < 9:  # sequence_lens comes first, and a batch axis stands before all others
+        return [computed([value], "the batches of Scan") if value else None for value in values[1:]]
     if node.op_type == "Scan":
         scanned = attributes.integer("num_scan_inputs")
         states = [_state(value, graph, index, index) for index, value in enumerate(values[: len(values) - scanned])]
         pieces = [computed([value], "the steps of Scan") if value else None for value in values[len(states) :]]
         return [*states, *pieces]
+    if node.op_type == "SequenceMap":
+        return [computed([value], "the elements of SequenceMap") if value else None for value in values]
     return [None] * len(graph.input)
 
 

@@ -3,6 +3,7 @@
 1. What is computed from stored integers by the arithmetic of shapes is known.
 2. So is the shape of a constant, and what the file declares of the shape of anything else: some sizes of a shape may
    be free and others not, and those that are not can be picked out.
+3. What the operators say of a shape counts more than what the file declares, which may be left from before an edit.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import replace
 from typing import Optional
 
 import numpy as np
-from onnx import NodeProto
+import onnx.shape_inference
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxsparse.graph.arithmetic import LARGEST, evaluate
 from onnxsparse.graph.attributes import Attributes
@@ -21,6 +23,70 @@ from onnxsparse.graph.traced import Dims, Known, Traced, Value, computed, small_
 
 Sizes = tuple[Optional[int], ...]
 Declared = Callable[[str], Optional[Sizes]]
+
+
+class Shapes:
+    """The shapes of values that depend on the model's inputs; free sizes are None."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self._proto = proto
+        self._declared: dict[int, dict[str, Sizes]] = {}
+        self._inferred: dict[int, dict[str, Sizes]] | None = None
+
+    def of(self, name: str, container: GraphProto | FunctionProto) -> Sizes | None:
+        """What the file declares of a value, corrected by what its operators say; None where it declares nothing."""
+        if id(container) not in self._declared:
+            given = getattr(container, "input", ()) if isinstance(container, GraphProto) else ()
+            self._declared[id(container)] = _sizes_of([*container.value_info, *given])
+        said = self._declared[id(container)].get(name)
+        if said is None or not any(size is not None for size in said):
+            return said
+        found = self._by_operators().get(id(container), {}).get(name)
+        if found is None:
+            return said
+        if len(found) != len(said):
+            return found
+        return tuple(size if one is None else one for one, size in zip(found, said))
+
+    def _by_operators(self) -> dict[int, dict[str, Sizes]]:
+        if self._inferred is None:
+            bare = ModelProto()
+            bare.CopyFrom(self._proto)
+            for graph in _graphs(bare.graph):
+                del graph.value_info[:]
+            for info in bare.graph.output:
+                info.type.tensor_type.ClearField("shape")
+            try:
+                bare = onnx.shape_inference.infer_shapes(bare, data_prop=True)
+            except Exception:  # whatever the inference makes of an odd graph: nothing contradicts the file then
+                self._inferred = {}
+                return self._inferred
+            pairs = zip(_graphs(self._proto.graph), _graphs(bare.graph))
+            self._inferred = {id(own): _sizes_of([*made.value_info, *made.output]) for own, made in pairs}
+            given = {info.name for info in self._proto.graph.input}
+            main = self._inferred[id(self._proto.graph)]
+            self._inferred[id(self._proto.graph)] = {name: one for name, one in main.items() if name not in given}
+        return self._inferred
+
+
+def _graphs(graph: GraphProto) -> list[GraphProto]:
+    """A graph and the bodies in it, in the order of the file."""
+    found = [graph]
+    for node in graph.node:
+        for attribute in node.attribute:
+            inner = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+            for body in inner:
+                found += _graphs(body)
+    return found
+
+
+def _sizes_of(values: Sequence[ValueInfoProto]) -> dict[str, Sizes]:
+    kinds = [(one.name, one.type.tensor_type) for one in values]
+    return {
+        name: tuple(dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim)
+        for name, kind in kinds
+        if kind.HasField("shape")
+    }
 
 
 def known(node: NodeProto, values: Sequence[Value], attributes: Attributes) -> Known | None:

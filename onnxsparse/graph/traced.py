@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Optional, Union
 
 import numpy as np
+from onnx import TensorProto, numpy_helper
 
-from onnxsparse.graph.layout import Layout, Shape, size_of
+from onnxsparse.graph.layout import Layout, Shape
+from onnxsparse.graph.steps import (
+    Cast,
+    Dequantize,
+    Mask,
+    Quantization,
+    Quantize,
+    Shuffle,
+    Step,
+    decoded,
+    over_atoms,
+    owners_of,
+    run,
+    undone,
+    view_of,
+)
 from onnxsparse.graph.storage import Array, StoredTensor
-from onnxsparse.graph.weights import Mask, Quantization, view_of
 
 SMALL_CONSTANT = 1 << 20
 
@@ -22,16 +37,79 @@ class Traced:
     layout: Layout
     crossed: tuple[str, ...] = ()
     quantization: Quantization | None = None
-    masks: tuple[Mask, ...] = ()
-    shuffled: frozenset[int] = frozenset()  # stored axes whose rows Slice and Concat have put into another order
+    steps: tuple[Step, ...] = ()
+    shuffles: tuple[Shuffle, ...] = ()  # rows that Split or Slice and Concat have put into another order
 
     @property
     def shape(self) -> Shape:
         return self.layout.shape
 
-    def array(self) -> Array | None:
-        """The value itself, where it can be read."""
-        return view_of(self.tensor.read(), self.layout) if self.tensor.readable else None
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Mask))
+
+    @property
+    def shuffled(self) -> frozenset[int]:
+        """The stored axes whose rows are in another order."""
+        found: set[int] = set()
+        for shuffle in self.shuffles:
+            owners = owners_of(shuffle.atoms, self.tensor.shape)
+            found.update(owners[atom] for atom in shuffle.run)
+        return frozenset(found)
+
+    @property
+    def kind(self) -> str:
+        """The type that the value has here."""
+        for step in reversed(self.steps):
+            if isinstance(step, (Cast, Quantize)):
+                return step.kind
+            if isinstance(step, Dequantize):
+                return "float32"
+        return self.tensor.kind
+
+    @property
+    def key(self) -> object:
+        """Two values with the same key are the same numbers in the same places."""
+        orders = tuple((shuffle.atoms, shuffle.run, shuffle.order.tobytes()) for shuffle in self.shuffles)
+        return (self.tensor, self.layout, tuple(step.key for step in self.steps), orders)
+
+    def then(self, step: Step) -> Traced:
+        return replace(self, steps=(*self.steps, step))
+
+    def beside(self, values: Array, axis: int) -> Array | None:
+        """Numbers that run along one axis of the value, or broadcast against it, in the order of the stored tensor."""
+        found = over_atoms(values, self.layout, axis)
+        return None if found is None else undone(found, self.layout.atoms, self.shuffles)
+
+    def numbers(self) -> Array | None:
+        """The numbers that the value really has here; None where they cannot be read."""
+        flat = _stored(self.tensor)
+        if flat is None:
+            return None
+        atoms = self.layout.atoms
+        values = run(self.steps, flat.reshape(atoms), atoms)
+        for shuffle in self.shuffles:
+            values = shuffle.apply(values, atoms)
+        seen = view_of(values.reshape(-1), self.layout)
+        whole = self.kind.startswith(("int", "uint")) and seen.dtype.kind == "f" and bool(np.isfinite(seen).all())
+        return seen.astype(_numpy_kind(self.kind)) if whole else seen
+
+
+def _stored(tensor: StoredTensor) -> Array | None:
+    if tensor.readable:
+        return decoded(tensor.read(), tensor.kind)
+    if tensor.problem or tensor.span is not None or tensor.external or tensor.size > SMALL_CONSTANT:
+        return None
+    if tensor.proto.data_type in (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        return None
+    try:  # 4-bit integers and 8-bit floats, such as scales and zero points have
+        return np.asarray(numpy_helper.to_array(tensor.proto)).astype(np.float32).reshape(-1)
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _numpy_kind(kind: str) -> str:
+    return {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}.get(kind, kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,15 +152,37 @@ class Dims(Computed):
     sizes: tuple[int | None, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Varying(Computed):
+    """Something that depends on the model's inputs, and on stored tensors besides: for all but what follows such
+    tensors it is a value like any other of the run. `sure`: it is as large as the stored tensor, a weight that a
+    run-time value moves; otherwise it may be an activation to which a table was added."""
+
+    sure: bool
+
+
 Value = Optional[Union[Traced, Computed]]
 
 
 def computed(given: list[Traced | Computed], why: str) -> Computed:
+    first = next((value.why for value in given if isinstance(value, Computed)), why)
+    return Computed(tensors_of(given), first)
+
+
+def tensors_of(given: list[Traced | Computed]) -> frozenset[StoredTensor]:
     tensors: set[StoredTensor] = set()
     for value in given:
         tensors |= {value.tensor} if isinstance(value, Traced) else value.tensors
-    first = next((value.why for value in given if isinstance(value, Computed)), why)
-    return Computed(frozenset(tensors), first)
+    return frozenset(tensors)
+
+
+def carried(value: Value) -> list[Traced]:
+    """The stored tensors that are still followed in a value."""
+    if isinstance(value, Traced):
+        return [value]
+    if isinstance(value, Part):
+        return [value.source]
+    return list(value.pieces) if isinstance(value, Joined) else []
 
 
 def small_array(value: Value) -> Array | None:
@@ -90,23 +190,5 @@ def small_array(value: Value) -> Array | None:
     if isinstance(value, Known):
         return value.array
     if isinstance(value, Traced) and value.tensor.size <= SMALL_CONSTANT:
-        return value.array()
+        return value.numbers()
     return None
-
-
-def over_atoms(values: Array, layout: Layout, axis: int) -> Array | None:
-    """Per-axis numbers (or numbers that broadcast against the value) with one axis for each atom of the layout."""
-    rank = len(layout.axes)
-    if values.size == 1:
-        return values.reshape((1,) * len(layout.atoms))
-    if values.ndim == 1 and rank != 1:
-        values = values.reshape([-1 if index == axis % rank else 1 for index in range(rank)])
-    if values.ndim == 2 and rank == 3:
-        values = values[:, None, :]
-    if values.ndim != rank or any(have not in (1, full) for have, full in zip(values.shape, layout.shape)):
-        return None
-    order = [atom for run in layout.axes for atom in run]
-    order += [atom for atom in range(len(layout.atoms)) if atom not in order]
-    kept = {atom for run, have in zip(layout.axes, values.shape) if have > 1 for atom in run}
-    sizes = [layout.atoms[atom] if atom in kept else 1 for atom in order]
-    return values.reshape(sizes).transpose(np.argsort(order)) if size_of(sizes) == values.size else None

@@ -13,10 +13,11 @@ from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.crossings import quantized
 from onnxsparse.graph.layout import Layout, Shape
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, is_known, slots_of
-from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, StoredTensor
+from onnxsparse.graph.steps import Mask, Quantization, arrives, owners_of, spread
+from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import Stores
-from onnxsparse.graph.traced import Computed, Joined, Part, Traced, Value, small_array
-from onnxsparse.graph.weights import Quantization, Use, Weight, owners_of
+from onnxsparse.graph.traced import Computed, Joined, Part, Traced, Value, Varying, carried, small_array
+from onnxsparse.graph.weights import Use, Weight
 
 Read = tuple[Layout, Arrangement, Union[Quantization, None]]
 
@@ -31,6 +32,7 @@ class Place:
     scope: str
     peek: Callable[[str], Value]
     readers: Callable[[str], list[NodeProto]]
+    varying: Sequence[Varying | None] = ()  # inputs that depend on the run, and on stored tensors besides
 
     def value(self, index: int) -> Value:
         return self.values[index] if index < len(self.values) else None
@@ -49,6 +51,7 @@ class Uses:
         self._stores = stores
         self._weights: dict[int, Weight] = {}
         self._seen: dict[int, set[object]] = {}
+        self._later: list[tuple[StoredTensor, str, str]] = []
 
     @property
     def weights(self) -> list[Weight]:
@@ -61,21 +64,38 @@ class Uses:
     def record(self, place: Place) -> set[int]:
         """Record every weight input of the node; return the inputs that are one."""
         taken: set[int] = set()
-        for slot in slots_of(place.node.domain, place.node.op_type):
+        slots = slots_of(place.node.domain, place.node.op_type)
+        for slot in slots:
             value = place.value(slot.index)
             if value is not None:
                 taken.add(slot.index)
                 self._use(place, slot, value)
+        if not taken:
+            self._moved_at_run_time(place, slots)
         taken |= self._refused(place)
         if not is_known(place.node.domain, place.node.op_type):
             self._unknown(place)
         return taken
+
+    def _moved_at_run_time(self, place: Place, slots: Sequence[Slot]) -> None:
+        """Weights that meet a run-time value on their way. Of the operands of a product none of which is a constant,
+        an activation to which a table was added is none of them; whether it is one is asked when all uses are known."""
+        for slot in slots:
+            value = place.varying[slot.index] if slot.index < len(place.varying) else None
+            if value is None:
+                continue
+            reason = f"it reaches {place.node.op_type} '{label(place.node)}' through {value.why}"
+            if slot.family != "Embedding" and (value.sure or len(slots) == 1 or slot.family == "Recurrent"):
+                self._refuse(value, reason, place.node)
+            else:
+                self._later += [(tensor, reason, label(place.node)) for tensor in value.tensors]
 
     def _refused(self, place: Place) -> set[int]:
         indices, reason = REFUSED.get((place.node.domain, place.node.op_type), ((), ""))
         given = {index for index in indices if place.value(index) is not None}
         for index in sorted(given):
             self._refuse(place.value(index), reason, place.node)
+            self.consume(place.value(index), f"{place.node.op_type} '{label(place.node)}'")
         return given
 
     def _use(self, place: Place, slot: Slot, value: Traced | Computed) -> None:
@@ -92,33 +112,35 @@ class Uses:
 
     def _use_cut(self, place: Place, slot: Slot, value: Part | Joined) -> None:
         """A part of a constant, or several side by side: cut between outputs, each is read like a whole one."""
-        pieces = [value.source] if isinstance(value, Part) else value.pieces
-        for piece in pieces:
+        rows = _rows(value)
+        for piece, span in zip(carried(value), rows):
             if slot.family == "Embedding" or not _cut_between_outputs(slot, piece.shape, value.axis, place.attributes):
                 why = f"it is cut along its inputs by {value.why} before {place.node.op_type} '{label(place.node)}'"
                 self._refuse(piece, why, place.node)
+                self.consume(piece, f"{place.node.op_type} '{label(place.node)}'")
             else:
-                self._use_traced(place, slot, piece)
+                self._use_traced(place, slot, piece, span)
 
-    def _use_traced(self, place: Place, slot: Slot, value: Traced) -> None:
+    def _use_traced(self, place: Place, slot: Slot, value: Traced, rows: tuple[int, int] | None = None) -> None:
         node = place.node
         found = _arranged(place, slot, value)
         if isinstance(found, str):
             if slot.family != "Embedding" or not _is_table_of_indices(value.tensor):
                 self._refuse(value, found, node)
+            self.consume(value, f"{node.op_type} '{label(node)}'")
             return
         layout, arrangement, quantization = found
         use = Use(
             node, node.op_type, label(node), place.scope, slot.index, slot.family, value.tensor.shape,
-            layout, arrangement, value.crossed, quantization, value.masks,
+            layout, arrangement, value.crossed, quantization, value.steps, value.shuffles, rows,
         )  # fmt: skip
         self._add(value.tensor, use)
 
     def _add(self, tensor: StoredTensor, use: Use) -> None:
-        key = (id(use.source), use.slot, use.scope, use.layout, use.arrangement)
+        """Record a use, but for a function that is called again and reads the same numbers."""
         seen = self._seen.setdefault(id(tensor), set())
-        if key not in seen:  # else a function that is called again
-            seen.add(key)
+        if use.key not in seen:
+            seen.add(use.key)
             self.weight(tensor).uses.append(use)
 
     def _refuse(self, value: Value, reason: str, node: NodeProto) -> None:
@@ -134,23 +156,45 @@ class Uses:
                 self._refuse(value, f"it is used by {name}, an operator whose axes are not known here", place.node)
 
     def settle(self) -> None:
-        """Integers have one zero: uses that read them with different zero points cannot both be served."""
+        """What can be said when all uses are known, those of other names of the same bytes among them."""
+        for tensor, reason, by in self._later:
+            weight = self.weight(tensor)
+            if any(use.family != "Embedding" for use in weight.all_uses):
+                weight.refusal = weight.refusal or reason
+                weight.refused_by = weight.refused_by or by
         for weight in self._weights.values():
-            zeros = [use.quantization.zero_point for use in weight.uses if use.quantization]
+            # Integers have one zero: uses that read them with different zero points cannot both be served.
+            zeros = [use.quantization.zero_point for use in weight.all_uses if use.quantization]
             if any(zero.shape != zeros[0].shape or (zero != zeros[0]).any() for zero in zeros[1:]):
                 weight.refusal = weight.refusal or "its uses read it with different zero points"
 
-    def note_others(self, node: NodeProto, values: Sequence[Value], taken: set[int]) -> None:
+    def note_others(self, node: NodeProto, values: Sequence[Value], taken: set[int], results: Sequence[Value]) -> None:
+        """Record who reads a tensor but not as a weight: everybody in whose result it is not followed any more."""
+        if node.op_type in ("Shape", "Size"):
+            return
+        followed = {id(one.tensor) for result in results for one in carried(result)}
         for index, value in enumerate(values):
-            if index not in taken:
+            if index not in taken and any(id(one.tensor) not in followed for one in carried(value)):
                 self.consume(value, f"{node.op_type} '{label(node)}'")
 
     def consume(self, value: Value, by: str) -> None:
-        if isinstance(value, Traced) and value.tensor.size > 1:
-            weight = self.weight(value.tensor)
+        for one in carried(value):
+            if one.tensor.size <= 1 or one.tensor.kind not in WEIGHT_KINDS:
+                continue
+            weight = self.weight(one.tensor)
             weight.others.append(by)
-            if not value.masks:
+            if one.masks:
+                weight.masked_readers.append(one.masks)
+            else:
                 weight.bare.append(by)
+
+
+def _rows(value: Part | Joined) -> list[tuple[int, int]]:
+    """For each stored tensor in a value that is cut or joined, the rows it has there."""
+    if isinstance(value, Part):
+        return [(value.start, value.stop)]
+    ends = np.cumsum([piece.shape[value.axis] for piece in value.pieces]).tolist()
+    return list(zip([0, *ends], ends))
 
 
 def _is_matrix(tensor: StoredTensor) -> bool:
@@ -169,8 +213,9 @@ def _tensors(value: Value) -> list[StoredTensor]:
     """The stored tensors behind a value; of a computed one only those that can be weights."""
     if value is None or isinstance(value, Traced):
         return [value.tensor] if value else []
-    matrices = [tensor for tensor in value.tensors if tensor.kind in WEIGHT_KINDS and len(tensor.shape) >= 2]
-    return sorted(matrices, key=lambda tensor: tensor.name)
+    able = [tensor for tensor in value.tensors if tensor.kind in WEIGHT_KINDS and tensor.size > 1]
+    matrices = [tensor for tensor in able if len(tensor.shape) >= 2]
+    return sorted(matrices or able, key=lambda tensor: tensor.name)
 
 
 def _arranged(place: Place, slot: Slot, value: Traced) -> Read | str:
@@ -188,33 +233,107 @@ def _arranged(place: Place, slot: Slot, value: Traced) -> Read | str:
     if any(owners[atom] in value.shuffled for atom in layout.place(arrangement.reduce)):
         return "Slice and Concat put its inputs into another order"
     quantization = value.quantization or _quantization(place, slot, value, arrangement)
-    return quantization if isinstance(quantization, str) else (layout, arrangement, quantization)
+    if isinstance(quantization, str):
+        return quantization
+    zero = _zero_there(place, slot, value, arrangement)
+    if isinstance(zero, str):
+        return zero
+    return _lost_zero(value, layout, quantization, zero) or (layout, arrangement, quantization)
+
+
+def _lost_zero(value: Traced, layout: Layout, quantization: Quantization | None, zero: Array) -> str:
+    """Why the stored zero, or what a mask leaves, does not reach the operator as its zero; '' where it does."""
+    atoms = layout.atoms
+    wanted = spread(zero, value.layout.atoms, atoms)
+    stored = np.zeros((1,) * len(atoms), np.float32)
+    if quantization is not None:
+        stored = spread(quantization.zero_point, quantization.atoms, atoms)
+    if not np.asarray(arrives(value.steps, stored, atoms) == wanted).all():
+        return "a zero that is stored in it does not arrive as a zero: " + _told(value)
+    for at, step in enumerate(value.steps):
+        if isinstance(step, Mask):
+            left = np.zeros((1,) * len(atoms), np.float32)
+            if not np.asarray(arrives(value.steps[at + 1 :], left, atoms) == wanted).all():
+                return "what its mask takes out does not arrive as a zero: " + _told(value)
+    return ""
+
+
+def _told(value: Traced) -> str:
+    return f"look at the scales and zero points of {' and '.join(value.crossed) or 'its operator'}"
+
+
+def _zero_there(place: Place, slot: Slot, value: Traced, arrangement: Arrangement) -> Array | str:
+    """What the operator itself takes for zero, over the atoms of the value."""
+    if value.kind not in ("int8", "uint8", "int16", "uint16", "int32"):
+        return np.zeros(1)
+    if slot.family == "Embedding":
+        found = _zeros_of_readers(place)
+        return found if isinstance(found, str) else found.reshape(-1)[:1]
+    if slot.zero_point is None or place.given(slot.zero_point) is None:
+        return np.zeros(1)
+    zeros = small_array(place.value(slot.zero_point))
+    placed = None if zeros is None else value.beside(zeros, _output_axis(slot, value, arrangement))
+    if placed is not None:
+        return placed
+    if zeros is None or not zeros.size or (zeros != zeros.reshape(-1)[0]).any():
+        return "its zero point does not follow one of its axes"
+    return zeros.reshape(-1)[:1]
 
 
 def _quantization(place: Place, slot: Slot, value: Traced, arrangement: Arrangement) -> Quantization | str | None:
     if value.tensor.kind in FLOAT_KINDS:
         return None
     if slot.family == "Embedding":
-        return _from_reader(place, value)
-    # Scales and zero points run along the outputs; a convolution's are its first axis, before it is cut into groups,
-    # and a single row of a recurrent layer's is one number for each direction.
+        return _from_readers(place, value)
+    return _from_inputs(place, slot, value, _output_axis(slot, value, arrangement))
+
+
+def _output_axis(slot: Slot, value: Traced, arrangement: Arrangement) -> int:
+    """Scales and zero points run along the outputs; a convolution's are its first axis, before it is cut into groups,
+    and a single row of a recurrent layer's is one number for each direction."""
     along_first = slot.family == "Recurrent" or len(arrangement.shape) != len(value.shape)
-    axis = 0 if along_first else arrangement.out[0]
-    return _from_inputs(place, slot, value, axis)
+    return 0 if along_first else arrangement.out[0]
 
 
-def _from_reader(place: Place, value: Traced) -> Quantization | str:
+def _from_readers(place: Place, value: Traced) -> Quantization | str:
     """A table of integers is dequantised behind the look-up."""
-    for node in place.readers(place.node.output[0]) if place.node.output else []:
-        if node.op_type == "DequantizeLinear" or node.op_type.startswith("QLinear"):
-            at = list(node.input).index(place.node.output[0])
-            scale, zero = (small_array(place.peek(name)) for name in [*node.input, "", ""][at + 1 : at + 3])
-            zero = np.zeros(1, value.tensor.dtype) if zero is None and len(node.input) <= at + 2 else zero
-            if scale is not None and zero is not None and scale.size == zero.size == 1:
-                found = quantized(value, scale, zero, 0)
-                if found is not None:
-                    return found
-    return "its zero point is not known where it is looked up"
+    zero = _zeros_of_readers(place)
+    if isinstance(zero, str):
+        return zero
+    scale = next((scale for scale, _ in _dequantized(place) if scale is not None and scale.size == 1), None)
+    scale = np.ones(1, np.float32) if scale is None else scale
+    found = quantized(value, scale, zero.astype(value.tensor.dtype), 0)
+    return found or "its zero point is not known where it is looked up"
+
+
+def _zeros_of_readers(place: Place) -> Array | str:
+    """The zero of the numbers that are looked up, which all who read them have to share."""
+    found = _dequantized(place)
+    zeros = [zero for _, zero in found]
+    if not found or not any(scale is not None for scale, _ in found) or any(zero is None for zero in zeros):
+        return "its zero point is not known where it is looked up"
+    known = [zero.reshape(-1)[:1] for zero in zeros if zero is not None]
+    if any(zero[0] != known[0][0] for zero in known):
+        return "it is looked up once and read with different zero points"
+    return known[0]
+
+
+def _dequantized(place: Place) -> list[tuple[Array | None, Array | None]]:
+    """Scale and zero point of everybody who reads the result; who reads bare integers has no scale, and the zero 0."""
+    made, found = place.node.output[0] if place.node.output else "", list[tuple["Array | None", "Array | None"]]()
+    for node in place.readers(made) if made else []:
+        if node.op_type in ("Shape", "Size"):
+            continue
+        if made not in node.input or not (node.op_type == "DequantizeLinear" or node.op_type.startswith("QLinear")):
+            found.append((None, np.zeros(1)))
+            continue
+        at = list(node.input).index(made)
+        names = [*node.input, "", ""][at + 1 : at + 3]
+        scale, zero = (small_array(place.peek(name)) if name else None for name in names)
+        zero = np.zeros(1) if zero is None and not names[1] else zero
+        one = scale is not None and zero is not None and scale.size == zero.size == 1
+        found.append((scale, zero) if one else (scale, None))
+    return found
 
 
 def _is_table_of_indices(tensor: StoredTensor) -> bool:

@@ -10,52 +10,11 @@ from onnx import NodeProto
 
 from onnxsparse.graph.layout import Layout, Run, Shape, size_of
 from onnxsparse.graph.operators import Arrangement
+from onnxsparse.graph.steps import Mask, Quantization, Shuffle, Step, complete, owners_of
 from onnxsparse.graph.storage import Array, StoredTensor
 
 Signature = tuple[tuple[int, int], ...]
 Shape4 = tuple[int, int, int, int]
-
-
-@dataclass(frozen=True, eq=False)
-class Quantization:
-    """Scale and zero point of an integer tensor. Both have one axis for each of `atoms` (the stored tensor cut as it
-    was where they applied), of full size or 1."""
-
-    atoms: Shape
-    scale: Array
-    zero_point: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Mask:
-    """A constant 0/1 tensor that a node multiplies the weight with, in the axes it has at that node."""
-
-    tensor: StoredTensor
-    layout: Layout
-    at: Layout  # the weight's own layout at the node
-
-    def stored(self) -> Array:
-        """The mask in the weight's stored order, True = keep."""
-        mask = view_of(self.tensor.read(), self.layout) != 0
-        return unview(np.broadcast_to(mask, self.at.shape), self.at)
-
-
-def view_of(flat: Array, layout: Layout) -> Array:
-    """The value a stored array has under a layout."""
-    order, _ = _complete(layout, [atom for run in layout.axes for atom in run])
-    return flat.reshape(layout.atoms).transpose(order).reshape(layout.shape)
-
-
-def unview(value: Array, layout: Layout) -> Array:
-    """The flat stored array whose value under `layout` is `value`."""
-    order, sizes = _complete(layout, [atom for run in layout.axes for atom in run])
-    return value.reshape(sizes).transpose(np.argsort(order)).reshape(-1)
-
-
-def _complete(layout: Layout, order: list[int]) -> tuple[list[int], list[int]]:
-    """Atoms of size 1 belong to no axis; they go last."""
-    full = order + [atom for atom in range(len(layout.atoms)) if atom not in order]
-    return full, [layout.atoms[atom] for atom in full]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +32,20 @@ class Use:
     arrangement: Arrangement
     crossed: tuple[str, ...] = ()
     quantization: Quantization | None = None
-    masks: tuple[Mask, ...] = ()
+    steps: tuple[Step, ...] = ()
+    shuffles: tuple[Shuffle, ...] = ()
+    rows: tuple[int, int] | None = None  # where its outputs lie in a weight that is cut between them, or joined
+
+    @property
+    def masks(self) -> tuple[Mask, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Mask))
+
+    @property
+    def key(self) -> object:
+        """Two uses with the same key are one: the same input of the same node, reading the same numbers."""
+        read = (self.quantization.key if self.quantization else None, tuple(step.key for step in self.steps))
+        orders = tuple((shuffle.run, shuffle.order.tobytes()) for shuffle in self.shuffles)
+        return (id(self.source), self.slot, self.scope, self.layout, self.arrangement, self.rows, *read, orders)
 
     @property
     def runs(self) -> tuple[Run, Run, Run, Run]:
@@ -93,13 +65,13 @@ class Use:
     def matrix(self, flat: Array) -> Array:
         """The stored array, or a slab of it, as (group, out, reduce, tap); a view wherever memory allows."""
         atoms = self._slab_atoms(flat.size)
-        order, _ = _complete(self.layout, [atom for run in self.runs for atom in run])
+        order, _ = complete(self.layout, [atom for run in self.runs for atom in run])
         return flat.reshape(atoms).transpose(order).reshape(self._shape4(atoms))
 
     def restore(self, matrix: Array) -> Array:
         """The inverse of `matrix`: the flat array in stored order."""
         atoms = self._slab_atoms(matrix.size)
-        order, _ = _complete(self.layout, [atom for run in self.runs for atom in run])
+        order, _ = complete(self.layout, [atom for run in self.runs for atom in run])
         return matrix.reshape([atoms[atom] for atom in order]).transpose(np.argsort(order)).reshape(-1)
 
     def _slab_atoms(self, size: int) -> Shape:
@@ -118,7 +90,7 @@ class Use:
         for run in self.runs:
             if any(atoms[atom] > 1 for atom in run):
                 grid = np.broadcast_to(grid, [whole[i] if i in run else size for i, size in enumerate(grid.shape)])
-        order, _ = _complete(self.layout, [atom for run in self.runs for atom in run])
+        order, _ = complete(self.layout, [atom for run in self.runs for atom in run])
         shape = [size_of([grid.shape[atom] for atom in run]) for run in self.runs]
         return grid.transpose(order).reshape(shape)
 
@@ -179,17 +151,6 @@ class Use:
         )
 
 
-def owners_of(fine: Shape, coarse: Shape) -> list[int]:
-    """For each fine atom the coarse one it was split from; splitting keeps the order, so one walk pairs them."""
-    owners, owner, reached = [], 0, 1
-    for size in fine:
-        while reached * size > coarse[owner] and owner + 1 < len(coarse):
-            owner, reached = owner + 1, 1
-        reached *= size
-        owners.append(owner)
-    return owners
-
-
 @dataclass(eq=False)
 class Weight:
     """A stored tensor that at least one node uses as a weight, or would, were there not `refusal`."""
@@ -201,6 +162,8 @@ class Weight:
     uses: list[Use] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)  # those of `others` that no mask stands before
+    masked_readers: list[tuple[Mask, ...]] = field(default_factory=list)  # the masks that the rest of `others` see
+    overlaps: str = ""  # another tensor that shares some bytes of the data file, but not all
     refusal: str = ""
     refused_by: str = ""
     twins: list[Weight] = field(default_factory=list)  # other names for the same bytes of a data file

@@ -238,6 +238,12 @@ def does_not_fit(weight: Weight, pattern: Pattern) -> Reason | None:
             f"one tensor along two axes: {users} reduce over different axes of it",
             "--pattern unstructured fits every use",
         )
+    cut = next((use for use in weight.all_uses if _cuts_units(use, pattern)), None)
+    if cut is not None:
+        return Reason(
+            f"{cut.op} '{cut.node}' reads its outputs in another order or in parts: units of {pattern.text} are torn",
+            "--pattern unstructured and N:M fit every order of outputs",
+        )
     units = pattern.units(weight.uses[0].shape4)
     if units == 0:
         return Reason(_no_unit(weight.uses[0], pattern), "choose a smaller pattern, or pad the channels in the model")
@@ -248,6 +254,16 @@ def _fit_key(use: Use, pattern: Pattern) -> object:
     if pattern.name == "unstructured":
         return ""
     return use.groups_key(pattern.m) if isinstance(pattern, NM) else use.matrix_key()
+
+
+def _cuts_units(use: Use, pattern: Pattern) -> bool:
+    """Whether a unit that holds several outputs is torn where Split, Slice or Concat move them."""
+    if pattern.name in ("unstructured", "N:M", "alive", "filter"):
+        return False
+    if pattern.name == "channel":
+        return bool(use.shuffles) and use.shape4[0] > 1
+    high, outs = getattr(pattern, "outputs", 1), use.shape4[1]
+    return high > 1 and (bool(use.shuffles) or any(end % high and end != outs for end in use.rows or ()))
 
 
 def _no_unit(use: Use, pattern: Pattern) -> str:

@@ -72,9 +72,14 @@ class Checked:
 
 @dataclass
 class _Tally:
-    zeros: int = 0
+    each: dict[int, int] = field(default_factory=dict)
     violations: dict[int, int] = field(default_factory=dict)
     places: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+
+    @property
+    def zeros(self) -> int:
+        """Those that every use sees."""
+        return min(self.each.values(), default=0)
 
 
 class Verify:
@@ -120,7 +125,8 @@ class _Zeros:
     def __init__(self, expected: Expected, finite: bool) -> None:
         self._finite = finite
         self._expected, self._weight = expected, expected.weight
-        self._masks = [~mask.stored() for use in self._weight.uses[:1] for mask in use.masks]
+        self._masks = [[~mask.stored() for mask in use.masks] for use in self._weight.uses]
+        """For each use, what its own masks take out."""
 
     def of(self, pattern: Pattern, drop: int) -> _Tally:
         if isinstance(pattern, NM):
@@ -144,7 +150,7 @@ class _Zeros:
         self, tally: _Tally, index: int, matrix: Matrix, pattern: NM, start: int, stop: int, flat: Array
     ) -> None:
         values = matrix.over(flat, start, stop)
-        masked = matrix.use.matrix(self._masked(start, stop)) if self._masks else None
+        masked = matrix.use.matrix(self._masked(index, start, stop)) if self._masks[index] else None
         found = pattern.check(values, 0) if masked is None else pattern.violations(values.is_zero() | masked, 0)
         tally.violations[index] += found.count
         if found.count and len(tally.places[index]) < PLACES:
@@ -153,28 +159,32 @@ class _Zeros:
             del tally.places[index][PLACES:]
         if index == 0:
             self._demand_finite(values)
-            tally.zeros += int(np.count_nonzero(values.is_zero() if masked is None else values.is_zero() | masked))
+        if index == 0 or masked is not None or self._masks[0]:
+            zero = values.is_zero() if masked is None else values.is_zero() | masked
+            tally.each[index] = tally.each.get(index, 0) + int(np.count_nonzero(zero))
 
     def _demand_finite(self, values: Values) -> None:
         if not self._finite:
             demand_finite(values, self._expected.name)
 
-    def _masked(self, start: int, stop: int) -> Array:
-        merged: Array = np.logical_or.reduce([mask[start:stop] for mask in self._masks])
+    def _masked(self, index: int, start: int, stop: int) -> Array:
+        merged: Array = np.logical_or.reduce([mask[start:stop] for mask in self._masks[index]])
         return merged
 
     def by_elements(self, pattern: Unstructured, drop: int) -> _Tally:
         tally = _Tally()
         for index, use in enumerate(self._weight.uses):
-            tally.zeros = sum(self._zeros_of(*slab) for slab in self._slabs(use, 1))
-            tally.violations[index], tally.places[index] = pattern.missing(tally.zeros, drop), []
+            tally.each[index] = sum(self._zeros_of(index, *slab) for slab in self._slabs(use, 1))
+            tally.violations[index], tally.places[index] = pattern.missing(tally.each[index], drop), []
         return tally
 
-    def _zeros_of(self, matrix: Matrix, start: int, stop: int, flat: Array) -> int:
+    def _zeros_of(self, index: int, matrix: Matrix, start: int, stop: int, flat: Array) -> int:
         values = matrix.over(flat, start, stop)
         self._demand_finite(values)
         zero = values.is_zero()
-        return int(np.count_nonzero(zero | matrix.use.matrix(self._masked(start, stop)) if self._masks else zero))
+        if self._masks[index]:
+            zero = zero | matrix.use.matrix(self._masked(index, start, stop))
+        return int(np.count_nonzero(zero))
 
     def by_units(self, pattern: Pattern, drop: int) -> _Tally:
         tally = _Tally()
@@ -184,11 +194,11 @@ class _Zeros:
             values = matrix.over(flat, 0, flat.size)
             self._demand_finite(values)
             zero = values.is_zero()
-            if self._masks:
-                zero = zero | use.matrix(self._masked(0, flat.size))
+            if self._masks[index]:
+                zero = zero | use.matrix(self._masked(index, 0, flat.size))
             found = pattern.violations(zero, drop)
             tally.violations[index], tally.places[index] = found.count, list(found.places)
-            tally.zeros = int(np.count_nonzero(zero))
+            tally.each[index] = int(np.count_nonzero(zero))
         return tally
 
     def _stored(self, number: int) -> tuple[int, ...]:

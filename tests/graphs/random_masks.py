@@ -247,7 +247,7 @@ def _third(scope: Scope, path: str, value: Val, dice: random.Random) -> Val:
 
 def factor(scope: Scope, path: str, value: Val) -> Val:
     """Times or by a scale: one number, one for each row, or one for each element."""
-    dice = scope.build.dice.at(path)
+    dice = scope.build.dice.at(f"{path}/factor")
     shape, axis = mask_shape(dice, value.shape), None
     if scope.build.opset < 7:
         shape, axis = old_mask_shape(dice, value.shape)

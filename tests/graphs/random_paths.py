@@ -293,7 +293,7 @@ def go(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> None:
 
 
 def _ending(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> None:
-    draw = whole.dice.at(path).random()
+    draw = whole.dice.at(f"{path}/kind").random()
     chosen: Callable[[_Whole, Scope, Val, str, int], None]
     if draw < 0.5 and scope.build.opset >= 9:
         chosen = _calls
@@ -420,7 +420,7 @@ def _scan(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> Non
 
 
 def _wrapped(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> Val:
-    draw = whole.dice.at(path).random()
+    draw = whole.dice.at(f"{path}/kind").random()
     if draw < 0.35 and scope.build.opset >= 9:
         return _called(whole, scope, value, path, depth)
     if draw < 0.5:

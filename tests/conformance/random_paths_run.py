@@ -7,6 +7,7 @@ python tests/conformance/random_paths_run.py --show 1/42
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 import warnings
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from graphs.path_claims import Wrong, wrong_claims
 from graphs.random_paths import RandomCase, make_case
-from graphs.runtime_judge import outputs_of
+from graphs.runtime_judge import every_graph, outputs_of
 
 
 def runs(case: RandomCase) -> bool:
@@ -44,7 +45,10 @@ def wrong_of(seed: str, dropped: Collection[str], causes: Collection[str]) -> tu
     case = make_case(seed, dropped)
     if not runs(case):
         return None
-    wrong = [one for one in wrong_claims(case) if one.cause in causes]
+    try:
+        wrong = [one for one in wrong_claims(case) if one.cause in causes]
+    except Exception:  # a smaller graph that the judge cannot show
+        return None
     return (case, wrong) if wrong else None
 
 
@@ -72,6 +76,7 @@ def main() -> int:
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--start", type=int, default=0)
     asked.add_argument("--shrink", type=int, default=3, help="how many of each cause to make small")
+    asked.add_argument("--findings", help="write the smallest graph of each kind to this file")
     asked.add_argument("--show", help="one case: seed/number")
     given = asked.parse_args()
     warnings.simplefilter("error")
@@ -93,6 +98,7 @@ def _show(seed: str) -> int:
 def _search(given: Any) -> int:
     until, causes, tags, tried, refused, bad = time.monotonic() + given.seconds, Counter(), Counter(), 0, 0, 0
     number = given.start
+    kept: dict[tuple[str, ...], tuple[int, str]] = {}
     while time.monotonic() < until and tried < given.count:
         seed = f"{given.seed}/{number}"
         number += 1
@@ -115,6 +121,9 @@ def _search(given: Any) -> int:
             if causes[one.cause] <= given.shrink:
                 small, seen, _ = smallest(seed, one)
                 _tell(small, seen)
+                _keep(kept, small, seen)
+    if given.findings:
+        _write_findings(given.findings, kept)
     print(f"{bad} wrong of {tried} graphs ({refused} the runtime does not take)")
     for cause, count in causes.most_common():
         print(f"{count:6d}  {cause}")
@@ -122,9 +131,30 @@ def _search(given: Any) -> int:
     return int(bool(bad))
 
 
+def _keep(kept: dict[tuple[str, ...], tuple[int, str]], case: RandomCase, wrong: list[Wrong]) -> None:
+    """The smallest graph for each thing that is wrong and each set of operators that it needs."""
+    operators = {node.op_type for graph in every_graph(case.model) for node in graph.node}
+    functions = {function.name for function in case.model.functions}
+    plain = sorted(operators - functions - {"Identity", "Constant", "MatMul", "Gemm", "Einsum", "Gather", "Conv"})
+    key = (wrong[0].cause, *plain, *(["function"] if functions else []))
+    text = f"### {'; '.join(map(str, wrong))}\nseed {case.seed}, {', '.join(sorted(case.tags))}\n```\n{_short(case)}\n```\n"
+    if key not in kept or len(text) < kept[key][0]:
+        kept[key] = (len(text), text)
+
+
+def _short(case: RandomCase) -> str:
+    return re.sub(r"\{([-\d., nainf]{100})[-\d., nainf]*\}", r"{\1 ...}", onnx.printer.to_text(case.model))
+
+
+def _write_findings(path: str, kept: dict[tuple[str, ...], tuple[int, str]]) -> None:
+    """Sorted by what is wrong, the simplest first."""
+    ordered = sorted(kept.items(), key=lambda entry: (entry[0][0], len(entry[0]), entry[1][0]))
+    Path(path).write_text("".join(text for _, (_, text) in ordered))
+
+
 def _tell(case: RandomCase, wrong: list[Wrong]) -> None:
     print(f"--- {case.seed}: {'; '.join(map(str, wrong))}")
-    print(onnx.printer.to_text(case.model), flush=True)
+    print(_short(case), flush=True)
 
 
 if __name__ == "__main__":

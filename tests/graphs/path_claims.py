@@ -195,10 +195,13 @@ class _Claims:
 
     def _no_silence(self, rows: set[str]) -> None:
         for name, array in self.values.items():
-            if name[0] == "w" and name not in rows and array.size >= 16:
-                for slot, *_ in self._slots(name, self.before):
+            if name[0] != "w" or name in rows or array.size < 16:
+                continue
+            with np.errstate(all="ignore"):
+                alone = self.judge.reached(self.values, (name,))
+            for slot in self.judge.slots:
+                if any(part.any() for run in alone for part in run.elements[slot.shown]):
                     self._wrong("prune", "a weight has no row", _where(name, slot))
-                    break
 
     def _verified_result(self, result: Any, done: Sequence[str], written: ModelProto) -> None:
         """What was pruned must hold when it is asked for again."""
@@ -322,7 +325,7 @@ def _skeleton(model: ModelProto) -> bytes:
     del bare.metadata_props[:]
     for graph in every_graph(bare):
         tensors = list(getattr(graph, "initializer", ()))
-        tensors += [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
+        tensors += [one.t for node in graph.node if node.op_type == "Constant" for one in node.attribute]
         for tensor in tensors:
             for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "external_data"):
                 tensor.ClearField(field)

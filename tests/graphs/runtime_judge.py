@@ -28,6 +28,7 @@ from .case import Array
 onnxruntime.set_default_logger_severity(4)
 GIVEN = "wms"  # how the names of weights, masks and scales begin
 ROW = "given_row"  # -1 as a shape; an input, so that no shape is known beforehand that another branch contradicts
+EMPTY = "given_nothing"  # zeros as a shape, for the same reason
 ZERO_INPUT = {"MatMulInteger": {0: 2, 1: 3}, "ConvInteger": {1: 3}, "QLinearConv": {3: 5}, "QLinearMatMul": {3: 5}}
 
 
@@ -74,6 +75,7 @@ class Judge:
         self.feeds = feeds
         self.stored = {name: tensor for name, tensor in stored_of(model).items() if name[0] in GIVEN}
         shown = _Shown(model, self.stored)
+        self._constant = {ROW: np.array([-1]), **{f"{EMPTY}{rank}": np.zeros(rank, np.int64) for rank in shown.empty}}
         self.slots, self._shapes, self.names = shown.slots, shown.shapes, [one.name for one in model.graph.output]
         self._session = session(shown.model)
 
@@ -85,7 +87,7 @@ class Judge:
     def run(self, values: Mapping[str, Array]) -> list[Seen]:
         seen = []
         for each in self.feeds:
-            given = {**each, ROW: np.array([-1]), **{f"given_{name}": array for name, array in values.items()}}
+            given = {**each, **self._constant, **{f"given_{name}": array for name, array in values.items()}}
             everything = self._session.run(None, given)
             own, rest = everything[: len(self.names)], everything[len(self.names) :]
             shown = dict(zip([one.name for one in self._session.get_outputs()[len(self.names) :]], rest))
@@ -185,7 +187,7 @@ def stored_of(model: ModelProto) -> dict[str, TensorProto]:
             found[tensor.name] = tensor
         for node in each.node:
             if node.op_type == "Constant":
-                found[node.output[0]] = node.attribute[0].t
+                found.update({node.output[0]: one.t for one in node.attribute if one.name == "value"})
     return found
 
 
@@ -211,12 +213,16 @@ class _Shown:
         self._kinds: dict[str, tuple[int, int]] = {}
         self._old = any(not one.domain and one.version < 9 for one in model.opset_import)
         self.shapes: dict[str, str] = {}
+        self.empty: set[int] = set()
         shown = self._graph(self.model.graph)
         self.model.graph.output.extend(_untyped(name) for name in shown)
         del self.model.graph.value_info[:]
         self._inputs()
 
     def _inputs(self) -> None:
+        for rank in self.empty:
+            entry = helper.make_tensor_value_info(f"{EMPTY}{rank}", TensorProto.INT64, [rank])
+            self.model.graph.input.append(entry)
         self.model.graph.input.append(helper.make_tensor_value_info(ROW, TensorProto.INT64, [1]))
         for name, tensor in self._stored.items():
             kind = TensorProto.FLOAT if tensor.data_type == TensorProto.BFLOAT16 else tensor.data_type
@@ -224,7 +230,7 @@ class _Shown:
 
     def _graph(self, graph: GraphProto) -> list[str]:
         """Show the slots of a graph and of its bodies; returns the names that have to leave it."""
-        nodes, shown = self._given(graph), []
+        nodes, late, shown = self._given(graph), [], []  # what is shown may be made behind the node that takes it
         for node in list(graph.node):
             if node.op_type == "Constant" and node.doc_string.startswith("stored "):
                 name = node.doc_string.split()[1]
@@ -233,9 +239,9 @@ class _Shown:
                     continue
             shown += self._bodies(node)
             nodes.append(node)
-            shown += self._slots(node, nodes, graph)
+            shown += self._slots(node, late, graph)
         del graph.node[:]
-        graph.node.extend(nodes)
+        graph.node.extend([*nodes, *late])
         return shown
 
     def _given(self, graph: GraphProto) -> list[NodeProto]:
@@ -269,13 +275,9 @@ class _Shown:
         """The branch that was not taken shows nothing."""
         nothing, name = self._name(), self._name()
         kind, rank = self._kinds[like]
-        body.initializer.append(helper.make_tensor(nothing, kind, [0], []))
-        body.node.append(helper.make_node("Reshape", [nothing, ROW], [name]))
-        if rank > 1:  # a loop in the other branch
-            flat, name = name, self._name()
-            lead = self._name()
-            body.initializer.append(helper.make_tensor(lead, TensorProto.INT64, [rank], [0] * rank))
-            body.node.append(helper.make_node("Reshape", [flat, lead], [name]))
+        body.initializer.append(helper.make_tensor(nothing, kind, [], [0]))
+        body.node.append(helper.make_node("Expand", [nothing, f"{EMPTY}{rank}"], [name]))
+        self.empty.add(rank)
         self._kinds[name] = (kind, rank)
         return name
 

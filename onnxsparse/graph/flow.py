@@ -32,6 +32,7 @@ from onnxsparse.graph.traced import Computed, Joined, Known, Part, Traced, Value
 from onnxsparse.graph.uses import Place, Uses
 from onnxsparse.graph.weights import Weight
 
+APPLYING = ("Mul", "Where")
 MOST_NODES = 200_000
 DEEPEST_CALL = 60
 
@@ -105,8 +106,7 @@ class Flow:
         self._functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in proto.functions}
         self._found = Uses(stores)
         self.mask_sites: list[MaskSite] = []
-        self.visits: dict[int, int] = {}
-        """How often each node of a local function was met: once for each call."""
+        self._met_at: dict[int, tuple[NodeProto, int]] = {}
         self._shapes = Shapes(proto)
         self._nodes_seen = 0
         self._calls: list[str] = []
@@ -122,6 +122,10 @@ class Flow:
                 weight.twins = [other for other in weights if other is not weight]
         self._found.settle()
         return self
+
+    def calls_of(self, node: NodeProto) -> int:
+        """How often a node that may apply a mask was met inside local functions: once for each call."""
+        return self._met_at.get(id(node), (node, 0))[1]
 
     def consumers(self, tensor: StoredTensor) -> Weight:
         """All uses of a stored tensor, whether it counts as a weight or not."""
@@ -183,8 +187,8 @@ class Flow:
             self._nodes_seen += 1
             if self._nodes_seen > MOST_NODES:
                 raise ModelError(f"the model has more than {MOST_NODES} nodes once its functions are called; refused")
-            if self._calls:
-                self.visits[id(node)] = self.visits.get(id(node), 0) + 1
+            if self._calls and node.op_type in APPLYING:  # held, since the id of a node that is gone comes again
+                self._met_at[id(node)] = (node, self.calls_of(node) + 1)
             self._node(node, scope)
 
     # -- nodes

@@ -16,7 +16,7 @@ from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, is_known, slo
 from onnxsparse.graph.steps import Mask, Quantization, arrives, owners_of, spread
 from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import Stores
-from onnxsparse.graph.traced import Computed, Joined, Part, Traced, Value, Varying, carried, small_array
+from onnxsparse.graph.traced import Computed, Dims, Joined, Known, Part, Traced, Value, Varying, carried, small_array
 from onnxsparse.graph.weights import Use, Weight
 
 Read = tuple[Layout, Arrangement, Union[Quantization, None]]
@@ -104,7 +104,7 @@ class Uses:
             self._use_cut(place, slot, value)
             return
         if isinstance(value, Computed):
-            if slot.family != "Embedding":
+            if not isinstance(value, (Known, Dims)):
                 through = f"through {value.why}, which rearranges or mixes its numbers"
                 self._refuse(value, f"it reaches {node.op_type} '{label(node)}' {through}", node)
             return
@@ -214,8 +214,10 @@ def _tensors(value: Value) -> list[StoredTensor]:
     if value is None or isinstance(value, Traced):
         return [value.tensor] if value else []
     able = [tensor for tensor in value.tensors if tensor.kind in WEIGHT_KINDS and tensor.size > 1]
-    matrices = [tensor for tensor in able if len(tensor.shape) >= 2]
-    return sorted(matrices or able, key=lambda tensor: tensor.name)
+    largest = max((tensor.size for tensor in able), default=0)
+    # A bias or a scale has one axis and is small; a weight that was stored flat is as large as any beside it.
+    found = [tensor for tensor in able if len(tensor.shape) >= 2 or tensor.size == largest]
+    return sorted(found, key=lambda tensor: tensor.name)
 
 
 def _arranged(place: Place, slot: Slot, value: Traced) -> Read | str:

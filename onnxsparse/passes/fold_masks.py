@@ -98,7 +98,7 @@ class FoldMasks:
             here = self._sites_at[id(site.node)]
             if any(one.weight.tensor is not site.weight.tensor for one in here):
                 return "the mask stands in a function that is called with several weights"
-            if len(here) < self._model.flow.visits.get(id(site.node), 1):
+            if len(here) < self._model.flow.calls_of(site.node):
                 return "the mask stands in a function that is also called with something else in its place"
         return ""
 

@@ -26,6 +26,7 @@ from onnxsparse.passes.prune import kept_by
 from onnxsparse.values import Array
 
 FORMS = ("mul", "bool", "uint8", "where")
+WHERE_SINCE = 9
 _DATA_TYPES = {"bool": TensorProto.BOOL, "where": TensorProto.BOOL, "uint8": TensorProto.UINT8}
 
 
@@ -47,6 +48,11 @@ class InsertMasks:
     def __init__(self, model: Model, plan: Plan, form: str = "mul") -> None:
         if form not in FORMS:
             raise OptionError(f"--form is one of {', '.join(FORMS)}, not {form!r:.40}")
+        opset = max((one.version for one in model.proto.opset_import if one.domain in ("", "ai.onnx")), default=0)
+        if form == "where" and 0 < opset < WHERE_SINCE:
+            raise OptionError(
+                f"--form where needs opset {WHERE_SINCE}, not the model's {opset}; use mul, bool or uint8"
+            )
         self._model, self._plan, self._form = model, plan, form
         self._taken = all_names(model.proto)
         self._places: dict[int, dict[str, int]] = {}

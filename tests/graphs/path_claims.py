@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 
 import onnxsparse as osp
 
@@ -115,8 +115,8 @@ class _Claims:
         own = places.get(name)
         return tuple(other for other, place in places.items() if place and place == own) if own else (name,)
 
-    def reached(self, name: str) -> list[Reached]:
-        names = tuple(one for one in self._twins(name) if one in self.values)
+    def reached(self, name: str, alone: bool = False) -> list[Reached]:
+        names = (name,) if alone else tuple(one for one in self._twins(name) if one in self.values)
         if names not in self._reached:
             with np.errstate(all="ignore"):
                 self._reached[names] = self.judge.reached(self.values, names)
@@ -139,6 +139,8 @@ class _Claims:
         self._others_unchanged(done, after)
         self._no_silence({row.name for row in result.report.rows})
         self._verified_result(result, done, written)
+        self._verified_damage(result, written, values)
+        self._moved_outputs(result, done, after)
         return result, done, values, after
 
     def _nothing_else(self, command: str, written: ModelProto, done: Sequence[str]) -> None:
@@ -161,9 +163,9 @@ class _Claims:
                 self._wrong("prune", "a number is neither the old one nor zero", _where(name, slot))
             self._holds("prune", name, slot, blank, rel, moved, row)
 
-    def _slots(self, name: str, seen: Sequence[Seen]) -> Any:
+    def _slots(self, name: str, seen: Sequence[Seen], alone: bool = False) -> Any:
         """Every slot and step that a tensor reaches: the numbers and zero points, what depends on it, the old ones."""
-        for run, reached in enumerate(self.reached(name)):
+        for run, reached in enumerate(self.reached(name, alone)):
             for slot in self.judge.slots:
                 for step, rel in enumerate(reached.elements[slot.shown]):
                     if rel.any():
@@ -197,11 +199,8 @@ class _Claims:
         for name, array in self.values.items():
             if name[0] != "w" or name in rows or array.size < 16:
                 continue
-            with np.errstate(all="ignore"):
-                alone = self.judge.reached(self.values, (name,))
-            for slot in self.judge.slots:
-                if any(part.any() for run in alone for part in run.elements[slot.shown]):
-                    self._wrong("prune", "a weight has no row", _where(name, slot))
+            for slot, *_ in self._slots(name, self.before, alone=True):
+                self._wrong("prune", "a weight has no row", _where(name, slot))
 
     def _verified_result(self, result: Any, done: Sequence[str], written: ModelProto) -> None:
         """What was pruned must hold when it is asked for again."""
@@ -217,7 +216,42 @@ class _Claims:
                 if any(status.get(name) != "holds" for name in done):
                     self._wrong("verify", "what prune wrote does not hold by its rule", _bad(again))
 
+    def _moved_outputs(self, result: Any, done: Sequence[str], after: Sequence[Seen]) -> None:
+        """An output that shows a weight moves with it; the row says so."""
+        for name in done:
+            row = next(row for row in result.report.rows if row.name == name)
+            said = " ".join([row.reason, row.advice, *(use.remark for use in row.uses), *result.report.notes])
+            for at in self.judge.shown_by(self._twins(name)):
+                old, new = ([run.outputs[at] for run in runs] for runs in (self.before, after))
+                if not all(map(same, old, new)) and "output" not in said:
+                    self._wrong("prune", "an output that shows the weight moved without a word", f"{name}: output {at}")
+
     # -- verify
+
+    def _verified_damage(self, result: Any, written: ModelProto, values: Mapping[str, Array]) -> None:
+        """One dropped number is put back: whatever holds now must hold at every operator."""
+        if self.case.files or self.options["pattern"] not in ("2:4", "1:4"):
+            return
+        dice = random.Random(f"damage/{self.case.seed}")
+        for name in sorted(values):
+            lost = np.flatnonzero(values[name] != self.values[name])
+            if name[0] != "w" or not lost.size:
+                continue
+            changed, tensor = ModelProto(), stored_of(written)[name]
+            changed.CopyFrom(written)
+            numbers = np.array(values[name]).reshape(-1)
+            for at in dice.sample(lost.tolist(), min(3, len(lost))):
+                numbers[at] = self.values[name].reshape(-1)[at]
+            damaged = stored_of(changed)[name]
+            kind = damaged.name
+            damaged.CopyFrom(numpy_helper.from_array(numbers.reshape(tensor.dims).astype(array_of(tensor).dtype), kind))
+            seen = self.judge.run({**self.values, **values, name: numbers.reshape(values[name].shape)})
+            report = self._run("verify", osp.verify, changed, pattern=self.options["pattern"], **ASKED)
+            for row in report.report.rows if report else ():
+                if row.status == "holds" and row.name == name:
+                    for slot, shown, rel, _ in self._slots(name, seen):
+                        blank = zero_at(slot, shown[0], shown[1])
+                        self._holds("verify of a damaged file", name, slot, blank, rel, np.zeros_like(blank), row)
 
     def _verified(self) -> None:
         """`holds` is said only of what does, whether or not it was pruned by this tool."""
@@ -228,7 +262,7 @@ class _Claims:
             return
         for row in result.report.rows:
             if row.status == "holds" and row.name in self.values:
-                for slot, numbers, rel, old in self._slots(row.name, self.before):
+                for slot, numbers, rel, old in self._slots(row.name, self.before, alone=True):
                     blank = zero_at(slot, numbers[0], numbers[1])
                     self._holds("verify", row.name, slot, blank, rel, np.zeros_like(blank), row)
 

@@ -14,7 +14,7 @@ import numpy as np
 from .case import Array
 from .random_masks import cast, dequantized, fake_quantized
 from .random_moves import cut, join, reshape, unsqueeze
-from .random_scopes import Scope, Shape, Val, numpy_kind
+from .random_scopes import Ref, Scope, Shape, Val, numpy_kind
 
 Maker = Callable[[random.Random], Array]
 
@@ -86,7 +86,10 @@ def _gemm(scope: Scope, value: Val, path: str, dice: random.Random) -> Val:
     inputs = [value, x] if left else [x, value]
     if scope.build.opset < 11:
         inputs.append(scope.constant(np.zeros(shape, np.float32), "b"))
-    given = {"transA" if left else "transB": int(turned)}
+    given: dict[str, object] = {"transA" if left else "transB": int(turned)}
+    if scope.kind == "function" and value.shape[0] == value.shape[1] and dice.random() < 0.3:
+        scope.build.tags.add("attribute of a call")
+        given = {"transA" if left else "transB": Ref(f"{scope.refer(lambda call: int(turned) ^ (call % 2))}:2")}
     return scope.add("Gemm", inputs, "float32", shape, doc=f"weight slots {int(not left)}", **given)
 
 

@@ -167,6 +167,11 @@ def _on_a_mask(scope: Scope, value: Val, dice: random.Random) -> Val:
     """One operator on a float mask: some keep it a mask, some make it another one, some make it none."""
     draw = dice.random()
     opset = scope.build.opset
+    if draw < 0.08 and scope.kind == "function" and opset >= 12:
+        scope.build.tags.add("attribute of a call")
+        numbers = [dice.choice([1.0, 2.0, 0.0, -1.0]) for _ in range(3)]
+        name = scope.refer(lambda call: numbers[call % 3])
+        return binary(scope, "Mul", value, scope.add("Constant", [], "float32", (), value_float=Ref(f"{name}:1")))
     if draw < 0.35:
         scope.build.tags.add("factor on a mask")
         number = dice.choice([2, 0.5, 1, -1, 255, 0, 3])
@@ -278,6 +283,21 @@ def _zero_point(dice: random.Random, kind: str, shape: Shape) -> MaskArray:
     return make
 
 
+def _by_blocks(scope: Scope, value: Val, dice: random.Random) -> tuple:  # type: ignore[type-arg]
+    """A scale and a zero point for every block of an axis."""
+    axes = [axis for axis, size in enumerate(value.shape) if size % 4 == 0]
+    if not axes:
+        return [scope.constant(np.float32(0.125), "s")], {}
+    scope.build.tags.add("scales by blocks")
+    axis, block = dice.choice(axes), dice.choice([2, 4])
+    shape = tuple(size // block if at == axis else size for at, size in enumerate(value.shape))
+    numbers = np.random.default_rng(dice.getrandbits(60))
+    inputs = [scope.constant(numbers.choice([0.125, 0.0625], shape).astype(np.float32), "s")]
+    if dice.random() < 0.7:
+        inputs.append(scope.constant(_zero_point(dice, value.kind, shape)(dice), "z", value.kind))
+    return inputs, {"axis": axis, "block_size": block}
+
+
 def _quantizer(scope: Scope, value: Val, dice: random.Random, per_axis: bool, kind: str, power: bool) -> tuple:  # type: ignore[type-arg]
     """Scale, zero point (or none) and the axis."""
     axis = None
@@ -303,7 +323,10 @@ def _quantizer(scope: Scope, value: Val, dice: random.Random, per_axis: bool, ki
 
 
 def dequantized(scope: Scope, value: Val, dice: random.Random, kind: str = "float32", per_axis: bool = True) -> Val:
-    inputs, given = _quantizer(scope, value, dice, per_axis, value.kind, True)
+    if per_axis and scope.build.opset >= 21 and scope.kind != "function" and dice.random() < 0.3:
+        inputs, given = _by_blocks(scope, value, dice)
+    else:
+        inputs, given = _quantizer(scope, value, dice, per_axis, value.kind, True)
     scope.build.tags.add("DequantizeLinear")
     return scope.add("DequantizeLinear", [value, *inputs], "float32", value.shape, **given)
 

@@ -179,7 +179,33 @@ def _gather_rows(scope: Scope, value: Val, dice: random.Random) -> Val:
     order = list(range(value.shape[axis]))
     if dice.random() < 0.6:
         dice.shuffle(order)
-    return scope.add("Gather", [value, scope.ints(*order)], value.kind, value.shape, axis=axis, doc="weight slots 0")
+    table = value.rank > 1 and value.kind not in ("int8", "uint8")  # of integers nobody says which number is zero
+    doc = "weight slots 0" if table else ""
+    return scope.add("Gather", [value, scope.ints(*order)], value.kind, value.shape, axis=axis, doc=doc)
+
+
+def _reverse(scope: Scope, value: Val, dice: random.Random) -> Val:
+    """Backwards, or by twos: elements that stay, in an order that is not stored."""
+    if scope.build.opset < 10 or value.rank == 0:
+        return value
+    axis = dice.randrange(value.rank)
+    names = [scope.ints(number) for number in (-1, -(1 << 60), axis if dice.random() < 0.5 else axis - value.rank, -1)]
+    return scope.add("Slice", [value, *names], value.kind, value.shape)
+
+
+def _as_it_is(scope: Scope, value: Val, dice: random.Random) -> Val:
+    """Nodes that change nothing: Dropout, CastLike, Tile by one, Pad by nothing."""
+    draw = dice.random()
+    opset = scope.build.opset
+    if draw < 0.4 and value.kind == "float32" and opset >= 7:
+        return scope.add("Dropout", [value], value.kind, value.shape)
+    if draw < 0.7 and opset >= 15:
+        return scope.add("CastLike", [value, value], value.kind, value.shape)
+    if opset >= 13 and value.rank and value.kind in ("float32", "int8", "uint8"):
+        twice = dice.random() < 0.4 and value.size * 2 <= MOST_ELEMENTS
+        shape = (value.shape[0] * (1 + twice), *value.shape[1:])
+        return scope.add("Tile", [value, scope.ints(1 + twice, *[1] * (value.rank - 1))], value.kind, shape)
+    return scope.own(value)
 
 
 Move = Callable[[Scope, Val, random.Random], Val]
@@ -193,6 +219,8 @@ MOVES: Sequence[tuple[int, Move]] = (
     (2, _part),
     (2, _expand),
     (1, _gather_rows),
+    (1, _reverse),
+    (1, _as_it_is),
 )
 
 

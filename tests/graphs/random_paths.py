@@ -24,7 +24,7 @@ from .random_moves import join, move, reshape, unsqueeze
 from .random_scopes import KINDS, LOCAL, Building, Scope, Shape, Val, info, numpy_kind, stored_tensor
 
 DEEPEST = 2
-OPSETS = (6, 8, 9, 11, 12, 13, 13, 17, 17, 17, 17, 18, 21)
+OPSETS = (6, 8, 8, 9, 10, 11, 12, 13, 13, 17, 17, 17, 17, 18, 21)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +121,10 @@ class _Whole:
             helper.make_tensor_value_info(name, KINDS[kind], np.shape(values[0]))
             for name, (kind, values) in self.build.inputs.items()
         ]
+        for one in self.main.stored:
+            if one.name[0] == "w" and self.dice.at(f"given/{one.name}").random() < 0.04:
+                self.build.tags.add("default of an input")
+                inputs.append(helper.make_tensor_value_info(one.name, one.data_type, one.dims))
         whole = helper.make_graph(
             self.main.nodes, "random", inputs, [info(one) for one in outputs], self.main.stored
         )
@@ -312,7 +316,8 @@ def _calls(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> No
     """A local function that is called once, twice or three times, with this weight or another one like it."""
     whole.build.tags.add("function")
     dice = whole.dice.at(path)
-    inner, formal = Scope(whole.build, "function", scope), Val(whole.build.name("p"), value.shape, value.kind)
+    inner = Scope(whole.build, "function", scope)
+    formal = Val(_formal(whole, value, path), value.shape, value.kind)
     ends_inside = dice.random() < 0.6
     if ends_inside:
         go(whole, inner, formal, f"{path}/in", depth + 1)
@@ -334,7 +339,15 @@ def _calls(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> No
                 go(whole, scope, result, f"{path}/after{number}.{at}", depth + 1)
 
 
+def _formal(whole: _Whole, value: Val, path: str) -> str:
+    """A name of its own, or that of a tensor outside, which means something else within the function."""
+    same = whole.dice.at(f"{path}/formal").random() < 0.2
+    return value.name if same else whole.build.name("p")
+
+
 def _condition(scope: Scope, path: str) -> Val:
+    if scope.build.dice.at(f"{path}/known").random() < 0.15:
+        return scope.constant(np.array(scope.build.dice.at(f"{path}/known").random() < 0.1), "i", "bool")
     return scope.runtime(f"{path}/condition", lambda own: np.array(own.random() < 0.5), "bool")
 
 
@@ -434,7 +447,8 @@ def _wrapped(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> 
 
 def _called(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> Val:
     whole.build.tags.add("function")
-    inner, formal = Scope(whole.build, "function", scope), Val(whole.build.name("p"), value.shape, value.kind)
+    inner = Scope(whole.build, "function", scope)
+    formal = Val(_formal(whole, value, path), value.shape, value.kind)
     output = steps_of(whole, inner, formal, f"{path}/in", depth + 1)
     function = inner.function(formal, [output])
     result = scope.call(function, inner, value, [output], 0)[0]

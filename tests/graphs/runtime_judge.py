@@ -77,7 +77,20 @@ class Judge:
         shown = _Shown(model, self.stored)
         self._constant = {ROW: np.array([-1]), **{f"{EMPTY}{rank}": np.zeros(rank, np.int64) for rank in shown.empty}}
         self.slots, self._shapes, self.names = shown.slots, shown.shapes, [one.name for one in model.graph.output]
+        self._flat = list(shown.model.graph.node)
         self._session = session(shown.model)
+
+    def shown_by(self, names: Sequence[str]) -> list[int]:
+        """The outputs to which a way leads from a stored tensor past every operator that takes it as a weight.
+
+        Ways through bodies are left out: they may end inside at an operator.
+        """
+        reached = {f"given_{name}" for name in names}
+        for node in self._flat:
+            bodies = any(one.type == AttributeProto.GRAPH for one in node.attribute)
+            if not bodies and not node.doc_string.startswith("weight slots") and reached & set(node.input):
+                reached |= set(node.output)
+        return [at for at, name in enumerate(self.names) if name in reached]
 
     def values(self, model: ModelProto) -> dict[str, Array]:
         """The stored numbers of a model of the same names, as they can be given to `run`."""
@@ -248,6 +261,10 @@ class _Shown:
         taken = [one for one in graph.initializer if one.name in self._stored]
         for one in taken:
             graph.initializer.remove(one)
+        inputs = [one for one in graph.input if one.name not in {other.name for other in taken}]
+        if taken and len(inputs) < len(graph.input):
+            del graph.input[:]
+            graph.input.extend(inputs)
         return [self._identity(one.name, one.name) for one in taken]
 
     def _identity(self, name: str, made: str) -> NodeProto:

@@ -24,7 +24,7 @@ from onnxsparse.graph.attributes import Attributes, Caller, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
 from onnxsparse.graph.every import every_tensor
 from onnxsparse.graph.integers import Declared, Shapes, known, shape_of
-from onnxsparse.graph.layout import Layout
+from onnxsparse.graph.layout import Layout, size_of
 from onnxsparse.graph.rewire import bodies
 from onnxsparse.graph.storage import WEIGHT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
@@ -202,7 +202,7 @@ class Flow:
         values = [None if isinstance(value, Varying) else value for value in found]
         varying = [value if isinstance(value, Varying) else None for value in found]
         attributes = Attributes(node, scope.caller)
-        place = Place(node, values, attributes, scope.title, scope.peek, self._readers(scope), varying)
+        place = Place(node, values, attributes, scope.title, self._peek(scope), self._readers(scope), varying)
         taken = self._found.record(place)
         bodies = self._bodies(node, values, attributes, scope)
         results = _results_of_bodies(node, values, bodies) if bodies else self._results(place, scope)
@@ -228,19 +228,28 @@ class Flow:
         if not tensors:
             return None
         why = next((value.why for value in before), f"{node.op_type}, where it meets a value known only at run time")
-        whole = node.op_type != "Concat" and all(value.sure for value in before)
-        return Varying(tensors, why, whole and self._as_large(place, able, scope))
+        return Varying(tensors, why, self._as_large(node, tensors, scope))
 
-    def _as_large(self, place: Place, able: Sequence[Traced | Computed], scope: Scope) -> bool:
-        """Whether the run-time operands of an element-wise node are no larger than its constants."""
-        if place.node.op_type not in ELEMENTWISE:
-            return True
-        constant = next((value.shape for value in able if isinstance(value, Traced)), None)
-        names = [n for n, value in zip(place.node.input, place.values) if n and value is None]
-        if constant is None:
-            return len(names) <= 1
-        shapes = [self._shapes.of(name, scope.container) for name in names]
-        return all(shape is not None and _fits(shape, constant) for shape in shapes)
+    def _as_large(self, node: NodeProto, tensors: Iterable[StoredTensor], scope: Scope) -> bool:
+        """Whether what comes out is no larger than the largest tensor in it: then it is that tensor, moved."""
+        shape = self._shapes.known(node.output[0], scope.container) if node.output else None
+        sizes = [size for size in shape or () if size is not None]
+        return shape is not None and len(sizes) == len(shape) and size_of(sizes) <= max(one.size for one in tensors)
+
+    def _peek(self, scope: Scope) -> Callable[[str], Value]:
+        """The value of a name where it is known, that of a Constant which comes later among them."""
+
+        def peek(name: str) -> Value:
+            value = scope.peek(name)
+            if value is not None:
+                return value
+            later = next((node for node in scope.container.node if name in node.output), None)
+            if later is None or later.op_type != "Constant":
+                return None
+            stored = self.stores.of_constant(later, Attributes(later, scope.caller), scope.title, scope.container)
+            return Traced(stored, Layout.stored(stored.shape)) if stored else None
+
+        return peek
 
     def _readers(self, scope: Scope) -> Callable[[str], list[NodeProto]]:
         """Who reads a name in a graph; the table is made when it is first asked for."""
@@ -318,15 +327,8 @@ def _opset(owner: ModelProto | FunctionProto) -> int:
 
 
 def _may_be_weight(value: Traced | Computed) -> bool:
-    if isinstance(value, Traced):
-        return sum(dim > 1 for dim in value.shape) >= 2 and value.tensor.kind in WEIGHT_KINDS
-    return any(len(tensor.shape) >= 2 and tensor.kind in WEIGHT_KINDS for tensor in value.tensors)
-
-
-def _fits(shape: Sequence[int | None], constant: Sequence[int]) -> bool:
-    """Whether a value broadcasts against a constant without enlarging it."""
-    padded = [1] * (len(constant) - len(shape)) + list(shape)
-    return len(padded) == len(constant) and all(have in (1, full) for have, full in zip(padded, constant))
+    tensors = [value.tensor] if isinstance(value, Traced) else value.tensors
+    return any(tensor.size > 1 and tensor.kind in WEIGHT_KINDS for tensor in tensors)
 
 
 def _read_inside(node: NodeProto) -> Iterator[str]:
@@ -387,6 +389,7 @@ def _body_inputs(
 
 
 def _state(value: Value, graph: GraphProto, given: int, result: int) -> Value:
+    """What a state of a loop is in its body: the constant it starts as, where every step hands it on unchanged."""
     if value is None or given >= len(graph.input) or result >= len(graph.output):
         return None
     made_by = {name: node for node in graph.node for name in node.output}
@@ -396,4 +399,7 @@ def _state(value: Value, graph: GraphProto, given: int, result: int) -> Value:
         if node is None or node.op_type != "Identity" or not node.input:
             break
         name = node.input[0]
-    return value if name == graph.input[given].name else None
+    if name == graph.input[given].name:
+        return value
+    moved = not isinstance(value, Known) and _may_be_weight(value)
+    return Varying(tensors_of([value]), "the steps of a loop, which change it", True) if moved else None

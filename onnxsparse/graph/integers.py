@@ -23,6 +23,7 @@ from onnxsparse.graph.traced import Dims, Known, Traced, Value, computed, small_
 
 Sizes = tuple[Optional[int], ...]
 Declared = Callable[[str], Optional[Sizes]]
+LARGEST_GRAPH = 20_000
 
 
 class Shapes:
@@ -48,7 +49,13 @@ class Shapes:
             return found
         return tuple(size if one is None else one for one, size in zip(found, said))
 
+    def known(self, name: str, container: GraphProto | FunctionProto) -> Sizes | None:
+        """What the operators say of a value, or else the file."""
+        return self._by_operators().get(id(container), {}).get(name) or self.of(name, container)
+
     def _by_operators(self) -> dict[int, dict[str, Sizes]]:
+        if self._inferred is None and len(self._proto.graph.node) > LARGEST_GRAPH:
+            self._inferred = {}
         if self._inferred is None:
             bare = ModelProto()
             bare.CopyFrom(self._proto)

@@ -51,7 +51,7 @@ class Uses:
         self._stores = stores
         self._weights: dict[int, Weight] = {}
         self._seen: dict[int, set[object]] = {}
-        self._later: list[tuple[StoredTensor, str, str]] = []
+        self._later: list[tuple[StoredTensor, str, str, bool]] = []
 
     @property
     def weights(self) -> list[Weight]:
@@ -88,7 +88,7 @@ class Uses:
             if slot.family != "Embedding" and (value.sure or len(slots) == 1 or slot.family == "Recurrent"):
                 self._refuse(value, reason, place.node)
             else:
-                self._later += [(tensor, reason, label(place.node)) for tensor in value.tensors]
+                self._later += [(tensor, reason, label(place.node), value.sure) for tensor in value.tensors]
 
     def _refused(self, place: Place) -> set[int]:
         indices, reason = REFUSED.get((place.node.domain, place.node.op_type), ((), ""))
@@ -125,7 +125,7 @@ class Uses:
         node = place.node
         found = _arranged(place, slot, value)
         if isinstance(found, str):
-            if slot.family != "Embedding" or not _is_table_of_indices(value.tensor):
+            if slot.family != "Embedding" or not _is_table_of_indices(value):
                 self._refuse(value, found, node)
             self.consume(value, f"{node.op_type} '{label(node)}'")
             return
@@ -157,9 +157,9 @@ class Uses:
 
     def settle(self) -> None:
         """What can be said when all uses are known, those of other names of the same bytes among them."""
-        for tensor, reason, by in self._later:
+        for tensor, reason, by, sure in self._later:
             weight = self.weight(tensor)
-            if any(use.family != "Embedding" for use in weight.all_uses):
+            if any(sure or use.family != "Embedding" for use in weight.all_uses):
                 weight.refusal = weight.refusal or reason
                 weight.refused_by = weight.refused_by or by
         for weight in self._weights.values():
@@ -215,8 +215,8 @@ def _tensors(value: Value) -> list[StoredTensor]:
         return [value.tensor] if value else []
     able = [tensor for tensor in value.tensors if tensor.kind in WEIGHT_KINDS and tensor.size > 1]
     largest = max((tensor.size for tensor in able), default=0)
-    # A bias or a scale has one axis and is small; a weight that was stored flat is as large as any beside it.
-    found = [tensor for tensor in able if len(tensor.shape) >= 2 or tensor.size == largest]
+    # A bias or a scale has one axis and is small; a weight that was stored flat is about as large as any beside it.
+    found = [tensor for tensor in able if len(tensor.shape) >= 2 or 4 * tensor.size > largest]
     return sorted(found, key=lambda tensor: tensor.name)
 
 
@@ -338,17 +338,8 @@ def _dequantized(place: Place) -> list[tuple[Array | None, Array | None]]:
     return found
 
 
-def _is_table_of_indices(tensor: StoredTensor) -> bool:
-    return len(tensor.shape) < 2 or tensor.kind in (
-        "int64",
-        "int32",
-        "int16",
-        "uint64",
-        "uint32",
-        "uint16",
-        "bool",
-        "string",
-    )
+def _is_table_of_indices(value: Traced) -> bool:
+    return len(value.shape) < 2 or value.tensor.kind not in WEIGHT_KINDS
 
 
 def _from_inputs(place: Place, slot: Slot, value: Traced, axis: int) -> Quantization | str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxsparse.errors import ModelError
@@ -24,7 +25,7 @@ from onnxsparse.graph.attributes import Attributes, Caller, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
 from onnxsparse.graph.every import every_tensor
 from onnxsparse.graph.integers import Declared, Shapes, known, shape_of
-from onnxsparse.graph.layout import Layout, size_of
+from onnxsparse.graph.layout import Layout, Shape, size_of
 from onnxsparse.graph.rewire import bodies
 from onnxsparse.graph.storage import WEIGHT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
@@ -33,6 +34,7 @@ from onnxsparse.graph.uses import Place, Uses
 from onnxsparse.graph.weights import Weight
 
 APPLYING = ("Mul", "Where")
+UNARY = frozenset(("Neg", "Abs", "Round", "Cast", "Identity", "Floor", "Ceil", "Sqrt", "Exp", "Relu", "Tanh", "Sign"))
 MOST_NODES = 200_000
 DEEPEST_CALL = 60
 
@@ -67,6 +69,8 @@ class Scope:
     names: dict[str, Value] = field(default_factory=dict)
     readers: dict[str, list[NodeProto]] | None = None
     opset: int = 0
+    arguments: dict[str, tuple[Scope, str]] = field(default_factory=dict)
+    """What the inputs of a local function are called where it is called."""
 
     def peek(self, name: str) -> Value:
         """The value of a name, where it is known already."""
@@ -170,6 +174,7 @@ class Flow:
         inner = Scope(title, function, None, self._bound(function, node, scope), opset=_opset(function) or scope.opset)
         for name, value in zip(function.input, given):
             inner.define(name, value)
+        inner.arguments = {own: (scope, name) for own, name in zip(function.input, node.input) if name}
         self._body(function.node, inner)
         self._calls.pop()
         results = [inner.find(name) for name in function.output]
@@ -204,16 +209,16 @@ class Flow:
         attributes = Attributes(node, scope.caller)
         place = Place(node, values, attributes, scope.title, self._peek(scope), self._readers(scope), varying)
         taken = self._found.record(place)
-        bodies = self._bodies(node, values, attributes, scope)
+        bodies = self._bodies(node, found, attributes, scope)
         results = _results_of_bodies(node, values, bodies) if bodies else self._results(place, scope)
         self._found.note_others(node, values, taken, results)
-        met = None if taken or bodies else self._met(place, scope)
+        met = None if taken or bodies else self._met(place, found, scope)
         for index, name in enumerate(node.output):
             if name:
                 result = results[index] if index < len(results) else None
                 scope.define(name, met if result is None else result)
 
-    def _met(self, place: Place, scope: Scope) -> Varying | None:
+    def _met(self, place: Place, found: Sequence[Value], scope: Scope) -> Varying | None:
         """What comes out where stored tensors that may be weights meet run-time values."""
         node, values = place.node, place.values
         if node.op_type not in MOVING or node.domain not in ("", "ai.onnx"):
@@ -228,13 +233,31 @@ class Flow:
         if not tensors:
             return None
         why = next((value.why for value in before), f"{node.op_type}, where it meets a value known only at run time")
-        return Varying(tensors, why, self._as_large(node, tensors, scope))
+        others = [name for name, value in zip(node.input, found) if name and value is None]
+        mixing = node.op_type in ELEMENTWISE | {"Concat", "Sum"}
+        if before and (not others or not mixing):
+            shape = next((value.shape for value in before), None) if mixing or node.op_type in UNARY else None
+            return Varying(tensors, why, all(value.sure for value in before), shape)
+        largest = max((value.shape for value in [*able, *before] if value.shape is not None), key=size_of, default=None)
+        sizes = [self._size(name, scope) for name in others]
+        fits = largest is not None and all(one is not None and _fits(one, largest) for one in sizes)
+        sure = fits if mixing else not before
+        return Varying(tensors, why, sure and all(value.sure for value in before), largest if fits else None)
 
-    def _as_large(self, node: NodeProto, tensors: Iterable[StoredTensor], scope: Scope) -> bool:
-        """Whether what comes out is no larger than the largest tensor in it: then it is that tensor, moved."""
-        shape = self._shapes.known(node.output[0], scope.container) if node.output else None
-        sizes = [size for size in shape or () if size is not None]
-        return shape is not None and len(sizes) == len(shape) and size_of(sizes) <= max(one.size for one in tensors)
+    def _size(self, name: str, scope: Scope) -> Sequence[int | None] | None:
+        """The shape of a run-time value, where it is known; that of an argument is the caller's."""
+        here: Scope | None = scope
+        while here is not None:
+            if name in here.arguments:
+                return self._size(here.arguments[name][1], here.arguments[name][0])
+            value = here.names.get(name)
+            if isinstance(value, Varying) and value.shape is not None:
+                return value.shape
+            found = self._shapes.known(name, here.container)
+            if found is not None:
+                return found
+            here = here.outer
+        return None
 
     def _peek(self, scope: Scope) -> Callable[[str], Value]:
         """The value of a name where it is known, that of a Constant which comes later among them."""
@@ -302,8 +325,8 @@ class Flow:
         if len(given) < len([name for name in node.input if name]):
             moved = values[0] is not None and (node.op_type in PASSING or node.op_type == "Slice")
             return computed(given[:1], f"{node.op_type} with inputs known only at run time") if moved else None
-        found = known(node, values, attributes)
-        return found or self._crossed(node, values, attributes, scope) or computed(given, node.op_type)
+        found = known(node, values, attributes) or self._crossed(node, values, attributes, scope)
+        return found or computed(given, node.op_type, _shape_of(node, given))
 
     def _declared(self, scope: Scope) -> Declared:
         return lambda name: self._shapes.of(name, scope.container)
@@ -331,6 +354,24 @@ def _may_be_weight(value: Traced | Computed) -> bool:
     return any(tensor.size > 1 and tensor.kind in WEIGHT_KINDS for tensor in tensors)
 
 
+def _shape_of(node: NodeProto, given: Sequence[Traced | Computed]) -> Shape | None:
+    """The shape of what an element-wise operator makes of constants, where theirs are known."""
+    shapes = [value.shape for value in given]
+    known = [shape for shape in shapes if shape is not None]
+    if node.op_type not in ELEMENTWISE | UNARY or len(known) < len(shapes):
+        return None
+    try:
+        return tuple(np.broadcast_shapes(*known))
+    except ValueError:
+        return None
+
+
+def _fits(shape: Sequence[int | None], constant: Sequence[int]) -> bool:
+    """Whether a value broadcasts against a constant without enlarging it."""
+    padded = [1] * (len(constant) - len(shape)) + list(shape)
+    return len(padded) == len(constant) and all(have in (1, full) for have, full in zip(padded, constant))
+
+
 def _read_inside(node: NodeProto) -> Iterator[str]:
     """What the bodies of a node read, of whatever graph."""
     for body in bodies(node):
@@ -353,7 +394,7 @@ def _results_of_bodies(node: NodeProto, values: Sequence[Value], bodies: list[li
         if value is None or isinstance(value, Known):
             results.append(None)
         elif isinstance(value, Varying):
-            results.append(Varying(value.tensors, value.why, value.sure))
+            results.append(value)
         else:
             results.append(computed(given, why))
     return results
@@ -377,21 +418,27 @@ def _body_inputs(
         states = [_state(value, graph, index, index - 1) for index, value in enumerate(values) if index > 1]
         return [None, None, *states]
     if node.op_type == "Scan" and opset < 9:  # sequence_lens comes first, and a batch axis stands before all others
-        return [computed([value], "the batches of Scan") if value else None for value in values[1:]]
+        return [_piece(value, "the batches of Scan") for value in values[1:]]
     if node.op_type == "Scan":
         scanned = attributes.integer("num_scan_inputs")
         states = [_state(value, graph, index, index) for index, value in enumerate(values[: len(values) - scanned])]
-        pieces = [computed([value], "the steps of Scan") if value else None for value in values[len(states) :]]
+        pieces = [_piece(value, "the steps of Scan") for value in values[len(states) :]]
         return [*states, *pieces]
     if node.op_type == "SequenceMap":
-        return [computed([value], "the elements of SequenceMap") if value else None for value in values]
+        return [_piece(value, "the elements of SequenceMap") for value in values]
     return [None] * len(graph.input)
+
+
+def _piece(value: Value, why: str) -> Value:
+    return value if value is None or isinstance(value, Varying) else computed([value], why)
 
 
 def _state(value: Value, graph: GraphProto, given: int, result: int) -> Value:
     """What a state of a loop is in its body: the constant it starts as, where every step hands it on unchanged."""
     if value is None or given >= len(graph.input) or result >= len(graph.output):
         return None
+    if isinstance(value, Varying):
+        return value
     made_by = {name: node for node in graph.node for name in node.output}
     name = graph.output[result].name
     for _ in range(len(graph.node) + 1):

@@ -119,6 +119,22 @@ class Computed:
     tensors: frozenset[StoredTensor]
     why: str
 
+    @property
+    def shape(self) -> Shape | None:
+        """Where it is known."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Shaped(Computed):
+    """A constant of a known shape."""
+
+    sizes: Shape
+
+    @property
+    def shape(self) -> Shape:
+        return self.sizes
+
 
 @dataclass(frozen=True, eq=False)
 class Part(Computed):
@@ -128,6 +144,10 @@ class Part(Computed):
     axis: int
     start: int
     stop: int
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.stop - self.start if at == self.axis else size for at, size in enumerate(self.source.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,14 +179,19 @@ class Varying(Computed):
     run-time value moves; otherwise it may be an activation to which a table was added."""
 
     sure: bool
+    sizes: Shape | None = None
+
+    @property
+    def shape(self) -> Shape | None:
+        return self.sizes
 
 
 Value = Optional[Union[Traced, Computed]]
 
 
-def computed(given: list[Traced | Computed], why: str) -> Computed:
+def computed(given: list[Traced | Computed], why: str, shape: Shape | None = None) -> Computed:
     first = next((value.why for value in given if isinstance(value, Computed)), why)
-    return Computed(tensors_of(given), first)
+    return Computed(tensors_of(given), first) if shape is None else Shaped(tensors_of(given), first, shape)
 
 
 def tensors_of(given: list[Traced | Computed]) -> frozenset[StoredTensor]:

@@ -19,6 +19,7 @@ from onnxsparse.graph.stores import Stores
 from onnxsparse.graph.traced import Computed, Dims, Joined, Known, Part, Traced, Value, Varying, carried, small_array
 from onnxsparse.graph.weights import Use, Weight
 
+PRODUCTS = ("MatMul", "Gemm", "Einsum")
 Read = tuple[Layout, Arrangement, Union[Quantization, None]]
 
 
@@ -70,8 +71,9 @@ class Uses:
             if value is not None:
                 taken.add(slot.index)
                 self._use(place, slot, value)
-        if not taken:
-            self._moved_at_run_time(place, slots)
+        self._moved_at_run_time(
+            place, [slot for slot in slots if slot.index not in taken] if _apart(slots, taken) else []
+        )
         taken |= self._refused(place)
         if not is_known(place.node.domain, place.node.op_type):
             self._unknown(place)
@@ -85,7 +87,7 @@ class Uses:
             if value is None:
                 continue
             reason = f"it reaches {place.node.op_type} '{label(place.node)}' through {value.why}"
-            if slot.family != "Embedding" and (value.sure or len(slots) == 1 or slot.family == "Recurrent"):
+            if value.sure or (slot.family != "Embedding" and slot.family not in PRODUCTS):
                 self._refuse(value, reason, place.node)
             else:
                 self._later += [(tensor, reason, label(place.node), value.sure) for tensor in value.tensors]
@@ -187,6 +189,11 @@ class Uses:
                 weight.masked_readers.append(one.masks)
             else:
                 weight.bare.append(by)
+
+
+def _apart(slots: Sequence[Slot], taken: set[int]) -> bool:
+    """Whether inputs that are no constants may be weights: not where the other operand of a product is one."""
+    return not taken or not any(slot.family in PRODUCTS for slot in slots)
 
 
 def _rows(value: Part | Joined) -> list[tuple[int, int]]:

@@ -60,7 +60,10 @@ def case(
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("local", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=8, functions=list(functions))
-    other = {name: np.asarray(values if values.dtype == bool else values + values.dtype.type(1)) for name, values in feeds.items()}
+    other = {
+        name: np.asarray(values if values.dtype == bool else values + values.dtype.type(1))
+        for name, values in feeds.items()
+    }
     return RandomCase("paths", model, [feeds, other], files or {}, (), frozenset())
 
 
@@ -71,7 +74,9 @@ def function(
     return helper.make_function("local", name, inputs.split(), outputs.split(), list(nodes), imports, list(attributes))
 
 
-def body(nodes: Sequence[NodeProto], inputs: Sequence[Any], outputs: Sequence[Any], stored: Mapping[str, Array] = {}) -> GraphProto:
+def body(
+    nodes: Sequence[NodeProto], inputs: Sequence[Any], outputs: Sequence[Any], stored: Mapping[str, Array] = {}
+) -> GraphProto:
     tensors = [tensor(name, values) for name, values in stored.items()]
     shown = [helper.make_tensor_value_info(name, KINDS[kind], shape) for name, kind, shape in (*inputs, *outputs)]
     return helper.make_graph(list(nodes), "body", shown[: len(inputs)], shown[len(inputs) :], tensors)
@@ -266,7 +271,13 @@ def weight_is_an_output_itself() -> RandomCase:
 # -- functions that are called twice
 
 
-def _twice(nodes: Sequence[NodeProto], inputs: str, calls: Sequence[NodeProto], stored: Mapping[str, Array], attributes: Sequence[str] = ()) -> RandomCase:
+def _twice(
+    nodes: Sequence[NodeProto],
+    inputs: str,
+    calls: Sequence[NodeProto],
+    stored: Mapping[str, Array],
+    attributes: Sequence[str] = (),
+) -> RandomCase:
     made = function("Dense", inputs, "o", nodes, attributes)
     return case(calls, stored, [("y", 2), ("z", 2)], functions=[made])
 
@@ -305,7 +316,10 @@ def function_called_twice_with_other_zero_points_along_an_axis() -> RandomCase:
 @path
 def function_called_twice_with_other_permutations() -> RandomCase:
     turn = refer(node("Transpose", "k", "t"), "perm", "order", AttributeProto.INTS)
-    calls = [node("Dense", "x w", "y", domain="local", order=[0, 1]), node("Dense", "x w", "z", domain="local", order=[1, 0])]
+    calls = [
+        node("Dense", "x w", "y", domain="local", order=[0, 1]),
+        node("Dense", "x w", "z", domain="local", order=[1, 0]),
+    ]
     return _twice([turn, slot("MatMul", "x t", "o")], "x k", calls, {"w": W}, ["order"])
 
 
@@ -525,7 +539,11 @@ def only_use_meets_an_input() -> RandomCase:
 
 @path
 def loop_hands_out_a_weight() -> RandomCase:
-    return case(_looped("w") + [node("Transpose", "v", "u"), slot("MatMul", "x u", "y"), slot("MatMul", "x w", "z")], {"w": W, "n": np.array(2), "g": np.array(True)}, [("y", 2), ("z", 2)])
+    return case(
+        _looped("w") + [node("Transpose", "v", "u"), slot("MatMul", "x u", "y"), slot("MatMul", "x w", "z")],
+        {"w": W, "n": np.array(2), "g": np.array(True)},
+        [("y", 2), ("z", 2)],
+    )
 
 
 @path
@@ -556,7 +574,9 @@ def sequence_map_hands_out_a_weight() -> RandomCase:
 
 @path
 def if_hands_out_one_of_two_weights() -> RandomCase:
-    branches = [body([node("Identity", name, out)], [], [(out, "float32", (8, 8))]) for name, out in (("w", "l"), ("v", "k"))]
+    branches = [
+        body([node("Identity", name, out)], [], [(out, "float32", (8, 8))]) for name, out in (("w", "l"), ("v", "k"))
+    ]
     nodes = [
         node("If", "c", "t", then_branch=branches[0], else_branch=branches[1]),
         slot("MatMul", "x t", "y"),
@@ -702,8 +722,16 @@ def shuffled_in_opset_6() -> RandomCase:
 
 @path
 def split_in_uneven_parts_in_opset_8() -> RandomCase:
-    nodes = [node("Split", "w", "a b", axis=0, split=[2, 6]), node("Concat", "b a", "t", axis=0), node("Mul", "t m", "u")]
-    return case([*nodes, slot("MatMul", "x u", "y")], {"w": W, "m": np.concatenate([HALF[:6], np.ones((2, 8), np.float32)])}, opset=8)
+    nodes = [
+        node("Split", "w", "a b", axis=0, split=[2, 6]),
+        node("Concat", "b a", "t", axis=0),
+        node("Mul", "t m", "u"),
+    ]
+    return case(
+        [*nodes, slot("MatMul", "x u", "y")],
+        {"w": W, "m": np.concatenate([HALF[:6], np.ones((2, 8), np.float32)])},
+        opset=8,
+    )
 
 
 @path

@@ -22,7 +22,20 @@ import onnxsparse as osp
 from .case import Array
 from .expectations import EVERYTHING
 from .random_paths import RandomCase
-from .runtime_judge import Judge, Reached, Seen, Slot, array_of, close, every_graph, matrix, outputs_of, same, stored_of, zero_at
+from .runtime_judge import (
+    Judge,
+    Reached,
+    Seen,
+    Slot,
+    array_of,
+    close,
+    every_graph,
+    matrix,
+    outputs_of,
+    same,
+    stored_of,
+    zero_at,
+)
 
 PATTERNS: Sequence[Mapping[str, Any]] = (
     {"pattern": "2:4"},
@@ -111,7 +124,9 @@ class _Claims:
 
     def _twins(self, name: str) -> tuple[str, ...]:
         """The names that share the bytes of a stored tensor."""
-        places = {one.name: tuple((e.key, e.value) for e in one.external_data) for one in self.case.model.graph.initializer}
+        places = {
+            one.name: tuple((e.key, e.value) for e in one.external_data) for one in self.case.model.graph.initializer
+        }
         own = places.get(name)
         return tuple(other for other, place in places.items() if place and place == own) if own else (name,)
 
@@ -185,7 +200,11 @@ class _Claims:
             return
         broken = _broken(pattern, *seen)
         if broken:
-            self._wrong(command, f"{pattern.split(':')[0] if pattern[0] == 'b' else pattern} is broken at an operator", f"{_where(name, slot)}: {broken} units")
+            self._wrong(
+                command,
+                f"{pattern.split(':')[0] if pattern[0] == 'b' else pattern} is broken at an operator",
+                f"{_where(name, slot)}: {broken} units",
+            )
 
     def _others_unchanged(self, done: Sequence[str], after: Sequence[Seen]) -> None:
         names = [name for name in done if name in self.values]
@@ -279,7 +298,9 @@ class _Claims:
         if result is None:
             return None
         done = [row.name for row in result.report.rows if row.status == "folded"]
-        self._same_outputs("fold", result, [one.outputs for one in self.before], f"folded {', '.join(done) or 'nothing'}")
+        self._same_outputs(
+            "fold", result, [one.outputs for one in self.before], f"folded {', '.join(done) or 'nothing'}"
+        )
         self._run("fold", osp.fold_masks, self.source, discard=True, **self._to("discarded"))
         return result
 
@@ -300,7 +321,9 @@ class _Claims:
 
     def _masked(self, pruned: Any, plain: bool) -> None:
         """Outputs as pruned; folded again the bytes of pruning, discarded those of the model."""
-        result = self._run("mask", osp.insert_masks, self.source, **self.options, **ASKED, form=self.form, **self._to("masked"))
+        result = self._run(
+            "mask", osp.insert_masks, self.source, **self.options, **ASKED, form=self.form, **self._to("masked")
+        )
         if result is None:
             return
         done = [row.name for row in result.report.rows if row.status == "masked"]

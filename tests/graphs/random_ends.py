@@ -103,7 +103,9 @@ def _einsum(scope: Scope, value: Val, path: str, dice: random.Random) -> Val:
 
 
 def _ids(scope: Scope, path: str, count: int) -> Val:
-    return scope.runtime(f"{path}/ids", lambda own: np.array([own.randrange(count) for _ in range(3)], np.int64), "int64")
+    return scope.runtime(
+        f"{path}/ids", lambda own: np.array([own.randrange(count) for _ in range(3)], np.int64), "int64"
+    )
 
 
 def _lookup(scope: Scope, value: Val, path: str, dice: random.Random) -> Val:

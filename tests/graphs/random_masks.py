@@ -207,7 +207,11 @@ def masked(scope: Scope, path: str, value: Val) -> Val:
         return binary(scope, "Mul", value, mask_value(scope, path, shape, value.kind), axis)
     shape = mask_shape(dice, value.shape)
     integers = value.kind not in FLOATS
-    if (integers or dice.random() < 0.3) and opset >= 9 and value.kind in ("float32", "float64", "uint8", "int32", "int64"):
+    if (
+        (integers or dice.random() < 0.3)
+        and opset >= 9
+        and value.kind in ("float32", "float64", "uint8", "int32", "int64")
+    ):
         return _where(scope, path, value, shape, dice)
     mask = mask_value(scope, path, shape, value.kind)
     if dice.random() < 0.06:

@@ -125,9 +125,7 @@ class _Whole:
             if one.name[0] == "w" and self.dice.at(f"given/{one.name}").random() < 0.04:
                 self.build.tags.add("default of an input")
                 inputs.append(helper.make_tensor_value_info(one.name, one.data_type, one.dims))
-        whole = helper.make_graph(
-            self.main.nodes, "random", inputs, [info(one) for one in outputs], self.main.stored
-        )
+        whole = helper.make_graph(self.main.nodes, "random", inputs, [info(one) for one in outputs], self.main.stored)
         if self.dice.wants("stale", 0.12):
             whole.value_info.extend(self._stale())
         used = [helper.make_opsetid("", self.build.opset)]
@@ -479,7 +477,9 @@ def _collected(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -
     body = Scope(whole.build, "body", scope)
     turn, going = Val(whole.build.name("t"), (), "int64"), Val(whole.build.name("t"), (), "bool")
     state = Val(whole.build.name("t"), value.shape, value.kind)
-    changed = masked(body, f"{path}/m", state) if value.kind == "float32" and whole.dice.wants(f"{path}/m", 0.4) else state
+    changed = (
+        masked(body, f"{path}/m", state) if value.kind == "float32" and whole.dice.wants(f"{path}/m", 0.4) else state
+    )
     outputs = [body.own(going), body.own(state), body.own(changed)]
     graph = body.graph([turn, going, state], [])
     graph.output.extend(info(one) for one in outputs)

@@ -217,9 +217,7 @@ class Scope:
     ) -> list[Val]:
         inputs: list[Val | str] = [value, *(one.given(self, number) for one in inner.parameters)]
         attributes = {one.name: one.given(number) for one in inner.referred}
-        return self.many(
-            function.name, inputs, [(one.kind, one.shape) for one in outputs], domain=LOCAL, **attributes
-        )
+        return self.many(function.name, inputs, [(one.kind, one.shape) for one in outputs], domain=LOCAL, **attributes)
 
 
 class Building:

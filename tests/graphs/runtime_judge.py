@@ -336,9 +336,7 @@ class _Shown:
         zeros = [self._cast(nodes, name, TensorProto.INT32) for name in behind]
         attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         name = node.name or node.output[0]
-        self.slots.append(
-            Slot(node.op_type, name, index, shown[0], tuple(zeros), attributes, "table" in words)
-        )
+        self.slots.append(Slot(node.op_type, name, index, shown[0], tuple(zeros), attributes, "table" in words))
         return [name for each in shown + zeros for name in (each, self.shapes[each])]
 
     def _cast(self, nodes: list[NodeProto], name: str, kind: int) -> str:

@@ -13,7 +13,18 @@ from typing import Union
 import numpy as np
 
 from onnxsparse.graph.attributes import Attributes
-from onnxsparse.graph.constants import Applied, Constant, Joined, Known, Made, Unknown, dtype_of
+from onnxsparse.graph.constants import (
+    HELD,
+    MOST_STEPS,
+    Applied,
+    Constant,
+    Joined,
+    Known,
+    Literal,
+    Made,
+    Unknown,
+    dtype_of,
+)
 from onnxsparse.graph.storage import Array, StoredTensor, kind_of
 from onnxsparse.graph.window import Sizes
 
@@ -591,6 +602,17 @@ def results(call: Call) -> list[Constant]:
         found = RULES[call.operator](call)
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError, MemoryError) as error:
         raise Unclear(f"{call.operator} with inputs that do not fit together") from error
-    return found if isinstance(found, list) else [found]
+    return [_short(one, call.operator) for one in (found if isinstance(found, list) else [found])]
+
+
+def _short(value: Constant, operator: str) -> Constant:
+    """Long chains of small values are computed at once; long ones of large values are not followed."""
+    if value.source.steps <= MOST_STEPS:
+        return value
+    if value.size > HELD:
+        raise Unclear(f"a chain of more than {MOST_STEPS} operators, the last of them {operator}")
+    settled = Literal(value.numbers(), value.kind)
+    settled.tensors = value.tensors
+    return Constant.of(settled)
 
 

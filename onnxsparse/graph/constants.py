@@ -11,6 +11,7 @@ Numbers come whole (`numbers`) or at flat positions (`at`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -22,6 +23,9 @@ from onnxsparse.graph.window import Sizes, Window
 
 HELD = 1 << 18
 """Elements of a value that are kept once they were computed."""
+MOST = 1 << 32
+"""Elements of the largest value that is computed as a whole."""
+MOST_STEPS = 256
 RUNS = 1 << 10
 """Runs that are read one by one; with more of them what lies between is read as well."""
 
@@ -49,12 +53,22 @@ def rounded(array: Array, kind: str) -> Array:
     return np.ascontiguousarray(even).view(np.float32).reshape(array.shape)
 
 
+class TooLarge(Exception):
+    """Numbers that would fill the memory."""
+
+
+def _steps(inputs: Sequence[Constant]) -> int:
+    return 1 + sum(one.source.steps for one in inputs)
+
+
 class Source:
     """Where numbers come from."""
 
     shape: Sizes
     kind: str
     tensors: Tensors = NOTHING
+    steps = 1
+    """The operators behind it, counted once for each way to them."""
 
     def __init__(self) -> None:
         self._held: Array | None = None
@@ -63,10 +77,16 @@ class Source:
         """All numbers, in C order."""
         if self._held is not None:
             return self._held
+        if math.prod(self.shape) > MOST:
+            raise TooLarge(f"a value of shape {list(self.shape)} on its way is too large to be looked at")
         found = self._flat()
         if found.size <= HELD:
             self._held = found
         return found
+
+    def hold(self) -> None:
+        """Keep the numbers from now on: whoever changes the tensor changes them for others only."""
+        self._held = self.flat()
 
     def _flat(self) -> Array:
         raise NotImplementedError
@@ -121,7 +141,7 @@ class Applied(Source):
         super().__init__()
         self.compute, self.inputs, self.kind = compute, tuple(inputs), kind
         self.shape = np.broadcast_shapes(*(one.shape for one in inputs)) if shape is None else shape
-        self.tensors = NOTHING.union(*(one.tensors for one in inputs))
+        self.tensors, self.steps = NOTHING.union(*(one.tensors for one in inputs)), _steps(inputs)
 
     def on(self, arrays: Sequence[Array]) -> Array:
         with np.errstate(all="ignore"):
@@ -146,7 +166,7 @@ class Joined(Source):
         first = pieces[0].shape
         self.bounds = np.cumsum([0, *(piece.shape[axis] for piece in pieces)])
         self.shape = (*first[:axis], int(self.bounds[-1]), *first[axis + 1 :])
-        self.tensors = NOTHING.union(*(piece.tensors for piece in pieces))
+        self.tensors, self.steps = NOTHING.union(*(piece.tensors for piece in pieces)), _steps(pieces)
 
     def _flat(self) -> Array:
         return np.concatenate([piece.numbers() for piece in self.pieces], self.axis).reshape(-1)
@@ -180,7 +200,7 @@ class Made(Source):
     ) -> None:
         super().__init__()
         self.compute, self.inputs, self.shape, self.kind, self._places = compute, tuple(inputs), shape, kind, places
-        self.tensors = NOTHING.union(*(one.tensors for one in inputs))
+        self.tensors, self.steps = NOTHING.union(*(one.tensors for one in inputs)), _steps(inputs)
 
     def _flat(self) -> Array:
         with np.errstate(all="ignore"):
@@ -224,6 +244,11 @@ class Constant:
     def tensors(self) -> Tensors:
         return self.source.tensors
 
+    @property
+    def matrix(self) -> bool:
+        """Not a vector, as those are that scale what flows through a model."""
+        return bool(self.tensors) and sum(size > 1 for size in self.shape) >= 2
+
     def numbers(self) -> Array:
         return self.window.of(self.source.flat())
 
@@ -249,17 +274,13 @@ class Constant:
         return self.moved(lambda window: window.reshaped(shape))
 
 
-@dataclass(frozen=True, eq=False)
 class Unknown:
     """A constant whose numbers cannot be told, or (`late`) one that has met a value known only at run time."""
 
-    reason: str
-    inputs: tuple[Union[Constant, "Unknown"], ...]
-    late: bool = False
-
-    @property
-    def tensors(self) -> Tensors:
-        return NOTHING.union(*(one.tensors for one in self.inputs))
+    def __init__(self, reason: str, inputs: Sequence[Constant | Unknown], late: bool = False) -> None:
+        self.reason, self.inputs, self.late = reason, tuple(inputs), late
+        self.tensors: Tensors = NOTHING.union(*(one.tensors for one in inputs))
+        self.matrix = any(one.matrix for one in inputs)
 
 
 Known = Optional[Union[Constant, Unknown]]

@@ -373,7 +373,7 @@ class Evaluator:
             first = call.inputs[0] if call.inputs else None
             kept = (first,) if first is not None and first.tensors else ()
         elif node.op_type in SCALINGS and node.domain in ONNX:
-            kept = tuple(value for value in call.inputs if value is not None and _is_matrix(value))
+            kept = tuple(value for value in call.inputs if value is not None and value.matrix)
         else:
             kept = ()
         if not kept or node.op_type == "Gather":
@@ -414,13 +414,6 @@ def _whole_or_partial(call: Call) -> Sequence[Known]:
         return [Constant.literal(np.array(one.numbers()), one.kind) for one in results(call)]
     except Unclear:
         return []
-
-
-def _is_matrix(value: Constant | Unknown) -> bool:
-    """Not a vector, as those are that scale what flows through a model."""
-    if isinstance(value, Unknown):
-        return value.late and any(_is_matrix(one) for one in value.inputs)
-    return bool(value.tensors) and sum(size > 1 for size in value.shape) >= 2
 
 
 def _of_bodies(node: NodeProto, bodies: list[list[Known]]) -> Sequence[Known]:

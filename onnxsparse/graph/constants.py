@@ -174,17 +174,29 @@ class Joined(Source):
     def at(self, positions: Array) -> Array:
         if self._held is not None:
             return super().at(positions)
-        inner = int(np.prod(self.shape[self.axis + 1 :], dtype=np.int64))
-        outer, rest = np.divmod(positions, self.shape[self.axis] * inner)
-        index, rest = np.divmod(rest, inner)
-        owner = np.searchsorted(self.bounds, index, "right") - 1
         found = np.empty(positions.shape, dtype_of(self.kind))
         for number, piece in enumerate(self.pieces):
-            mine = owner == number
+            mine, here = self.inside(number, positions)
             if mine.any():
-                here = (outer[mine] * piece.shape[self.axis] + index[mine] - self.bounds[number]) * inner + rest[mine]
                 found[mine] = piece.at(here)
         return found
+
+    @property
+    def _inner(self) -> int:
+        return math.prod(self.shape[self.axis + 1 :])
+
+    def owners(self, positions: Array) -> Array:
+        """The number of the piece at each position."""
+        index = positions // self._inner % self.shape[self.axis]
+        return np.searchsorted(self.bounds, index, "right") - 1
+
+    def inside(self, number: int, positions: Array) -> tuple[Array, Array]:
+        """Which positions lie in a piece, and where in it they are."""
+        mine = self.owners(positions) == number
+        outer, rest = np.divmod(positions[mine], self.shape[self.axis] * self._inner)
+        index, rest = np.divmod(rest, self._inner)
+        length = int(self.bounds[number + 1] - self.bounds[number])
+        return mine, (outer * length + index - self.bounds[number]) * self._inner + rest
 
 
 class Made(Source):
@@ -199,7 +211,7 @@ class Made(Source):
         places: Callable[[Array], Array] | None = None,
     ) -> None:
         super().__init__()
-        self.compute, self.inputs, self.shape, self.kind, self._places = compute, tuple(inputs), shape, kind, places
+        self.compute, self.inputs, self.shape, self.kind, self.places = compute, tuple(inputs), shape, kind, places
         self.tensors, self.steps = NOTHING.union(*(one.tensors for one in inputs)), _steps(inputs)
 
     def _flat(self) -> Array:
@@ -208,9 +220,9 @@ class Made(Source):
         return np.ascontiguousarray(found).reshape(-1)
 
     def at(self, positions: Array) -> Array:
-        if self._places is None or self._held is not None:
+        if self.places is None or self._held is not None:
             return super().at(positions)
-        return self.inputs[0].at(self._places(positions))
+        return self.inputs[0].at(self.places(positions))
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +251,11 @@ class Constant:
     @property
     def kind(self) -> str:
         return self.source.kind
+
+    @property
+    def source_width(self) -> int:
+        """Bytes of one number."""
+        return dtype_of(self.kind).itemsize
 
     @property
     def tensors(self) -> Tensors:
@@ -332,9 +349,9 @@ def origins(value: Constant, tensor: StoredTensor) -> Array | None:
         whole = None if not mine or any(one is None for one in mine) else mine[0]
         if whole is not None and any(not np.array_equal(whole, one) for one in mine[1:] if one is not None):
             whole = None
-    elif isinstance(source, Made) and source._places is not None:
+    elif isinstance(source, Made) and source.places is not None:
         inner = origins(source.inputs[0], tensor)
-        at = source._places(np.arange(int(np.prod(source.shape, dtype=np.int64))))
+        at = source.places(np.arange(int(np.prod(source.shape, dtype=np.int64))))
         whole = None if inner is None else np.ascontiguousarray(inner).reshape(-1)[at]
     else:
         return None

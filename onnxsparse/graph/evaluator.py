@@ -102,16 +102,19 @@ class Arrival:
         return [one for one in found if isinstance(one, Constant)]
 
     def _zero(self, zero: Known) -> Constant | str:
+        found = self.aligned(zero)
+        return found if isinstance(found, str) else self.matrix(found) or "no weight"
+
+    def aligned(self, zero: Known) -> Constant | str:
+        """A zero point in the shape of the value that it belongs to."""
         arrangement = self.arranged()
         if isinstance(self.value, Unknown) or isinstance(arrangement, str) or self.slot is None:
             return "no weight"
         if not isinstance(zero, Constant):
             return zero.reason if zero is not None else "its zero point is known only at run time"
         shape = self.value.shape
-        aligned = _beside(zero, shape, 0 if len(arrangement.shape) != len(shape) else arrangement.out[0], self.slot)
-        if isinstance(aligned, str):
-            return aligned
-        return self.matrix(aligned.spread(shape)) or "no weight"
+        found = _beside(zero, shape, 0 if len(arrangement.shape) != len(shape) else arrangement.out[0], self.slot)
+        return found if isinstance(found, str) else found.spread(shape)
 
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -196,6 +199,12 @@ class Evaluator:
             for tensor in arrival.tensors:
                 found.setdefault(tensor, []).append(arrival)
         return found
+
+    def hold(self, tensor: StoredTensor) -> None:
+        """Keep the numbers of a tensor as they are now."""
+        found = self._constants.get(tensor)
+        if isinstance(found, Constant):
+            found.source.hold()
 
     # -- scopes
 

@@ -582,7 +582,13 @@ MOVEMENTS = frozenset(
     )
 )  # fmt: skip
 """Operators whose first input stays what it was, whatever the others are: with one known only at run time too."""
-SCALINGS = frozenset(("Mul", "Div"))
+BLENDS = frozenset(
+    (
+        "Mul", "Div", "Add", "Sub", "Where", "Concat", "SequenceConstruct", "SequenceInsert", "SequenceAt",
+        "ConcatFromSequence",
+    )
+)  # fmt: skip
+"""Operators behind which a matrix is still one, whatever a run puts in or beside it."""
 PARTLY = frozenset(("Identity", "Cast", "Gather", "Slice", "Squeeze", "Unsqueeze", "Concat", "Split", "Reshape"))
 """Operators that a list of sizes passes through of which some are known only at run time."""
 

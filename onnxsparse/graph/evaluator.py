@@ -23,10 +23,10 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from onnxsparse.graph.attributes import Attributes, Caller, label
 from onnxsparse.graph.constant_operators import (
+    BLENDS,
     HOLE,
     MOVEMENTS,
     PARTLY,
-    SCALINGS,
     Call,
     Unclear,
     declared_shape,
@@ -280,7 +280,7 @@ class Evaluator:
         self._dequantised(node, values, scope)
         bodies = self._bodies(node, values, attributes, scope)
         if bodies:
-            found = _of_bodies(node, bodies)
+            found = _of_bodies(node, values, bodies)
         else:
             found = self._results(node, values, attributes, scope, late, evaluated)
         for index, name in enumerate(node.output):
@@ -381,7 +381,7 @@ class Evaluator:
         if node.op_type in MOVEMENTS and known_operator(node.domain, node.op_type):
             first = call.inputs[0] if call.inputs else None
             kept = (first,) if first is not None and first.tensors else ()
-        elif node.op_type in SCALINGS and node.domain in ONNX:
+        elif node.op_type in BLENDS and node.domain in ONNX:
             kept = tuple(value for value in call.inputs if value is not None and value.matrix)
         else:
             kept = ()
@@ -425,15 +425,28 @@ def _whole_or_partial(call: Call) -> Sequence[Known]:
         return []
 
 
-def _of_bodies(node: NodeProto, bodies: list[list[Known]]) -> Sequence[Known]:
-    """An If chooses between its branches; what a loop makes depends on its run."""
-    if node.op_type != "If":
-        return []
+def _of_bodies(node: NodeProto, values: Sequence[Known], bodies: list[list[Known]]) -> Sequence[Known]:
+    """An If chooses between its branches; a loop hands out what it began with, or what its body makes."""
+    if node.op_type == "If":
+        chosen = [_blend("the choice of If", list(branches)) for branches in zip(*bodies)]
+        return chosen
+    made = bodies[0]
+    if node.op_type == "Loop":
+        starts: Sequence[Known] = values[2:]
+        made = made[1:]
+    else:
+        starts = ()
     found: list[Known] = []
-    for branches in zip(*bodies):
-        given = tuple(value for value in branches if value is not None and value.tensors)
-        found.append(Unknown("the choice of If", given, late=len(given) < len(branches)) if given else None)
+    for index in range(len(node.output)):
+        given = [one[index] for one in (starts, made) if index < len(one)]
+        found.append(_blend(f"the steps of {node.op_type}", [*given, None]))
     return found
+
+
+def _blend(why: str, values: Sequence[Known]) -> Known:
+    """A value that is one of several, as a run decides."""
+    given = [value for value in values if value is not None and value.tensors]
+    return Unknown(why, given, late=len(given) < len(values) or any(map(_late, given))) if given else None
 
 
 def _body_inputs(

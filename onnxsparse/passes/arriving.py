@@ -257,8 +257,8 @@ def slabs(matrix: Constant, limit: int | None) -> Iterator[Array]:
         for start in range(0, rows, each):
             yield np.arange(start, min(start + each, rows))
         return
-    few = max(1, each // 8)
-    starts = {0, max(0, rows - each)} | {rows * part // (BETWEEN + 1) for part in range(1, BETWEEN + 1)}
+    few = max(2, each // 8)
+    starts = {0, max(0, rows - few)} | {rows * part // (BETWEEN + 1) for part in range(1, BETWEEN + 1)}
     starts |= {max(0, at - few // 2) for at in jumps(matrix)}
     for start in sorted(starts):
         yield np.arange(start, min(start + few, rows))

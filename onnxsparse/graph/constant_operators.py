@@ -1,7 +1,7 @@
 """What operators make of constants, by their meaning in ONNX, in every opset version.
 
 One function for each operator: the inputs and attributes of a node in, the constants it makes out. What a rule cannot
-tell raises `Unclear` with the reason. `RULES` is the table; an operator that is not in it is not known.
+tell raises `UnclearError` with the reason. `RULES` is the table; an operator that is not in it is not known.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.constants import (
+    DEEPEST,
     HELD,
     MOST_STEPS,
     Applied,
@@ -39,7 +40,7 @@ _KINDS = frozenset(
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 
 
-class Unclear(Exception):
+class UnclearError(Exception):
     """What an operator makes of its inputs cannot be told."""
 
 
@@ -59,9 +60,9 @@ class Call:
     def value(self, index: int) -> Constant:
         found = self.inputs[index] if index < len(self.inputs) else None
         if isinstance(found, Unknown):
-            raise Unclear(found.reason)
+            raise UnclearError(found.reason)
         if found is None:
-            raise Unclear(f"{self.operator} without its input {index}")
+            raise UnclearError(f"{self.operator} without its input {index}")
         return found
 
     def list(self, index: int, name: str = "") -> list[int] | None:
@@ -77,20 +78,20 @@ Rule = Callable[[Call], Result]
 
 def _integers(value: Constant, operator: str) -> list[int]:
     if value.size > LARGEST_LIST or dtype_of(value.kind).kind not in "iu":
-        raise Unclear(f"{operator} with sizes that are no short list of integers")
+        raise UnclearError(f"{operator} with sizes that are no short list of integers")
     return [int(number) for number in value.numbers().reshape(-1)]
 
 
 def _axis(axis: int, rank: int, operator: str) -> int:
     if not -rank <= axis < rank:
-        raise Unclear(f"{operator} along axis {axis} of {rank}")
+        raise UnclearError(f"{operator} along axis {axis} of {rank}")
     return axis % rank
 
 
 def _axes(axes: Sequence[int], rank: int, operator: str) -> list[int]:
     found = [_axis(axis, rank, operator) for axis in axes]
     if len(set(found)) < len(found):
-        raise Unclear(f"{operator} that names an axis twice")
+        raise UnclearError(f"{operator} that names an axis twice")
     return found
 
 
@@ -99,7 +100,7 @@ def _fits(shape: Sequence[int]) -> Sizes:
     for dim in shape:
         size *= dim
     if size > LARGEST_VALUE or size < 0:
-        raise Unclear("a value too large to be looked at")
+        raise UnclearError("a value too large to be looked at")
     return tuple(shape)
 
 
@@ -112,7 +113,7 @@ def _identity(call: Call) -> Result:
 
 def _dropout(call: Call) -> Result:
     if call.has(2) and call.value(2).numbers().any():
-        raise Unclear("Dropout in training mode")
+        raise UnclearError("Dropout in training mode")
     return call.value(0)
 
 
@@ -120,14 +121,14 @@ def _transpose(call: Call) -> Result:
     value = call.value(0)
     perm = call.attributes.integers("perm") or list(range(len(value.shape)))[::-1]
     if sorted(perm) != list(range(len(value.shape))):
-        raise Unclear(f"Transpose with perm {perm} of {len(value.shape)} axes")
+        raise UnclearError(f"Transpose with perm {perm} of {len(value.shape)} axes")
     return value.moved(lambda window: window.transposed(perm))
 
 
 def _reshape(call: Call) -> Result:
     value, wanted = call.value(0), call.list(1, "shape")
     if wanted is None:
-        raise Unclear("Reshape without a shape")
+        raise UnclearError("Reshape without a shape")
     if not (call.opset >= 14 and call.attributes.integer("allowzero")):
         wanted = [value.shape[at] if size == 0 and at < len(value.shape) else size for at, size in enumerate(wanted)]
     return _shaped(value, wanted, "Reshape")
@@ -138,7 +139,7 @@ def _shaped(value: Constant, wanted: list[int], operator: str) -> Constant:
     if wanted.count(-1) == 1 and known > 0:
         wanted = [value.size // known if size == -1 else size for size in wanted]
     if min(wanted, default=1) < 0 or int(np.prod(wanted, dtype=object)) != value.size:
-        raise Unclear(f"{operator} of {list(value.shape)} to {wanted}, which does not fit")
+        raise UnclearError(f"{operator} of {list(value.shape)} to {wanted}, which does not fit")
     return value.reshaped(wanted)
 
 
@@ -153,7 +154,7 @@ def _squeeze(call: Call) -> Result:
 def _unsqueeze(call: Call) -> Result:
     value, axes = call.value(0), call.list(1, "axes")
     if axes is None:
-        raise Unclear("Unsqueeze without axes")
+        raise UnclearError("Unsqueeze without axes")
     rank, rest = len(value.shape) + len(axes), iter(value.shape)
     new = _axes(axes, rank, "Unsqueeze")
     return value.reshaped([1 if at in new else next(rest) for at in range(rank)])
@@ -163,7 +164,7 @@ def _flatten(call: Call) -> Result:
     value, axis = call.value(0), call.attributes.integer("axis", 1)
     rank = len(value.shape)
     if not -rank <= axis <= rank:
-        raise Unclear(f"Flatten at axis {axis} of {rank}")
+        raise UnclearError(f"Flatten at axis {axis} of {rank}")
     axis += rank if axis < 0 else 0
     sides = [int(np.prod(part, dtype=np.int64)) for part in (value.shape[:axis], value.shape[axis:])]
     return value.reshaped(sides)
@@ -174,17 +175,17 @@ def _expand(call: Call) -> Result:
     try:
         shape = np.broadcast_shapes(value.shape, _fits(wanted))
     except ValueError as error:
-        raise Unclear(f"Expand of {list(value.shape)} to {wanted}") from error
+        raise UnclearError(f"Expand of {list(value.shape)} to {wanted}") from error
     return value.spread(shape)
 
 
 def _tile(call: Call) -> Result:
     value = call.value(0)
     if call.opset < 6:
-        raise Unclear("Tile of an opset before 6")
+        raise UnclearError("Tile of an opset before 6")
     repeats = call.list(1) or []
     if len(repeats) != len(value.shape) or min(repeats, default=0) < 0:
-        raise Unclear(f"Tile of {list(value.shape)} by {repeats}")
+        raise UnclearError(f"Tile of {list(value.shape)} by {repeats}")
     _fits([size * times for size, times in zip(value.shape, repeats)])
     return value.moved(lambda window: window.tiled(repeats))
 
@@ -193,12 +194,12 @@ def _slice(call: Call) -> Result:
     value = call.value(0)
     starts, ends = call.list(1, "starts"), call.list(2, "ends")
     if not starts or not ends or len(starts) != len(ends):
-        raise Unclear("Slice without its starts and ends")
+        raise UnclearError("Slice without its starts and ends")
     axes = call.list(3, "axes")
     axes = _axes(list(range(len(starts))) if axes is None else axes, len(value.shape), "Slice")
     steps = call.list(4) or [1] * len(starts)
     if not len(axes) == len(starts) == len(steps) or 0 in steps:
-        raise Unclear("Slice whose starts, axes and steps do not fit together")
+        raise UnclearError("Slice whose starts, axes and steps do not fit together")
     for axis, start, end, step in zip(axes, starts, ends, steps):
         value = _cut(value, axis, *_bounds(start, end, step, value.shape[axis]))
     return value
@@ -225,7 +226,7 @@ def _split(call: Call) -> Result:
         step = -(-size // max(parts, 1))
         lengths = [max(0, min(step, size - step * at)) for at in range(parts)]
     if sum(lengths) != size or min(lengths, default=0) < 0 or len(lengths) < call.outputs:
-        raise Unclear(f"Split of {size} into {lengths}")
+        raise UnclearError(f"Split of {size} into {lengths}")
     ends = np.cumsum([0, *lengths]).tolist()
     return [_cut(value, axis, start, length, 1) for start, length in zip(ends, lengths)]
 
@@ -235,7 +236,7 @@ def _concat(call: Call) -> Result:
     axis = _axis(call.attributes.integer("axis", 1 if call.opset < 4 else 0), len(pieces[0].shape), "Concat")
     kept = {(*piece.shape[:axis], *piece.shape[axis + 1 :]) for piece in pieces}
     if len(kept) > 1 or len({len(piece.shape) for piece in pieces}) > 1 or len({piece.kind for piece in pieces}) > 1:
-        raise Unclear("Concat of values that do not fit together")
+        raise UnclearError("Concat of values that do not fit together")
     return pieces[0] if len(pieces) == 1 else Constant.of(Joined(pieces, axis))
 
 
@@ -243,11 +244,11 @@ def _gather(call: Call) -> Result:
     value, indices = call.value(0), call.value(1)
     axis = _axis(call.attributes.integer("axis"), len(value.shape), "Gather")
     if indices.size > LARGEST_LIST or dtype_of(indices.kind).kind not in "iu":
-        raise Unclear("Gather with indices that are no short list of integers")
+        raise UnclearError("Gather with indices that are no short list of integers")
     places = indices.numbers().astype(np.int64)
     size = value.shape[axis]
     if places.size and (places.min() < -size or places.max() >= size):
-        raise Unclear("Gather beyond the end of its table")
+        raise UnclearError("Gather beyond the end of its table")
     places = np.where(places < 0, places + size, places)
     return _picked(value, axis, places)
 
@@ -272,7 +273,7 @@ def _pad(call: Call) -> Result:
     pads = call.list(1, "pads" if call.opset >= 2 else "paddings")
     axes = _axes(call.list(3) or list(range(rank)), rank, "Pad")
     if pads is None or len(pads) != 2 * len(axes) or mode != "constant" or min(pads, default=0) < 0:
-        raise Unclear(f"Pad in mode {mode}")
+        raise UnclearError(f"Pad in mode {mode}")
     widths = [(0, 0)] * rank
     for at, axis in enumerate(axes):
         widths[axis] = (pads[at], pads[at + len(axes)])
@@ -323,7 +324,7 @@ def _filled(call: Call) -> Result:
         return Constant.literal(np.zeros((), np.float32)).spread(shape)
     tensor = StoredTensor(attribute.t)
     if not tensor.readable or tensor.size != 1:
-        raise Unclear("ConstantOfShape with a value that is not read here")
+        raise UnclearError("ConstantOfShape with a value that is not read here")
     number = tensor.read().reshape(())
     if tensor.kind == "bfloat16":
         number = (number.astype(np.uint32) << np.uint32(16)).astype(np.uint32).view(np.float32)
@@ -331,10 +332,10 @@ def _filled(call: Call) -> Result:
 
 
 def _range(call: Call) -> Result:
-    start, limit, step = (call.value(index).numbers().reshape(()) for index in range(3))
+    start, limit, step = (call.value(index).numbers().reshape(()).item() for index in range(3))
     if not step or abs((limit - start) / step) > LARGEST_LIST:
-        raise Unclear("Range of more numbers than are looked at")
-    return Constant.literal(np.arange(start, limit, step, start.dtype), call.value(0).kind)
+        raise UnclearError("Range of more numbers than are looked at")
+    return Constant.literal(np.arange(start, limit, step, dtype_of(call.value(0).kind)), call.value(0).kind)
 
 
 def _reduced(combine: Callable[..., Array]) -> Rule:
@@ -363,12 +364,12 @@ def _aligned(call: Call) -> list[Constant]:
         axis += len(first.shape) if axis < 0 else 0
         behind = len(first.shape) - axis - len(second.shape)
         if behind < 0:
-            raise Unclear(f"{call.operator} with an axis that does not fit")
+            raise UnclearError(f"{call.operator} with an axis that does not fit")
         values = [first, second.reshaped((*second.shape, *(1,) * behind))]
     try:
         _fits(np.broadcast_shapes(*(value.shape for value in values)))
     except ValueError as error:
-        raise Unclear(f"{call.operator} of values that do not broadcast") from error
+        raise UnclearError(f"{call.operator} of values that do not broadcast") from error
     return values
 
 
@@ -393,7 +394,8 @@ def _divided(left: Array, right: Array) -> Array:
 def _power(base: Array, exponent: Array) -> Array:
     if base.dtype.kind in "iu":
         return np.power(base.astype(np.float64), exponent.astype(np.float64)).astype(base.dtype)
-    return np.power(base, exponent.astype(base.dtype))
+    found: Array = np.power(base, exponent.astype(base.dtype))
+    return found
 
 
 def _remainder(left: Array, right: Array) -> Array:
@@ -413,7 +415,7 @@ def _folded(combine: Callable[[Array, Array], Array]) -> Callable[..., Array]:
 def _where(call: Call) -> Result:
     values = _aligned(call)
     if values[0].kind != "bool" or values[1].kind != values[2].kind:
-        raise Unclear("Where with inputs of types that do not fit")
+        raise UnclearError("Where with inputs of types that do not fit")
     return Constant.of(Applied(np.where, values, values[1].kind))
 
 
@@ -448,7 +450,7 @@ def _cast_like(call: Call) -> Result:
 
 def _as_kind(value: Constant, kind: str, operator: str) -> Constant:
     if kind not in _KINDS:
-        raise Unclear(f"{operator} to {kind}")
+        raise UnclearError(f"{operator} to {kind}")
     if kind == value.kind:
         return value
     if kind == "bool":
@@ -470,13 +472,13 @@ def _along(call: Call, index: int, value: Constant) -> Constant:
     if block > 0 and len(found.shape) == rank:
         blocks = found.shape[axis]
         if blocks != -(-value.shape[axis] // block):
-            raise Unclear(f"{call.operator} in blocks that do not fit")
+            raise UnclearError(f"{call.operator} in blocks that do not fit")
         if blocks == 1:
             return found
         return _picked(found, axis, np.arange(value.shape[axis]) // block)
     if len(found.shape) == 1 and found.shape[0] == value.shape[axis] and block <= 0:
         return found.reshaped([found.shape[0] if at == axis else 1 for at in range(rank)])
-    raise Unclear(f"{call.operator} whose scale or zero point does not follow one axis")
+    raise UnclearError(f"{call.operator} whose scale or zero point does not follow one axis")
 
 
 def _dequantize(call: Call) -> Result:
@@ -484,7 +486,7 @@ def _dequantize(call: Call) -> Result:
     kind = call.value(1).kind
     zeros = [_along(call, 2, value)] if call.has(2) else []
     if value.kind not in _KINDS or kind not in _FLOATS or dtype_of(value.kind).kind not in "iu":
-        raise Unclear(f"DequantizeLinear of {value.kind}")
+        raise UnclearError(f"DequantizeLinear of {value.kind}")
 
     def compute(codes: Array, factor: Array, *zero: Array) -> Array:
         steps = codes.astype(np.int32) - zero[0].astype(np.int32) if zero else codes
@@ -499,7 +501,7 @@ def _quantize(call: Call) -> Result:
     asked = call.attributes.integer("output_dtype")
     kind = call.value(2).kind if zeros else kind_of(asked) if asked else "uint8"
     if kind not in ("int8", "uint8", "int16", "uint16"):
-        raise Unclear(f"QuantizeLinear to {kind}")
+        raise UnclearError(f"QuantizeLinear to {kind}")
     limits = np.iinfo(kind)
 
     def compute(numbers: Array, factor: Array, *zero: Array) -> Array:
@@ -600,25 +602,23 @@ def known_operator(domain: str, operator: str) -> bool:
 
 
 def results(call: Call) -> list[Constant]:
-    """The constants that a node makes; raises `Unclear` where they cannot be told."""
+    """The constants that a node makes; raises `UnclearError` where they cannot be told."""
     for value in call.inputs:
         if isinstance(value, Unknown):
-            raise Unclear(value.reason)
+            raise UnclearError(value.reason)
     try:
         found = RULES[call.operator](call)
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError, MemoryError) as error:
-        raise Unclear(f"{call.operator} with inputs that do not fit together") from error
+        raise UnclearError(f"{call.operator} with inputs that do not fit together") from error
     return [_short(one, call.operator) for one in (found if isinstance(found, list) else [found])]
 
 
 def _short(value: Constant, operator: str) -> Constant:
     """Long chains of small values are computed at once; long ones of large values are not followed."""
-    if value.source.steps <= MOST_STEPS:
+    if value.source.steps <= MOST_STEPS and value.source.depth <= DEEPEST:
         return value
     if value.size > HELD:
-        raise Unclear(f"a chain of more than {MOST_STEPS} operators, the last of them {operator}")
+        raise UnclearError(f"a chain of more than {DEEPEST} operators, the last of them {operator}")
     settled = Literal(value.numbers(), value.kind)
     settled.tensors = value.tensors
     return Constant.of(settled)
-
-

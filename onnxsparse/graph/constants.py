@@ -25,7 +25,7 @@ HELD = 1 << 18
 """Elements of a value that are kept once they were computed."""
 MOST = 1 << 32
 """Elements of the largest value that is computed as a whole."""
-MOST_STEPS = 256
+MOST_STEPS, DEEPEST = 4096, 100
 RUNS = 1 << 10
 """Runs that are read one by one; with more of them what lies between is read as well."""
 
@@ -53,12 +53,8 @@ def rounded(array: Array, kind: str) -> Array:
     return np.ascontiguousarray(even).view(np.float32).reshape(array.shape)
 
 
-class TooLarge(Exception):
+class TooLargeError(Exception):
     """Numbers that would fill the memory."""
-
-
-def _steps(inputs: Sequence[Constant]) -> int:
-    return 1 + sum(one.source.steps for one in inputs)
 
 
 class Source:
@@ -67,18 +63,22 @@ class Source:
     shape: Sizes
     kind: str
     tensors: Tensors = NOTHING
-    steps = 1
-    """The operators behind it, counted once for each way to them."""
+    steps = depth = 1
+    """The operators behind it, counted once for each way to them, and those on the longest way."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: Sequence[Constant] = ()) -> None:
         self._held: Array | None = None
+        if inputs:
+            self.tensors = NOTHING.union(*(one.tensors for one in inputs))
+            self.steps = 1 + sum(one.source.steps for one in inputs)
+            self.depth = 1 + max(one.source.depth for one in inputs)
 
     def flat(self) -> Array:
         """All numbers, in C order."""
         if self._held is not None:
             return self._held
         if math.prod(self.shape) > MOST:
-            raise TooLarge(f"a value of shape {list(self.shape)} on its way is too large to be looked at")
+            raise TooLargeError(f"a value of shape {list(self.shape)} on its way is too large to be looked at")
         found = self._flat()
         if found.size <= HELD:
             self._held = found
@@ -138,10 +138,9 @@ class Applied(Source):
     """An operator that makes each number from those at the same place of its inputs."""
 
     def __init__(self, compute: Compute, inputs: Sequence[Constant], kind: str, shape: Sizes | None = None) -> None:
-        super().__init__()
+        super().__init__(inputs)
         self.compute, self.inputs, self.kind = compute, tuple(inputs), kind
         self.shape = np.broadcast_shapes(*(one.shape for one in inputs)) if shape is None else shape
-        self.tensors, self.steps = NOTHING.union(*(one.tensors for one in inputs)), _steps(inputs)
 
     def on(self, arrays: Sequence[Array]) -> Array:
         with np.errstate(all="ignore"):
@@ -161,12 +160,11 @@ class Joined(Source):
     """Concat."""
 
     def __init__(self, pieces: Sequence[Constant], axis: int) -> None:
-        super().__init__()
+        super().__init__(pieces)
         self.pieces, self.axis, self.kind = tuple(pieces), axis, pieces[0].kind
         first = pieces[0].shape
         self.bounds = np.cumsum([0, *(piece.shape[axis] for piece in pieces)])
         self.shape = (*first[:axis], int(self.bounds[-1]), *first[axis + 1 :])
-        self.tensors, self.steps = NOTHING.union(*(piece.tensors for piece in pieces)), _steps(pieces)
 
     def _flat(self) -> Array:
         return np.concatenate([piece.numbers() for piece in self.pieces], self.axis).reshape(-1)
@@ -210,9 +208,8 @@ class Made(Source):
         kind: str,
         places: Callable[[Array], Array] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(inputs)
         self.compute, self.inputs, self.shape, self.kind, self.places = compute, tuple(inputs), shape, kind, places
-        self.tensors, self.steps = NOTHING.union(*(one.tensors for one in inputs)), _steps(inputs)
 
     def _flat(self) -> Array:
         with np.errstate(all="ignore"):
@@ -297,7 +294,7 @@ class Unknown:
     def __init__(self, reason: str, inputs: Sequence[Constant | Unknown], late: bool = False) -> None:
         self.reason, self.inputs, self.late = reason, tuple(inputs), late
         self.tensors: Tensors = NOTHING.union(*(one.tensors for one in inputs))
-        self.matrix = any(one.matrix for one in inputs)
+        self.matrix: bool = any(one.matrix for one in inputs)
 
 
 Known = Optional[Union[Constant, Unknown]]

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-
 import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
@@ -28,7 +27,7 @@ from onnxsparse.graph.constant_operators import (
     MOVEMENTS,
     PARTLY,
     Call,
-    Unclear,
+    UnclearError,
     declared_shape,
     known_operator,
     results,
@@ -228,9 +227,7 @@ class Evaluator:
     ) -> list[Known]:
         scope = Scope(title, graph, outer, caller, opsets, calls)
         for tensor in graph.initializer:
-            scope.names[tensor.name] = self._stored(
-                self._stores.of(tensor, tensor.name, title, "initializer", graph)
-            )
+            scope.names[tensor.name] = self._stored(self._stores.of(tensor, tensor.name, title, "initializer", graph))
         for sparse in graph.sparse_initializer:
             stored = self._stores.of_sparse(sparse, title, graph)
             scope.names[stored.name] = self._stored(stored)
@@ -301,9 +298,7 @@ class Evaluator:
             if _late(value) and index not in slots and index not in refused:
                 continue
             slot = slots.get(index)
-            found = Arrival(
-                node.op_type, label(node), index, scope.title, scope.calls, value, node, slot, attributes
-            )
+            found = Arrival(node.op_type, label(node), index, scope.title, scope.calls, value, node, slot, attributes)
             if slot is not None:
                 self._read_as_weight(found, slot, slots, node, values, scope)
             self.arrivals.append(found)
@@ -366,25 +361,24 @@ class Evaluator:
         if evaluated:
             try:
                 return results(call)
-            except Unclear as why:
+            except UnclearError as why:
                 return [Unknown(str(why), given)] * count
         if not given:
             return []
-        why = next((one.reason for one in given if isinstance(one, Unknown)), "")
-        return [Unknown(why or f"{node.op_type}, which is not evaluated here", given)] * count
+        reason = next((one.reason for one in given if isinstance(one, Unknown)), "")
+        return [Unknown(reason or f"{node.op_type}, which is not evaluated here", given)] * count
 
     def _late_results(self, node: NodeProto, call: Call, scope: Scope) -> Sequence[Known]:
         """What is known of a result that depends on the run: a declared shape; or whose numbers it still are."""
         if node.domain in ONNX and node.op_type == "Shape" and node.input and call.inputs[0] is None:
             sizes = scope.declared(node.input[0])
             return [declared_shape(sizes, call)] if sizes is not None else []
+        kept: tuple[Constant | Unknown, ...] = ()
         if node.op_type in MOVEMENTS and known_operator(node.domain, node.op_type):
             first = call.inputs[0] if call.inputs else None
             kept = (first,) if first is not None and first.tensors else ()
         elif node.op_type in BLENDS and node.domain in ONNX:
             kept = tuple(value for value in call.inputs if value is not None and value.matrix)
-        else:
-            kept = ()
         if not kept or node.op_type == "Gather":
             return []
         reason = next((one.reason for one in kept if isinstance(one, Unknown)), "")
@@ -421,15 +415,14 @@ def _partial(value: Constant) -> bool:
 def _whole_or_partial(call: Call) -> Sequence[Known]:
     try:
         return [Constant.literal(np.array(one.numbers()), one.kind) for one in results(call)]
-    except Unclear:
+    except UnclearError:
         return []
 
 
 def _of_bodies(node: NodeProto, values: Sequence[Known], bodies: list[list[Known]]) -> Sequence[Known]:
     """An If chooses between its branches; a loop hands out what it began with, or what its body makes."""
     if node.op_type == "If":
-        chosen = [_blend("the choice of If", list(branches)) for branches in zip(*bodies)]
-        return chosen
+        return [_blend("the choice of If", list(branches)) for branches in zip(*bodies)]
     made = bodies[0]
     if node.op_type == "Loop":
         starts: Sequence[Known] = values[2:]

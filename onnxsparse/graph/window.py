@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Optional
 
 import numpy as np
 
@@ -48,7 +47,7 @@ class Window:
     def transposed(self, perm: Sequence[int]) -> Window:
         return Window(self.offset, tuple(self.axes[axis] for axis in perm))
 
-    def reshaped(self, shape: Sequence[int]) -> Optional[Window]:
+    def reshaped(self, shape: Sequence[int]) -> Window | None:
         """The same elements in the same order under other axes."""
         if math.prod(shape) != self.size:
             return None
@@ -58,7 +57,7 @@ class Window:
         axes = [_taken(pieces, size) for size in reversed(shape)]
         return None if None in axes else Window(self.offset, tuple(axis for axis in reversed(axes) if axis is not None))
 
-    def sliced(self, axis: int, start: int, count: int, step: int) -> Optional[Window]:
+    def sliced(self, axis: int, start: int, count: int, step: int) -> Window | None:
         """`count` elements of an axis from `start`, `step` apart."""
         run = merged(self.axes[axis])
         if len(run) > 1:
@@ -102,7 +101,9 @@ class Window:
 
     def without_repeats(self) -> Window:
         """Axes that only repeat have size 1: the elements that differ."""
-        return Window(self.offset, tuple(axis if any(stride for _, stride in merged(axis)) else () for axis in self.axes))
+        return Window(
+            self.offset, tuple(axis if any(stride for _, stride in merged(axis)) else () for axis in self.axes)
+        )
 
 
 def merged(pieces: Iterable[Piece]) -> list[Piece]:

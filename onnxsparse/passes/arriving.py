@@ -22,7 +22,7 @@ from onnxsparse.graph.constants import (
     Joined,
     Made,
     Stored,
-    TooLarge,
+    TooLargeError,
     image,
     origins,
     sources,
@@ -82,7 +82,7 @@ class SecondOpinion:
             judge = Judge(name, weight, arrival, uses, self._full)
             try:
                 reason = judge(pattern, drop)
-            except TooLarge as error:
+            except TooLargeError as error:
                 reason = str(error)
             self.sampled = self.sampled or judge.sampled
             if judge.settled:
@@ -111,7 +111,8 @@ class Judge:
         self.settled = any(self._same_as_counted(matrix, zeros, use) for use in self._uses)
         if self.settled:
             return ""
-        for zero in zeros or [None]:
+        each: list[Constant | None] = [*zeros] or [None]
+        for zero in each:
             reason = self._by_numbers(matrix, zero, pattern, drop)
             if reason:
                 return reason
@@ -319,4 +320,4 @@ def owned(value: Constant, tensor: StoredTensor, positions: Array) -> Array:
         return nothing
     if isinstance(source, Made) and source.places is not None:
         return owned(source.inputs[0], tensor, source.places(inner))
-    raise TooLarge("its elements cannot be told apart there")
+    raise TooLargeError("its elements cannot be told apart there")

@@ -13,14 +13,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from onnxsparse.errors import ProofError
-from onnxsparse.graph.constants import Constant, Known, Literal, Stored, TooLarge, Unknown
+from onnxsparse.graph.constants import Constant, Known, Literal, Stored, TooLargeError, Unknown
 from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
@@ -46,11 +46,11 @@ class Before:
 
     @classmethod
     def of(cls, model: Model, command: str, touched: Iterable[StoredTensor]) -> Before:
-        """To be taken before anything is changed. Twins are touched together."""
+        """To be taken before anything is changed. What shares bytes of a data file is touched together."""
         chosen = set(touched)
-        for twins in model.flow.stores.twins():
-            if chosen & set(twins):
-                chosen |= set(twins)
+        for alike in _sharing(model.flow.stores.homes):
+            if not chosen.isdisjoint(alike):
+                chosen.update(alike)
         return cls(command, model.evaluator, frozenset(chosen))
 
     def hold(self) -> None:
@@ -103,13 +103,31 @@ def _arriving(expected: Sequence[Expected], opinion: SecondOpinion, masked: bool
             look = opinion.arriving if masked else opinion.doubt
             doubt = ("" if masked else one.weight.refusal) or look(one.name, one.weight, one.pattern, one.drop)
             if doubt:
-                raise ProofError(f"the pattern of '{one.name}' does not hold where it is used: {doubt}; nothing was written")
+                raise ProofError(
+                    f"the pattern of '{one.name}' does not hold where it is used: {doubt}; nothing was written"
+                )
 
 
 def _zeros(name: str, checked: Mapping[str, Checked], weights: Mapping[str, Weight]) -> int | None:
     if name in checked:
         return checked[name].zeros
     return count_zeros(weights[name]) if name in weights else None
+
+
+def _sharing(tensors: Iterable[StoredTensor]) -> Iterator[list[StoredTensor]]:
+    """Tensors of data files in runs that overlap each other."""
+    placed = [(one.span.path, one.span.offset, one.span.length, one) for one in tensors if one.external and one.span]
+    run: list[StoredTensor] = []
+    reach: tuple[str, int] = ("", 0)
+    for path, offset, length, tensor in sorted(placed, key=lambda place: place[:3]):
+        if path != reach[0] or offset >= reach[1]:
+            if len(run) > 1:
+                yield run
+            run, reach = [], (path, offset)
+        run.append(tensor)
+        reach = (path, max(reach[1], offset + length))
+    if len(run) > 1:
+        yield run
 
 
 # -- before and after
@@ -147,10 +165,17 @@ class _Pair:
         if self._changing and other and self._old.slot is None:
             self._demand_numbers()
             return
-        try:
-            self._values(self._old.value, self._new.value)
-        except TooLarge as error:
-            raise self._error(str(error)) from error
+        waiting: list[tuple[Known, Known]] = [(self._old.value, self._new.value)]
+        seen: set[tuple[int, int]] = set()
+        while waiting:
+            old, new = waiting.pop()
+            if (id(old), id(new)) in seen:
+                continue
+            seen.add((id(old), id(new)))
+            if isinstance(old, Constant) and isinstance(new, Constant):
+                self._values(old, new)
+            else:
+                waiting += self._unknown(old, new)
 
     def _demand_numbers(self) -> None:
         """Other numbers are allowed here, but none that are not finite because of a mask."""
@@ -160,26 +185,26 @@ class _Pair:
         if isinstance(old, Constant) and _count_nan(new.numbers()) > _count_nan(old.numbers()):
             raise self._error("it gets what is not a number")
 
-    def _values(self, old: Known, new: Known) -> None:
-        if isinstance(old, Unknown) or isinstance(new, Unknown) or old is None or new is None:
-            self._unknown(old, new)
-            return
+    def _values(self, old: Constant, new: Constant) -> None:
         if (old.shape, old.kind) != (new.shape, new.kind):
             raise self._error(f"it got {old.kind} {list(old.shape)} and would get {new.kind} {list(new.shape)}")
         if self._plainly_the_same(old, new):
             return
-        for first, second, zero in self._pieces(old, new):
-            self._numbers(first, second, zero)
+        try:
+            for first, second, zero in self._pieces(old, new):
+                self._numbers(first, second, zero)
+        except TooLargeError as error:
+            raise self._error(str(error)) from error
 
-    def _unknown(self, old: Known, new: Known) -> None:
-        """What cannot be told is the same where it is made of the same."""
-        inputs, others = getattr(old, "inputs", ()), getattr(new, "inputs", ())
-        if type(old) is not type(new) or len(inputs) != len(others):
-            raise self._error(f"what it gets cannot be told: {getattr(old or new, 'reason', '') or 'a run decides'}")
-        if self._changing and self._command in (PRUNE, MASK):
-            raise self._error(f"what it gets cannot be told: {getattr(old, 'reason', '')}")
-        for one, other in zip(inputs, others):
-            self._values(one, other)
+    def _unknown(self, old: Known, new: Known) -> list[tuple[Known, Known]]:
+        """What cannot be told is the same where it is made of the same: the pairs to look at in its place."""
+        inputs: Sequence[Known] = old.inputs if isinstance(old, Unknown) else ()
+        others: Sequence[Known] = new.inputs if isinstance(new, Unknown) else ()
+        reason = next((one.reason for one in (old, new) if isinstance(one, Unknown)), "a run decides")
+        alike = type(old) is type(new) and len(inputs) == len(others)
+        if not alike or (self._changing and self._command in (PRUNE, MASK)):
+            raise self._error(f"what it gets cannot be told: {reason}")
+        return list(zip(inputs, others))
 
     def _plainly_the_same(self, old: Constant, new: Constant) -> bool:
         """The same look at the same untouched tensor; or at a pruned one, which was checked as it is stored."""
@@ -209,7 +234,7 @@ class _Pair:
         return found.spread(value.shape) if isinstance(found, Constant) else None
 
     def _numbers(self, old: Array, new: Array, zero: Array | None) -> None:
-        same = (old == new) | ((old != old) & (new != new))  # noqa: PLR0124 - not a number
+        same = (old == new) | ((old != old) & (new != new))
         if self._changing and self._command in (PRUNE, MASK):
             same |= new == (0 if zero is None else zero)
         elif self._changing and self._command == DISCARD:

@@ -35,7 +35,9 @@ def one_node(op: str, inputs: list[Array | None], opset: int, outputs: int = 1, 
     names = ["" if array is None else f"i{at}" for at, array in enumerate(inputs)]
     made = [f"o{at}" for at in range(outputs)]
     node = helper.make_node(op, names, made, name="n", **attributes)
-    stored = [numpy_helper.from_array(np.asarray(array), f"i{at}") for at, array in enumerate(inputs) if array is not None]
+    stored = [
+        numpy_helper.from_array(np.asarray(array), f"i{at}") for at, array in enumerate(inputs) if array is not None
+    ]
     graph = helper.make_graph([node], "g", [], [onnx.ValueInfoProto(name=name) for name in made], stored)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
@@ -130,7 +132,9 @@ FORMS: dict[str, tuple[str, list[Array | None], int, int, dict[str, Any]]] = {
         "DequantizeLinear", [drawn(6, 4, dtype=I8), drawn(3, 4), drawn(3, 4, dtype=I8)], 21, 1,
         {"axis": 0, "block_size": 2},
     ),
-    "dequantize uint16": ("DequantizeLinear", [drawn(6, dtype=np.uint16), np.array(0.1, F), np.array(3, np.uint16)], 21, 1, {}),
+    "dequantize uint16": (
+        "DequantizeLinear", [drawn(6, dtype=np.uint16), np.array(0.1, F), np.array(3, np.uint16)], 21, 1, {},
+    ),
 }  # fmt: skip
 
 
@@ -195,7 +199,8 @@ def test_bfloat16_is_rounded_to_the_nearest_even() -> None:
 )
 def test_what_is_not_known_is_named(op: str, inputs: list[Array], attributes: dict[str, Any], reason: str) -> None:
     value = outputs(one_node(op, list(inputs), 13, **attributes))[0]
-    assert isinstance(value, Unknown) and reason in value.reason
+    assert isinstance(value, Unknown)
+    assert reason in value.reason
     assert {tensor.name for tensor in value.tensors} >= {"i0"}
 
 
@@ -213,58 +218,94 @@ def test_a_long_chain_of_doubling_is_not_walked_twice_for_every_step() -> None:
 Step = Callable[[Array], Array]
 
 
+class Chain:
+    """A tensor on its way, the constants that its nodes take, and its sizes now."""
+
+    def __init__(self, shape: list[int]) -> None:
+        self.constants: list[tuple[str, Array]] = [("w", drawn(*shape, seed=3))]
+        self.nodes: list[onnx.NodeProto] = []
+        self.now, self.sizes = "w", list(shape)
+
+    def constant(self, array: Array) -> str:
+        self.constants.append((f"c{len(self.constants)}", array))
+        return self.constants[-1][0]
+
+    def add(self, op: str, inputs: list[str], **attributes: Any) -> None:
+        self.nodes.append(helper.make_node(op, inputs, [f"t{len(self.nodes)}"], **attributes))
+        self.now = str(self.nodes[-1].output[0])
+
+    def model(self) -> onnx.ModelProto:
+        self.add("Identity", [self.now])
+        stored = [numpy_helper.from_array(array, name) for name, array in self.constants]
+        graph = helper.make_graph(self.nodes, "g", [], [onnx.ValueInfoProto(name=self.now)], stored)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _turn(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    perm = draw(st.permutations(range(len(chain.sizes))))
+    chain.add("Transpose", [chain.now], perm=perm)
+    chain.sizes = [chain.sizes[at] for at in perm]
+
+
+def _merge(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    total = math.prod(chain.sizes)
+    last = draw(st.sampled_from([size for size in range(1, 7) if total % size == 0]))
+    chain.sizes = [total // last, last]
+    chain.add("Reshape", [chain.now, chain.constant(ints(*chain.sizes))])
+
+
+def _cut(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    start = draw(st.integers(0, chain.sizes[axis] - 1))
+    bounds = (start, chain.sizes[axis], axis)
+    chain.add("Slice", [chain.now, *(chain.constant(ints(at)) for at in bounds)])
+    chain.sizes[axis] -= start
+
+
+def _back(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    chain.add("Slice", [chain.now, *(chain.constant(ints(at)) for at in (-1, -99, axis, -1))])
+
+
+def _join(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    if math.prod(chain.sizes) < 200:
+        other = chain.constant(drawn(*chain.sizes, seed=4))
+        chain.add("Concat", draw(st.permutations([chain.now, other])), axis=axis)
+        chain.sizes[axis] *= 2
+
+
+def _scale(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    factor = [size if at == axis else 1 for at, size in enumerate(chain.sizes)]
+    operator = draw(st.sampled_from(["Mul", "Add", "Div"]))
+    chain.add(operator, [chain.now, chain.constant(drawn(*factor, seed=5))])
+
+
+def _pick(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    size = chain.sizes[axis]
+    places = draw(st.lists(st.integers(-size, size - 1), min_size=1, max_size=4))
+    chain.add("Gather", [chain.now, chain.constant(ints(*places))], axis=axis)
+    chain.sizes[axis] = len(places)
+
+
+def _spread(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    if math.prod(chain.sizes) < 200:
+        chain.sizes = [2, *chain.sizes]
+        chain.add("Expand", [chain.now, chain.constant(ints(*chain.sizes))])
+
+
+def _round(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
+    chain.add("Cast", [chain.now], to=TensorProto.FLOAT16)
+    chain.add("Cast", [chain.now], to=TensorProto.FLOAT)
+
+
+STEPS = (_turn, _merge, _cut, _back, _join, _scale, _pick, _spread, _round)
+
+
 @st.composite
 def chains(draw: Callable[..., Any]) -> onnx.ModelProto:
     """A tensor through movements and arithmetic, in any order."""
-    shape = draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3))
-    constants: list[tuple[str, Array]] = [("w", drawn(*shape, seed=3))]
-    nodes: list[onnx.NodeProto] = []
-    now, sizes = "w", list(shape)
-
-    def constant(array: Array) -> str:
-        constants.append((f"c{len(constants)}", array))
-        return constants[-1][0]
-
-    def add(op: str, inputs: list[str], **attributes: Any) -> str:
-        nodes.append(helper.make_node(op, inputs, [f"t{len(nodes)}"], **attributes))
-        return str(nodes[-1].output[0])
-
+    chain = Chain(draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3)))
     for _ in range(draw(st.integers(1, 7))):
-        kind = draw(st.sampled_from(["turn", "merge", "cut", "join", "scale", "pick", "spread", "back", "round"]))
-        axis = draw(st.integers(0, len(sizes) - 1))
-        if kind == "turn":
-            perm = draw(st.permutations(range(len(sizes))))
-            now, sizes = add("Transpose", [now], perm=perm), [sizes[at] for at in perm]
-        elif kind == "merge":
-            last = draw(st.sampled_from([size for size in range(1, 7) if math.prod(sizes) % size == 0]))
-            sizes = [math.prod(sizes) // last, last]
-            now = add("Reshape", [now, constant(ints(*sizes))])
-        elif kind == "cut" and sizes[axis] > 1:
-            start = draw(st.integers(0, sizes[axis] - 1))
-            now = add("Slice", [now, *(constant(ints(at)) for at in (start, sizes[axis], axis))])
-            sizes[axis] -= start
-        elif kind == "back":
-            now = add("Slice", [now, *(constant(ints(at)) for at in (-1, -99, axis, -1))])
-        elif kind == "join" and math.prod(sizes) < 200:
-            other = constant(drawn(*sizes, seed=4))
-            now = add("Concat", draw(st.permutations([now, other])), axis=axis)
-            sizes[axis] *= 2
-        elif kind == "scale":
-            factor = [size if at == axis else 1 for at, size in enumerate(sizes)]
-            now = add(draw(st.sampled_from(["Mul", "Add", "Div"])), [now, constant(drawn(*factor, seed=5))])
-        elif kind == "pick":
-            places = draw(st.lists(st.integers(-sizes[axis], sizes[axis] - 1), min_size=1, max_size=4))
-            now = add("Gather", [now, constant(ints(*places))], axis=axis)
-            sizes[axis] = len(places)
-        elif kind == "spread" and math.prod(sizes) < 200:
-            now = add("Expand", [now, constant(ints(2, *sizes))])
-            sizes = [2, *sizes]
-        elif kind == "round":
-            now = add("Cast", [add("Cast", [now], to=TensorProto.FLOAT16)], to=TensorProto.FLOAT)
-    now = add("Identity", [now])
-    stored = [numpy_helper.from_array(array, name) for name, array in constants]
-    graph = helper.make_graph(nodes, "g", [], [onnx.ValueInfoProto(name=now)], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        draw(st.sampled_from(STEPS))(draw, chain, draw(st.integers(0, len(chain.sizes) - 1)))
+    return chain.model()
 
 
 @settings(max_examples=150, deadline=None)

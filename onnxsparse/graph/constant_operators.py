@@ -332,10 +332,11 @@ def _filled(call: Call) -> Result:
 
 
 def _range(call: Call) -> Result:
-    start, limit, step = (call.value(index).numbers().reshape(()).item() for index in range(3))
+    start, limit, step = (float(call.value(index).numbers().reshape(())) for index in range(3))
     if not step or abs((limit - start) / step) > LARGEST_LIST:
         raise UnclearError("Range of more numbers than are looked at")
-    return Constant.literal(np.arange(start, limit, step, dtype_of(call.value(0).kind)), call.value(0).kind)
+    kind = call.value(0).kind
+    return Constant.literal(np.arange(start, limit, step).astype(dtype_of(kind)), kind)
 
 
 def _reduced(combine: Callable[..., Array]) -> Rule:

@@ -23,6 +23,7 @@ from onnxsparse.graph.constants import (
     Known,
     Literal,
     Made,
+    NoNumbersError,
     Unknown,
     dtype_of,
 )
@@ -609,9 +610,13 @@ def results(call: Call) -> list[Constant]:
             raise UnclearError(value.reason)
     try:
         found = RULES[call.operator](call)
+        found = (
+            [_short(one, call.operator) for one in found] if isinstance(found, list) else _short(found, call.operator)
+        )
+    except NoNumbersError as error:
+        raise UnclearError(str(error)) from error
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError, MemoryError) as error:
         raise UnclearError(f"{call.operator} with inputs that do not fit together") from error
-    return [_short(one, call.operator) for one in (found if isinstance(found, list) else [found])]
 
 
 def _short(value: Constant, operator: str) -> Constant:

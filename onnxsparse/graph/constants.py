@@ -53,8 +53,17 @@ def rounded(array: Array, kind: str) -> Array:
     return np.ascontiguousarray(even).view(np.float32).reshape(array.shape)
 
 
-class TooLargeError(Exception):
-    """Numbers that would fill the memory."""
+class NoNumbersError(Exception):
+    """Numbers that would fill the memory, or that numpy cannot compute."""
+
+
+def computed(compute: Compute, arrays: Sequence[Array], kind: str) -> Array:
+    """What an operator makes of arrays, in the type of a kind."""
+    try:
+        with np.errstate(all="ignore"):
+            return rounded(compute(*arrays), kind)
+    except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError, MemoryError) as error:
+        raise NoNumbersError(f"its numbers cannot be computed ({type(error).__name__})") from error
 
 
 class Source:
@@ -78,7 +87,7 @@ class Source:
         if self._held is not None:
             return self._held
         if math.prod(self.shape) > MOST:
-            raise TooLargeError(f"a value of shape {list(self.shape)} on its way is too large to be looked at")
+            raise NoNumbersError(f"a value of shape {list(self.shape)} on its way is too large to be looked at")
         found = self._flat()
         if found.size <= HELD:
             self._held = found
@@ -143,8 +152,7 @@ class Applied(Source):
         self.shape = np.broadcast_shapes(*(one.shape for one in inputs)) if shape is None else shape
 
     def on(self, arrays: Sequence[Array]) -> Array:
-        with np.errstate(all="ignore"):
-            return rounded(self.compute(*arrays), self.kind)
+        return computed(self.compute, arrays, self.kind)
 
     def _flat(self) -> Array:
         found = self.on([one.numbers() for one in self.inputs])
@@ -212,8 +220,7 @@ class Made(Source):
         self.compute, self.inputs, self.shape, self.kind, self.places = compute, tuple(inputs), shape, kind, places
 
     def _flat(self) -> Array:
-        with np.errstate(all="ignore"):
-            found = rounded(self.compute(*(one.numbers() for one in self.inputs)), self.kind)
+        found = computed(self.compute, [one.numbers() for one in self.inputs], self.kind)
         return np.ascontiguousarray(found).reshape(-1)
 
     def at(self, positions: Array) -> Array:

@@ -32,7 +32,7 @@ from onnxsparse.graph.constant_operators import (
     known_operator,
     results,
 )
-from onnxsparse.graph.constants import Constant, Known, Stored, Tensors, Unknown
+from onnxsparse.graph.constants import Constant, Known, Literal, NoNumbersError, Stored, Tensors, Unknown
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, slots_of
 from onnxsparse.graph.storage import Array, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
@@ -409,13 +409,13 @@ def _partial(value: Constant) -> bool:
     """A list of sizes of which some are known only at run time."""
     if value.tensors or value.kind != "int64" or value.size > 1024:
         return False
-    return bool((value.numbers() == HOLE).any())
+    return isinstance(value.source, Literal) and bool((value.numbers() == HOLE).any())
 
 
 def _whole_or_partial(call: Call) -> Sequence[Known]:
     try:
         return [Constant.literal(np.array(one.numbers()), one.kind) for one in results(call)]
-    except UnclearError:
+    except (UnclearError, NoNumbersError):
         return []
 
 

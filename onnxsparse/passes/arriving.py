@@ -21,8 +21,8 @@ from onnxsparse.graph.constants import (
     Constant,
     Joined,
     Made,
+    NoNumbersError,
     Stored,
-    TooLargeError,
     image,
     origins,
     sources,
@@ -82,7 +82,7 @@ class SecondOpinion:
             judge = Judge(name, weight, arrival, uses, self._full)
             try:
                 reason = judge(pattern, drop)
-            except TooLargeError as error:
+            except NoNumbersError as error:
                 reason = str(error)
             self.sampled = self.sampled or judge.sampled
             if judge.settled:
@@ -320,4 +320,4 @@ def owned(value: Constant, tensor: StoredTensor, positions: Array) -> Array:
         return nothing
     if isinstance(source, Made) and source.places is not None:
         return owned(source.inputs[0], tensor, source.places(inner))
-    raise TooLargeError("its elements cannot be told apart there")
+    raise NoNumbersError("its elements cannot be told apart there")

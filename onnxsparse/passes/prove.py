@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnxsparse.errors import ProofError
-from onnxsparse.graph.constants import Constant, Known, Literal, Stored, TooLargeError, Unknown
+from onnxsparse.graph.constants import Constant, Known, Literal, NoNumbersError, Stored, Unknown
 from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
@@ -182,7 +182,11 @@ class _Pair:
         old, new = self._old.value, self._new.value
         if self._command != MASK or not isinstance(new, Constant) or new.size * new.source_width > WHOLE:
             return
-        if isinstance(old, Constant) and _count_nan(new.numbers()) > _count_nan(old.numbers()):
+        try:
+            more = isinstance(old, Constant) and _count_nan(new.numbers()) > _count_nan(old.numbers())
+        except NoNumbersError:
+            return
+        if more:
             raise self._error("it gets what is not a number")
 
     def _values(self, old: Constant, new: Constant) -> None:
@@ -193,7 +197,7 @@ class _Pair:
         try:
             for first, second, zero in self._pieces(old, new):
                 self._numbers(first, second, zero)
-        except TooLargeError as error:
+        except NoNumbersError as error:
             raise self._error(str(error)) from error
 
     def _unknown(self, old: Known, new: Known) -> list[tuple[Known, Known]]:

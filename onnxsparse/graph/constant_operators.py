@@ -610,9 +610,7 @@ def results(call: Call) -> list[Constant]:
             raise UnclearError(value.reason)
     try:
         found = RULES[call.operator](call)
-        found = (
-            [_short(one, call.operator) for one in found] if isinstance(found, list) else _short(found, call.operator)
-        )
+        return [_short(one, call.operator) for one in (found if isinstance(found, list) else [found])]
     except NoNumbersError as error:
         raise UnclearError(str(error)) from error
     except (ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError, MemoryError) as error:

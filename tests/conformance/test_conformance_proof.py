@@ -374,6 +374,23 @@ def test_prune_says_pruned_only_where_the_nodes_get_zeros(name: str, tmp_path: P
         assert truth(built, onnx.load(target))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a_sum_before_the_product",
+        "quantised_and_dequantised_with_two_zero_points",
+        "floats_that_are_cast_to_codes",
+        "codes_that_are_scaled_before_they_are_dequantised",
+        "a_second_use_behind_a_value_of_the_run",
+        "a_second_use_that_a_loop_hands_out",
+    ],
+)
+def test_a_weight_whose_zero_is_none_or_whose_use_is_not_known_stays_dense(name: str) -> None:
+    row = api.plan(CASES[name]().model(), pattern="2:4", allow=ALLOW).report.row("w")
+    assert row.status == "dense"
+    assert "MatMul" in row.reason
+
+
 # -- the proof itself
 
 

@@ -92,7 +92,7 @@ def inspect(source: Source) -> Result:
 
 def _inspected(weight: Weight, name: str) -> Row:
     row = plain_row(name, weight, DENSE if weight.refusal else "prunable")
-    words = words_of(Matrix(name, weight, weight.uses[0]), None) if weight.uses and not weight.refusal else {}
+    words = words_of(Matrix(name, weight, weight.uses[0])) if weight.uses and not weight.refusal else {}
     text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
     masked = "a mask is applied to it in the graph" if row.masked else ""
     advice = f"stays dense by default; --allow {','.join(words)}" if words else way_out(weight.refusal)

@@ -22,11 +22,11 @@ from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import outputs
 from onnxsparse.passes.describe import (
-    GUESSED,
     of_one_run,
     plain_row,
     planned_report,
     totals_of,
+    unknown_sizes,
     verified_report,
     with_macs,
 )
@@ -81,18 +81,20 @@ def _found(model: Model) -> Model:
     return model
 
 
-def inspect(source: Source) -> Result:
+def inspect(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
     """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back."""
     model = _look(source)
+    set_sizes(model, dims)
     names = names_of(model.weights)
-    rows, exact = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
-    notes = (*of_one_run(model, rows), *(() if exact else (GUESSED,)))
-    return Result(Report("inspect", called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes))
+    rows, sized = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
+    notes = (*of_one_run(model, rows), *unknown_sizes(model, rows, model.weights))
+    totals = totals_of(rows, model, {"prunable"}, sized)
+    return Result(Report("inspect", called(source), "", tuple(rows), totals, notes=notes))
 
 
 def _inspected(weight: Weight, name: str) -> Row:
-    row = plain_row(name, weight, DENSE if weight.refusal else "prunable")
     words = words_of(Matrix(name, weight, weight.uses[0])) if weight.uses and not weight.refusal else {}
+    row = plain_row(name, weight, DENSE if weight.refusal or words else "prunable")
     text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
     masked = "a mask is applied to it in the graph" if row.masked else ""
     advice = f"stays dense by default; --allow {','.join(words)}" if words else way_out(weight.refusal)
@@ -349,7 +351,8 @@ def _counted(report: Report, written: Model, made: Plan | None) -> Report:
         return report  # its weights are as they were
     rows = proved(report.rows, written, made.planned if made else [])
     done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
-    return replace(report, rows=tuple(rows), totals=totals_of(rows, written, done))
+    totals = totals_of(rows, written, done, report.totals.macs is not None)
+    return replace(report, rows=tuple(rows), totals=totals)
 
 
 __all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

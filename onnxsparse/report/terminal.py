@@ -13,10 +13,12 @@ from rich.text import Text
 
 from onnxsparse.report.check_lines import check_lines
 from onnxsparse.report.levels_table import levels_lines, levels_table
-from onnxsparse.report.rows import DENSE, Report, Row
+from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
 
 WIDE = 160
-SHORTEST = 28
+SHORTEST, LEAST, NARROWEST = 28, 12, 60
+SEPARATORS = "./:_-"
+_DONE = ("planned", "pruned", "masked")
 _STYLES = {
     "pruned": "green",
     "masked": "green",
@@ -60,14 +62,15 @@ def show(report: Report, verbosity: int) -> None:
         if not report.ok:
             _print(console, [_summary(report)])
         elif report.command in ("prune", "mask", "finetune") and not report.totals.done:
-            _print(_Console(stderr=True, highlight=False), [_summary(report)])
+            _print(_Console(stderr=True, highlight=False), ["; ".join([_summary(report), *_closing(report)])])
         return
     if report.command == "compare":
         console.print(_distances(report))
         return
     if report.rows:
-        console.print(_table(report, verbosity, console.width))
-    _print(console, [*_lines(report), *_reasons(report.rows, verbosity)])
+        _print_table(console, report, verbosity)
+    closing = _closing(report)
+    _print(console, [*_lines(report), *_reasons(report, verbosity), *([""] if closing else []), *closing])
 
 
 def _width() -> int:
@@ -93,37 +96,61 @@ def _columns(report: Report) -> tuple[str, ...]:
     return ("weight", "used by", "shape", "matrix", "zeros", *_LEVELS, "")
 
 
-def _table(report: Report, verbosity: int, width: int) -> Table:
-    """One line a weight; on a narrow terminal columns go and names lose their middle, unless all was asked for."""
+def _print_table(console: Console, report: Report, verbosity: int) -> None:
+    """A line a weight, and more where its name is long: no two rows look alike, however narrow the terminal is.
+
+    Columns go where there is no room, unless all was asked for; what all names begin with is said once, above.
+    """
     every, columns = (*_COLUMNS, *_LEVELS), _columns(report)
     rows = [dict(zip(every, [*_cells(row, report.command, verbosity), *_densities(row)])) for row in report.rows]
     widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in columns}
-    shown, room = _fitting(columns, widths, width) if verbosity < 1 else (columns, widths["weight"])
+    shown, room = _fitting(columns, widths, console.width) if verbosity < 1 else (columns, widths["weight"])
+    prefix = _prefix([row["weight"] for row in rows]) if widths["weight"] > room else ""
+    if prefix:
+        _print(console, [f"names without the prefix {prefix}"])
+        for cells in rows:
+            cells["weight"] = cells["weight"][len(prefix) :]
+        widths["weight"] = max(len(title) for title in ("weight", *(row["weight"] for row in rows)))
+        shown, room = _fitting(columns, widths, console.width)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in shown:
         table.add_column(title, justify="right" if title in _RIGHT else "left", no_wrap=verbosity < 1, overflow="fold")
     for row, cells in zip(report.rows, rows):
-        cells["weight"] = _shortened(cells["weight"], room)
+        cells["weight"] = "\n".join(_wrapped(cells["weight"], room))
         style = _STYLES.get(row.status, "dim")
         table.add_row(*(Text(cells[title], style="" if title else style) for title in shown))
-    return table
+    needed = sum(2 + min(widths[title], room if title == "weight" else WIDE) for title in shown) if verbosity < 1 else 0
+    _Console(width=max(console.width, needed, NARROWEST * verbosity), highlight=False).print(table)
 
 
 def _fitting(columns: tuple[str, ...], widths: dict[str, int], width: int) -> tuple[tuple[str, ...], int]:
     """The columns that fit, and what is left for the names."""
     shown = columns
-    for dropped in ("", "matrix", "type", "shape", "used by"):
+    for dropped in ("", "matrix", "type", "shape", "used by", "pattern", "zeros"):
         shown = tuple(title for title in shown if title != dropped or not dropped)
         room = width - sum(widths[title] + 2 for title in shown if title != "weight")
         if room >= min(SHORTEST, widths["weight"]):
             break
-    return shown, max(room, SHORTEST)
+    return shown, max(room, LEAST)
 
 
-def _shortened(name: str, room: int) -> str:
-    """The end of a name says more than its middle."""
-    head = room // 3
-    return name if len(name) <= room else f"{name[:head]}...{name[len(name) - room + head + 3 :]}"
+def _prefix(names: Sequence[str]) -> str:
+    """What all names begin with, up to the end of a part of them; something is left of every name."""
+    first, last = min(names), max(names)
+    same = next((at for at, (one, other) in enumerate(zip(first, last)) if one != other), len(first))
+    room = min(same, *(len(name) - 1 for name in names)) if len(names) > 1 else 0
+    return first[: max((at + 1 for at in range(room) if first[at] in SEPARATORS), default=0)]
+
+
+def _wrapped(name: str, room: int) -> list[str]:
+    """A name in lines: cut behind the last separator that fits, where one is in the second half of the line."""
+    lines = []
+    while len(name) > room:
+        ends = [place + 1 for place in range(room // 2, room) if name[place] in SEPARATORS]
+        end = ends[-1] if ends else room
+        lines.append(name[:end])
+        name = name[end:]
+    return [*lines, name]
 
 
 def _printable(text: str) -> str:
@@ -193,6 +220,10 @@ def _summary(report: Report) -> str:
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}{_why(report)}"
     share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
+    if report.command == "inspect":
+        held = sum(bool(row.words) for row in report.rows)
+        more = f", {held} more {'stays' if held == 1 else 'stay'} dense by default (--allow)" if held else ""
+        return f"{totals.done} of {totals.weights} weights prunable{more}{share}"
     verb = _VERBS[report.command if _is_trained(report.details) else "prune"]
     untrained = sum(UNTRAINED in note for note in report.notes)
     if untrained and verb == _VERBS["finetune"]:
@@ -215,7 +246,8 @@ def _lines(report: Report) -> list[str]:
     if totals.macs and totals.macs_left is not None:
         left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
-    lines += [*_training(report), *_slow(report), *report.notes]
+    notes = [note for note in report.notes if not note.startswith(NOTHING)]
+    lines += [*_training(report), *_slow(report), *notes]
     if report.output:
         lines.append(f"written: {report.output}")
     if report.next_step:
@@ -249,22 +281,43 @@ def _is_trained(details: Mapping[str, Any]) -> bool:
     return bool(details.get("trained", details.get("helped", True)))
 
 
+def _closing(report: Report) -> list[str]:
+    """What is said last: that nothing was done."""
+    return [note for note in report.notes if note.startswith(NOTHING)]
+
+
 def _slow(report: Report) -> list[str]:
-    """Weights whose zeros the device may use but which are too small to win by it."""
-    found = [row for row in report.rows if row.status == "holds" and any(use.pays is False for use in row.uses)]
-    if not found:
-        return []
-    remark = next(use.remark for use in found[0].uses if use.pays is False)
-    return [f"unlikely to pay: {len(found)} of the weights that hold (first {found[0].name}: {remark})"]
+    """Weights whose zeros the device may use but which are too small to win by it, and what that comes to."""
+    sparse = [row for row in report.rows if any(use.pays is not None for use in row.uses) and row.status != "violated"]
+    found = [row for row in sparse if any(use.pays is False for use in row.uses)]
+    lines = []
+    if found:
+        remark = next(use.remark for use in found[0].uses if use.pays is False)
+        which = "" if len(sparse) == 1 else f"first {found[0].name}: "
+        lines.append(f"unlikely to pay: {len(found)} of {_weights(len(sparse))} ({which}{remark})")
+    return [*lines, *([f"verdict: {report.verdict}"] if report.verdict else [])]
 
 
-def _reasons(rows: Sequence[Row], verbosity: int) -> list[str]:
-    """The weights that stayed dense by reason, so that a hundred alike take one line."""
+def _weights(count: int) -> str:
+    return "1 weight" if count == 1 else f"{count} weights"
+
+
+def _reasons(report: Report, verbosity: int) -> list[str]:
+    """The weights that stayed dense, and those that are read elsewhere, too."""
+    elsewhere = [row for row in report.rows if row.reason and row.others and row.status in _DONE and not row.ragged]
+    others = [row for row in report.rows if row.reason and row not in elsewhere]
+    return [
+        *_grouped("left dense, not checked, or not whole:", others, verbosity),
+        *_grouped("not read by layers alone:", elsewhere, verbosity),
+    ]
+
+
+def _grouped(title: str, rows: Sequence[Row], verbosity: int) -> list[str]:
+    """The names by reason, so that a hundred alike take one line."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if row.reason:
-            groups.setdefault((row.reason, row.advice), []).append(row.name)
-    lines = ["", "left dense, not checked, or not whole:"] if groups else []
+        groups.setdefault((row.reason, row.advice), []).append(row.name)
+    lines = ["", title] if groups else []
     for (reason, advice), names in groups.items():
         shown = names if verbosity > 0 else names[:3]
         more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
@@ -275,7 +328,7 @@ def _reasons(rows: Sequence[Row], verbosity: int) -> list[str]:
 def _distances(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title=None)
     for title in ("output", "relative distance", "largest difference", "cosine", "same winner"):
-        table.add_column(title, justify="left" if title == "output" else "right")
+        table.add_column(title, justify="left" if title == "output" else "right", overflow="fold")
     found: Any = report.details["outputs"]
     for entry in found:
         agreement = "" if entry["agreement"] is None else f"{100 * entry['agreement']:.1f} %"

@@ -15,7 +15,6 @@ from onnxsparse.passes.levels import Held, bound_of, wasted
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.sides import open_dims_of
 from onnxsparse.passes.sizes import sparse_bytes
 from onnxsparse.passes.verify import Checked, UseChecked
 from onnxsparse.patterns import Pattern
@@ -267,7 +266,7 @@ def _unchecked(row: Row) -> bool:
     return row.status == "unchecked"
 
 
-MOST_DIMS, ANY_SIZE = 6, 64
+MOST_DIMS, ANY_SIZE = 6, 512
 
 
 def unknown_sizes(model: Model, rows: Sequence[Row], weights: Sequence[Weight]) -> list[str]:
@@ -276,7 +275,7 @@ def unknown_sizes(model: Model, rows: Sequence[Row], weights: Sequence[Weight]) 
     if not pairs:
         return []
     recurrent = any(use.family == "Recurrent" for _, weight in pairs for use in weight.uses)
-    dims = open_dims_of(model, samples=recurrent)
+    dims = macs.open_dims_of(model, samples=recurrent)
     found = _with_sizes(model, dims, [weight for _, weight in pairs])
     lost = [row for row, weight in pairs if id(weight) not in found]
     reason = (
@@ -304,7 +303,7 @@ def _with_sizes(model: Model, dims: Sequence[str], weights: list[Weight]) -> dic
         return {}
     before = dict(model.sizes)
     model.sizes.update(dict.fromkeys(dims, ANY_SIZE))
-    found, _ = macs.of_weights(model, weights)
+    found = macs.counted(model, weights, deep=True)
     model.sizes.clear()
     model.sizes.update(before)
     return found

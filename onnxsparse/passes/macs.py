@@ -12,11 +12,11 @@ output channels.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx.shape_inference
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from onnxsparse.graph.attributes import label
 from onnxsparse.graph.layout import size_of
@@ -42,16 +42,16 @@ class Shapes:
         return None if found is None or 0 in found else found
 
 
-def infer(model: Model, deep: bool = False, one: bool = True) -> Shapes:
+def infer(model: Model, deep: bool = False, samples: int = 1) -> Shapes:
     """The shapes of all activations, as far as they can be known without running anything.
 
-    `deep` follows the numbers that shapes are made of, too; `one` is for one sample where the file takes any number.
+    `deep` follows the numbers that shapes are made of, too; `samples` are what goes in where the file takes any number.
     """
     if len(model.proto.graph.node) > LARGEST_GRAPH:
         return Shapes({})
     try:
-        proto = sized(model.proto, model.sizes)
-        return _collected(onnx.shape_inference.infer_shapes(single(proto) if one else proto, data_prop=deep))
+        proto = single(sized(model.proto, model.sizes), samples)
+        return _collected(onnx.shape_inference.infer_shapes(proto, data_prop=deep))
     except Exception:  # whatever the inference makes of an odd graph, the report can do without
         return Shapes({})
 
@@ -64,7 +64,7 @@ def sized(proto: ModelProto, sizes: Mapping[str, int]) -> ModelProto:
     made.CopyFrom(proto)
     for info in made.graph.input:
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            given = sizes.get(f"{info.name}.{axis}", sizes.get(dim.dim_param) if dim.dim_param else None)
+            given = sizes.get(f"{info.name}.{axis}", sizes.get(named(dim)) if named(dim) else None)
             if given is not None:
                 dim.dim_value = given
     for info in (*made.graph.output, *made.graph.value_info):  # what was inferred for the old sizes
@@ -78,19 +78,19 @@ def fixed_batch(model: Model) -> int:
     shapes = [
         one.type.tensor_type.shape for one in sized(model.proto, model.sizes).graph.input if one.name not in stored
     ]
-    firsts = {shape.dim[0].dim_value if len(shape.dim) > 1 else 0 for shape in shapes}
+    firsts = {max(shape.dim[0].dim_value, 0) if len(shape.dim) > 1 else 0 for shape in shapes}
     return firsts.pop() or 1 if len(firsts) == 1 else 1
 
 
-def single(proto: ModelProto) -> ModelProto:
+def single(proto: ModelProto, samples: int = 1) -> ModelProto:
     """The same model for one sample, where it takes any number; also where that number is named along another axis."""
     made = ModelProto()
     made.CopyFrom(proto)
     counted = samples_of(made)
     for info in made.graph.input:
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if dim.dim_value <= 0 and (dim.dim_param in counted if dim.dim_param else axis == 0):
-                dim.dim_value = 1
+            if dim.dim_value <= 0 and (named(dim) in counted if named(dim) else axis == 0):
+                dim.dim_value = samples
     return made
 
 
@@ -100,11 +100,35 @@ def samples_of(proto: ModelProto) -> set[str]:
     None is one that is named as a length, or that also is another axis of an input whose first has another name.
     """
     shapes = [info.type.tensor_type.shape.dim for info in proto.graph.input]
-    firsts = {shape[0].dim_param for shape in shapes if shape and shape[0].dim_param}
-    inner = {dim.dim_param for shape in shapes for dim in shape[1:] if dim.dim_param}
+    firsts = {named(shape[0]) for shape in shapes if shape and named(shape[0])}
+    inner = {named(dim) for shape in shapes for dim in shape[1:] if named(dim)}
     mixed = inner if len(firsts) > 1 else set()
-    named = {name for name in firsts | inner if BATCH.search(name)}
-    return named | {name for name in firsts - mixed if not LENGTH.search(name)}
+    batches = {name for name in firsts | inner if BATCH.search(name)}
+    return batches | {name for name in firsts - mixed if not LENGTH.search(name)}
+
+
+def named(dim: TensorShapeProto.Dimension) -> str:
+    """The name of a dimension; a question mark is none, and two of them are not alike."""
+    return "" if dim.dim_param == "?" else dim.dim_param
+
+
+def open_dims_of(model: Model, samples: bool = False) -> list[str]:
+    """Dimensions of the inputs that nobody has said, by name or as INPUT.AXIS; with `samples` what counts them, too."""
+    proto = sized(model.proto, model.sizes)
+    return open_dims(proto if samples else single(proto))
+
+
+def open_dims(proto: ModelProto) -> list[str]:
+    """Dynamic dimensions of the inputs."""
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    found = [
+        named(dim) or f"{info.name}.{axis}"
+        for info in proto.graph.input
+        if info.name not in stored
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim)
+        if dim.dim_value <= 0
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _collected(proto: ModelProto) -> Shapes:
@@ -119,27 +143,31 @@ def _collected(proto: ModelProto) -> Shapes:
 
 def of_weights(model: Model, weights: list[Weight]) -> tuple[dict[int, int], bool]:
     """Multiply-accumulates by id of the weight, where sizes are known, and whether they are of all weights."""
-    nodes = {label(node): node for container in containers(model.proto) for node in container.node}
     used = [weight for weight in weights if any(use.family != "Embedding" for use in weight.uses)]
-    recurrent = any(use.family == "Recurrent" for weight in used for use in weight.uses)
-    steps = infer(model, one=False) if recurrent else Shapes({})
-    found: dict[int, int] = {}
-    for deep in (False, True):
-        missing = [weight for weight in used if id(weight) not in found]
-        shapes = infer(model, deep) if missing else Shapes({})
-        counts = {id(weight): _of_weight(weight, nodes, shapes, steps) for weight in missing}
-        found.update({key: count for key, count in counts.items() if count})
+    found = counted(model, used, deep=False)
+    missing = [weight for weight in used if id(weight) not in found]
+    if missing and not open_dims_of(model):  # else the sizes are the user's to say
+        found.update(counted(model, missing, deep=True))
     return found, all(id(weight) in found for weight in used)
 
 
-def _of_weight(weight: Weight, nodes: dict[str, NodeProto], shapes: Shapes, steps: Shapes) -> int | None:
+def counted(model: Model, weights: Sequence[Weight], deep: bool) -> dict[int, int]:
+    """Multiply-accumulates by id of the weight, as far as shapes are inferred."""
+    nodes = {label(node): node for container in containers(model.proto) for node in container.node}
+    recurrent = any(use.family == "Recurrent" for weight in weights for use in weight.uses)
+    shapes, others = infer(model, deep), infer(model, deep, samples=2) if recurrent else Shapes({})
+    counts = {id(weight): _of_weight(weight, nodes, shapes, others) for weight in weights}
+    return {key: count for key, count in counts.items() if count}
+
+
+def _of_weight(weight: Weight, nodes: dict[str, NodeProto], shapes: Shapes, others: Shapes) -> int | None:
     """None where a size is not known."""
     uses = [use for use in weight.uses if use.family != "Embedding"]
-    counts = [_of_use(weight, use, nodes.get(use.node), shapes, steps) for use in uses]
+    counts = [_of_use(weight, use, nodes.get(use.node), shapes, others) for use in uses]
     return None if None in counts else sum(filter(None, counts))
 
 
-def _of_use(weight: Weight, use: Use, node: NodeProto | None, shapes: Shapes, steps: Shapes) -> int | None:
+def _of_use(weight: Weight, use: Use, node: NodeProto | None, shapes: Shapes, others: Shapes) -> int | None:
     _, out, reduce, taps = use.shape4
     made = shapes.known(node.output[0]) if node is not None and node.output else None
     if node is None or made is None:
@@ -148,7 +176,7 @@ def _of_use(weight: Weight, use: Use, node: NodeProto | None, shapes: Shapes, st
         taken = shapes.known(node.input[0])
         return None if taken is None else size_of(taken) * out * taps
     if use.family == "Recurrent":
-        if not _has_steps(node, steps):
+        if not _has_steps(node, shapes, others):
             return None
         return weight.tensor.size * size_of([made[0], *made[2:-1]])
     if use.family == "Attention":
@@ -156,8 +184,11 @@ def _of_use(weight: Weight, use: Use, node: NodeProto | None, shapes: Shapes, st
     return size_of(made) * reduce * taps
 
 
-def _has_steps(node: NodeProto, steps: Shapes) -> bool:
-    """Whether it is known how many steps a sequence has: along the first axis, where other layers count samples."""
-    layout = any(attribute.name == "layout" and attribute.i for attribute in node.attribute)
-    shape = steps.dims.get(node.input[0], ())
-    return len(shape) > layout and shape[int(layout)] > 0
+def _has_steps(node: NodeProto, shapes: Shapes, others: Shapes) -> bool:
+    """Whether it is known how many steps a sequence has, along an axis where other layers may count samples.
+
+    What is 1 for one sample and 2 for two is no length but what nobody has said.
+    """
+    axis = int(any(attribute.name == "layout" and attribute.i for attribute in node.attribute))
+    one, two = shapes.dims.get(node.input[0], ()), others.dims.get(node.input[0], ())
+    return len(one) == len(two) > axis and one[axis] == two[axis] > 0

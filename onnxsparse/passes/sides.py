@@ -16,7 +16,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.macs import Shapes, infer, single, sized
+from onnxsparse.passes.macs import Shapes, infer, named, open_dims, open_dims_of, single, sized
 from onnxsparse.passes.outputs import Session
 
 
@@ -37,24 +37,6 @@ def _side(shapes: Shapes, name: str) -> float | None:
     return None if dims is None or len(dims) < 3 or 0 in dims[2:] else float(max(dims[2:]))
 
 
-def open_dims_of(model: Model, samples: bool = False) -> list[str]:
-    """Dimensions of the inputs that nobody has said, by name or as INPUT.AXIS; with `samples` what counts them, too."""
-    proto = sized(model.proto, model.sizes)
-    return _open_dims(proto if samples else single(proto))
-
-
-def _open_dims(proto: ModelProto) -> list[str]:
-    stored = {tensor.name for tensor in proto.graph.initializer}
-    found = [
-        dim.dim_param or f"{info.name}.{axis}"
-        for info in proto.graph.input
-        if info.name not in stored
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim)
-        if dim.dim_value <= 0
-    ]
-    return list(dict.fromkeys(found))
-
-
 def set_sizes(model: Model, dims: Mapping[str, int] | None) -> None:
     """Sizes for dynamic dimensions of the inputs, by name or as INPUT.AXIS; any other name is refused."""
     for name, size in (dims or {}).items():
@@ -70,11 +52,11 @@ def _demand_open(proto: ModelProto, name: str) -> None:
     shapes = {one.name: one.type.tensor_type.shape.dim for one in proto.graph.input if one.name not in stored}
     places = {f"{one}.{axis}": dim for one, shape in shapes.items() for axis, dim in enumerate(shape)}
     known = [key for key, dim in places.items() if dim.dim_value <= 0]
-    known += [dim.dim_param for dim in places.values() if dim.dim_param]
+    known += [named(dim) for dim in places.values() if named(dim)]
     if name in known:
         return
-    there = _open_dims(single(proto))
-    counting = [one for one in _open_dims(proto) if one not in there]
+    there = open_dims(single(proto))
+    counting = [one for one in open_dims(proto) if one not in there]
     said = f"they are {', '.join(there[:20]) or 'all of a fixed size'}"
     said += f", and that of the samples, {', '.join(counting[:5])}" if counting else ""
     if name in places:

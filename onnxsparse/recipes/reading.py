@@ -15,7 +15,7 @@ from onnxsparse.modifiers.scheduled import PLACE
 from onnxsparse.recipes import fences
 from onnxsparse.recipes.entries import modifier_of
 from onnxsparse.recipes.layout import Layout, Section, laid_out
-from onnxsparse.recipes.nodes import LONGEST, Node, WrongError, located, read
+from onnxsparse.recipes.nodes import LONGEST, Node, Twice, WrongError, located, read
 from onnxsparse.recipes.variables import Scope, Variables, given
 
 Path = Union[str, "os.PathLike[str]"]
@@ -73,21 +73,31 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
-def sections(text: str, called: str, variables: Variables, strict: bool) -> tuple[list[Read], bool]:
-    """The sections of a recipe, and whether they are stages."""
+@dataclass(frozen=True)
+class Text:
+    """What stands in a text: its sections, whether they are stages, and keys that it has twice."""
+
+    sections: list[Read]
+    staged: bool
+    twice: tuple[Twice, ...]
+
+
+def sections(text: str, called: str, variables: Variables, strict: bool) -> Text:
+    """The sections of a recipe."""
     values = given(variables)
     try:
         inner, line = _found(text, called)
     except WrongError as error:
         raise located(called, error.line, error) from None
-    root = read(inner, called, line)
+    twice: list[Twice] = []
+    root = read(inner, called, line, twice)
     try:
         layout = laid_out(root)
         _override(layout, values, inner)
         outer, place = Scope(layout.variables), (called, line - 1)
         found = [_read(section, layout.staged, outer, strict, place) for section in layout.sections]
         outer.demand_whole()
-        return found, layout.staged
+        return Text(found, layout.staged, tuple(twice))
     except WrongError as error:
         raise located(called, line - 1 + error.line, error) from None
 

@@ -96,3 +96,31 @@ def test_a_file_pruned_before_still_holds(strict: bool, tmp_path: Path) -> None:
 def test_masks_of_the_users_own_are_taken(tmp_path: Path) -> None:
     keep = np.arange(48 * 9).reshape(48, 1, 3, 3) % 2
     assert osp.prune(network(tmp_path / "m.onnx"), masks={"deep": keep}).report.row("deep").zeros == 216
+
+
+def test_finetune_follows_the_default(tmp_path: Path) -> None:
+    from onnxsparse.graph.model import Model
+    from onnxsparse.modifiers.pruning import Pruning
+    from onnxsparse.modifiers.training import Training
+    from onnxsparse.passes.request import planned
+    from onnxsparse.runs.zeros import asked_zeros
+
+    asked = asked_zeros(Pruning(pattern="unstructured", sparsity="0.5"), None, None, Training())
+    plan, _ = planned(Model.open(network(tmp_path / "m.onnx")), None, None, asked)
+    assert [row.name for row in plan.planned] == ["wide", "point", "tail"]
+
+
+def test_recipes_and_configurations_of_other_tools_keep_their_own_rule(tmp_path: Path) -> None:
+    from onnxsparse.epochs.planning import by_epochs
+    from onnxsparse.graph.model import Model
+    from onnxsparse.loops.onnx_network import OnnxNetwork
+    from onnxsparse.loops.options import LoopOptions
+
+    model = network(tmp_path / "m.onnx")
+    recipe = osp.Recipe.load(
+        "modifiers:\n- !GMPruningModifier\n  start_epoch: 0\n  end_epoch: 1\n  update_frequency: 1\n"
+        "  init_sparsity: 0\n  final_sparsity: 0.5\n  params: __ALL_PRUNABLE__\n"
+    )
+    rows = by_epochs(Model.open(model), recipe.modifiers).plan.planned  # type: ignore[arg-type]
+    assert [row.name for row in rows] == ["wide", "deep", "point", "tail"]
+    assert "deep" in OnnxNetwork(str(model), LoopOptions()).names().values()

@@ -53,8 +53,8 @@ MOST_OTHERS = 3
 def _moves(others: Sequence[str]) -> str:
     """What zeros do where a weight is read otherwise, too."""
     more = f" and {len(others) - MOST_OTHERS} more" if len(others) > MOST_OTHERS else ""
-    what = "these outputs move" if len(others) > 1 else "that output moves"
-    return f"also read by {', '.join(others[:MOST_OTHERS])}{more}: {what} with the zeros" if others else ""
+    where = ", ".join(others[:MOST_OTHERS]) + more
+    return f"its numbers also go to {where}: what comes out there moves with the zeros" if others else ""
 
 
 def planned_row(row: PlanRow, status: str, target: Target | None = None) -> Row:

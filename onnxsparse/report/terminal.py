@@ -17,7 +17,7 @@ from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
 
 WIDE = 160
 SHORTEST, LEAST, NARROWEST = 28, 12, 60
-SEPARATORS = "./:_-"
+SEPARATORS, MARGIN = "./:_-", "  "
 _DONE = ("planned", "pruned", "masked")
 _STYLES = {
     "pruned": "green",
@@ -144,13 +144,13 @@ def _prefix(names: Sequence[str]) -> str:
 
 def _wrapped(name: str, room: int) -> list[str]:
     """A name in lines: cut behind the last separator that fits, where one is in the second half of the line."""
-    lines = []
-    while len(name) > room:
-        ends = [place + 1 for place in range(room // 2, room) if name[place] in SEPARATORS]
-        end = ends[-1] if ends else room
-        lines.append(name[:end])
-        name = name[end:]
-    return [*lines, name]
+    lines, margin = [], ""
+    while len(margin + name) > room:
+        end = room - len(margin)
+        end = next((at + 1 for at in range(end - 1, end // 2, -1) if name[at] in SEPARATORS), end)
+        lines.append(margin + name[:end])
+        name, margin = name[end:], MARGIN
+    return [*lines, margin + name]
 
 
 def _printable(text: str) -> str:

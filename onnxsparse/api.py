@@ -26,7 +26,6 @@ from onnxsparse.passes.describe import (
     plain_row,
     planned_report,
     totals_of,
-    unknown_sizes,
     verified_report,
     with_macs,
 )
@@ -42,6 +41,7 @@ from onnxsparse.passes.prove import proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, settle
 from onnxsparse.passes.recorded import MASKED
+from onnxsparse.passes.remarks import unknown_sizes
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sides import set_sizes

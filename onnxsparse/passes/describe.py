@@ -14,6 +14,7 @@ from onnxsparse.passes.layers import counts
 from onnxsparse.passes.levels import Held, bound_of, wasted
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.recorded import recorded
+from onnxsparse.passes.remarks import moves, others_of, pays_off, unknown_sizes
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sizes import sparse_bytes
 from onnxsparse.passes.verify import Checked, UseChecked
@@ -35,26 +36,10 @@ def plain_row(name: str, weight: Weight, status: str) -> Row:
         size=weight.tensor.size,
         uses=use_rows(weight),
         masked=any(use.masks for use in weight.uses),
-        others=_others(weight),
+        others=others_of(weight),
         bytes_dense=weight.tensor.size * width,
         bytes_sparse=weight.tensor.size * width,
     )
-
-
-def _others(weight: Weight) -> tuple[str, ...]:
-    """What reads these numbers without being a layer; a shape is the same whatever they are."""
-    found = [other for one in (weight, *weight.twins) for other in one.others]
-    return tuple(dict.fromkeys(other for other in found if not other.startswith(("Shape '", "Size '"))))
-
-
-MOST_OTHERS = 3
-
-
-def _moves(others: Sequence[str]) -> str:
-    """What zeros do where a weight is read otherwise, too."""
-    more = f" and {len(others) - MOST_OTHERS} more" if len(others) > MOST_OTHERS else ""
-    where = ", ".join(others[:MOST_OTHERS]) + more
-    return f"its numbers also go to {where}: what comes out there moves with the zeros" if others else ""
 
 
 def planned_row(row: PlanRow, status: str, target: Target | None = None) -> Row:
@@ -64,7 +49,7 @@ def planned_row(row: PlanRow, status: str, target: Target | None = None) -> Row:
         return replace(plain, reason=row.reason, advice=row.advice, words=row.words)
     dropped = dropped_elements(row.pattern, row.use.shape4, row.drop)
     ragged = f"{row.ragged} of its {plain.size} numbers lie outside whole units of {row.pattern.text} and stay dense"
-    reasons = [ragged if row.ragged else "", _moves(plain.others)]
+    reasons = [ragged if row.ragged else "", moves(plain.others)]
     uses = plain.uses
     if target is not None:
         uses = tuple(_judged(one, target.judge(row.weight, use)) for one, use in zip(uses, row.weight.uses))
@@ -266,49 +251,6 @@ def _unchecked(row: Row) -> bool:
     return row.status == "unchecked"
 
 
-MOST_DIMS, ANY_SIZE = 6, 512
-
-
-def unknown_sizes(model: Model, rows: Sequence[Row], weights: Sequence[Weight]) -> list[str]:
-    """Why there are no multiply-accumulates, and what would give them."""
-    pairs = [(row, weight) for row, weight in zip(rows, weights) if row.macs is None and _works(weight)]
-    if not pairs:
-        return []
-    recurrent = any(use.family == "Recurrent" for _, weight in pairs for use in weight.uses)
-    dims = macs.open_dims_of(model, samples=recurrent)
-    found = _with_sizes(model, dims, [weight for _, weight in pairs])
-    lost = [row for row, weight in pairs if id(weight) not in found]
-    reason = (
-        f"sizes behind {len(lost)} of {len(rows)} weights cannot be inferred (the first: '{lost[0].name}')"
-        if lost
-        else ""
-    )
-    if found:
-        given = ",".join(f"{name}=SIZE" for name in dims[:MOST_DIMS])
-        more = f" and {len(dims) - MOST_DIMS} more" if len(dims) > MOST_DIMS else ""
-        gives = "would give them" if not lost else f"would give those of {len(found)} weights; {reason}"
-        what = "the size of a dimension is" if len(dims) == 1 else "sizes of dimensions are"
-        reason = f"{what} not known; --dim {given}{more} {gives}"
-    return [f"multiply-accumulates are left out: {reason}"]
-
-
-def _works(weight: Weight) -> bool:
-    """Whether anything multiplies with it: a table is looked up."""
-    return any(use.family != "Embedding" for use in weight.uses)
-
-
-def _with_sizes(model: Model, dims: Sequence[str], weights: list[Weight]) -> dict[int, int]:
-    """What could be counted if these dimensions had a size."""
-    if not dims:
-        return {}
-    before = dict(model.sizes)
-    model.sizes.update(dict.fromkeys(dims, ANY_SIZE))
-    found = macs.counted(model, weights, deep=True)
-    model.sizes.clear()
-    model.sizes.update(before)
-    return found
-
-
 def of_one_run(model: Model, rows: Sequence[Row]) -> list[str]:
     """A file that fixes its batch counts all samples of it."""
     batch = macs.fixed_batch(model)
@@ -320,21 +262,6 @@ def of_one_run(model: Model, rows: Sequence[Row]) -> list[str]:
 def _remarks(rule: Rule, rows: Sequence[Row]) -> list[str]:
     note = rule.target.note({row.dtype for row in rows if row.pattern != DENSE}) if rule.target else ""
     return [note] if note else []
-
-
-def pays_off(rows: Sequence[Row], done: str, rule: Rule) -> str:
-    """Whether the zeros are likely to make the model faster, in one sentence, where the device has a word on that."""
-    sparse = [row for row in rows if row.status == done]
-    if rule.target is None or rule.knows_levels or not sparse:
-        return ""
-    paying = [row for row in sparse if all(use.pays is not False for use in row.uses)]
-    if not paying:
-        return f"the zeros are unlikely to make the model faster on {rule.target.text}: no weight is likely to pay"
-    if len(paying) == len(sparse):
-        return f"the zeros are likely to pay on {rule.target.text}, in all pruned weights"
-    share = 100 * sum(row.size for row in paying) / sum(row.size for row in sparse)
-    held = f"which {'has' if len(paying) == 1 else 'have'} {share:.1f} % of the pruned numbers"
-    return f"the zeros are likely to pay on {rule.target.text} in {len(paying)} of {len(sparse)} weights, {held}"
 
 
 def _next_step(rule: Rule, path: str, weights: Sequence[Weight]) -> str:

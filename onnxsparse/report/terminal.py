@@ -13,21 +13,11 @@ from rich.text import Text
 
 from onnxsparse.report.check_lines import check_lines
 from onnxsparse.report.levels_table import levels_lines, levels_table
-from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
+from onnxsparse.report.rows import NOTHING, Report, Row
+from onnxsparse.report.weights_table import printable, share, weights_table
 
 WIDE = 160
-SHORTEST, LEAST, NARROWEST = 28, 12, 60
-SEPARATORS, MARGIN = "./:_-", "  "
 _DONE = ("planned", "pruned", "masked")
-_STYLES = {
-    "pruned": "green",
-    "masked": "green",
-    "folded": "green",
-    "holds": "green",
-    "planned": "green",
-    "violated": "red",
-    "left": "yellow",
-}
 _VERBS = {
     "inspect": "prunable",
     "plan": "planned",
@@ -67,10 +57,18 @@ def show(report: Report, verbosity: int) -> None:
     if report.command == "compare":
         console.print(_distances(report))
         return
-    if report.rows:
-        _print_table(console, report, verbosity)
+    _print_weights(console, report, verbosity)
     closing = _closing(report)
     _print(console, [*_lines(report), *_reasons(report, verbosity), *([""] if closing else []), *closing])
+
+
+def _print_weights(console: Console, report: Report, verbosity: int) -> None:
+    if not report.rows:
+        return
+    made = weights_table(report, verbosity, console.width)
+    if made.prefix:
+        _print(console, [f"names without the prefix {made.prefix}"])
+    _Console(width=max(console.width, made.width), highlight=False).print(made.table)
 
 
 def _width() -> int:
@@ -79,136 +77,7 @@ def _width() -> int:
 
 def _print(console: Console, lines: Iterable[str]) -> None:
     for line in lines:
-        console.print(Text(_printable(line)), soft_wrap=True)
-
-
-_COLUMNS: tuple[str, ...] = ("weight", "used by", "shape", "type", "matrix", "pattern", "zeros", "")
-_RIGHT = ("pattern", "zeros", "density", "target density", "wasted")
-
-
-_LEVELS = ("density", "target density", "wasted")
-
-
-def _columns(report: Report) -> tuple[str, ...]:
-    """Where a device says what it can use, that is what one looks for."""
-    if all(row.target_density is None for row in report.rows):
-        return _COLUMNS
-    return ("weight", "used by", "shape", "matrix", "zeros", *_LEVELS, "")
-
-
-def _print_table(console: Console, report: Report, verbosity: int) -> None:
-    """A line a weight, and more where its name is long: no two rows look alike, however narrow the terminal is.
-
-    Columns go where there is no room, unless all was asked for; what all names begin with is said once, above.
-    """
-    every, columns = (*_COLUMNS, *_LEVELS), _columns(report)
-    rows = [dict(zip(every, [*_cells(row, report.command, verbosity), *_densities(row)])) for row in report.rows]
-    widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in columns}
-    shown, room = _fitting(columns, widths, console.width) if verbosity < 1 else (columns, widths["weight"])
-    prefix = _prefix([row["weight"] for row in rows]) if widths["weight"] > room else ""
-    if prefix:
-        _print(console, [f"names without the prefix {prefix}"])
-        for cells in rows:
-            cells["weight"] = cells["weight"][len(prefix) :]
-        widths["weight"] = max(len(title) for title in ("weight", *(row["weight"] for row in rows)))
-        shown, room = _fitting(columns, widths, console.width)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in shown:
-        table.add_column(title, justify="right" if title in _RIGHT else "left", no_wrap=verbosity < 1, overflow="fold")
-    for row, cells in zip(report.rows, rows):
-        cells["weight"] = "\n".join(_wrapped(cells["weight"], room))
-        style = _STYLES.get(row.status, "dim")
-        table.add_row(*(Text(cells[title], style="" if title else style) for title in shown))
-    needed = sum(2 + min(widths[title], room if title == "weight" else WIDE) for title in shown) if verbosity < 1 else 0
-    _Console(width=max(console.width, needed, NARROWEST * verbosity), highlight=False).print(table)
-
-
-def _fitting(columns: tuple[str, ...], widths: dict[str, int], width: int) -> tuple[tuple[str, ...], int]:
-    """The columns that fit, and what is left for the names."""
-    shown = columns
-    for dropped in ("", "matrix", "type", "shape", "used by", "pattern", "zeros"):
-        shown = tuple(title for title in shown if title != dropped or not dropped)
-        room = width - sum(widths[title] + 2 for title in shown if title != "weight")
-        if room >= min(SHORTEST, widths["weight"]):
-            break
-    return shown, max(room, LEAST)
-
-
-def _prefix(names: Sequence[str]) -> str:
-    """What all names begin with, up to the end of a part of them; something is left of every name."""
-    first, last = min(names), max(names)
-    same = next((at for at, (one, other) in enumerate(zip(first, last)) if one != other), len(first))
-    room = min(same, *(len(name) - 1 for name in names)) if len(names) > 1 else 0
-    return first[: max((at + 1 for at in range(room) if first[at] in SEPARATORS), default=0)]
-
-
-def _wrapped(name: str, room: int) -> list[str]:
-    """A name in lines: cut behind the last separator that fits, where one is in the second half of the line."""
-    lines, margin = [], ""
-    while len(margin + name) > room:
-        end = room - len(margin)
-        end = next((at + 1 for at in range(end - 1, end // 2, -1) if name[at] in SEPARATORS), end)
-        lines.append(margin + name[:end])
-        name, margin = name[end:], MARGIN
-    return [*lines, margin + name]
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def _cells(row: Row, command: str, verbosity: int) -> list[str]:
-    return [
-        _printable(row.name),
-        _printable(_users(row, verbosity)),
-        "x".join(map(str, row.shape)) or "scalar",
-        row.dtype,
-        _matrix(row),
-        "" if row.pattern == DENSE else row.pattern,
-        _percent(row),
-        _status(row, command),
-    ]
-
-
-def _densities(row: Row) -> list[str]:
-    """The share of kept numbers, the one below which nothing is gained, and the zeros beyond."""
-    zeros = row.zeros if row.zeros is not None else row.dropped
-    density = "" if zeros is None or not row.size else f"{1 - zeros / row.size:.3f}"
-    bound = "" if row.target_density is None else f"{row.target_density:.3f}"
-    return [density, bound, "" if row.wasted is None else str(row.wasted)]
-
-
-def _status(row: Row, command: str) -> str:
-    if command == "inspect":
-        return ", ".join(row.words) or ("cannot" if row.status == DENSE else "masked" if row.masked else "")
-    return row.status + (" *" if row.ragged and row.pattern != DENSE else "")
-
-
-def _users(row: Row, verbosity: int) -> str:
-    if verbosity > 0:
-        return ", ".join(f"{use.op} {use.node}" for use in row.uses)
-    operators = [use.op for use in row.uses]
-    counts = {op: operators.count(op) for op in operators}
-    return ", ".join(op if count == 1 else f"{op} x{count}" for op, count in counts.items())
-
-
-def _matrix(row: Row) -> str:
-    """What the hardware sees: groups x outputs x inputs x taps, without ones."""
-    if not row.uses:
-        return ""
-    group, out, inputs, taps = row.uses[0].matrix
-    return (f"{group} x " if group > 1 else "") + f"{out} <- {inputs}" + (f" x {taps}" if taps > 1 else "")
-
-
-def _percent(row: Row) -> str:
-    zeros = row.zeros if row.zeros is not None else row.dropped
-    return "" if zeros is None or not row.size else _share(zeros, row.size)
-
-
-def _share(part: int, whole: int) -> str:
-    """Rounded, but never to all or nothing when it is neither."""
-    share = 100 * part / whole
-    return f"{min(max(share, 0.1), 99.9) if 0 < part < whole else share:.1f} %"
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def _summary(report: Report) -> str:
@@ -219,16 +88,16 @@ def _summary(report: Report) -> str:
         open_rows = totals.weights - totals.done - bad
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}{_why(report)}"
-    share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
+    zeros = f", {share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
     if report.command == "inspect":
         held = sum(bool(row.words) for row in report.rows)
         more = f", {held} more {'stays' if held == 1 else 'stay'} dense by default (--allow)" if held else ""
-        return f"{totals.done} of {totals.weights} weights prunable{more}{share}"
+        return f"{totals.done} of {totals.weights} weights prunable{more}{zeros}"
     verb = _VERBS[report.command if _is_trained(report.details) else "prune"]
     untrained = sum(UNTRAINED in note for note in report.notes)
     if untrained and verb == _VERBS["finetune"]:
         verb = f"pruned, {max(0, totals.done - untrained)} of them trained"
-    return f"{totals.done} of {totals.weights} weights {verb}{share}"
+    return f"{totals.done} of {totals.weights} weights {verb}{zeros}"
 
 
 def _why(report: Report) -> str:
@@ -244,7 +113,7 @@ def _lines(report: Report) -> list[str]:
     if report.command in ("plan", "prune", "mask", "finetune", "verify") and totals.bytes_dense:
         lines.append(f"weights: {_bytes(totals.bytes_dense)} dense, {_bytes(totals.bytes_sparse)} once stored sparse")
     if totals.macs and totals.macs_left is not None:
-        left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
+        left = f", {_count(totals.macs_left)} left ({share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
     notes = [note for note in report.notes if not note.startswith(NOTHING)]
     lines += [*_training(report), *_slow(report), *notes]

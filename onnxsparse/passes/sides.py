@@ -42,18 +42,18 @@ def set_sizes(model: Model, dims: Mapping[str, int] | None) -> None:
     for name, size in (dims or {}).items():
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 < size < 1 << 31:
             raise OptionError(f"--dim {name!s:.80}: a size is a whole number from 1, not {size!r:.40}")
-        _demand_open(model.proto, str(name))
+        _demand_open(model.proto, str(name), int(size))
     model.sizes.update({str(name): int(size) for name, size in (dims or {}).items()})
 
 
-def _demand_open(proto: ModelProto, name: str) -> None:
-    """Refuse a name that no dynamic dimension has."""
+def _demand_open(proto: ModelProto, name: str, size: int) -> None:
+    """Refuse a name that no dynamic dimension has, and another size than the one that the file fixes."""
     stored = {tensor.name for tensor in proto.graph.initializer}
     shapes = {one.name: one.type.tensor_type.shape.dim for one in proto.graph.input if one.name not in stored}
     places = {f"{one}.{axis}": dim for one, shape in shapes.items() for axis, dim in enumerate(shape)}
     known = [key for key, dim in places.items() if dim.dim_value <= 0]
     known += [named(dim) for dim in places.values() if named(dim)]
-    if name in known:
+    if name in known or (name in places and places[name].dim_value == size):
         return
     there = open_dims(single(proto))
     counting = [one for one in open_dims(proto) if one not in there]

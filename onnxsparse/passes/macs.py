@@ -108,8 +108,9 @@ def samples_of(proto: ModelProto) -> set[str]:
 
 
 def named(dim: TensorShapeProto.Dimension) -> str:
-    """The name of a dimension; a question mark is none, and two of them are not alike."""
-    return "" if dim.dim_param == "?" else dim.dim_param
+    """The name of a dimension; a question mark is none (two are not alike), nor are bytes that are no text."""
+    name: object = dim.dim_param
+    return name if isinstance(name, str) and name != "?" else ""
 
 
 def open_dims_of(model: Model, samples: bool = False) -> list[str]:

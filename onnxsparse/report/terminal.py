@@ -14,7 +14,9 @@ from rich.text import Text
 from onnxsparse.report.check_lines import check_lines
 from onnxsparse.report.levels_table import levels_lines, levels_table
 from onnxsparse.report.rows import NOTHING, Report, Row
-from onnxsparse.report.weights_table import printable, share, weights_table
+from onnxsparse.report.weights_table import printable as _printable
+from onnxsparse.report.weights_table import share as _share
+from onnxsparse.report.weights_table import weights_table
 
 WIDE = 160
 _DONE = ("planned", "pruned", "masked")
@@ -77,7 +79,7 @@ def _width() -> int:
 
 def _print(console: Console, lines: Iterable[str]) -> None:
     for line in lines:
-        console.print(Text(printable(line)), soft_wrap=True)
+        console.print(Text(_printable(line)), soft_wrap=True)
 
 
 def _summary(report: Report) -> str:
@@ -88,16 +90,16 @@ def _summary(report: Report) -> str:
         open_rows = totals.weights - totals.done - bad
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}{_why(report)}"
-    zeros = f", {share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
+    share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
     if report.command == "inspect":
         held = sum(bool(row.words) for row in report.rows)
         more = f", {held} more {'stays' if held == 1 else 'stay'} dense by default (--allow)" if held else ""
-        return f"{totals.done} of {totals.weights} weights prunable{more}{zeros}"
+        return f"{totals.done} of {totals.weights} weights prunable{more}{share}"
     verb = _VERBS[report.command if _is_trained(report.details) else "prune"]
     untrained = sum(UNTRAINED in note for note in report.notes)
     if untrained and verb == _VERBS["finetune"]:
         verb = f"pruned, {max(0, totals.done - untrained)} of them trained"
-    return f"{totals.done} of {totals.weights} weights {verb}{zeros}"
+    return f"{totals.done} of {totals.weights} weights {verb}{share}"
 
 
 def _why(report: Report) -> str:
@@ -113,7 +115,7 @@ def _lines(report: Report) -> list[str]:
     if report.command in ("plan", "prune", "mask", "finetune", "verify") and totals.bytes_dense:
         lines.append(f"weights: {_bytes(totals.bytes_dense)} dense, {_bytes(totals.bytes_sparse)} once stored sparse")
     if totals.macs and totals.macs_left is not None:
-        left = f", {_count(totals.macs_left)} left ({share(totals.macs_left, totals.macs)})" if totals.zeros else ""
+        left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
     notes = [note for note in report.notes if not note.startswith(NOTHING)]
     lines += [*_training(report), *_slow(report), *notes]
@@ -197,7 +199,7 @@ def _grouped(title: str, rows: Sequence[Row], verbosity: int) -> list[str]:
 def _distances(report: Report) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title=None)
     for title in ("output", "relative distance", "largest difference", "cosine", "same winner"):
-        table.add_column(title, justify="left" if title == "output" else "right", overflow="fold")
+        table.add_column(title, justify="left" if title == "output" else "right")
     found: Any = report.details["outputs"]
     for entry in found:
         agreement = "" if entry["agreement"] is None else f"{100 * entry['agreement']:.1f} %"

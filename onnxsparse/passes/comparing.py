@@ -60,7 +60,7 @@ class Comparing:
         with temporary() as folder:
             job = {**self._job(folder), "samples": samples, "seed": seed, "data": None}
             result, choice = self._first_choice(folder, job, found)
-        chosen = {name: size for name, size in choice.chosen.items()}
+        chosen = dict(choice.chosen)
         words = f"{samples} random samples, seed {seed}"
         if self._axes.states:
             words = f"{samples} random steps of one sequence, seed {seed}"
@@ -112,9 +112,7 @@ class Comparing:
             "states": dict(self._axes.states),
         }
 
-    def _first_choice(
-        self, folder: str, job: dict[str, Any], found: Sequence[Choice]
-    ) -> tuple[dict[str, Any], Choice]:
+    def _first_choice(self, folder: str, job: dict[str, Any], found: Sequence[Choice]) -> tuple[dict[str, Any], Choice]:
         """The comparison on the first shapes that the runtime takes, and does not die of."""
         left = list(found)
         for _ in range(DEATHS):

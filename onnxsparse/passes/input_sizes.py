@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx.shape_inference
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
@@ -82,7 +82,7 @@ class _Choosing:
         for value in self.inputs:
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
                 if dim.dim_value <= 0:
-                    yield value, axis, dim.dim_param or f"{value.name}.{axis}"
+                    yield value, axis, _name(value, axis)
 
     def _known(self) -> Sizes:
         """Sizes that are given, that the first layers need, and one sample."""
@@ -171,7 +171,7 @@ class _Choosing:
         return [
             dim.dim_value
             if dim.dim_value > 0
-            else known.get(f"{value.name}.{axis}", known.get(dim.dim_param or f"{value.name}.{axis}", 1))
+            else known.get(f"{value.name}.{axis}", known.get(_name(value, axis), 1))
             for axis, dim in enumerate(value.type.tensor_type.shape.dim)
         ]
 
@@ -201,6 +201,12 @@ class _Choosing:
         return all(size > 0 for sizes in made for size in sizes if size is not None) and all(
             _is_fed(node, dims) for node in graph.node
         )
+
+
+def _name(value: ValueInfoProto, axis: int) -> str:
+    """What a dimension is called, where that is a name: some exporters call all of them `?`."""
+    name = value.type.tensor_type.shape.dim[axis].dim_param
+    return name if any(map(str.isalnum, name)) else f"{value.name}.{axis}"
 
 
 def _constant(node: NodeProto) -> Iterator[tuple[str, list[int]]]:
@@ -246,15 +252,27 @@ def _sizes_of(value: ValueInfoProto) -> list[int | None]:
 
 
 def _stride(graph: GraphProto) -> int:
-    """The product of the strides along the path where it is largest."""
+    """The product of the strides along the path where it is largest; what enlarges again counts against it."""
     found: dict[str, int] = {}
+    stored = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        own = 1
+        own = next((max(one.ints, default=1) for one in node.attribute if one.name == "strides"), 1)
+        total = max((found.get(name, 1) for name in node.input), default=1)
         if node.op_type == "Conv" or node.op_type.endswith("Pool"):
-            own = next((max(one.ints, default=1) for one in node.attribute if one.name == "strides"), 1)
-        total = min(own * max((found.get(name, 1) for name in node.input), default=1), 1 << 20)
+            total = min(total * own, 1 << 20)
+        elif node.op_type in ("ConvTranspose", "Resize", "Upsample"):
+            total = max(1, round(total / (own if node.op_type == "ConvTranspose" else _enlarged(node, stored))))
         found.update(dict.fromkeys(node.output, total))
     return max(found.values(), default=1)
+
+
+def _enlarged(node: NodeProto, stored: Mapping[str, TensorProto]) -> float:
+    """By how much a Resize enlarges; twice, where only the run knows."""
+    for name in node.input[1:]:
+        tensor = stored.get(name)
+        if tensor is not None and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) and tensor.dims[0] > 2:
+            return max(float(numpy_helper.to_array(tensor).max()), 1.0)
+    return 2.0
 
 
 def _up(size: int, step: int) -> int:

@@ -105,7 +105,9 @@ class Comparison:
         self._dense, self._sparse, self._states, self._names = dense, sparse, states, called
         shared = [name for name in dense.outputs if name in sparse.outputs]
         if not shared:
-            raise OptionError("the two models have no output of the same name; compare a model with its own sparse form")
+            raise OptionError(
+                "the two models have no output of the same name; compare a model with its own sparse form"
+            )
         known = {name for name, _, _ in dense.inputs}
         self._taken = [name for name, _, _ in sparse.inputs]
         new = [name for name in self._taken if name not in known]
@@ -115,7 +117,7 @@ class Comparison:
         self._others = _only_in(dense, sparse, "dense") + _only_in(sparse, dense, "sparse")
         self._left: Feed = {}
         self._right: Feed = {}
-        self.stage: Callable[[str], None] = lambda text: None
+        self.stage: Callable[[str], None] = lambda _: None
 
     def add(self, feed: Feed, begins: bool) -> None:
         """One run of both; where a sequence begins, states are those of the feed."""
@@ -162,8 +164,7 @@ class _Sums:
 
     def add(self, left: Any, right: Any) -> None:
         if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
-            kinds = {dict: "a map", list: "a sequence"}
-            self.odd = kinds.get(type(left), "no tensor")
+            self.odd = "a map" if isinstance(left, dict) else "a sequence" if isinstance(left, list) else "no tensor"
             return  # there is no distance between these
         if left.shape != right.shape:
             raise OptionError(
@@ -387,7 +388,7 @@ class GivenFeeds:
         """How many samples the model takes at once, where it says that."""
         shape, axis = self._shapes[name], self._axes.get(name, 0)
         size = shape[axis] if shape else 1
-        return size if isinstance(size, int) and size > 0 else 1
+        return int(size) if isinstance(size, int) and size > 0 else 1
 
     def _counted_steps(self) -> int:
         found = {name: array.shape[1] for name, array in self._arrays.items() if self._stepped(name)}
@@ -398,7 +399,7 @@ class GivenFeeds:
                 f"{names} has to be [sequences, steps, ...], with one axis more than the model takes"
             )
         self._demand_same(found, "steps")
-        return next(iter(found.values()))
+        return max(found.values())
 
     def _counted(self, samples: int | None) -> int:
         found = {n: one.shape[self._axis(n)] for n, one in self._arrays.items() if n not in self._whole}
@@ -412,9 +413,7 @@ class GivenFeeds:
         first = next(iter(counts), "")
         for name, count in counts.items():
             if count != counts[first]:
-                raise OptionError(
-                    f"{self._called} has {counts[first]} {what} of '{first}', but {count} of '{name}'"
-                )
+                raise OptionError(f"{self._called} has {counts[first]} {what} of '{first}', but {count} of '{name}'")
 
     def _part(self, name: str, rows: Array, step: int) -> Array:
         array = self._arrays[name]

@@ -2,7 +2,8 @@
 
 1. What the user says wins: `NAME=AXIS` for an axis, `INPUT=OUTPUT` for a state.
 2. An axis whose dimension is called as a batch usually is holds the samples; and so does one whose dimension bears the
-   name of the first dimension of another input, where its own first size is fixed (a state `[2, batch, 128]`).
+   name of the first dimension of another input, where its own first size is fixed (a state `[2, batch, 128]`). Where
+   neither has a name that is the middle one of three axes, if it alone is open.
 3. A state is laid out as the output that it comes from. Otherwise the samples are first.
 """
 
@@ -97,9 +98,10 @@ def _inputs(model: Model) -> dict[str, ValueInfoProto]:
 
 
 def _dims(value: ValueInfoProto) -> list[str]:
-    """Names or sizes of all axes; '' is one that has neither."""
+    """Names or sizes of all axes; '' is one that has neither, or `?`."""
     dims = value.type.tensor_type.shape.dim
-    return [str(dim.dim_value) if dim.dim_value > 0 else str(dim.dim_param) for dim in dims]
+    names = (str(dim.dim_value) if dim.dim_value > 0 else str(dim.dim_param) for dim in dims)
+    return [name if any(map(str.isalnum, name)) else "" for name in names]
 
 
 def _sizes(values: Mapping[str, ValueInfoProto]) -> set[str]:
@@ -119,10 +121,16 @@ def _by_name(inputs: Mapping[str, ValueInfoProto]) -> dict[str, int]:
             continue
         usual = [axis for axis, dim in enumerate(dims) if _is_usual(dim)]
         shared = [axis for axis, dim in enumerate(dims) if dim in firsts] if dims[0].isdigit() else []
-        places = usual or shared
+        places = usual or shared or _in_the_middle(dims, inputs.values())
         if len(places) == 1:
             found[name] = places[0]
     return found
+
+
+def _in_the_middle(dims: Sequence[str], others: Iterable[ValueInfoProto]) -> list[int]:
+    """The axis of a state `[2, ?, 128]`, where other inputs are open along their first axis."""
+    nameless = any(len(_dims(value)) > 1 and not _dims(value)[0] for value in others)
+    return [1] if nameless and len(dims) == 3 and not dims[1] and dims[0].isdigit() and dims[2].isdigit() else []
 
 
 def _axis_called(names: set[str], value: ValueInfoProto) -> int:

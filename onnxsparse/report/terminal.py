@@ -282,8 +282,8 @@ def _distances(report: Report) -> Table:
         "relative distance": lambda entry: _figure(entry["relative"], ".4g"),
         "largest difference": lambda entry: _figure(entry["largest"], ".4g"),
         "cosine": lambda entry: _figure(entry["cosine"], ".5f"),
-        "same winner": lambda entry: _share(entry["agreement"]),
-        "equal": lambda entry: _share(entry["equal"]),
+        "same winner": lambda entry: _share_if(entry["agreement"]),
+        "equal": lambda entry: _share_if(entry["equal"]),
     }
     optional = {"same winner", "equal"}
     shown = [title for title, cell in columns.items() if title not in optional or any(map(cell, found))]
@@ -299,7 +299,7 @@ def _figure(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _share(value: float | None) -> str:
+def _share_if(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f} %"
 
 

@@ -27,6 +27,7 @@ from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record
 from onnxsparse.passes.request import Masks, Path, planned
+from onnxsparse.passes.sample_axes import Axes, sample_axes
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.recipes import Recipe
@@ -57,6 +58,8 @@ class Tuning:
         overwrite: bool,
         means: Means = ALONE,
         sizes: Mapping[str, int] | None = None,
+        batch_axis: Axes = None,
+        state: Axes = None,
     ) -> None:
         means.demand_sense(recipe.only(Training))
         self.target = target_of(output, source, overwrite)
@@ -64,6 +67,7 @@ class Tuning:
         self.means, self.processes = means, means.processes
         self.model = Model.open(source)
         set_sizes(self.model, sizes)
+        self.axes = sample_axes(self.model, batch_axis, state)
         self.training, self.objective = recipe.only(Training), recipe.only(Objective)
         self.by_epochs = zeros_by_epochs(self.model, recipe, plan, masks)
         if self.by_epochs is not None:
@@ -103,7 +107,7 @@ class Tuning:
     # -- data
 
     def open(self, data: Any, labels: str | None, eval_data: Any, metrics: Sequence[Any]) -> None:
-        fields, task = fields_of(self.model), self.objective.task
+        fields, task = fields_of(self.model, self.axes), self.objective.task
         numbers = task != "cross-entropy" if task else None if labels is not None else False
         self.data = open_data(data, fields, labels, bool(task), numbers)
         self.goal = goal_of(self.objective, self.data)
@@ -120,7 +124,7 @@ class Tuning:
         if together.count > 1:
             recipe, planned = self.recipe.to_yaml(), self.planned
             demand_alike_call(together, self.model.sha256(), recipe, planned, self.feeding.count)
-        self.engines = Engines(self.model, self.tags, self.feeding, training, self.means)
+        self.engines = Engines(self.model, self.tags, self.feeding, training, self.means, self.axes)
         self.measure = self._measure(eval_data, labels, metrics)
         self._classes = 0
 
@@ -132,7 +136,7 @@ class Tuning:
                 raise OptionError("--metric measures on --eval-data; pass that too")
             return None
         numbers = task != "cross-entropy" if task else None
-        found = open_data(data, fields_of(self.model), labels, bool(task), numbers)
+        found = open_data(data, fields_of(self.model, self.axes), labels, bool(task), numbers)
         if not isinstance(found, Stream):
             found.look_through(math.inf)  # all of it is measured at the end, when the work is done
         if task == "cross-entropy":
@@ -147,7 +151,7 @@ class Tuning:
         training, masked = self.training, dict.fromkeys(self.planned, "mask")
         decay = training.weight_decay if training.optimizer == BUILT_IN else None
         batch = training.batch // self.processes.count
-        return Spec(batch, trained, masked, self.goal, training.train_bn, decay)
+        return Spec(batch, trained, masked, self.goal, training.train_bn, decay, self.axes.turned)
 
     def job(self, room: str, folder: str | None, resume: bool, check: bool, watch: Watcher | None) -> Job:
         return Job(

@@ -3,7 +3,8 @@
 1. An array whose first axis counts the samples is taken by rows.
 2. An array that is not as long, but has the whole shape that the model declares, is the same for every sample.
 3. Arrays that are no input of the model are left alone, but for the labels.
-4. NaN and infinity are an error wherever they are met: at once in data of few bytes, else when a sample is taken.
+4. Samples along another axis than the first are turned; those that are sequences have their steps along the second.
+5. NaN and infinity are an error wherever they are met: at once in data of few bytes, else when a sample is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.data.columns import Column
+from onnxsparse.data.columns import Column, Turned
 from onnxsparse.data.field import LABELS, Field, demand_type
 from onnxsparse.data.sources import Source
 from onnxsparse.errors import OptionError
@@ -53,7 +54,8 @@ class Samples:
     ) -> None:
         self.numbers = bool(numbers)
         self._any_kind = numbers is None
-        self.fields, self._known_shared = tuple(fields), shared
+        self.fields = tuple(field for field in fields if not field.optional or source.has(field.name))
+        self._known_shared = shared
         self.called, self.names = source.called, [str(name) for name in source.names]
         self.notes: list[str] = source.notes
         self._columns = {field.name: self._checked(source, field) for field in self.fields}
@@ -146,6 +148,10 @@ class Samples:
         column = source.demand(field.name, "an input of the model")
         note = demand_type(field, column.dtype, source.called)
         self.notes += [note] if note else []
+        if field.is_turned(column.shape):
+            column = Turned(column, field.axis)
+            along = f"the samples of '{field.name}' lie along axis {field.axis}, which the model names as theirs"
+            self.notes += [] if field.given else [along]
         field.demand_shape(column.shape, source.called)
         return column
 

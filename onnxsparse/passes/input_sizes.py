@@ -169,9 +169,7 @@ class _Choosing:
     def _shape(self, value: ValueInfoProto, sizes: Sizes) -> list[int]:
         known = {**sizes, **self.known}
         return [
-            dim.dim_value
-            if dim.dim_value > 0
-            else known.get(f"{value.name}.{axis}", known.get(_name(value, axis), 1))
+            dim.dim_value if dim.dim_value > 0 else known.get(f"{value.name}.{axis}", known.get(_name(value, axis), 1))
             for axis, dim in enumerate(value.type.tensor_type.shape.dim)
         ]
 

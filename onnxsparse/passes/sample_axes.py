@@ -4,7 +4,8 @@
 2. An axis whose dimension is called as a batch usually is holds the samples; and so does one whose dimension bears the
    name of the first dimension of another input, where its own first size is fixed (a state `[2, batch, 128]`). Where
    neither has a name that is the middle one of three axes, if it alone is open.
-3. A state is laid out as the output that it comes from. Otherwise the samples are first.
+3. A state is laid out as the output that it comes from. Other outputs go by the name of the dimension, where an input
+   is not laid out samples first. Otherwise the samples are first.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class SampleAxes:
     given: frozenset[str] = frozenset()
     states: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def turned(self) -> dict[str, dict[str, int]]:
+        """As `Spec.turned`."""
+        return {"inputs": dict(self.inputs), "outputs": dict(self.outputs)} if self.inputs or self.outputs else {}
+
+
+SAMPLES_FIRST = SampleAxes()
+
 
 def sample_axes(model: Model, axes: Axes = None, states: Pairs = None) -> SampleAxes:
     """The axes of a model's inputs and outputs, with what the user says of them."""
@@ -50,7 +59,8 @@ def sample_axes(model: Model, axes: Axes = None, states: Pairs = None) -> Sample
     found = _by_name(inputs)
     found.update({name: axis for name, axis in wanted.items() if name in inputs})
     names = {_dims(value)[found.get(name, 0)] for name, value in inputs.items() if _dims(value)} - {"", *_sizes(inputs)}
-    turned = {name: _axis_called(names, value) for name, value in outputs.items()}
+    moved = any(found.values()) or bool(wanted)
+    turned = {name: _axis_called(names, value) for name, value in outputs.items()} if moved else {}
     turned.update({output: found.get(name, 0) for name, output in carried.items()})
     turned.update({name: axis for name, axis in wanted.items() if name in outputs and name not in inputs})
     return SampleAxes(

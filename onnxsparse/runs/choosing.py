@@ -16,6 +16,8 @@ from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
+from onnxsparse.engines.turning import turn
+from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
 from onnxsparse.passes.trainable import Trainable, tagged
 from onnxsparse.runs.feeding import Feeding
 
@@ -80,9 +82,15 @@ class Engines:
     """The engines of one run: of the same kind throughout, chosen with the first one."""
 
     def __init__(
-        self, model: Model, tags: Mapping[str, Trainable], feeding: Feeding, training: Training, means: Means
+        self,
+        model: Model,
+        tags: Mapping[str, Trainable],
+        feeding: Feeding,
+        training: Training,
+        means: Means,
+        axes: SampleAxes = SAMPLES_FIRST,
     ) -> None:
-        self._model, self._tags, self._feeding = model, tags, feeding
+        self._model, self._tags, self._feeding, self._axes = model, tags, feeding, axes
         self._training, self._means = training, means
         self.notes: list[str] = []
         self.chosen = "" if means.engine == "auto" else means.engine
@@ -126,7 +134,7 @@ class Engines:
         """The training graph of onnxruntime-training, made and proven."""
         from onnxsparse.engines.ort.building import build
 
-        copy = tagged(self._model, self._tags)
+        copy = turn(tagged(self._model, self._tags), spec.turned.get("inputs", {}), spec.turned.get("outputs", {}))
         return build(folder_of(spec, room), spec, copy, self._samples(), self._model.sha256(), check)
 
     def _torch(self, spec: Spec) -> Engine:
@@ -150,8 +158,8 @@ class Engines:
         """How many samples the file says that it takes; 0 where it leaves that open."""
         others = {tensor.name for tensor in self._model.proto.graph.initializer} | self._feeding.shared
         inputs = [value for value in self._model.proto.graph.input if value.name not in others]
-        shapes = [value.type.tensor_type.shape.dim for value in inputs]
-        return max((dims[0].dim_value for dims in shapes if dims), default=0)
+        shapes = [(value.type.tensor_type.shape.dim, self._axes.inputs.get(value.name, 0)) for value in inputs]
+        return max((dims[axis].dim_value for dims, axis in shapes if dims), default=0)
 
 
 def folder_of(spec: Spec, room: str) -> str:

@@ -33,6 +33,7 @@ from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.runs.alike import demand_alike_call
 from onnxsparse.runs.beside import beside, demand_apart
+from onnxsparse.runs.carrying import demand_steps, sequences_of
 from onnxsparse.runs.choosing import ALONE, Engines, Means
 from onnxsparse.runs.classes import axes_of, classes_seen, declared_classes
 from onnxsparse.runs.decided import decided
@@ -110,7 +111,11 @@ class Tuning:
         fields, task = fields_of(self.model, self.axes), self.objective.task
         numbers = task != "cross-entropy" if task else None if labels is not None else False
         self.data = open_data(data, fields, labels, bool(task), numbers)
+        self.sequences = sequences_of(self.model, self.axes)
         self.goal = goal_of(self.objective, self.data)
+        if self.sequences is not None:
+            demand_steps(self.sequences, self.data)
+            self.goal = replace(self.goal, label_shape=self.goal.label_shape[1:])
         self.notes = [*self.notes, *idle_labels(self.recipe, self.data)]
         if task == "cross-entropy":
             check_labels(self.data, declared_classes(self.model, self.goal))
@@ -141,7 +146,10 @@ class Tuning:
             found.look_through(math.inf)  # all of it is measured at the end, when the work is done
         if task == "cross-entropy":
             check_labels(found, declared_classes(self.model, self.goal))
-        return Measure(found, metrics, self.training.batch, axes_of(self.model), task)
+        if self.sequences is not None:
+            demand_steps(self.sequences, found)
+        flat = None if self.sequences is None else self.sequences.flat
+        return Measure(found, metrics, self.training.batch, axes_of(self.model, self.axes), task, flat)
 
     # -- the job
 
@@ -181,14 +189,20 @@ class Tuning:
         rows = "\n".join(
             f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in self.planned.items()
         )
-        return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows)
+        states = [f"{name} {output}" for name, output in self.axes.states.items()]
+        return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows, *states)
 
     def _begun(self, engine: Engine) -> Engine:
         if self.objective.task == "cross-entropy" and not self._classes:
-            self.demand_classes(classes_seen(engine, self.goal, next(self.feeding.probe())))
+            self.demand_classes(self._classes_seen(engine))
         if self.measure is not None:
             self.measure.begin(engine)
         return engine
+
+    def _classes_seen(self, engine: Engine) -> int:
+        batch = next(self.feeding.probe())
+        arrays = batch.arrays if self.sequences is None else self.sequences.flat(batch.arrays)
+        return classes_seen(engine.dense(batch), self.goal, arrays[LABELS])
 
     def demand_classes(self, classes: int) -> None:
         """Every label is one of the classes, also of what is measured on: engines read beyond their arrays."""
@@ -215,7 +229,8 @@ class Tuning:
             "prune", called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
         )
         made = decided(self.recipe, self.plan, self.feeding.per_epoch or 0, pruned_share(self.planned))
-        details = {"engine": self.engines.chosen if outcome.attempts else "none", **_details(outcome, made)}
+        axes = {"batch_axes": dict(self.axes.inputs), "states": dict(self.axes.states)}
+        details = {"engine": self.engines.chosen if outcome.attempts else "none", **axes, **_details(outcome, made)}
         report = replace(report, command="finetune", details=details)
         record(self.model, self.plan)
         texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())

@@ -96,7 +96,8 @@ class Comparing:
 
     def _told(self, result: Mapping[str, Any], words: str, said: str, facts: dict[str, object]) -> Compared:
         shapes = ", ".join(f"{name} {size}" for name, size in result["shapes"].items())
-        inputs = {**facts, "steps": result["steps"], "shapes": result["shapes"]}
+        axes = {"batch_axes": dict(self._axes.inputs), "states": dict(self._axes.states)}
+        inputs = {**facts, "steps": result["steps"], **axes, "shapes": result["shapes"]}
         return Compared(f"{words}: {shapes}{said}", inputs, result["outputs"], tuple(result["notes"]))
 
     def _job(self, folder: str) -> dict[str, Any]:

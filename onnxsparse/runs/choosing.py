@@ -13,12 +13,13 @@ from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.engines.turning import turn
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
-from onnxsparse.engines.turning import turn
 from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
 from onnxsparse.passes.trainable import Trainable, tagged
+from onnxsparse.runs.carrying import FEWEST, Carried, Plain, first_steps, sequences_of
 from onnxsparse.runs.feeding import Feeding
 
 ENGINES = ("auto", "ort", "torch")
@@ -92,6 +93,7 @@ class Engines:
     ) -> None:
         self._model, self._tags, self._feeding, self._axes = model, tags, feeding, axes
         self._training, self._means = training, means
+        self._sequences, self._plain = sequences_of(model, axes), Plain(model, axes) if axes.states else None
         self.notes: list[str] = []
         self.chosen = "" if means.engine == "auto" else means.engine
 
@@ -101,6 +103,8 @@ class Engines:
             engine = self._choose(spec, room, check)
         else:
             engine = self._torch(spec) if self.chosen == "torch" else self._ort(spec, room, check)
+        if self._sequences is not None and self._plain is not None:
+            engine = Carried(engine, self._sequences, self._plain)
         if spec.objective.teacher:
             engine.learn_from(OtherTeacher(spec.objective.teacher, spec.objective.output))
         return engine
@@ -152,7 +156,10 @@ class Engines:
         return TorchEngine(self._model, tensors, spec, self._samples(), setting)
 
     def _samples(self) -> dict[str, Any]:
-        return self._feeding.first(max(SAMPLES, self._training.batch, self._declared_batch()))
+        count = max(SAMPLES, self._training.batch, self._declared_batch())
+        if self._sequences is None or self._plain is None:
+            return self._feeding.first(count)
+        return first_steps(self._sequences, self._feeding.first(FEWEST), count, self._plain)
 
     def _declared_batch(self) -> int:
         """How many samples the file says that it takes; 0 where it leaves that open."""

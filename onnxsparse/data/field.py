@@ -78,6 +78,8 @@ class Field:
             return False
         if not self.shape or len(shape) != len(self.shape):
             return shape == self.shape
+        if self.axis and self.shape[0] is None:  # a state for one sample, which all of them begin with
+            return shape[0] == 1 and _fits(shape[1:], self.shape[1:])
         return self.shape[0] is not None and _fits(shape, self.shape)
 
     def demand_shape(self, shape: tuple[int, ...], source: str) -> None:

@@ -133,8 +133,11 @@ class Samples:
             yield self.take(np.arange(some.start, some.stop, some.step))
 
     def _taken(self, field: Field, rows: Any) -> Array:
+        column = self._columns[field.name]
+        if self._is_one_for_all(field) and rows is not ...:
+            rows = np.zeros_like(rows)
         with np.errstate(over="ignore"):  # what becomes infinite by it is found by `demand_finite`
-            return np.asarray(self._columns[field.name][rows], field.numpy, order="C")
+            return np.asarray(column[rows], field.numpy, order="C")
 
     def _same(self, field: Field) -> Array:
         """What is the same for all samples, read once."""
@@ -178,7 +181,13 @@ class Samples:
         return field.is_sample(shape) and not (field.name in self._known_shared and field.is_whole(shape))
 
     def _is_by_rows(self, field: Field) -> bool:
-        return self._may_be_rows(field) and self._columns[field.name].shape[0] == self.count
+        rows = self._may_be_rows(field) and self._columns[field.name].shape[0] == self.count
+        return rows or self._is_one_for_all(field)
+
+    def _is_one_for_all(self, field: Field) -> bool:
+        """Whether samples that are not first in the model all take the only one that there is."""
+        shape = self._columns[field.name].shape
+        return bool(field.axis) and field.is_whole(shape) and shape[0] == 1 and self.count > 1
 
     def _accept(self, column: Column, name: str, demanded: bool) -> None:
         """Take the labels; those that nobody asked for may also be of no use."""

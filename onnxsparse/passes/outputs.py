@@ -19,7 +19,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -368,12 +368,13 @@ class GivenFeeds:
         return array
 
     def _is_whole(self, name: str) -> bool:
-        """Whether an array is the same for all samples: a number, or all that the model declares where others count."""
+        """Whether an array is the same for all samples: a number, or all that the model declares where others count;
+        or a state for one of them."""
         array, shape = self._arrays[name], self._shapes[name]
         if not array.ndim:
             return True
         others = [one.shape[self._axis(key)] for key, one in self._arrays.items() if key != name and one.ndim]
-        fixed = list(array.shape) == shape
+        fixed = list(array.shape) == shape or (self._axis(name) > 0 and array.shape[self._axis(name)] == 1)
         return fixed and bool(others) and max(others) > array.shape[self._axis(name)]
 
     def _stepped(self, name: str) -> bool:
@@ -399,7 +400,7 @@ class GivenFeeds:
                 f"{names} has to be [sequences, steps, ...], with one axis more than the model takes"
             )
         self._demand_same(found, "steps")
-        return max(found.values())
+        return int(max(found.values()))
 
     def _counted(self, samples: int | None) -> int:
         found = {n: one.shape[self._axis(n)] for n, one in self._arrays.items() if n not in self._whole}
@@ -446,7 +447,9 @@ class GivenFeeds:
 def main(folder: str) -> int:
     try:
         with open(os.path.join(folder, JOB), encoding="utf-8") as file:
-            _write(folder, RESULT, _compared(json.load(file), folder))
+            job = json.load(file)
+        with open(os.path.join(folder, STAGE), "w", encoding="utf-8") as file:
+            _write(folder, RESULT, _compared(job, file))
     except OnnxSparseError as error:
         kind = "option" if isinstance(error, OptionError) else "extra" if isinstance(error, MissingExtraError) else ""
         _write(folder, ERROR, {"error": str(error), "kind": kind})
@@ -457,10 +460,12 @@ def main(folder: str) -> int:
     return 0
 
 
-def _compared(job: Mapping[str, Any], folder: str) -> dict[str, Any]:
+def _compared(job: Mapping[str, Any], file: IO[str]) -> dict[str, Any]:
     def stage(text: str, place: int = 0) -> None:
-        with open(os.path.join(folder, STAGE), "w", encoding="utf-8") as file:
-            json.dump({"text": text, "place": place}, file)
+        file.seek(0)
+        file.write(json.dumps({"text": text, "place": place}))
+        file.truncate()
+        file.flush()
 
     stage(f"loading {job['called'][0]}")
     dense = Session(job["dense"])

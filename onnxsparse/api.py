@@ -278,6 +278,8 @@ def compare(
         raise OptionError(f"samples is a number from 1, not {brief(samples)}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
         raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {str(seed)[:40]}")
+    if data is not None and dims:
+        raise OptionError("--dim gives random inputs their sizes; arrays have theirs, so leave one of the two out")
     model = Model.open(dense)
     Model.open(sparse)  # a file that is not a model is said in our own words
     set_sizes(model, dims)

@@ -78,6 +78,15 @@ def test_an_unknown_dimension_is_an_error_that_names_the_others() -> None:
         osp.compare(conv(), conv(), dims={"heigth": 3})
 
 
+def test_a_size_that_would_do_nothing_is_an_error() -> None:
+    fixed = conv()
+    fixed.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+    with pytest.raises(osp.OnnxSparseError, match=r"--dim x\.1: the file fixes"):
+        osp.compare(fixed, fixed, dims={"x.1": 3})
+    with pytest.raises(osp.OnnxSparseError, match="leave one of the two out"):
+        osp.compare(conv(), conv(), dims={"height": 3}, data={"x": np.zeros((1, 3, 8, 8), np.float32)})
+
+
 @pytest.mark.parametrize("side", [7, 28, 36])
 def test_a_matrix_behind_a_flatten_decides_the_size(side: int) -> None:
     small = -(-side // 2)

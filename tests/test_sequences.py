@@ -109,7 +109,8 @@ def test_the_axis_of_the_samples_is_found_by_its_name(names: tuple[str, str]) ->
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_inputs_are_trained_on_along_the_axis_that_is_found(engine: str, batch: str = "frames") -> None:
+def test_inputs_are_trained_on_along_the_axis_that_is_found(engine: str) -> None:
+    batch = "frames"
     data = {"x": numbers(96, FEATURES), "state": numbers(LAYERS, 96, HIDDEN, seed=2)}
     result = osp.finetune(gru(batch), data=data, eval_data=data, steps=30, engine=engine, **OPTIONS)
     assert details(result)["batch_axes"] == {"state": 1}
@@ -141,6 +142,35 @@ def test_arrays_that_have_the_samples_first_are_taken_where_only_that_fits() -> 
     pytest.importorskip("onnxruntime.training" if engine == "ort" else "torch")
     result = osp.finetune(gru(layers=1), data=data, steps=4, engine=engine, **OPTIONS)
     assert not any("lie along axis" in note for note in result.report.notes)
+
+
+def test_a_state_for_one_sample_is_what_all_of_them_begin_with() -> None:
+    engine = "ort" if library.available() else "torch"
+    pytest.importorskip("onnxruntime.training" if engine == "ort" else "torch")
+    state = numbers(LAYERS, 1, HIDDEN)
+    one, all_of_them = (
+        details(osp.finetune(gru(), data={"x": numbers(64, FEATURES), "state": given}, steps=4, engine=engine,
+                             **OPTIONS))["loss"]
+        for given in (state, np.repeat(state, 64, axis=1))
+    )  # fmt: skip
+    assert one == all_of_them
+    found, wanted = (
+        details(osp.compare(gru(), gru(), data={"x": numbers(4, FEATURES), "state": given}))["inputs"]
+        for given in (state, np.repeat(state, 4, axis=1))
+    )
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", ["N", "points", "b"])
+def test_many_of_one_sample_are_no_samples(name: str) -> None:
+    """A cloud of N points in a file for one sample: one letter is no proof."""
+    inputs, outputs = [value("x", [1, name, 3])], [value("y", [1, name, 4])]
+    stored = numpy_helper.from_array(numbers(3, 4), "w")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", inputs, outputs, [stored])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    found = details(osp.compare(model, model, data={"x": numbers(5, 7, 3)}))["inputs"]
+    assert found["samples"] == 5
+    assert found["shapes"] == {"x": [1, 7, 3]}
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,10 @@ class _Choosing:
             given = self.given.get(f"{value.name}.{axis}", self.given.get(name))
             if given is not None:
                 found[f"{value.name}.{axis}"] = given
+        open_dims = {one for value, axis, name in self._dims() for one in (name, f"{value.name}.{axis}")}
+        for name in self.given:
+            if name not in open_dims:
+                raise OptionError(f"--dim {name[:80]}: the file fixes the size of that dimension")
         needed = self._needed()
         for value, axis, name in self._dims():
             if (value.name, axis) in needed:

@@ -26,6 +26,9 @@ USUAL = frozenset({
 })  # fmt: skip
 """What the dimension of the samples is called, in small letters alone."""
 
+SHORT = frozenset({"n", "b"})
+"""Those that may be something else behind a first size of 1: the number of points, of boxes, ..."""
+
 Axes = Union[Mapping[str, Any], Sequence[str], str, None]
 Pairs = Axes
 
@@ -129,7 +132,8 @@ def _by_name(inputs: Mapping[str, ValueInfoProto]) -> dict[str, int]:
         dims = _dims(value)
         if not dims or _is_usual(dims[0]):
             continue
-        usual = [axis for axis, dim in enumerate(dims) if _is_usual(dim)]
+        sure = dims[0].isdigit() and dims[0] != "1"
+        usual = [axis for axis, dim in enumerate(dims) if _is_usual(dim) and (sure or dim.lower() not in SHORT)]
         shared = [axis for axis, dim in enumerate(dims) if dim in firsts] if dims[0].isdigit() else []
         places = usual or shared or _in_the_middle(dims, inputs.values())
         if len(places) == 1:

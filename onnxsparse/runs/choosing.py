@@ -105,6 +105,9 @@ class Engines:
             engine = self._torch(spec) if self.chosen == "torch" else self._ort(spec, room, check)
         if self._sequences is not None and self._plain is not None:
             engine = Carried(engine, self._sequences, self._plain)
+        if spec.objective.teacher and self._axes.inputs:
+            name = next(iter(self._axes.inputs))
+            raise OptionError(f"another model cannot be the teacher where the samples of '{name}' are not first")
         if spec.objective.teacher:
             engine.learn_from(OtherTeacher(spec.objective.teacher, spec.objective.output))
         return engine

@@ -114,7 +114,12 @@ def test_value_info_that_contradicts_the_operators_is_not_believed() -> None:
     tail = [helper.make_node("Flatten", ["c0"], ["f"]), helper.make_node("Gemm", ["f", "g"], ["y"])]
     graph = conv(count=1, tail=tail, outputs=[value("y", None)], stored={"g": weight(4 * 16 * 16, 5)})
     graph.graph.value_info.append(value("c0", [1, 4, 80, 80]))
-    assert -(-inputs_of(graph)["shapes"]["x"][2] // 2) == 16
+    try:
+        found = inputs_of(graph)
+    except osp.OnnxSparseError as error:  # newer runtimes do not load such a file at all
+        assert "onnxruntime does not load the dense model" in str(error)
+    else:
+        assert -(-found["shapes"]["x"][2] // 2) == 16
 
 
 @pytest.mark.parametrize("count", [1, 5, 6])

@@ -153,7 +153,7 @@ class Comparing:
         result = _read(folder, RESULT)
         if not status and result is not None:
             return result
-        raise _failure(folder, status)
+        raise _failure(folder, status, dict(zip((job["dense"], job["sparse"]), job["called"])))
 
 
 class DiedError(ModelError):
@@ -162,11 +162,15 @@ class DiedError(ModelError):
     place = 0
 
 
-def _failure(folder: str, status: int) -> OnnxSparseError:
+def _failure(folder: str, status: int, names: Mapping[str, str]) -> OnnxSparseError:
+    """What went wrong in one line; `names` say what the files of models in memory are called."""
     told = _read(folder, ERROR)
     if told is not None:
         kind = {"option": OptionError, "extra": MissingExtraError}.get(told["kind"], ModelError)
-        return kind(told["error"])
+        text = str(told["error"])
+        for path, called in names.items():
+            text = text.replace(path, called)
+        return kind(text)
     stage = _read(folder, STAGE) or {"text": "starting", "place": 0}
     death = DiedError(f"onnxruntime died while {stage['text']} ({_DEATHS.get(status, f'exit code {status}')})")
     death.place = int(stage["place"])

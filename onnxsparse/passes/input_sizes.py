@@ -4,7 +4,8 @@
    product or of a recurrent layer. One sample at a time.
 2. Other dimensions of pictures are near 224, then 320 and others, all multiples of the product of the strides; those of
    sequences are modest lengths, likewise.
-3. Each choice is held against the graph: shapes are inferred with it, believing `value_info` where that can be, and
+3. A dimension whose name is a sum (`past + length`) is that of its parts.
+4. Each choice is held against the graph: shapes are inferred with it, believing `value_info` where that can be, and
    layers behind a Flatten or Reshape must take what they get. Where none of the usual sizes fits, others are tried.
 What it does not do: promise that the model runs. There are a few choices, for whoever runs it to try in order.
 """
@@ -26,8 +27,14 @@ from onnxsparse.passes.sample_axes import SampleAxes
 PICTURES = (224, 320, 256, 640, 384, 512, 299, 192, 160, 128, 96, 64, 48, 32, 28)
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16000)
 LARGEST_STRIDE, FEWEST_STEPS = 64, 4
-CHOICES, TRIES, WORK = 8, 12, 60_000
+CHOICES, TRIES, WORK = 8, 12, 30_000
 """How many are handed on; how many others are tried at least, and how many nodes are looked at for that."""
+
+SEEN, MOST_SEEN = 24, 4096
+"""How many of the sizes that stand in a graph are tried, and up to which size."""
+_LONG, _WIDE = ("seq", "len", "time", "token", "frame", "past", "step"), ("height", "width")
+"""Parts of names of dimensions that are lengths, and sides of pictures, whatever the input."""
+
 _KEEPING = {"Identity", "Cast", "Sub", "Add", "Div", "Mul", "Relu", "BatchNormalization", "Clip", "Dropout", "Pad"}
 _WEIGHT = {"Conv": 1, "Gemm": 1, "MatMul": 1, "GRU": 1, "LSTM": 1, "RNN": 1}
 
@@ -67,7 +74,7 @@ class _Choosing:
         if len(usual) == 1 or len(self.proto.graph.node) > LARGEST_GRAPH:
             return [self._choice(one) for one in usual[:CHOICES]]
         tries = max(TRIES, WORK // max(1, len(self.proto.graph.node)))
-        others = list(_others(open_dims))[:tries]
+        others = list(_others(open_dims, self._seen()))[:tries]
         for believing, strict in ((True, True), (False, True), (False, False)):
             found = [one for one in usual if self._fits(one, believing, strict)]
             found = found or [one for one in others if self._fits(one, believing, strict)]
@@ -117,9 +124,9 @@ class _Choosing:
         found: dict[str, bool] = {}
         for value, axis, name in self._dims():
             if name not in self.known and f"{value.name}.{axis}" not in self.known:
-                picture = len(value.type.tensor_type.shape.dim) > 3
-                found[name] = found.get(name, False) or picture
-        return found
+                found[name] = found.get(name, False) or _is_side(value, name)
+        parts = dict.fromkeys([*found, *self.known], 1)
+        return {name: side for name, side in found.items() if "+" not in name or _sum(name, parts) is None}
 
     def _needed(self) -> dict[tuple[str, int], int]:
         """Sizes of axes that the first layers behind an input fix."""
@@ -167,15 +174,22 @@ class _Choosing:
                 seen.append(made)
                 yield made
 
+    def _seen(self) -> list[int]:
+        """Sizes that stand in the graph: a table of positions is as long as what it is added to."""
+        found = [size for dims in self.stored.values() if len(dims) > 1 for size in dims]
+        return [size for size in dict.fromkeys(found) if 1 < size <= MOST_SEEN][:SEEN]
+
     def _choice(self, sizes: Sizes) -> Choice:
         return Choice({value.name: self._shape(value, sizes) for value in self.inputs}, sizes)
 
     def _shape(self, value: ValueInfoProto, sizes: Sizes) -> list[int]:
         known = {**sizes, **self.known}
-        return [
-            dim.dim_value if dim.dim_value > 0 else known.get(f"{value.name}.{axis}", known.get(_name(value, axis), 1))
-            for axis, dim in enumerate(value.type.tensor_type.shape.dim)
-        ]
+        found = []
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            name = _name(value, axis)
+            chosen = known.get(f"{value.name}.{axis}", known.get(name)) or _sum(name, known)
+            found.append(dim.dim_value if dim.dim_value > 0 else chosen or 1)
+        return found
 
     # -- holding against the graph
 
@@ -281,9 +295,24 @@ def _up(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _others(names: Iterable[str]) -> Iterator[Sizes]:
+def _is_side(value: ValueInfoProto, name: str) -> bool:
+    """Whether a dimension is a side of a picture, and no length: by its name, or by the axes of the input."""
+    lower = name.lower()
+    if any(word in lower for word in _WIDE):
+        return True
+    return len(value.type.tensor_type.shape.dim) > 3 and not any(word in lower for word in _LONG)
+
+
+def _sum(name: str, known: Mapping[str, int]) -> int | None:
+    """The size of a dimension whose name is a sum of others'."""
+    parts = [part.strip() for part in name.split("+")]
+    sizes = [int(part) if part.isascii() and part.isdigit() else known.get(part) for part in parts]
+    return sum(size or 0 for size in sizes) if len(parts) > 1 and None not in sizes else None
+
+
+def _others(names: Iterable[str], seen: Sequence[int]) -> Iterator[Sizes]:
     """Sizes beside the usual ones, the same for all."""
     known = list(names)
-    tried = dict.fromkeys([*range(8, 264, 8), *range(1, 257), *range(264, 1025, 8), 784, *range(257, 1025)])
+    tried = dict.fromkeys([*seen, *range(8, 264, 8), *range(1, 257), *range(264, 1025, 8), 784, *range(257, 1025)])
     for size in tried:
         yield dict.fromkeys(known, size)

@@ -299,6 +299,30 @@ def test_what_cannot_be_compared_is_said() -> None:
     assert any("'z'" in note and "only the dense model" in note for note in report.notes)
 
 
+def found_by(threshold: float) -> onnx.ModelProto:
+    """As many rows as there are numbers above a threshold, and the numbers themselves."""
+    nodes = [
+        helper.make_node("Greater", ["x", "t"], ["g"]),
+        helper.make_node("NonZero", ["g"], ["rows"]),
+        helper.make_node("Neg", ["x"], ["y"]),
+    ]
+    outputs = [value("rows", None, INT64), value("y", None)]
+    return model(nodes, [value("x", ["batch", 4])], outputs, {"t": np.array([threshold], np.float32)})
+
+
+def test_outputs_without_elements_and_of_other_shapes_have_no_distance() -> None:
+    data = {"x": np.arange(4, dtype=np.float32).reshape(1, 4)}
+    for thresholds, word in (((9, 9), "empty"), ((0, 2), "of shape")):
+        report = osp.compare(*map(found_by, thresholds), data=data).report
+        assert [entry["output"] for entry in report.details["outputs"]] == ["y"]  # type: ignore[attr-defined]
+        assert word in report.notes[0]
+        assert "'rows'" in report.notes[0]
+    alone = found_by(9)
+    del alone.graph.output[1]
+    with pytest.raises(osp.OnnxSparseError, match=r"no output to compare.*'rows'"):
+        osp.compare(alone, alone, data=data)
+
+
 def test_whole_numbers_and_texts_are_equal_or_not() -> None:
     def chosen(text: str) -> onnx.ModelProto:
         stored = {"t": np.array([text, "b"], dtype=object), "i": np.array([0, 1])}

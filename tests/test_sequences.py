@@ -142,6 +142,8 @@ def test_arrays_that_have_the_samples_first_are_taken_where_only_that_fits() -> 
     pytest.importorskip("onnxruntime.training" if engine == "ort" else "torch")
     result = osp.finetune(gru(layers=1), data=data, steps=4, engine=engine, **OPTIONS)
     assert not any("lie along axis" in note for note in result.report.notes)
+    found = details(osp.compare(gru(layers=1), result.model, data=data))["inputs"]
+    assert (found["samples"], found["shapes"]["state"]) == (64, [1, 1, HIDDEN])
 
 
 def test_a_state_for_one_sample_is_what_all_of_them_begin_with() -> None:

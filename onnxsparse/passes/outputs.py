@@ -136,7 +136,10 @@ class Comparison:
 
     def distances(self) -> list[Distance]:
         """Of every output that both models have and that has one."""
-        return [sums.distance() for sums in self._sums.values() if sums.compared]
+        found = [sums.distance() for sums in self._sums.values() if sums.compared]
+        if not found:
+            raise OptionError(f"there is no output to compare: {'; '.join(self.notes())}")
+        return found
 
     def notes(self) -> list[str]:
         """What was not compared, and what is not finite."""
@@ -153,23 +156,22 @@ class _Sums:
         self.name, self.axis = name, axis
         self.far = self.left = self.right = self.dot = 0.0
         self.largest, self.same, self.rows = 0.0, 0, 0
-        self.alike = self.elements = 0
+        self.alike = self.elements = self.seen = 0
         self.kind, self.odd = "", ""
         self.nonfinite, self.nonfinite_sparse, self.apart = 0, 0, 0
         self.no_number = False
 
     @property
     def compared(self) -> bool:
-        return bool(self.kind)
+        return bool(self.kind and self.seen and not self.odd)
 
     def add(self, left: Any, right: Any) -> None:
         if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
             self.odd = "a map" if isinstance(left, dict) else "a sequence" if isinstance(left, list) else "no tensor"
             return  # there is no distance between these
         if left.shape != right.shape:
-            raise OptionError(
-                f"output '{self.name}' has shape {list(left.shape)} in one model and {list(right.shape)} in the other"
-            )
+            self.odd = f"of shape {list(left.shape)} in one model and {list(right.shape)} in the other"
+            return
         if left.dtype.kind in "OSU":
             self.kind = "text"
         elif left.dtype.kind in "fiub":
@@ -177,6 +179,7 @@ class _Sums:
         else:
             self.odd = f"of type {left.dtype}"
             return
+        self.seen += left.size
         if left.size:
             self._add(left, right)
 
@@ -239,8 +242,8 @@ class _Sums:
         return Distance(self.name, relative, self.largest, cosine, agreement, equal, *counts)
 
     def note(self) -> str:
-        if self.odd:
-            return f"not compared: output '{self.name}', which is {self.odd}"
+        if self.odd or not self.seen:
+            return f"not compared: output '{self.name}', which is {self.odd or 'empty for all samples'}"
         if self.apart:
             return (
                 f"output '{self.name}': NaN or infinity in {self.nonfinite} numbers of the dense model and "
@@ -365,7 +368,21 @@ class GivenFeeds:
                 f"array '{name}' of {self._called} has shape {list(array.shape)}, and has to have {shapes}: the model "
                 f"takes {self._shapes[name]}"
             )
-        return array
+        return self._as_declared(array, name)
+
+    def _as_declared(self, array: Array, name: str) -> Array:
+        """An array in the model's own layout, also where it has the samples first because nobody named their axis."""
+        axis, shape = self._axes.get(name, 0), self._shapes[name]
+        if not axis or array.ndim != len(shape):
+            return array
+        others = shape[:axis] + shape[axis + 1 :]
+
+        def fits(sizes: Sequence[int]) -> bool:
+            return all(not isinstance(one, int) or one == size for one, size in zip(others, sizes))
+
+        if fits(array.shape[:axis] + array.shape[axis + 1 :]) or not fits(array.shape[1:]):
+            return array
+        return np.moveaxis(array, 0, axis)
 
     def _is_whole(self, name: str) -> bool:
         """Whether an array is the same for all samples: a number, or all that the model declares where others count;

@@ -236,6 +236,16 @@ def test_sequences_begin_with_what_the_data_says(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_file_for_one_sample_at_a_time_is_trained_on_sequences(engine: str) -> None:
+    data = {"x": numbers(40, 3, FEATURES)}
+    result = osp.finetune(gru(1), data=data, eval_data=data, steps=4, engine=engine, state="state=stateN", **OPTIONS)
+    assert details(result)["batch_axes"] == {"state": 1}
+    found = details(osp.compare(gru(1), result.model, data=data, state="state=stateN"))
+    assert found["inputs"]["shapes"] == {"x": [1, FEATURES], "state": [LAYERS, 1, HIDDEN]}
+    assert details(result)["metrics"]["distance:logits"] == pytest.approx(found["outputs"][0]["relative"], rel=1e-3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_labels_of_sequences_are_one_for_each_step(engine: str) -> None:
     x = numbers(80, CLASSES, FEATURES)  # as many steps as classes, which no shape tells apart
     labels = run(gru(), x)["logits"].argmax(-1)

@@ -4,8 +4,9 @@
 2. An axis whose dimension is called as a batch usually is holds the samples; and so does one whose dimension bears the
    name of the first dimension of another input, where its own first size is fixed (a state `[2, batch, 128]`). Where
    neither has a name that is the middle one of three axes, if it alone is open.
-3. A state is laid out as the output that it comes from. Other outputs go by the name of the dimension, where an input
-   is not laid out samples first. Otherwise the samples are first.
+3. A state of a file that fixes how many samples it takes has them along the only axis of that size.
+4. The output of a state is laid out as that. Others go by the name of the dimension, where the samples of an input are
+   not first. Otherwise they are first.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def sample_axes(model: Model, axes: Axes = None, states: Pairs = None) -> Sample
     wanted = {name: _axis(name, axis) for name, axis in pairs_of(axes, "--batch-axis", "INPUT=AXIS").items()}
     for name, axis in wanted.items():
         _demand_axis(name, axis, inputs, outputs)
-    found = _by_name(inputs)
+    found = {**_by_size(inputs, carried), **_by_name(inputs)}
     found.update({name: axis for name, axis in wanted.items() if name in inputs})
     names = {_dims(value)[found.get(name, 0)] for name, value in inputs.items() if _dims(value)} - {"", *_sizes(inputs)}
     moved = any(found.values()) or bool(wanted)
@@ -139,6 +140,15 @@ def _by_name(inputs: Mapping[str, ValueInfoProto]) -> dict[str, int]:
         if len(places) == 1:
             found[name] = places[0]
     return found
+
+
+def _by_size(inputs: Mapping[str, ValueInfoProto], states: Iterable[str]) -> dict[str, int]:
+    """States of a file that fixes how many samples it takes: the only axis of that size, where it is not the first."""
+    firsts = {_dims(value)[0] for name, value in inputs.items() if name not in states and _dims(value)}
+    if len(firsts) != 1 or not next(iter(firsts)).isdigit():
+        return {}
+    places = {name: [axis for axis, dim in enumerate(_dims(inputs[name])) if dim in firsts] for name in states}
+    return {name: axes[0] for name, axes in places.items() if len(axes) == 1}
 
 
 def _in_the_middle(dims: Sequence[str], others: Iterable[ValueInfoProto]) -> list[int]:

@@ -69,6 +69,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--labels", metavar="NAME", help="the array of the labels (default: labels, label, targets, target or y)"
     )
     data.add_argument("--eval-data", metavar="DATA", help="arrays to measure on before, during and after")
+    shared.add_sample_axes(data)
     data.add_argument("--metric", metavar="M", nargs="+", action="extend", default=[], help=METRIC)
     shared.add_rule(parser, allocation="erk where it can be (default here), uniform or global")
     shared.add_dim(parser, "for multiply-accumulates, and asked for by --target amba")
@@ -145,6 +146,8 @@ def run(arguments: Namespace) -> int:
             labels=arguments.labels,
             eval_data=arguments.eval_data,
             metrics=arguments.metric,
+            batch_axis=arguments.batch_axis,
+            state=arguments.state,
             checkpoint=arguments.checkpoint,
             resume=arguments.resume,
             dims=shared.dims_of(arguments),
@@ -218,5 +221,7 @@ def _check(arguments: Namespace, recipe: Recipe) -> int:
             plan=arguments.plan,
             masks=arguments.masks,
             labels=arguments.labels,
+            batch_axis=arguments.batch_axis,
+            state=arguments.state,
         )
     return finish(report, arguments)

@@ -17,9 +17,11 @@ import numpy as np
 
 from onnxsparse import patterns, sparsers
 from onnxsparse.engines.torch import sparsing
-from onnxsparse.engines.torch.attach import Attached, bare_module, finish
+from onnxsparse.engines.torch.attach import PLAIN, UNMASKED, Attached, bare_module, finish
 from onnxsparse.engines.torch.holding import all_held
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.state_masks import DICT
+from onnxsparse.engines.torch.state_names import digest_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.output import make_folder
 from onnxsparse.loops.network import Measured, Network, Site
@@ -28,7 +30,7 @@ from onnxsparse.loops.torch_export import export_onnx
 from onnxsparse.loops.torch_layers import beside, measured, site_of, together, within
 from onnxsparse.values import Array
 
-MASK = "mask"
+MASK, KEPT, TRAINED, NUMBERS = "mask", "kept", "trained", "numbers"
 
 
 class TorchNetwork(Network):
@@ -72,7 +74,7 @@ class TorchNetwork(Network):
         return sparsing.original_of(owner, "weight") if key in self._used else owner.weight
 
     def weight(self, key: str) -> Array:
-        return _numbers(self._original(key))
+        return sparsing.array_of(self._original(key))
 
     def trained(self, key: str) -> dict[str, Array]:
         return self._around(key, 0)
@@ -84,7 +86,7 @@ class TorchNetwork(Network):
         if self._used.get(key, MASK) == MASK:
             return {}
         found = sparsing.sparsing_of(self._owners[key], "weight").tensors(kind)
-        return {role: _numbers(tensor) for role, tensor in found.items()}
+        return {role: sparsing.array_of(tensor) for role, tensor in found.items()}
 
     def sent(self, key: str, arrays: Mapping[str, Array]) -> None:
         """Make arrays beside a weight, by role, what the next step sees: on other devices they are copies."""
@@ -106,7 +108,7 @@ class TorchNetwork(Network):
                 self._reparametrize(key, sparsers.parse(text))
 
     def _reparametrize(self, key: str, sparser: Any) -> None:
-        weight = _numbers(self._owners[key].weight)
+        weight = sparsing.array_of(self._owners[key].weight)
         trained = sparser.trained(weight)
         fed = sparser.feed(weight, trained, np.ones(weight.shape, np.float32), sparsers.Moment(key))
         sparsing.put_on(self._owners[key], "weight", sparser, trained, fed)
@@ -148,6 +150,56 @@ class TorchNetwork(Network):
         """Zeros in the weights themselves, at masked places."""
         if self._attached is not None:
             self._attached.settle()
+
+    # -- what a checkpoint holds beside the module's own state
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Tensors by name and facts for JSON: masks, what sparsers train, and the numbers under the zeros."""
+        tensors = {f"{KEPT}/{name}": torch().from_numpy(np.array(array)) for name, array in self.kept.items()}
+        beneath = self._beneath()
+        for key, text in self._used.items():
+            if text != MASK:
+                one = sparsing.sparsing_of(self._owners[key], "weight")
+                found = {f"{TRAINED}/{role}/{key}": tensor for role, tensor in one.tensors(0).items()}
+                tensors.update({name: tensor.detach().clone() for name, tensor in found.items()})
+        tensors.update({f"{MASK}/{key}": keep for key, keep in beneath[DICT].items()})
+        tensors.update({f"{NUMBERS}/{key}": numbers for key, numbers in beneath[UNMASKED].items()})
+        return tensors, {"used": dict(self._used), PLAIN: beneath[PLAIN]}
+
+    def _beneath(self) -> dict[str, dict[str, Any]]:
+        """Masks, the numbers that the module's state does not say, and digests of what it says instead."""
+        found = {DICT: {}, UNMASKED: {}, PLAIN: {}} if self._attached is None else self._attached.state_dict()
+        for key, text in self._used.items():
+            if text != MASK:
+                original = self._original(key).detach()
+                found[UNMASKED][key] = original.clone()
+                found[PLAIN][key] = digest_of(sparsing.sparsing_of(self._owners[key], "weight").plain(original))
+        return found
+
+    def restore(self, tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Go on from there, before or after the module's own state is loaded."""
+        used, digests = facts["used"], facts.get(PLAIN, {})
+        unknown = set(used) - set(self._owners)
+        if unknown:
+            raise OptionError(f"the state is of another network: this one has no layer {sorted(unknown)[0]!r:.60}")
+        if self._used != dict(used):
+            self.use(used)
+        parts: dict[str, dict[str, Any]] = {}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition("/")
+            parts.setdefault(kind, {})[rest] = torch().as_tensor(tensor)
+        masks, numbers = parts.get(MASK, {}), parts.get(NUMBERS, {})
+        if self._attached is not None:
+            self._attached.load_state_dict({DICT: masks, UNMASKED: numbers, PLAIN: digests})
+        self.kept.clear()
+        self.kept.update({name: tensor.cpu().numpy().copy() for name, tensor in parts.get(KEPT, {}).items()})
+        for name, tensor in parts.get(TRAINED, {}).items():
+            role, _, key = name.partition("/")
+            self.sent(key, {role: tensor.cpu().numpy()})
+        for key in used:
+            if used[key] != MASK and key in numbers and key in digests:
+                original, one = self._original(key), sparsing.sparsing_of(self._owners[key], "weight")
+                one.await_numbers(original, digests[key], numbers[key].to(original.device))
 
     # -- sizes
 
@@ -216,14 +268,6 @@ def _finished(module: Any, effective: Mapping[str, Array]) -> Any:
         for key, array in effective.items():
             named[key].copy_(torch().from_numpy(np.ascontiguousarray(array)))
     return module
-
-
-def _numbers(tensor: Any) -> Array:
-    """A tensor's numbers; on the CPU its own memory."""
-    plain = tensor.detach()
-    plain = plain if plain.dtype in (torch().float32, torch().float64) else plain.float()
-    found: Array = plain.cpu().numpy()
-    return found
 
 
 def _inputs(shape: Any, real: Any, like: Any) -> Sequence[Any]:

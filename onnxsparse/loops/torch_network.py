@@ -51,6 +51,7 @@ class TorchNetwork(Network):
                 self._owners[site.key] = owner
                 self.sites.append(site)
         self._used: dict[str, str] = {}
+        self._moments: dict[str, sparsers.Moment] = {}
         self._attached: Attached | None = None
         self._followed: list[Any] = []
         self.kept: dict[str, Array] = {}
@@ -112,6 +113,11 @@ class TorchNetwork(Network):
         trained = sparser.trained(weight)
         fed = sparser.feed(weight, trained, np.ones(weight.shape, np.float32), sparsers.Moment(key))
         sparsing.put_on(self._owners[key], "weight", sparser, trained, fed)
+        sparsing.sparsing_of(self._owners[key], "weight").drawn = self._moments.get(key)
+
+    def draw_at(self, moments: Mapping[str, sparsers.Moment]) -> None:
+        """When the subnet of layers that are kept by chance is drawn, by key; said before they are used."""
+        self._moments = dict(moments)
 
     def _bare(self) -> None:
         """Nothing of ours on the module; numbers as they are."""

@@ -17,7 +17,7 @@ from onnxsparse.engines.torch.holding import original_of, plain_again
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.sparsers import effective
 from onnxsparse.engines.torch.state_names import Standing, keep_plain
-from onnxsparse.sparsers.sparser import Sparser
+from onnxsparse.sparsers.sparser import Moment, Sparser
 from onnxsparse.values import Array
 
 
@@ -27,6 +27,9 @@ def sparsing_class() -> Any:
 
     class Sparsing(Standing, torch().nn.Module):  # type: ignore[misc]
         """What stands in for a weight."""
+
+        drawn: Moment | None = None
+        """When the subnet is drawn of what is kept by chance; states say which one that would be now."""
 
         def __init__(self, sparser: Sparser, trained: Mapping[str, Any], fed: Mapping[str, Any], order: Any) -> None:
             super().__init__()
@@ -45,7 +48,10 @@ def sparsing_class() -> Any:
 
         def plain(self, weight: Any) -> Any:
             numbers, trained = array_of(weight), {role: array_of(one) for role, one in self.tensors(0).items()}
-            keep = self.sparser.keep(numbers, trained, np.broadcast_to(np.float32(1), numbers.shape))
+            if self.drawn is None:
+                keep = self.sparser.keep(numbers, trained, np.broadcast_to(np.float32(1), numbers.shape))
+            else:
+                keep = self.sparser.draw(trained["score"], self.drawn)
             return _tensor(self.sparser.bake(numbers, trained, keep), weight.device).to(weight.dtype)
 
     return Sparsing

@@ -8,9 +8,12 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import os
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -152,6 +155,15 @@ class TorchNetwork(Network):
         if self._attached is not None:
             self._attached.follow(optimizer)
 
+    def watch(self, stepped: Callable[[], bool]) -> None:
+        """Steps are those of whatever optimizer of torch holds one of the weights."""
+        _watch_optimizers()
+        _WATCHED[self] = weakref.WeakMethod(stepped)
+
+    def is_moved_by(self, optimizer: Any) -> bool:
+        mine = {id(self._original(key)) for key in self._owners}
+        return any(id(one) in mine for group in optimizer.param_groups for one in group["params"])
+
     def settle(self) -> None:
         """Zeros in the weights themselves, at masked places."""
         if self._attached is not None:
@@ -262,6 +274,22 @@ class TorchNetwork(Network):
         }
         self.notes += export_onnx(self.plain_copy(), inputs, path, self.promise, drops)
         return path
+
+
+_WATCHED: weakref.WeakKeyDictionary[TorchNetwork, Any] = weakref.WeakKeyDictionary()
+
+
+@cache
+def _watch_optimizers() -> Any:
+    """One hook for all networks, which stays: torch runs through its hooks while one would take itself off."""
+    return importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(_look_at_step)
+
+
+def _look_at_step(optimizer: Any, *_: Any) -> None:
+    for network, method in list(_WATCHED.items()):
+        stepped = method()
+        if stepped is None or (network.is_moved_by(optimizer) and stepped()):
+            _WATCHED.pop(network, None)
 
 
 def _finished(module: Any, effective: Mapping[str, Array]) -> Any:

@@ -230,6 +230,8 @@ def demand_free(module: Any) -> Any:
 
 def attach(module: Any, masks: Mapping[str, Array], optimizer: Any = None) -> Attached:
     """Put masks, by parameter, on a module; `optimizer` is one or several that shall be followed."""
+    if not masks:
+        raise PlanError("nothing was attached: there are no masks in what was given, and the module would stay dense")
     optimizers: Iterable[Any] = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
     found = Attached(module, {bare(name): keep for name, keep in masks.items()})
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from onnxsparse.engines.torch.holding import original_of, plain_again
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.sparsers import effective
 from onnxsparse.engines.torch.state_names import Standing, keep_plain
+from onnxsparse.sparsers.probabilistic import Probabilistic
 from onnxsparse.sparsers.sparser import Moment, Sparser
 from onnxsparse.values import Array
 
@@ -51,7 +52,7 @@ def sparsing_class() -> Any:
             if self.drawn is None:
                 keep = self.sparser.keep(numbers, trained, np.broadcast_to(np.float32(1), numbers.shape))
             else:
-                keep = self.sparser.draw(trained["score"], self.drawn)
+                keep = cast(Probabilistic, self.sparser).draw(trained["score"], self.drawn)
             return _tensor(self.sparser.bake(numbers, trained, keep), weight.device).to(weight.dtype)
 
     return Sparsing

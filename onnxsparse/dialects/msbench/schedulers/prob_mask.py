@@ -26,6 +26,8 @@ from onnxsparse.sparsers.sparser import Moment
 class ProbMaskPruneScheduler(BaseScheduler):
     """Masks that are drawn, sharper and sparser with every iteration."""
 
+    has_levels = True
+
     def _configure(self, config: Configuration) -> None:
         super()._configure(config)
         if not self.generator.sparser.startswith("probabilistic"):

@@ -167,7 +167,8 @@ def test_a_checkpoint_in_the_middle_is_that_of_the_plain_net(kind):
     assert rate > 0.05
     if kind != "probmask":  # whose network multiplies with what it expects, before its subnet is drawn
         images = torch_library.torch().from_numpy(batch(1)[0])
-        assert torch_library.torch().equal(plain(images), made.model(images))
+        found, wanted = plain(images).detach().numpy(), made.model(images).detach().numpy()
+        np.testing.assert_allclose(found, wanted, atol=1e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.skipif(not torch_library.available(), reason="needs torch")

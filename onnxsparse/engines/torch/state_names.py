@@ -33,14 +33,11 @@ class Standing:
 
     def await_numbers(self, original: Any, digest: str, numbers: Any) -> None:
         """Numbers for the weight, for when it is the one whose plain form has this digest: now, or once loaded."""
+        self.awaited = digest, numbers
         with torch().no_grad():
-            now = digest_of(original), digest_of(self.plain(original))
-            if digest in now:
+            if digest in (digest_of(original), digest_of(self.plain(original))):
                 original.copy_(numbers)
-        if digest in now:
-            self.awaited = None
-        else:
-            self.awaited = digest, numbers
+                self.awaited = None
 
     def taken(self, original: Any, given: Any) -> Any:
         """What the weight becomes where its plain form is loaded."""

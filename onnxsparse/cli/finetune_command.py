@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.cli import arguments as shared
-from onnxsparse.engines.processes import is_first, speaks
+from onnxsparse.engines.processes import demand_alone, is_first, speaks
 from onnxsparse.errors import OptionError, Stopped, StoppedError
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ def run(arguments: Namespace) -> int:
     if arguments.verbose and is_first():
         sys.stderr.write(recipe.to_yaml())
     if arguments.check:
+        demand_alone("finetune --check")
         return _check(arguments, recipe)
     if arguments.output is None:
         raise OptionError("finetune needs -o OUT, the model to write (or --check to prove the training graph only)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -283,3 +284,76 @@ def test_processes_that_were_given_different_things_do_not_begin(tmp_path: Path,
     lines = [line for line in done.stdout.splitlines() if line.startswith("said:")]
     assert lines
     assert all("do not have the same" in line and case in line for line in lines), done.stdout
+
+
+@pytest.mark.parametrize("words", [["prune", "--target", "ampere", "-q"], ["train_sparse"]])
+def test_what_one_process_does_is_refused_in_one_line(tmp_path: Path, words: list[str]) -> None:
+    """Two of them would write the same files."""
+    model = str(ROOT / "models" / "digits_cnn.onnx")
+    program = ["-m", "onnxsparse", words[0], model, "-o", "sparse.onnx", *words[1:]]
+    if words == ["train_sparse"]:
+        np.savez(tmp_path / "x.npz", x=np.zeros((8, 1, 8, 8), np.float32))
+        sections = {
+            "model": model,
+            "data": {"train": "x.npz", "batch_size": 4},
+            "trainer": {"max_epoch": 1},
+            "sparsity": {"scheduler": {"type": "AmpereScheduler"}},
+        }
+        (tmp_path / "config.json").write_text(json.dumps(sections), encoding="utf-8")
+        program = [str(ROOT / "tools" / "train_sparse.py"), "--config", "config.json"]
+    before = set(tmp_path.rglob("*"))
+    done = launch(*program, folder=tmp_path)
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("onnxsparse:", "train_sparse:"))]
+    assert len(lines) == 1, done.stderr
+    assert "runs in one process, and WORLD_SIZE says that 2 were started; start it without torchrun" in lines[0]
+    assert set(tmp_path.rglob("*")) == before
+
+
+LEVELS = """
+import json, os, sys
+import torch
+from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
+from tests.dialects.nets import SIZE, torch_module
+
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+config = preset("amba")
+config["scheduler"]["kwargs"].update(
+    total_iters=4, sparsity_table=[30, 60], default_input_shape=[1, 3, SIZE, SIZE], output_dir="out", save_dir="saved"
+)
+scheduler = build_sparse_scheduler(config)
+net = torch.nn.parallel.DistributedDataParallel(scheduler.prepare_sparse_model(torch_module()))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+written, save = [], torch.save
+torch.save = lambda found, path: (written.append(str(path)), save(found, path))
+sys.addaudithook(lambda event, given: written.append(str(given[1])) if event in ("os.rename", "os.link") else None)
+for iteration in range(4):
+    scheduler.prune_model(net, iteration)
+    optimizer.zero_grad()
+    net(torch.ones(2, 3, SIZE, SIZE)).square().mean().backward()
+    optimizer.step()
+scheduler.export_sparse_onnx(net, torch.ones(1, 3, SIZE, SIZE), "sparse")
+state = {name: float((one == 0).float().mean()) for name, one in net.state_dict().items()}
+found = {"zeros": state, "written": [one for one in written if os.getcwd() in os.path.abspath(one)]}
+torch.distributed.barrier()
+with open(f"said-{rank}.json", "w") as file:
+    json.dump({**found, "notes": scheduler.notes}, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_levels_in_a_loop_of_several_processes_are_written_by_the_first(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LEVELS, encoding="utf-8")
+    done = launch("loop.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"said-{rank}.json").read_text()) for rank in range(2))
+    assert first["zeros"] == second["zeros"]
+    assert max(first["zeros"].values()) > 0.3
+    assert all(name.startswith("module.") and "parametrizations" not in name for name in first["zeros"])
+    assert any("saved" in one for one in first["written"])
+    assert not second["written"]
+    assert any("writes nothing: the first one does" in note for note in second["notes"])
+    assert not any("writes nothing" in note for note in first["notes"])
+    assert {one.name for one in (tmp_path / "saved").iterdir()} == {f"global_sparse_rate_{n}.pth" for n in (30, 60)}
+    assert (tmp_path / "sparse.onnx").exists()

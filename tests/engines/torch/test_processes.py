@@ -44,7 +44,7 @@ def launch(
     places = [f"--nproc-per-node={count}", f"--master-port={free_port()}", f"--max-restarts={restarts}"]
     spread = ["-m", "torch.distributed.run", *places]
     command = [sys.executable, *(spread if count > 1 else []), *words]
-    return subprocess.run(command, env=surroundings(), capture_output=True, text=True, timeout=500, cwd=folder)
+    return subprocess.run(command, env=surroundings(), capture_output=True, text=True, timeout=600, cwd=folder)
 
 
 def surroundings() -> dict[str, str]:
@@ -127,7 +127,7 @@ def test_processes_meet_their_like_and_none_of_before() -> None:
             time.sleep(0.3)
             assert not any(one.done() for one in early)
             late = all_of_them.submit(gathered, store, 1, 3)
-            found = {one.result(timeout=60) for one in (*early, late)}
+            found = {one.result(timeout=600) for one in (*early, late)}
         assert len(found) == 1
         names += found
     assert len(set(names)) == 3
@@ -242,7 +242,7 @@ def test_who_is_killed_is_missed_in_one_line_without_a_launcher(tmp_path: Path, 
         }
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         both.append(subprocess.Popen(command, env={**surroundings(), **place}, cwd=tmp_path, **streams))
-    said_by = [one.communicate(timeout=300)[1] for one in both]
+    said_by = [one.communicate(timeout=600)[1] for one in both]
     left = 1 - int(rank)
     assert both[int(rank)].returncode == -signal.SIGKILL
     assert both[left].returncode == 2, said_by[left]

@@ -46,7 +46,7 @@ def started(command: str, folder: Path, port: str) -> subprocess.Popen[str]:
 
 
 def ends_well(process: subprocess.Popen[str]) -> None:
-    said, _ = process.communicate(timeout=300)
+    said, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said
 
 

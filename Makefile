@@ -52,8 +52,8 @@ $(TORCH)/.test: $(TORCH)/pyvenv.cfg $(VENV)/.engine $(PINS)
 demo: $(VENV)/.demo
 	$(VENV)/bin/python tools/demo.py
 
-# Two at once, and a file's tests in one process: what a module's fixtures make is made once.
-PYTEST := -m pytest -q --numprocesses 2 --dist loadfile $(if $(RESULTS),--junit-xml=$(RESULTS))
+# In several processes, and a file's tests in one of them: what a module's fixtures make is made once.
+PYTEST := -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile $(if $(ALL),-m '') $(if $(RESULTS),--junit-xml=$(RESULTS))
 RUN_TESTS := MAKE='$(MAKE)' $(PYTHON) tools/run_tests.py
 # Where `.venv` has no engine, it has the newest onnxruntime already.
 HALVES = test-venv $$(if grep --quiet ort $(VENV)/.engine; then echo test-runtime; fi)
@@ -71,14 +71,13 @@ test-venv: $(VENV)/.dev
 	$(VENV)/bin/python $(PYTEST)
 
 test-runtime: $(PLAIN)/.test
-	$(PLAIN)/bin/python $(PYTEST) RUNTIME_SELECTION
+	$(PLAIN)/bin/python $(PYTEST) --other-runtime
 
 test-torch: $(TORCH)/.test
 	$(TORCH)/bin/python $(PYTEST) tests/engines/torch tests/engines/test_class_axis.py tests/engines/test_columns.py tests/dialects tests/engines/test_pace.py tests/test_finetune_recipes.py tests/runs/test_killed.py
 
-test-all: $(VENV)/.dev $(PLAIN)/.test
-	$(VENV)/bin/python -m pytest -m ''
-	$(PLAIN)/bin/python -m pytest -m ''
+test-all:
+	@$(MAKE) --no-print-directory test ALL=yes
 
 lint:
 	@$(MAKE) --no-print-directory --keep-going ruff format mypy

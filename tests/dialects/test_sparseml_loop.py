@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import onnxsparse as osp
@@ -551,7 +550,9 @@ def test_many_modifiers_cost_little() -> None:
     manager.modify(net, optimizer, 1000)
     manager.update(net, optimizer, 0.0, 1000)
     for step in range(1, 30):
-        assert calls_of(lambda at=step / 1000: manager.update(net, optimizer, at, 1000)) < 15 * (len(rates) + len(prune))
+        assert calls_of(lambda at=step / 1000: manager.update(net, optimizer, at, 1000)) < 15 * (
+            len(rates) + len(prune)
+        )
 
 
 def test_around_several_devices(tmp_path: Path) -> None:

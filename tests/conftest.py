@@ -1,7 +1,7 @@
 """What all tests share: nothing depends on the machine or the shell, and two smaller selections of them.
 
 1. One thread, a terminal of 80 columns without colours, no property that fails by the clock.
-2. `--quick` takes a sample: of a test with many cases each 8th, of a module that trains or starts processes each 16th.
+2. `--quick` takes a sample: each 16th case of a test, each 20th test of the modules that train or start processes.
 3. `--other-runtime` is for a second environment with another onnxruntime: it leaves out what has run in the first one
    and has nothing to do with onnxruntime. A test that runs a model cannot be left out: it fails in the first one.
 """
@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections import Counter
@@ -32,7 +33,7 @@ settings.load_profile("any machine")
 
 
 HERE = Path(__file__).resolve().parent
-CASES_APART, LENGTHY_APART = 8, 16
+CASES_APART, LENGTHY_APART = 16, 20
 LENGTHY = (
     "checkpoints/",
     "dialects/",
@@ -84,6 +85,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)  # of what the marks leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    changing = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{6}", item.nodeid)]
+    if changing:
+        raise pytest.UsageError(
+            f"several processes run these tests: give it a name that is the same in each: {changing[0]}"
+        )
     kept = items
     if config.getoption("--other-runtime"):
         kept = [item for item in kept if not _module(item).startswith(WITHOUT_RUNTIME)]
@@ -102,7 +108,7 @@ def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
     kept = []
     for item in items:
         lengthy = _module(item).startswith(LENGTHY)
-        group = _module(item) if lengthy else item.nodeid.partition("[")[0]
+        group = "lengthy" if lengthy else item.nodeid.partition("[")[0]
         if seen[group] % (LENGTHY_APART if lengthy else CASES_APART) == 0:
             kept.append(item)
         seen[group] += 1

@@ -1,7 +1,7 @@
 """What all tests share: nothing depends on the machine or the shell, and two smaller selections of them.
 
 1. One thread, a terminal of 80 columns without colours, no property that fails by the clock.
-2. `--quick` takes a sample: each 16th case of a test, each 20th test of the modules that train or start processes.
+2. `--quick` takes a sample: each 16th case of a test, each 20th test of the modules that take long.
 3. `--other-runtime` is for a second environment with another onnxruntime: it leaves out what has run in the first one
    and has nothing to do with onnxruntime. A test that runs a model cannot be left out: it fails in the first one.
 """
@@ -36,17 +36,20 @@ HERE = Path(__file__).resolve().parent
 CASES_APART, LENGTHY_APART = 16, 20
 LENGTHY = (
     "checkpoints/",
+    "conformance/test_conformance_files",
     "dialects/",
     "engines/",
+    "property/",
     "runs/",
     "test_finetune_",
     "test_killed_writers",
     "test_levels",
+    "test_make",
     "test_modifier_guide",
     "test_plugin_guides",
     "test_tools",
 )
-"""Modules that train, or start a process in nearly every test."""
+"""Modules that train, start a process or draw hundreds of examples in nearly every test."""
 WITHOUT_RUNTIME = (
     "allocations/",
     "checkpoints/",

@@ -199,7 +199,7 @@ def test_version(capsys: Any) -> None:
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
     here = Path(__file__).resolve().parent.parent
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=here, timeout=60)
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=here, timeout=600)
 
 
 def test_python_m_is_the_command_line() -> None:

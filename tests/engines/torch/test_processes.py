@@ -21,7 +21,10 @@ torch = pytest.importorskip("torch")
 
 from tests.engines.torch import spread_run
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system that kills")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system that kills"),
+    pytest.mark.usefixtures("usual_signals"),  # a launcher ends its processes by them
+]
 
 SCRIPT, ROOT = Path(spread_run.__file__), Path(spread_run.__file__).resolve().parents[3]
 DRIFT = ("batch norm", "attempts")  # statistics of a part are not those of the whole; a wild rate makes much of little
@@ -45,7 +48,7 @@ def launch(
     places = [f"--nproc-per-node={count}", f"--master-port={free_port()}", f"--max-restarts={restarts}"]
     spread = ["-m", "torch.distributed.run", *places]
     command = [sys.executable, *(spread if count > 1 else []), *words]
-    return subprocess.run(command, env=surroundings(), capture_output=True, text=True, timeout=500, cwd=folder)
+    return subprocess.run(command, env=surroundings(), capture_output=True, text=True, timeout=1800, cwd=folder)
 
 
 def surroundings() -> dict[str, str]:
@@ -128,7 +131,7 @@ def test_processes_meet_their_like_and_none_of_before() -> None:
             time.sleep(0.3)
             assert not any(one.done() for one in early)
             late = all_of_them.submit(gathered, store, 1, 3)
-            found = {one.result(timeout=60) for one in (*early, late)}
+            found = {one.result(timeout=1800) for one in (*early, late)}
         assert len(found) == 1
         names += found
     assert len(set(names)) == 3
@@ -243,10 +246,14 @@ def test_who_is_killed_is_missed_in_one_line_without_a_launcher(tmp_path: Path, 
         }
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         both.append(subprocess.Popen(command, env={**surroundings(), **place}, cwd=tmp_path, **streams))
-    said_by = [one.communicate(timeout=300)[1] for one in both]
+    try:
+        said_by = [one.communicate(timeout=1800)[1] for one in both]
+    finally:
+        for one in both:
+            one.kill()
     left = 1 - int(rank)
-    assert both[int(rank)].returncode == -signal.SIGKILL
-    assert both[left].returncode == 2, said_by[left]
+    assert both[int(rank)].returncode == -signal.SIGKILL, said_by
+    assert both[left].returncode == 2, said_by
     lines = said_by[left].splitlines()
     assert len(lines) == 1, said_by[left]
     assert lines[0].startswith("onnxsparse: another process of this run is gone")

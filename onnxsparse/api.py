@@ -287,7 +287,7 @@ def compare(
 
 def _runnable(source: Source) -> str | ModelProto:
     """The path, or the model; a file that is not a model is said in our own words first."""
-    Model.open(source)
+    Model.open(source).demand_checksums()
     return source if isinstance(source, ModelProto) else os.fspath(source)
 
 
@@ -333,14 +333,14 @@ def finish(
         for path, text in (beside or {}).items():
             with staged.create(path) as file:
                 put(file, text.encode("utf-8", "backslashreplace"))
-        model.save(target, overwrite, staged)
+        left = model.save(target, overwrite, staged)
         folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
         written = Model.open(staged.waiting[os.path.realpath(target)], folder)
         report = _counted(report, written, made)
         if note is not None:
             note(staged.waiting.values())
         staged.commit()
-    return Result(report, target)
+    return Result(replace(report, notes=(*report.notes, *left)), target)
 
 
 def _counted(report: Report, written: Model, made: Plan | None) -> Report:

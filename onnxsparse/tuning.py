@@ -63,6 +63,8 @@ class Tuning:
         self.overwrite, self.recipe, self.source = overwrite, recipe, source
         self.means, self.processes = means, means.processes
         self.model = Model.open(source)
+        if self.target is not None:
+            self.model.demand_room(self.target)
         set_sizes(self.model, sizes)
         self.training, self.objective = recipe.only(Training), recipe.only(Objective)
         self.by_epochs = zeros_by_epochs(self.model, recipe, plan, masks)

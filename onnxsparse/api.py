@@ -7,7 +7,7 @@ it in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -208,8 +208,9 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     model = load(source)
     names, before = names_of(model.weights), model.weights
     folded = FoldMasks(model, discard)()
-    rows = [_folded(weight, names[id(weight)], folded, discard) for weight in before]
-    rows += [_folded(one.weight, one.weight.name, folded, discard) for one in folded if id(one.weight) not in names]
+    done = {id(one.weight): one for one in folded}
+    rows = [_folded(weight, names[id(weight)], done.get(id(weight)), discard) for weight in before]
+    rows += [_folded(one.weight, one.weight.name, one, discard) for one in folded if id(one.weight) not in names]
     if discard:
         model.drop_metadata(MASKED)
     elif all(not entry.reason for entry in folded):
@@ -221,8 +222,7 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     return finish(model, report, target, overwrite)
 
 
-def _folded(weight: Weight, name: str, folded: Sequence[Folded], discard: bool) -> Row:
-    entry = next((entry for entry in folded if entry.weight is weight), None)
+def _folded(weight: Weight, name: str, entry: Folded | None, discard: bool) -> Row:
     if entry is None:
         return replace(plain_row(name, weight, "left"), reason="no mask is applied to it")
     if entry.reason:

@@ -18,7 +18,7 @@ import numpy as np
 from onnxsparse.graph.crossings import mask_of
 from onnxsparse.graph.flow import MaskSite
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import Unread, is_output, remove_nodes, rename_reads
+from onnxsparse.graph.rewire import Outputs, Unread, remove_nodes, rename_reads
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import SLAB
@@ -37,7 +37,7 @@ class FoldMasks:
     """Folds, or discards, every mask in a model's graph."""
 
     def __init__(self, model: Model, discard: bool = False) -> None:
-        self._model, self._discard = model, discard
+        self._model, self._discard, self._outputs = model, discard, Outputs()
         self._tensors_at: dict[int, set[int]] = {}
         for site in model.flow.mask_sites:
             self._tensors_at.setdefault(id(site.node), set()).add(id(site.weight.tensor))
@@ -67,7 +67,7 @@ class FoldMasks:
     def _obstacle(self, tensor: StoredTensor, sites: list[MaskSite], weight: Weight) -> str:
         if tensor.kind not in FLOAT_KINDS:
             return f"it is stored as {tensor.kind}; only masks on floats are folded"
-        if any(is_output(site.container, site.node.output[0]) for site in sites):
+        if any(self._outputs.has(site.container, site.node.output[0]) for site in sites):
             return "the masked weight is itself an output of the graph"
         if self._shared(sites):
             return "the mask stands in a function that is called with several weights"
@@ -76,7 +76,8 @@ class FoldMasks:
         if weight.bare or any(not use.masks for use in weight.uses):
             reader = (weight.bare or [f"{use.op} '{use.node}'" for use in weight.uses if not use.masks])[0]
             return f"{reader} reads the weight without the mask, and would change"
-        if any(not np.array_equal(self._keep(weight, sites), keep) for keep in _seen(weight)):
+        first = self._keep(weight, sites)
+        if any(not np.array_equal(first, keep) for keep in _seen(weight)):
             return "different readers see different masks of it"
         return ""
 

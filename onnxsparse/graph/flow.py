@@ -21,7 +21,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, Caller, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
-from onnxsparse.graph.every import every_tensor
+from onnxsparse.graph.every import demand_bounded, every_tensor, functions_of
 from onnxsparse.graph.integers import known, shape_of
 from onnxsparse.graph.layout import Layout
 from onnxsparse.graph.storage import StoredTensor
@@ -104,13 +104,14 @@ class Flow:
 
     def __init__(self, proto: ModelProto, stores: Stores) -> None:
         self._proto, self.stores = proto, stores
-        self._functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in proto.functions}
+        self._functions = functions_of(proto)
         self._found = Uses(stores)
         self.mask_sites: list[MaskSite] = []
         self._nodes_seen = 0
         self._calls: list[str] = []
 
     def walk(self) -> Flow:
+        demand_bounded(self._proto, MOST_NODES, DEEPEST_CALL)
         self._graph(self._proto.graph, "", None, {}, [])
         for tensor, other in self.stores.overlapping(every_tensor(self._proto)).items():
             self._found.weight(tensor).refusal = f"its bytes in the data file overlap those of '{other}'"

@@ -215,7 +215,7 @@ def no_longer_named(target: str, named: set[str], written: Sequence[str]) -> lis
 def own_data(model: str) -> list[str]:
     """The data files that a model names under its own name, and that no other model reads."""
     real = os.path.realpath(model)
-    named = [path for path in sorted(named_by(real)) if f"{path}{os.sep}".startswith((f"{real}{ENDING}{os.sep}"))]
+    named = [path for path in sorted(named_by(real)) if f"{path}{os.sep}".startswith(f"{real}{ENDING}{os.sep}")]
     return [path for path in named if os.path.isfile(path) and other_reader(path, real) is None]
 
 

@@ -228,7 +228,8 @@ class DataFolder:
         if self.sums[path] != stated.lower():
             raise ModelError(
                 f"{path} is not what the model was saved with: its SHA-1 is {self.sums[path]}, tensor '{name}' states "
-                f"{stated[:40]}; fetch the file again, or take the checksums out of the model if it was changed on purpose"
+                f"{stated[:40]}; fetch the file again, or take the checksums out of the model if it was changed on "
+                "purpose"
             )
 
     def find(self, location: str, name: str) -> str:

@@ -36,9 +36,7 @@ class _Digest(Protocol):
 
 
 LARGEST_FILE = 2**31 - 1
-LEFT = (
-    "{} names these data files no more, and they were left where they are; delete them if nothing else reads them: {}"
-)
+LEFT = "data that {} names no more was left where it is; delete it if nothing else reads it: {}"
 
 
 class Model:

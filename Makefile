@@ -61,7 +61,7 @@ test-runtime: $(PLAIN)/.test
 	$(PLAIN)/bin/python -m pytest
 
 test-torch: $(TORCH)/.test
-	$(TORCH)/bin/python -m pytest tests/engines/torch tests/engines/test_class_axis.py tests/engines/test_columns.py tests/dialects tests/engines/test_pace.py tests/test_finetune_recipes.py tests/runs/test_killed.py
+	$(TORCH)/bin/python -m pytest tests/engines/torch tests/engines/test_class_axis.py tests/engines/test_columns.py tests/dialects tests/engines/test_pace.py tests/test_data_files.py tests/test_finetune_recipes.py tests/runs/test_killed.py
 
 test-all: $(VENV)/.dev $(PLAIN)/.test
 	$(VENV)/bin/python -m pytest -m ''

@@ -287,7 +287,7 @@ class _Claims:
             return
         for row in result.report.rows:
             if row.status == "holds" and row.name in self.values:
-                for slot, numbers, rel, old in self._slots(row.name, self.before, alone=True):
+                for slot, numbers, rel, _ in self._slots(row.name, self.before, alone=True):
                     blank = zero_at(slot, numbers[0], numbers[1])
                     self._holds("verify", row.name, slot, blank, rel, np.zeros_like(blank), row)
 
@@ -332,15 +332,18 @@ class _Claims:
         self._same_outputs("mask", result, [one.outputs for one in after], f"masked {', '.join(done) or 'nothing'}")
         source = result.path or result.model
         folded = self._run("fold of mask", osp.fold_masks, source, **self._to("masked_folded"))
-        if folded is not None and plain and set(done) == set(pruned[1]) and not self.case.files:
-            if folded.model.SerializeToString() != pruned[0].model.SerializeToString():
-                self._wrong("fold of mask", "other bytes than prune", ", ".join(done))
+        bytes_count = plain and not self.case.files
+        if folded is not None and bytes_count and set(done) == set(pruned[1]):
+            self._same_bytes("fold of mask", folded.model, pruned[0].model, "other bytes than prune")
         if folded is not None and not plain:
             self._same_outputs("fold of mask", folded, [one.outputs for one in after], f"masked {', '.join(done)}")
         dropped = self._run("discard of mask", osp.fold_masks, source, discard=True, **self._to("masked_dropped"))
-        if dropped is not None and plain and not self.case.files:
-            if dropped.model.SerializeToString() != self.whole.SerializeToString():
-                self._wrong("discard of mask", "other bytes than the model", ", ".join(done))
+        if dropped is not None and bytes_count:
+            self._same_bytes("discard of mask", dropped.model, self.whole, "other bytes than the model")
+
+    def _same_bytes(self, command: str, made: ModelProto, wanted: ModelProto, kind: str) -> None:
+        if made.SerializeToString() != wanted.SerializeToString():
+            self._wrong(command, kind, "")
 
 
 def _broken(pattern: str, blank: Array, rel: Array, moved: Array) -> int:

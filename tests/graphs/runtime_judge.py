@@ -199,8 +199,9 @@ def stored_of(model: ModelProto) -> dict[str, TensorProto]:
         for tensor in getattr(each, "initializer", ()):
             found[tensor.name] = tensor
         for node in each.node:
-            if node.op_type == "Constant":
-                found.update({node.output[0]: one.t for one in node.attribute if one.name == "value"})
+            for one in node.attribute:
+                if node.op_type == "Constant" and one.name == "value":
+                    found[node.output[0]] = one.t
     return found
 
 

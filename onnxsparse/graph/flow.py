@@ -221,7 +221,7 @@ class Flow:
     def _met(self, place: Place, found: Sequence[Value], scope: Scope) -> Varying | None:
         """What comes out where stored tensors that may be weights meet run-time values."""
         node, values = place.node, place.values
-        if node.op_type not in MOVING or node.domain not in ("", "ai.onnx"):
+        if node.op_type not in MOVING | UNARY or node.domain not in ("", "ai.onnx"):
             return None
         able = [
             value for value in values if value is not None and not isinstance(value, Known) and _may_be_weight(value)
@@ -240,7 +240,7 @@ class Flow:
             return Varying(tensors, why, all(value.sure for value in before), shape)
         largest = max((value.shape for value in [*able, *before] if value.shape is not None), key=size_of, default=None)
         sizes = [self._size(name, scope) for name in others]
-        fits = largest is not None and all(one is not None and _fits(one, largest) for one in sizes)
+        fits = all(one is not None and _fits(one, largest or ()) for one in sizes)
         sure = fits if mixing else not before
         return Varying(tensors, why, sure and all(value.sure for value in before), largest if fits else None)
 

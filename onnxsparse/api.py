@@ -21,6 +21,7 @@ from onnxsparse.graph.output import Staged, check_target, put, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import outputs
+from onnxsparse.passes.arriving import SecondOpinion
 from onnxsparse.passes.describe import (
     GUESSED,
     of_one_run,
@@ -38,7 +39,7 @@ from onnxsparse.passes.levels import hold
 from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.plan import Plan, names_of, way_out
 from onnxsparse.passes.planfile import write_plan
-from onnxsparse.passes.prove import proved
+from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, Before, proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, settle
 from onnxsparse.passes.recorded import MASKED
@@ -162,9 +163,10 @@ def prune(
     made, notes = planned(model, plan, masks, options)
     demand_whole(made, strict)
     report = planned_report("prune", called(source), made, model, notes, path)
+    before = Before.of(model, PRUNE, [row.weight.tensor for row in made.planned])
     Prune(made)()
     record(model, made)
-    return finish(model, report, path, overwrite, made)
+    return finish(model, report, path, overwrite, made, before=before)
 
 
 def insert_masks(
@@ -197,9 +199,10 @@ def insert_masks(
     made = maskable(model, made)
     demand_whole(made, strict)
     report = planned_report("mask", called(source), made, model, notes, path)
+    before = Before.of(model, MASK, [row.weight.tensor for row in made.planned])
     record(model, made, MASKED)
     InsertMasks(model, made, form)()
-    return finish(model, report, path, overwrite)
+    return finish(model, report, path, overwrite, made, before=before)
 
 
 def fold_masks(source: Source, *, output: Path | None = None, discard: bool = False, overwrite: bool = False) -> Result:
@@ -207,6 +210,7 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     target = target_of(output, source, overwrite)
     model = load(source)
     names, before = names_of(model.weights), model.weights
+    evaluated = Before.of(model, DISCARD if discard else FOLD, [site.weight.tensor for site in model.flow.mask_sites])
     folded = FoldMasks(model, discard)()
     rows = [_folded(weight, names[id(weight)], folded, discard) for weight in before]
     rows += [_folded(one.weight, one.weight.name, folded, discard) for one in folded if id(one.weight) not in names]
@@ -218,7 +222,7 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
     report = Report("fold", called(source), title, tuple(rows), totals, True, target or "", notes)
-    return finish(model, report, target, overwrite)
+    return finish(model, report, target, overwrite, before=evaluated)
 
 
 def _folded(weight: Weight, name: str, folded: Sequence[Folded], discard: bool) -> Row:
@@ -243,18 +247,25 @@ def verify(
     level: float | str | None = None,
     dims: Mapping[str, int] | None = None,
     strict: bool = False,
+    full: bool = False,
 ) -> Result:
-    """Check the zeros against a plan file, a pattern, a device, or what the model's metadata records."""
+    """Check the zeros against a plan file, a pattern, a device, or what the model's metadata records.
+
+    What holds in a tensor has to hold in the numbers that its nodes get, too; of very large ones behind arithmetic
+    samples are looked at, with `full` all.
+    """
     model = _look(source)
     set_sizes(model, dims)
     rule = Rule.make(
         pattern, target, sparsity, None, None, listed(include), listed(exclude), listed(allow), level=level
     )
     expected = expect(model, rule, None if plan is None else path_of(plan, "plan"))
-    checked, device = Verify(list(expected.weights), expected.rule.target)(), expected.rule.target
+    opinion, device = SecondOpinion(model.evaluator, full), expected.rule.target
+    checked = opinion.of(Verify(list(expected.weights), device)())
     knows = device is not None and expected.rule.knows_levels
     held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
-    return Result(verified_report(called(source), model, expected.rule, expected.title, checked, strict, held))
+    report = verified_report(called(source), model, expected.rule, expected.title, checked, strict, held)
+    return Result(replace(report, sampled=opinion.sampled))
 
 
 def compare(
@@ -320,15 +331,18 @@ def finish(
     made: Plan | None = None,
     beside: Mapping[str, str] | None = None,
     note: Callable[[Iterable[str]], None] | None = None,
+    before: Before | None = None,
 ) -> Result:
     """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
 
     Texts that belong `beside` it get their names just before it does: all of them or none. `note` is told the files
     before they have their names.
     """
+    if before is not None:
+        before.hold()
     if target is None:
         proto = model.take_proto()
-        return Result(_counted(report, Model.over(proto), made), proto=proto)
+        return Result(_counted(report, Model.over(proto), made, before), proto=proto)
     with Staged(overwrite) as staged:
         for path, text in (beside or {}).items():
             with staged.create(path) as file:
@@ -336,18 +350,18 @@ def finish(
         model.save(target, overwrite, staged)
         folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
         written = Model.open(staged.waiting[os.path.realpath(target)], folder)
-        report = _counted(report, written, made)
+        report = _counted(report, written, made, before)
         if note is not None:
             note(staged.waiting.values())
         staged.commit()
     return Result(report, target)
 
 
-def _counted(report: Report, written: Model, made: Plan | None) -> Report:
+def _counted(report: Report, written: Model, made: Plan | None, before: Before | None) -> Report:
     """The report with the zeros that are in the written model, proven where a plan promises them."""
+    rows = proved(report.rows, written, made.planned if made else [], before, report.command == "mask")
     if report.command == "mask":
         return report  # its weights are as they were
-    rows = proved(report.rows, written, made.planned if made else [])
     done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
     return replace(report, rows=tuple(rows), totals=totals_of(rows, written, done))
 

@@ -7,7 +7,8 @@
     |-- OutputError              the result cannot be written where it should go
     |-- MissingExtraError        the command needs an optional package
     |-- StoppedError             exit 130: interrupted; it says what is left of the run
-    `-- LeftOutError             exit 1: --strict, and something was left out; nothing was written
+    |-- LeftOutError             exit 1: --strict, and something was left out; nothing was written
+    `-- ProofError               exit 1: the result is not what was promised; nothing was written
 
 `Stopped` is no error: it is how a signal ends the process, past whatever catches the `sys.exit` of a user's function.
 
@@ -54,6 +55,12 @@ class StoppedError(OnnxSparseError):
 
 class LeftOutError(OnnxSparseError):
     """--strict was given and something was left out, so nothing was written."""
+
+    exit_code = 1
+
+
+class ProofError(OnnxSparseError):
+    """What was to be written was evaluated and is not what was promised, so nothing was written."""
 
     exit_code = 1
 

@@ -17,6 +17,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_level(parser)
     shared.add_names(parser)
     shared.add_strict(parser)
+    parser.add_argument("--full", action="store_true", help="evaluate all numbers of very large values, not samples")
     shared.add_json(parser)
 
 
@@ -30,6 +31,7 @@ def run(arguments: Namespace) -> int:
             arguments.model,
             plan=arguments.plan,
             strict=arguments.strict,
+            full=arguments.full,
             level=arguments.level,
             dims=shared.dims_of(arguments),
             **options,

@@ -238,11 +238,25 @@ class Flow:
         if before and (not others or not mixing):
             shape = next((value.shape for value in before), None) if mixing or node.op_type in UNARY else None
             return Varying(tensors, why, all(value.sure for value in before), shape)
-        largest = max((value.shape for value in [*able, *before] if value.shape is not None), key=size_of, default=None)
+        largest = max(self._shapes_of_moved(place, able, before, scope), key=size_of, default=None)
         sizes = [self._size(name, scope) for name in others]
-        fits = all(one is not None and _fits(one, largest or ()) for one in sizes)
+        most = 0 if largest is not None else max(one.size for one in tensors)  # of a constant whose shape is not known
+        fits = all(one is not None and (_fits(one, largest or ()) or 0 < _size_of(one) <= most) for one in sizes)
         sure = fits if mixing else not before
         return Varying(tensors, why, sure and all(value.sure for value in before), largest if fits else None)
+
+    def _shapes_of_moved(
+        self, place: Place, able: Sequence[Value], before: Sequence[Varying], scope: Scope
+    ) -> Iterator[Shape]:
+        """The shapes of what may be a weight, as they are followed or as the operators have them."""
+        yield from (value.shape for value in before if value.shape is not None)
+        for name, value in zip(place.node.input, place.values):
+            if value is None or not any(value is one for one in able):
+                continue
+            sizes = self._size(name, scope) if value.shape is None else value.shape
+            known = [size for size in sizes or () if size is not None]
+            if sizes is not None and len(known) == len(sizes):
+                yield tuple(known)
 
     def _size(self, name: str, scope: Scope) -> Sequence[int | None] | None:
         """The shape of a run-time value, where it is known; that of an argument is the caller's."""
@@ -356,6 +370,8 @@ def _may_be_weight(value: Traced | Computed) -> bool:
 
 def _shape_of(node: NodeProto, given: Sequence[Traced | Computed]) -> Shape | None:
     """The shape of what an element-wise operator makes of constants, where theirs are known."""
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+        return given[0].shape
     shapes = [value.shape for value in given]
     known = [shape for shape in shapes if shape is not None]
     if node.op_type not in ELEMENTWISE | UNARY or len(known) < len(shapes):
@@ -364,6 +380,11 @@ def _shape_of(node: NodeProto, given: Sequence[Traced | Computed]) -> Shape | No
         return tuple(np.broadcast_shapes(*known))
     except ValueError:
         return None
+
+
+def _size_of(shape: Sequence[int | None]) -> int:
+    """How many elements a shape has; 0 where that is not known."""
+    return size_of([size or 0 for size in shape])
 
 
 def _fits(shape: Sequence[int | None], constant: Sequence[int]) -> bool:

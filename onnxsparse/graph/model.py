@@ -18,9 +18,11 @@ from onnx import ModelProto, TensorProto
 
 from onnxsparse.errors import ModelError, OptionError, OutputError
 from onnxsparse.graph.attributes import text
+from onnxsparse.graph.evaluator import Evaluator
 from onnxsparse.graph.every import every_tensor
 from onnxsparse.graph.external import ExternalFiles
 from onnxsparse.graph.flow import Flow
+from onnxsparse.graph.opinion import refuse_unseen
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
 from onnxsparse.graph.storage import DataFolder, Span, StoredTensor
 from onnxsparse.graph.stores import Stores
@@ -46,6 +48,7 @@ class Model:
         self._spans = {token: Span(path or "", start, stop - start) for token, (start, stop) in tokens.spans.items()}
         self._folder = folder or (DataFolder(os.path.dirname(os.path.abspath(path)), model=path) if path else None)
         self._flow: Flow | None = None
+        self._evaluator: Evaluator | None = None
         self.sizes: dict[str, int] = {}
         """Sizes of dynamic dimensions that the user gave, by their name or as INPUT.AXIS."""
         self._stamps = {name: _stamp(name) for name in ([path] if path else [])}
@@ -77,12 +80,21 @@ class Model:
         return self._flow
 
     @property
+    def evaluator(self) -> Evaluator:
+        """The second opinion on where constants arrive, over the same stored tensors as `flow`."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.proto, self.flow.stores)
+            refuse_unseen(self.flow.weights, self._evaluator)
+        return self._evaluator
+
+    @property
     def weights(self) -> list[Weight]:
+        _ = self.evaluator
         return self.flow.weights
 
     def forget(self) -> None:
         """The graph was changed: whatever was found in it must be found again."""
-        self._flow = None
+        self._flow = self._evaluator = None
 
     @property
     def metadata(self) -> dict[str, str]:

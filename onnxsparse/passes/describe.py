@@ -105,7 +105,7 @@ def _why_violated(checked: Checked) -> str:
     pattern = checked.expected.pattern
     bad = next((use for use in checked.uses if use.violations), None)
     if bad is None:
-        return checked.missing or checked.fault
+        return checked.missing or checked.fault or checked.doubt
     if pattern is not None and not pattern.takes_sparsity:
         places = ", ".join(str(list(place)) for place in bad.places[:3])
         return f"{bad.violations} groups hold more than {pattern.text.partition(':')[0]} non-zeros, first at {places}"
@@ -115,6 +115,8 @@ def _why_violated(checked: Checked) -> str:
 def _mend(checked: Checked) -> str:
     if checked.fault:
         return "plan it again for the device, or another level"
+    if checked.doubt:
+        return "--exclude it, or simplify the nodes between its tensor and that input"
     if checked.missing:
         return "leave it dense, or choose another profile"
     return "prune it, or --exclude it" if checked.status == "violated" else ""

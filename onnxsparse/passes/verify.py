@@ -59,6 +59,8 @@ class Checked:
     missing: str = ""
     fault: str = ""
     """What a device's levels find wrong with it."""
+    doubt: str = ""
+    """What its nodes really get does not hold, though the tensor does."""
     target_density: float | None = None
     wasted: int | None = None
 
@@ -66,7 +68,7 @@ class Checked:
     def status(self) -> str:
         if self.expected.pattern is None and not self.fault:
             return "unchecked"
-        wrong = self.missing or self.fault or any(use.violations for use in self.uses)
+        wrong = self.missing or self.fault or self.doubt or any(use.violations for use in self.uses)
         return "violated" if wrong else "holds"
 
 

@@ -90,6 +90,8 @@ class Report:
     details: dict[str, object] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
     """Those of the notes that are why a verification does not hold."""
+    sampled: bool = False
+    """Of very large values behind arithmetic samples were evaluated, not all numbers."""
 
     def row(self, name: str) -> Row:
         """The row of one tensor."""

@@ -188,7 +188,7 @@ def _summary(report: Report) -> str:
     totals = report.totals
     bad = sum(row.status == "violated" for row in report.rows)
     if report.command == "verify":
-        verdict = "holds" if report.ok else "DOES NOT HOLD"
+        verdict = ("holds" if report.ok else "DOES NOT HOLD") + (" (sampled)" if report.sampled else "")
         open_rows = totals.weights - totals.done - bad
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}{_why(report)}"

@@ -23,7 +23,6 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes import outputs
 from onnxsparse.passes.arriving import SecondOpinion
 from onnxsparse.passes.describe import (
-    GUESSED,
     of_one_run,
     plain_row,
     planned_report,
@@ -43,6 +42,7 @@ from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, Before, proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, settle
 from onnxsparse.passes.recorded import MASKED
+from onnxsparse.passes.remarks import unknown_sizes
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sides import set_sizes
@@ -82,18 +82,20 @@ def _found(model: Model) -> Model:
     return model
 
 
-def inspect(source: Source) -> Result:
+def inspect(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
     """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back."""
     model = _look(source)
+    set_sizes(model, dims)
     names = names_of(model.weights)
-    rows, exact = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
-    notes = (*of_one_run(model, rows), *(() if exact else (GUESSED,)))
-    return Result(Report("inspect", called(source), "", tuple(rows), totals_of(rows, model, {"prunable"}), notes=notes))
+    rows, sized = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
+    notes = (*of_one_run(model, rows), *unknown_sizes(model, rows, model.weights))
+    totals = totals_of(rows, model, {"prunable"}, sized)
+    return Result(Report("inspect", called(source), "", tuple(rows), totals, notes=notes))
 
 
 def _inspected(weight: Weight, name: str) -> Row:
-    row = plain_row(name, weight, DENSE if weight.refusal else "prunable")
-    words = words_of(Matrix(name, weight, weight.uses[0]), None) if weight.uses and not weight.refusal else {}
+    words = words_of(Matrix(name, weight, weight.uses[0])) if weight.uses and not weight.refusal else {}
+    row = plain_row(name, weight, DENSE if weight.refusal or words else "prunable")
     text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
     masked = "a mask is applied to it in the graph" if row.masked else ""
     advice = f"stays dense by default; --allow {','.join(words)}" if words else way_out(weight.refusal)
@@ -363,7 +365,8 @@ def _counted(report: Report, written: Model, made: Plan | None, before: Before |
     if report.command == "mask":
         return report  # its weights are as they were
     done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
-    return replace(report, rows=tuple(rows), totals=totals_of(rows, written, done))
+    totals = totals_of(rows, written, done, report.totals.macs is not None)
+    return replace(report, rows=tuple(rows), totals=totals)
 
 
 __all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

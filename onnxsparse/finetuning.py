@@ -78,6 +78,7 @@ def finetune(
     clip: float | None = None,
     train_bn: bool | None = None,
     seed: int | None = None,
+    dims: Mapping[str, int] | None = None,
     checks: int | None = None,
     retries: int | None = None,
     checkpoint: Path | None = None,
@@ -105,10 +106,10 @@ def finetune(
         data, eval_data = (one if _calls(one) else _standing(one) for one in (data, eval_data))
     means = Means(engine, device, optimizer if callable(optimizer) else None, lr_scheduler, processes)
     may_replace = overwrite or (resume and is_own(output, source, checkpoint))
-    tuning = Tuning(source, made, plan, masks, output, may_replace, means)
+    tuning = Tuning(source, made, plan, masks, output, may_replace, means, dims)
     tuning.keep_apart({"data": data, "eval-data": eval_data, "plan": plan, "masks": masks, "recipe": recipe})
     tuning.open(data, labels, eval_data, metrics)
-    demand_whole(tuning.plan, strict)
+    demand_whole(tuning.plan, strict, some=tuning.by_epochs is None)
     with ExitStack() as stack:
         folder = None if checkpoint is None else path_of(checkpoint, "checkpoint")
         room = folder or stack.enter_context(temporary())

@@ -96,6 +96,10 @@ def test_a_function_may_change_the_folder_and_print(folder: Path, capfd: Any, mo
 def test_nothing_is_trained_where_nothing_is_pruned(folder: Path, capsys: Any) -> None:
     words = ["--data", str(folder / "data.npz"), "-o", str(folder / "out.onnx"), "--pattern", "2:4", "--exclude", "*"]
     assert main(["finetune", str(folder / "model.onnx"), *words]) == 0
-    assert "nothing was trained: there is nothing to prune" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "nothing was trained: there is nothing to prune" in shown
+    assert shown.rstrip().endswith("nothing to prune: every weight stays dense, see the reasons")
     dense, same = (onnx.load(folder / name).graph for name in ("model.onnx", "out.onnx"))
     assert dense == same
+    assert main(["finetune", str(folder / "model.onnx"), *words, "--overwrite", "--strict"]) == 1
+    assert "--strict: nothing to prune" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def add_level(parser: ArgumentParser) -> None:
     """For devices that know levels, whose layers depend on sizes inside the model."""
     group = parser.add_argument_group("levels of a device")
     group.add_argument("--level", metavar="N", help="the network sparsity in per cent, such as 70, of --target amba")
-    add_dim(group, "asked for by --target amba")
+    add_dim(group, "for multiply-accumulates, and asked for by --target amba")
 
 
 def add_dim(parser: Any, remark: str) -> None:

@@ -71,6 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     data.add_argument("--eval-data", metavar="DATA", help="arrays to measure on before, during and after")
     data.add_argument("--metric", metavar="M", nargs="+", action="extend", default=[], help=METRIC)
     shared.add_rule(parser, allocation="erk where it can be (default here), uniform or global")
+    shared.add_dim(parser, "for multiply-accumulates, and asked for by --target amba")
     shared.add_plan(parser)
     _add(parser.add_argument_group("how the masks move"), _PRUNING)
     _add(parser.add_argument_group("what is made small"), _LOSS)
@@ -146,6 +147,7 @@ def run(arguments: Namespace) -> int:
             metrics=arguments.metric,
             checkpoint=arguments.checkpoint,
             resume=arguments.resume,
+            dims=shared.dims_of(arguments),
             strict=arguments.strict,
             overwrite=arguments.overwrite,
             watch=watch,

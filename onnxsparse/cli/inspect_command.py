@@ -9,6 +9,7 @@ from onnxsparse.cli import arguments as shared
 
 def add_arguments(parser: ArgumentParser) -> None:
     shared.add_model(parser)
+    shared.add_dim(parser, "for multiply-accumulates")
     shared.add_json(parser)
 
 
@@ -17,5 +18,5 @@ def run(arguments: Namespace) -> int:
     from onnxsparse.cli.finish import finish, watched
 
     with watched(arguments):
-        report = api.inspect(arguments.model).report
+        report = api.inspect(arguments.model, dims=shared.dims_of(arguments)).report
     return finish(report, arguments)

@@ -62,7 +62,7 @@ def _weight(tag: str, weight: Weight, name: str, more: tuple[str, ...]) -> Param
     operators = {one.op for one in weight.uses}
     layers = [other for one in weight.uses for other in spelled(one.node, one.op)]
     layers += [one[: -len(ending)] for one in (tensor.name, *more) for ending in WEIGHT if one.endswith(ending)]
-    fixed = FIXED in words_of(Matrix(name, weight, use), None)
+    fixed = FIXED in words_of(Matrix(name, weight, use))
     return Param(
         tag, name, tuple(tensor.shape), (tensor.name, *more), tuple(dict.fromkeys(layers)),
         not fixed and not operators & set(RECURRENT), use.matrix, use.restore, lambda: as_float32(tensor),

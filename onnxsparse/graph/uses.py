@@ -247,10 +247,11 @@ def _arranged(place: Place, slot: Slot, value: Traced) -> Read | str:
     zero = _zero_there(place, slot, value, arrangement)
     if isinstance(zero, str):
         return zero
-    return _lost_zero(value, layout, quantization, zero) or (layout, arrangement, quantization)
+    where = f"{place.node.op_type} '{label(place.node)}'"
+    return _lost_zero(value, layout, quantization, zero, where) or (layout, arrangement, quantization)
 
 
-def _lost_zero(value: Traced, layout: Layout, quantization: Quantization | None, zero: Array) -> str:
+def _lost_zero(value: Traced, layout: Layout, quantization: Quantization | None, zero: Array, where: str) -> str:
     """Why the stored zero, or what a mask leaves, does not reach the operator as its zero; '' where it does."""
     atoms = layout.atoms
     wanted = spread(zero, value.layout.atoms, atoms)
@@ -258,12 +259,12 @@ def _lost_zero(value: Traced, layout: Layout, quantization: Quantization | None,
     if quantization is not None:
         stored = spread(quantization.zero_point, quantization.atoms, atoms)
     if not np.asarray(arrives(value.steps, stored, atoms) == wanted).all():
-        return "a zero that is stored in it does not arrive as a zero: " + _told(value)
+        return f"a zero that is stored in it does not arrive as a zero at {where}: {_told(value)}"
     for at, step in enumerate(value.steps):
         if isinstance(step, Mask):
             left = np.zeros((1,) * len(atoms), np.float32)
             if not np.asarray(arrives(value.steps[at + 1 :], left, atoms) == wanted).all():
-                return "what its mask takes out does not arrive as a zero: " + _told(value)
+                return f"what its mask takes out does not arrive as a zero at {where}: {_told(value)}"
     return ""
 
 

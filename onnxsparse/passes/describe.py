@@ -14,11 +14,13 @@ from onnxsparse.passes.layers import counts
 from onnxsparse.passes.levels import Held, bound_of, wasted
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.recorded import recorded
+from onnxsparse.passes.remarks import moves, others_of, pays_off, unknown_sizes
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sizes import sparse_bytes
 from onnxsparse.passes.verify import Checked, UseChecked
 from onnxsparse.patterns import Pattern
-from onnxsparse.report.rows import DENSE, Report, Row, Totals, UseRow
+from onnxsparse.report.rows import DENSE, NOTHING, Report, Row, Totals, UseRow
+from onnxsparse.targets import Target, Verdict
 
 
 def plain_row(name: str, weight: Weight, status: str) -> Row:
@@ -34,25 +36,30 @@ def plain_row(name: str, weight: Weight, status: str) -> Row:
         size=weight.tensor.size,
         uses=use_rows(weight),
         masked=any(use.masks for use in weight.uses),
+        others=others_of(weight),
         bytes_dense=weight.tensor.size * width,
         bytes_sparse=weight.tensor.size * width,
     )
 
 
-def planned_row(row: PlanRow, status: str) -> Row:
+def planned_row(row: PlanRow, status: str, target: Target | None = None) -> Row:
     """One row of a plan, as `plan`, `prune` and `mask` show it."""
     plain = plain_row(row.name, row.weight, status if row.pattern else DENSE)
     if row.pattern is None:
         return replace(plain, reason=row.reason, advice=row.advice, words=row.words)
     dropped = dropped_elements(row.pattern, row.use.shape4, row.drop)
-    reason = f"{row.ragged} of its {plain.size} numbers lie outside whole units of {row.pattern.text} and stay dense"
-    return compressed(
-        replace(
-            plain, pattern=row.pattern.text, dropped=dropped, ragged=row.ragged, reason=reason if row.ragged else ""
-        ),
-        row.pattern,
-        dropped,
-    )
+    ragged = f"{row.ragged} of its {plain.size} numbers lie outside whole units of {row.pattern.text} and stay dense"
+    reasons = [ragged if row.ragged else "", moves(plain.others)]
+    uses = plain.uses
+    if target is not None:
+        uses = tuple(_judged(one, target.judge(row.weight, use)) for one, use in zip(uses, row.weight.uses))
+    made = replace(plain, pattern=row.pattern.text, dropped=dropped, ragged=row.ragged, uses=uses)
+    return compressed(replace(made, reason="; ".join(filter(None, reasons))), row.pattern, dropped)
+
+
+def _judged(row: UseRow, verdict: Verdict) -> UseRow:
+    pays = verdict.pays and not verdict.refusal
+    return replace(row, may_use=not verdict.refusal, pays=pays, remark=verdict.refusal or verdict.remark)
 
 
 def dropped_elements(pattern: Pattern, shape4: tuple[int, ...], drop: int) -> int:
@@ -91,14 +98,8 @@ def checked_row(checked: Checked) -> Row:
 
 
 def _checked_use(checked: UseChecked) -> UseRow:
-    verdict = checked.verdict
-    return replace(
-        use_row(checked.use),
-        verdict="violated" if checked.violations else "holds",
-        may_use=not verdict.refusal,
-        pays=verdict.pays and not verdict.refusal,
-        remark=verdict.refusal or verdict.remark,
-    )
+    row = replace(use_row(checked.use), verdict="violated" if checked.violations else "holds")
+    return _judged(row, checked.verdict)
 
 
 def _why_violated(checked: Checked) -> str:
@@ -122,8 +123,8 @@ def _mend(checked: Checked) -> str:
     return "prune it, or --exclude it" if checked.status == "violated" else ""
 
 
-def totals_of(rows: Sequence[Row], model: Model, done: Iterable[str]) -> Totals:
-    """Sums over the rows, with multiply-accumulates where shapes are known."""
+def totals_of(rows: Sequence[Row], model: Model, done: Iterable[str], sized: bool = True) -> Totals:
+    """Sums over the rows; of multiply-accumulates only where the sizes of all layers are known (`sized`)."""
     wanted = set(done)
     return Totals(
         weights=len(rows),
@@ -133,8 +134,8 @@ def totals_of(rows: Sequence[Row], model: Model, done: Iterable[str]) -> Totals:
         bytes_dense=sum(row.bytes_dense for row in rows),
         bytes_sparse=sum(row.bytes_sparse for row in rows),
         file_bytes=model.file_size,
-        macs=sum(row.macs or 0 for row in rows) or None,
-        macs_left=sum(_macs_left(row) for row in rows) or None,
+        macs=(sized and sum(row.macs or 0 for row in rows)) or None,
+        macs_left=(sized and sum(_macs_left(row) for row in rows)) or None,
     )
 
 
@@ -147,9 +148,9 @@ def _macs_left(row: Row) -> int:
 
 
 def with_macs(rows: Sequence[Row], weights: Sequence[Weight], model: Model) -> tuple[list[Row], bool]:
-    """Rows with their multiply-accumulates, and whether no dimension had to be guessed."""
-    counts, exact = macs.of_weights(model, list(weights))
-    return [replace(row, macs=counts.get(id(weight))) for row, weight in zip(rows, weights)], exact
+    """Rows with their multiply-accumulates, and whether those of all layers are known."""
+    counts, sized = macs.of_weights(model, list(weights))
+    return [replace(row, macs=counts.get(id(weight))) for row, weight in zip(rows, weights)], sized
 
 
 def planned_report(
@@ -157,22 +158,26 @@ def planned_report(
 ) -> Report:
     """The report of `plan`, `prune` and `mask`."""
     done = {"plan": "planned", "prune": "pruned", "mask": "masked"}[command]
-    rows, exact = with_macs([planned_row(row, done) for row in made.rows], [row.weight for row in made.rows], model)
+    found = [planned_row(row, done, made.rule.target) for row in made.rows]
+    rows, sized = with_macs(found, [row.weight for row in made.rows], model)
     rows = [_with_bound(row, one.weight, made.rule) for row, one in zip(rows, made.rows)]
     remarks = [
         *notes,
         *of_one_run(model, rows),
-        *_remarks(exact, made.rule, rows),
+        *unknown_sizes(model, rows, [one.weight for one in made.rows]),
+        *_remarks(made.rule, rows),
         *_nearly_empty(rows),
         *_of_network(made),
     ]
     if not made.planned:
-        remarks.append("nothing to prune: every weight stays dense, see the reasons")
-    totals = totals_of(rows, model, {done})
+        why = "every weight stays dense, see the reasons" if rows else "the model has no weights"
+        remarks.append(f"{NOTHING}: {why}")
+    totals = totals_of(rows, model, {done}, sized)
     title = made.rule.text if made.rule.pattern else "the plan"
     used = [row.weight for row in made.planned]
     step = _next_step(made.rule, output or "OUT", used) if command == "prune" and used else ""
-    return Report(command, called, title, tuple(rows), totals, True, output or "", tuple(remarks), step)
+    notes, verdict = tuple(remarks), pays_off(rows, done, made.rule)
+    return Report(command, called, title, tuple(rows), totals, True, output or "", notes, step, verdict=verdict)
 
 
 def _with_bound(row: Row, weight: Weight, rule: Rule) -> Row:
@@ -205,10 +210,12 @@ def verified_report(
 ) -> Report:
     """The report of `verify`, with the verdict; `held` is what a device's levels found."""
     checked = held.checked if held else checked
-    rows, exact = with_macs([checked_row(one) for one in checked], [one.expected.weight for one in checked], model)
+    weights = [one.expected.weight for one in checked]
+    rows, sized = with_macs([checked_row(one) for one in checked], weights, model)
     remarks = [
         *of_one_run(model, rows),
-        *_remarks(exact, rule, rows),
+        *unknown_sizes(model, rows, weights),
+        *_remarks(rule, rows),
         *(held.notes if held else ()),
         *in_training(model),
     ]
@@ -225,8 +232,11 @@ def verified_report(
     ok = holds and not faults
     used = [one.expected.weight for one in checked if one.status == "holds"]
     step = _next_step(rule, called, used) if ok else ""
-    totals, notes = totals_of(rows, model, {"holds"}), (*remarks, *faults)
-    return Report("verify", called, title, tuple(rows), totals, ok, "", notes, step, faults=tuple(faults))
+    totals, notes = totals_of(rows, model, {"holds"}, sized), (*remarks, *faults)
+    verdict = pays_off(rows, "holds", rule)
+    return Report(
+        "verify", called, title, tuple(rows), totals, ok, "", notes, step, verdict=verdict, faults=tuple(faults)
+    )
 
 
 def in_training(model: Model) -> list[str]:
@@ -243,9 +253,6 @@ def _unchecked(row: Row) -> bool:
     return row.status == "unchecked"
 
 
-GUESSED = "not all activation shapes are known: multiply-accumulates count unknown dimensions as 1, unknown layers as 0"
-
-
 def of_one_run(model: Model, rows: Sequence[Row]) -> list[str]:
     """A file that fixes its batch counts all samples of it."""
     batch = macs.fixed_batch(model)
@@ -254,9 +261,9 @@ def of_one_run(model: Model, rows: Sequence[Row]) -> list[str]:
     return [f"multiply-accumulates are of one run, in which the file takes {batch} at once: for one, divide by {batch}"]
 
 
-def _remarks(exact: bool, rule: Rule, rows: Sequence[Row]) -> list[str]:
+def _remarks(rule: Rule, rows: Sequence[Row]) -> list[str]:
     note = rule.target.note({row.dtype for row in rows if row.pattern != DENSE}) if rule.target else ""
-    return [*([] if exact else [GUESSED]), *([note] if note else [])]
+    return [note] if note else []
 
 
 def _next_step(rule: Rule, path: str, weights: Sequence[Weight]) -> str:

@@ -3,6 +3,8 @@
 1. A plan file or the record says it for each weight by name.
 2. A rule expects it of every weight that it would prune; weights recorded as left dense on purpose are named so.
 3. A pattern with a level takes the level from the rule, else from the record, weight by weight.
+4. A depthwise layer that is recorded as pruned is checked like the others, whether it was asked for by --allow or
+   pruned before depthwise layers stayed dense by default.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.names import NameFilter
-from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
+from onnxsparse.passes.plan import PlanRow, make_plan, names_of
 from onnxsparse.passes.planfile import plan_from_file, read_plan
 from onnxsparse.passes.recorded import Recorded, recorded
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.verify import Expected
+from onnxsparse.passes.words import DEPTHWISE
 from onnxsparse.patterns import Pattern
 
 EVEN = allocations.parse("uniform")
@@ -68,9 +71,19 @@ def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[Expected]
     leveled = rule.pattern is not None and rule.pattern.takes_sparsity
     if leveled and rule.sparsity is None and known is None and not rule.knows_levels:
         raise OptionError(f"pattern {rule.text} says nothing without a level; pass --sparsity or --plan")
-    made: Plan = make_plan(model, _without_allocation(rule) if leveled else rule, masked=True)
-    found = [expected_of(row) for row in made.rows]
+    made = _with_depthwise(model, _without_allocation(rule) if leveled else rule, known)
+    found = [expected_of(row) for row in made]
     return [_reconciled(entry, rule, known) for entry in found] if known else found
+
+
+def _with_depthwise(model: Model, rule: Rule, known: Recorded | None) -> list[PlanRow]:
+    """The rows of a rule, and those of depthwise layers that the record calls pruned."""
+    rows = make_plan(model, rule, masked=True).rows
+    pruned = {row.name for row in rows if row.words == (DEPTHWISE,) and known and row.name in known.pruned}
+    if not pruned:
+        return list(rows)
+    allowed = make_plan(model, replace(rule, allow=rule.allow | {DEPTHWISE}), masked=True).rows
+    return [other if row.name in pruned and other.pattern else row for row, other in zip(rows, allowed)]
 
 
 def _without_allocation(rule: Rule) -> Rule:

@@ -19,7 +19,8 @@ from onnxsparse.graph.convolution import Convolution, convolution_of
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.rewire import containers
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.sides import open_dims_of, sides
+from onnxsparse.passes.macs import open_dims_of
+from onnxsparse.passes.sides import sides
 from onnxsparse.targets import Target
 
 FAMILIES = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention")

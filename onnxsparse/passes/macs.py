@@ -1,17 +1,22 @@
 """Multiply-accumulates of every weight for one run of the model.
 
 A weight element is used once for every output position of its node: the elements of the node's output divided by its
-output channels. Shapes come from ONNX shape inference on the model without its weights; a dimension that is not known
-counts as 1, and then the figures are shares, not totals. Sizes of dynamic dimensions may be given: `Model.sizes`.
+output channels.
+
+1. Shapes come from ONNX shape inference on the model without its weights, for one sample where the file takes any
+   number; where that does not say all, the numbers that shapes are made of are followed, too.
+2. Sizes of dynamic dimensions may be given: `Model.sizes`.
+3. A layer of which a size is not known has no count. A dimension that counted as 1 made 3 million of a thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx.shape_inference
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from onnxsparse.graph.attributes import label
 from onnxsparse.graph.layout import size_of
@@ -20,32 +25,35 @@ from onnxsparse.graph.rewire import containers
 from onnxsparse.graph.weights import Use, Weight
 
 LARGEST_GRAPH = 20_000
+BATCH = re.compile(r"batch|^bs?$|^n$", re.IGNORECASE)
+LENGTH = re.compile(r"seq|length|time|frame|height|width", re.IGNORECASE)
 Dims = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Known output shapes by name, unknown dimensions as 1; `exact` when none was unknown behind the first axis."""
+    """Shapes by name, as far as their rank is known; a size that is not is 0."""
 
     dims: dict[str, Dims]
-    exact: bool
-    guessed: frozenset[str] = frozenset()
-    """Names of those of which a dimension behind the first is unknown."""
+
+    def known(self, name: str) -> Dims | None:
+        """A shape of which every size is known."""
+        found = self.dims.get(name)
+        return None if found is None or 0 in found else found
 
 
-def infer(model: Model, deep: bool = False) -> Shapes:
+def infer(model: Model, deep: bool = False, samples: int = 1) -> Shapes:
     """The shapes of all activations, as far as they can be known without running anything.
 
-    `deep` follows the numbers that shapes are made of, too, for one sample.
+    `deep` follows the numbers that shapes are made of, too; `samples` are what goes in where the file takes any number.
     """
     if len(model.proto.graph.node) > LARGEST_GRAPH:
-        return Shapes({}, False)
+        return Shapes({})
     try:
-        proto = sized(model.proto, model.sizes)
-        inferred = onnx.shape_inference.infer_shapes(single(proto) if deep else proto, data_prop=deep)
+        proto = single(sized(model.proto, model.sizes), samples)
+        return _collected(onnx.shape_inference.infer_shapes(proto, data_prop=deep))
     except Exception:  # whatever the inference makes of an odd graph, the report can do without
-        return Shapes({}, False)
-    return _collected(inferred)
+        return Shapes({})
 
 
 def sized(proto: ModelProto, sizes: Mapping[str, int]) -> ModelProto:
@@ -56,7 +64,7 @@ def sized(proto: ModelProto, sizes: Mapping[str, int]) -> ModelProto:
     made.CopyFrom(proto)
     for info in made.graph.input:
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            given = sizes.get(f"{info.name}.{axis}", sizes.get(dim.dim_param) if dim.dim_param else None)
+            given = sizes.get(f"{info.name}.{axis}", sizes.get(named(dim)) if named(dim) else None)
             if given is not None:
                 dim.dim_value = given
     for info in (*made.graph.output, *made.graph.value_info):  # what was inferred for the old sizes
@@ -70,63 +78,118 @@ def fixed_batch(model: Model) -> int:
     shapes = [
         one.type.tensor_type.shape for one in sized(model.proto, model.sizes).graph.input if one.name not in stored
     ]
-    firsts = {shape.dim[0].dim_value if len(shape.dim) > 1 else 0 for shape in shapes}
+    firsts = {max(shape.dim[0].dim_value, 0) if len(shape.dim) > 1 else 0 for shape in shapes}
     return firsts.pop() or 1 if len(firsts) == 1 else 1
 
 
-def single(proto: ModelProto) -> ModelProto:
-    """The same model for one sample, where it takes any number."""
+def single(proto: ModelProto, samples: int = 1) -> ModelProto:
+    """The same model for one sample, where it takes any number; also where that number is named along another axis."""
     made = ModelProto()
     made.CopyFrom(proto)
+    counted = samples_of(made)
     for info in made.graph.input:
-        dims = info.type.tensor_type.shape.dim
-        if dims and dims[0].dim_value <= 0:
-            dims[0].dim_value = 1
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            if dim.dim_value <= 0 and (named(dim) in counted if named(dim) else axis == 0):
+                dim.dim_value = samples
     return made
+
+
+def samples_of(proto: ModelProto) -> set[str]:
+    """The names of the dimensions that count samples: those of first axes, and whatever is called a batch.
+
+    None is one that is named as a length, or that also is another axis of an input whose first has another name.
+    """
+    shapes = [info.type.tensor_type.shape.dim for info in proto.graph.input]
+    firsts = {named(shape[0]) for shape in shapes if shape and named(shape[0])}
+    inner = {named(dim) for shape in shapes for dim in shape[1:] if named(dim)}
+    mixed = inner if len(firsts) > 1 else set()
+    batches = {name for name in firsts | inner if BATCH.search(name)}
+    return batches | {name for name in firsts - mixed if not LENGTH.search(name)}
+
+
+def named(dim: TensorShapeProto.Dimension) -> str:
+    """The name of a dimension; a question mark is none (two are not alike), nor are bytes that are no text."""
+    name: object = dim.dim_param
+    return name if isinstance(name, str) and name != "?" else ""
+
+
+def open_dims_of(model: Model, samples: bool = False) -> list[str]:
+    """Dimensions of the inputs that nobody has said, by name or as INPUT.AXIS; with `samples` what counts them, too."""
+    proto = sized(model.proto, model.sizes)
+    return open_dims(proto if samples else single(proto))
+
+
+def open_dims(proto: ModelProto) -> list[str]:
+    """Dynamic dimensions of the inputs."""
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    found = [
+        named(dim) or f"{info.name}.{axis}"
+        for info in proto.graph.input
+        if info.name not in stored
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim)
+        if dim.dim_value <= 0
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _collected(proto: ModelProto) -> Shapes:
     dims: dict[str, Dims] = {}
-    exact, guessed = True, set()
     for container in containers(proto):
         if isinstance(container, GraphProto):
             for info in (*container.value_info, *container.output, *container.input):
-                dims[info.name], known = _dims(info)
-                exact = exact and known
-                guessed.update([] if known else [info.name])
-    return Shapes(dims, exact, frozenset(guessed))
-
-
-def _dims(info: ValueInfoProto) -> tuple[Dims, bool]:
-    shape = info.type.tensor_type.shape.dim
-    known = all(dim.HasField("dim_value") for dim in shape[1:])
-    return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else 1 for dim in shape), known
+                if info.type.tensor_type.HasField("shape"):
+                    dims[info.name] = tuple(max(dim.dim_value, 0) for dim in info.type.tensor_type.shape.dim)
+    return Shapes(dims)
 
 
 def of_weights(model: Model, weights: list[Weight]) -> tuple[dict[int, int], bool]:
-    """Multiply-accumulates by id of the weight, where shapes are known, and whether no dimension was a guess."""
-    shapes = infer(model)
-    nodes = {label(node): node for container in containers(model.proto) for node in container.node}
-    counts = {id(weight): _of_weight(weight, nodes, shapes) for weight in weights}
+    """Multiply-accumulates by id of the weight, where sizes are known, and whether they are of all weights."""
     used = [weight for weight in weights if any(use.family != "Embedding" for use in weight.uses)]
-    complete = all(counts[id(weight)] for weight in used)
-    return {key: count for key, count in counts.items() if count}, shapes.exact and complete
+    found = counted(model, used, deep=False)
+    missing = [weight for weight in used if id(weight) not in found]
+    if missing and not open_dims_of(model):  # else the sizes are the user's to say
+        found.update(counted(model, missing, deep=True))
+    return found, all(id(weight) in found for weight in used)
 
 
-def _of_weight(weight: Weight, nodes: dict[str, NodeProto], shapes: Shapes) -> int:
-    return sum(_of_use(weight, use, nodes.get(use.node), shapes) for use in weight.uses if use.family != "Embedding")
+def counted(model: Model, weights: Sequence[Weight], deep: bool) -> dict[int, int]:
+    """Multiply-accumulates by id of the weight, as far as shapes are inferred."""
+    nodes = {label(node): node for container in containers(model.proto) for node in container.node}
+    recurrent = any(use.family == "Recurrent" for weight in weights for use in weight.uses)
+    shapes, others = infer(model, deep), infer(model, deep, samples=2) if recurrent else Shapes({})
+    counts = {id(weight): _of_weight(weight, nodes, shapes, others) for weight in weights}
+    return {key: count for key, count in counts.items() if count}
 
 
-def _of_use(weight: Weight, use: Use, node: NodeProto | None, shapes: Shapes) -> int:
+def _of_weight(weight: Weight, nodes: dict[str, NodeProto], shapes: Shapes, others: Shapes) -> int | None:
+    """None where a size is not known."""
+    uses = [use for use in weight.uses if use.family != "Embedding"]
+    counts = [_of_use(weight, use, nodes.get(use.node), shapes, others) for use in uses]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def _of_use(weight: Weight, use: Use, node: NodeProto | None, shapes: Shapes, others: Shapes) -> int | None:
     _, out, reduce, taps = use.shape4
-    made = shapes.dims.get(node.output[0]) if node is not None and node.output else None
-    if node is None or not made:
-        return 0
+    made = shapes.known(node.output[0]) if node is not None and node.output else None
+    if node is None or made is None:
+        return None
     if use.family == "ConvTranspose":
-        taken = shapes.dims.get(node.input[0])
-        return size_of(taken) * out * taps if taken else 0
+        taken = shapes.known(node.input[0])
+        return None if taken is None else size_of(taken) * out * taps
     if use.family == "Recurrent":
+        if not _has_steps(node, shapes, others):
+            return None
         return weight.tensor.size * size_of([made[0], *made[2:-1]])
     if use.family == "Attention":
         return weight.tensor.size * size_of(made[:-1])
     return size_of(made) * reduce * taps
+
+
+def _has_steps(node: NodeProto, shapes: Shapes, others: Shapes) -> bool:
+    """Whether it is known how many steps a sequence has, along an axis where other layers may count samples.
+
+    What is 1 for one sample and 2 for two is no length but what nobody has said.
+    """
+    axis = int(any(attribute.name == "layout" and attribute.i for attribute in node.attribute))
+    one, two = shapes.dims.get(node.input[0], ()), others.dims.get(node.input[0], ())
+    return len(one) == len(two) > axis and one[axis] == two[axis] > 0

@@ -131,7 +131,7 @@ def _heads(model: Model, names: dict[int, str], rule: Rule) -> frozenset[str]:
 
     def fixed(weight: Weight) -> bool:
         name = names[id(weight)]
-        return name not in rule.trained and "basis" in words_of(Matrix(name, weight, weight.uses[0]), None)
+        return name not in rule.trained and "basis" in words_of(Matrix(name, weight, weight.uses[0]))
 
     if rule.pattern is None or rule.pattern.name != "filter" or "output" in rule.allow:
         return frozenset()
@@ -200,7 +200,7 @@ def way_out(refusal: str) -> str:
 
 
 def _held_back(matrix: Matrix, rule: Rule) -> Reason | None:
-    found = words_of(matrix, rule.pattern)
+    found = words_of(matrix)
     if matrix.name in rule.heads:
         found["output"] = "an output layer: a filter less is an output that says nothing"
     if matrix.name in rule.trained:

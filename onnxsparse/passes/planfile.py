@@ -7,7 +7,6 @@ from these two. The digest of each tensor tells whether the plan was made for th
 from __future__ import annotations
 
 import os
-import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from onnxsparse.errors import OnnxSparseError, PlanError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import SLAB
+from onnxsparse.passes.plain_yaml import SAFE, WrittenTwiceError, read_yaml
 from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit, names_of
 from onnxsparse.passes.rule import Rule, read_sparsity
 from onnxsparse.patterns import Pattern
@@ -33,29 +33,6 @@ _KEYS = ("name", "layers", "shape", "dtype", "pattern", "sparsity", "reason", "c
 _HEAD = """# What onnxsparse would do to each weight. Edit `pattern` ("2:4", unstructured, dense) and `sparsity`, then
 # onnxsparse prune MODEL -o OUT --plan THIS_FILE
 """
-
-
-_SAFE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same in C, where it is installed
-
-
-class PlainLoader(_SAFE):  # type: ignore[misc]
-    """Safe YAML in which 2:4 is a text (old YAML reads it as a base-60 number) and 1e-5 is a number."""
-
-
-_NUMBERS = (
-    ("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+$"), "-+0123456789"),
-    (
-        "tag:yaml.org,2002:float",
-        re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$"),
-        "-+.0123456789",
-    ),
-)
-PlainLoader.yaml_implicit_resolvers = {
-    first: [entry for entry in entries if entry[0].rpartition(":")[2] in ("bool", "null", "merge")]
-    for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-for _tag, _regexp, _first in _NUMBERS:
-    PlainLoader.add_implicit_resolver(_tag, _regexp, list(_first))
 
 
 def write_plan(plan: Plan, model: Model) -> str:
@@ -150,11 +127,13 @@ def _load(path: str) -> Any:
     except UnicodeDecodeError as error:
         raise PlanError(f"{path} is not a text in UTF-8") from error
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=_SAFE)):
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=SAFE)):
             raise PlanError(f"{path} uses a YAML alias (*name); write the value out")
-        return yaml.load(text, Loader=PlainLoader)  # noqa: S506 - PlainLoader is a SafeLoader
+        return read_yaml(text)
     except PlanError:
         raise
+    except WrittenTwiceError as error:
+        raise PlanError(f"{path}, {error}; take one of the two out") from error
     except Exception as error:  # tags whose values do not fit them raise whatever their constructor raises
         raise PlanError(f"{path} is not valid YAML: {' '.join(str(error).split())[:200]}") from error
 
@@ -270,10 +249,17 @@ def _masked(row: PlanRow, masks: Mapping[str, Any], path: str, rule: Rule) -> Pl
     mask = masks[row.name]
     if not isinstance(mask, np.ndarray):
         raise PlanError(f"{path}: the mask of '{row.name}' is no NumPy array")
-    if mask.shape != row.weight.shape or mask.dtype.kind not in "biuf":
+    if mask.dtype.kind not in "biuf":
+        raise PlanError(
+            f"{path}: the mask of '{row.name}' is of type {mask.dtype}; a mask is of numbers or of true and false"
+        )
+    if mask.shape != row.weight.shape:
         raise PlanError(
             f"{path}: the mask of '{row.name}' has shape {list(mask.shape)}, the weight {list(row.weight.shape)}"
         )
+    if mask.dtype.kind == "f" and np.isnan(mask).any():
+        place = [int(axis) for axis in np.argwhere(np.isnan(mask))[0]]
+        raise PlanError(f"{path}: the mask of '{row.name}' holds NaN, first at {place}, which is neither keep nor drop")
     keep = mask.reshape(-1) != 0
     pattern = rule.pattern or patterns.parse("unstructured")
     drop = (

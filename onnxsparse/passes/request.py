@@ -13,6 +13,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.passes.plan import Plan, make_plan
 from onnxsparse.passes.planfile import plan_from_file, read_plan, with_masks
 from onnxsparse.passes.rule import Rule
+from onnxsparse.report.rows import NOTHING
 
 Names = Union[str, Sequence[str]]
 Path = Union[str, "os.PathLike[str]"]
@@ -85,8 +86,15 @@ def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
     return with_masks(Plan(plan.rows, rule), arrays, called)
 
 
-def demand_whole(made: Plan, strict: bool) -> None:
-    """Under --strict nothing may stay dense that the user did not exclude."""
+def demand_whole(made: Plan, strict: bool, some: bool = True) -> None:
+    """Under --strict nothing may stay dense that the user did not exclude, and there has to be something to prune.
+
+    Without `some` it may be nothing: a recipe that acts by epochs says itself what it prunes.
+    """
+    if strict and some and not made.planned:
+        which = f", '{made.rows[0].name}' first ({made.rows[0].reason})" if made.rows else ""
+        why = f"all {len(made.rows)} weights stay dense{which}" if made.rows else "the model has no weights"
+        raise LeftOutError(f"--strict: {NOTHING}: {why}; nothing was written")
     if strict and made.left_out:
         first = made.left_out[0]
         reason = first.reason or f"{first.ragged} numbers outside whole groups"

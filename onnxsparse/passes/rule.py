@@ -18,7 +18,7 @@ WORDS = {
     "embedding": "lookup tables",
     "tied-embedding": "lookup tables that are an output layer too",
     "stem": "convolutions with fewer than 4 input channels",
-    "depthwise": "depthwise convolutions under N:M",
+    "depthwise": "depthwise convolutions",
     "small": "weights of fewer than 256 elements",
     "basis": "recognisably fixed filterbanks and interpolation matrices",
     "output": "output layers under filter",

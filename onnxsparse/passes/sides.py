@@ -16,7 +16,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.macs import Shapes, infer, single, sized
+from onnxsparse.passes.macs import Shapes, infer, named, open_dims, open_dims_of, single, sized
 from onnxsparse.passes.outputs import Session
 
 
@@ -34,35 +34,36 @@ def sides(model: Model, names: Sequence[str]) -> dict[str, float]:
 
 def _side(shapes: Shapes, name: str) -> float | None:
     dims = shapes.dims.get(name)
-    return None if dims is None or name in shapes.guessed or len(dims) < 3 else float(max(dims[2:]))
-
-
-def open_dims_of(model: Model) -> list[str]:
-    """Dimensions of the inputs, but for the samples, that nobody has said: by name, or as INPUT.AXIS."""
-    proto = sized(model.proto, model.sizes)
-    stored = {tensor.name for tensor in proto.graph.initializer}
-    found = [
-        dim.dim_param or f"{info.name}.{axis}"
-        for info in proto.graph.input
-        if info.name not in stored
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim)
-        if axis and dim.dim_value <= 0
-    ]
-    return list(dict.fromkeys(found))
+    return None if dims is None or len(dims) < 3 or 0 in dims[2:] else float(max(dims[2:]))
 
 
 def set_sizes(model: Model, dims: Mapping[str, int] | None) -> None:
-    """Sizes for dynamic dimensions of the inputs, by name or as INPUT.AXIS; a name that there is not is refused."""
-    shapes = {info.name: info.type.tensor_type.shape.dim for info in model.proto.graph.input}
-    known = [f"{name}.{axis}" for name, shape in shapes.items() for axis in range(len(shape))]
-    known += [dim.dim_param for shape in shapes.values() for dim in shape if dim.dim_param]
-    for name in dims or {}:
-        if name not in known:
-            raise OptionError(
-                f"--dim {name[:80]}: no input has such a dimension{nearest(name, known)}; they are "
-                f"{', '.join(open_dims_of(model)) or 'all of a fixed size'}"
-            )
-    model.sizes.update(dims or {})
+    """Sizes for dynamic dimensions of the inputs, by name or as INPUT.AXIS; any other name is refused."""
+    for name, size in (dims or {}).items():
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 < size < 1 << 31:
+            raise OptionError(f"--dim {name!s:.80}: a size is a whole number from 1, not {size!r:.40}")
+        _demand_open(model.proto, str(name), int(size))
+    model.sizes.update({str(name): int(size) for name, size in (dims or {}).items()})
+
+
+def _demand_open(proto: ModelProto, name: str, size: int) -> None:
+    """Refuse a name that no dynamic dimension has, and another size than the one that the file fixes."""
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    shapes = {one.name: one.type.tensor_type.shape.dim for one in proto.graph.input if one.name not in stored}
+    places = {f"{one}.{axis}": dim for one, shape in shapes.items() for axis, dim in enumerate(shape)}
+    known = [key for key, dim in places.items() if dim.dim_value <= 0]
+    known += [named(dim) for dim in places.values() if named(dim)]
+    if name in known or (name in places and places[name].dim_value == size):
+        return
+    there = open_dims(single(proto))
+    counting = [one for one in open_dims(proto) if one not in there]
+    said = f"they are {', '.join(there[:20]) or 'all of a fixed size'}"
+    said += f", and that of the samples, {', '.join(counting[:5])}" if counting else ""
+    if name in places:
+        raise OptionError(
+            f"--dim {name[:80]}: the model fixes it at {places[name].dim_value}; of the dynamic dimensions {said}"
+        )
+    raise OptionError(f"--dim {name[:80]}: no input has such a dimension{nearest(name, known)}; {said}")
 
 
 def _seen(model: Model, names: Iterable[str]) -> dict[str, float]:

@@ -78,7 +78,7 @@ def _trains(weight: Weight, planned: bool, plan: Plan) -> bool:
         return True
     if weight.refusal:
         return False
-    words = words_of(Matrix(weight.name, weight, weight.uses[0]), plan.rule.pattern)
+    words = words_of(Matrix(weight.name, weight, weight.uses[0]))
     return not any(word in words for word in FIXED) or weight.name in plan.rule.trained
 
 

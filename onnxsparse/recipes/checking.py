@@ -21,7 +21,19 @@ from onnxsparse.modifiers.quantizing import Quantizing
 from onnxsparse.modifiers.scheduled import NEVER, Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import reach
-from onnxsparse.recipes.findings import LEVELS, NOTE, REFUSED, WRONG, Around, Finding, end_of, every, found, warn
+from onnxsparse.recipes.findings import (
+    LEVELS,
+    NOTE,
+    REFUSED,
+    WARNING,
+    WRONG,
+    Around,
+    Finding,
+    end_of,
+    every,
+    found,
+    warn,
+)
 from onnxsparse.recipes.order import has_epochs
 from onnxsparse.recipes.overlaps import twice
 from onnxsparse.recipes.recipe import Recipe
@@ -59,6 +71,14 @@ def steps_of_data(recipe: Recipe, data_size: int, batch_size: int | None = None)
     training = next(iter(every(recipe, Training)), Training())
     held = held_out(data_size)
     return max(1, (data_size - held) // ((batch_size or training.batch) * training.accumulate)), held
+
+
+# -- what its text has twice
+
+
+def _doubled(recipe: Recipe) -> Iterator[Finding]:
+    for one in recipe.twice:
+        yield Finding(NOTE if one.alike else WARNING, "", str(one), one.second)
 
 
 # -- what nothing runs
@@ -185,7 +205,7 @@ def _foreign(recipe: Recipe) -> Iterator[Finding]:
 
 
 ALONE: tuple[Callable[[Recipe], Iterator[Finding]], ...] = (
-    _foreign, _refused, _teachers, _low, _rises, _let_go, rates, length, frequency, late,
+    _doubled, _foreign, _refused, _teachers, _low, _rises, _let_go, rates, length, frequency, late,
 )  # fmt: skip
 BESIDE: tuple[Callable[[Recipe, Around], Iterator[Finding]], ...] = (
     _names, _keys, twice, reach.along, reach.missed, reach.groups, reach.dense, _quantized, adam, misfit, steps,

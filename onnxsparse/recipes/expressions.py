@@ -1,6 +1,8 @@
 """What may stand in `eval(...)`: numbers, names of variables, `+ - * / // % **`, brackets, and six functions.
 
-It is read by the grammar below and computed with it; no Python is run. Whatever else stands there is an error.
+It is read by the grammar below and computed with it; no Python is run. Whatever else stands there is an error. Every
+step is bounded before it is taken: how long a text is, how deep it goes, how large a number gets, and how many digits
+one is rounded to.
 
     sum     = product (("+" | "-") product)*
     product = signed (("*" | "/" | "//" | "%") signed)*
@@ -22,13 +24,25 @@ from onnxsparse.errors import OptionError, nearest
 Number = Union[int, float]
 TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|//|[-+*/%(),]))")
 LONGEST, DEEPEST, MOST_DIGITS = 1000, 50, 60
+MOST_PLACES = 400
+"""Beyond, no float has a digit; Python makes the power of ten first, however large."""
+
+
+def _round(value: Number, *places: Number) -> Number:
+    if len(places) > 1 or not all(isinstance(one, int) for one in places):
+        raise TypeError("round() takes a number, and how many places as a whole one")
+    if any(abs(one) > MOST_PLACES for one in places):
+        raise OverflowError(f"round() takes at most {MOST_PLACES} places")
+    return round(value, *places)  # type: ignore[arg-type]
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs,
     "float": float,
     "int": int,
     "max": max,
     "min": min,
-    "round": round,
+    "round": _round,
 }
 SUMS = {"+": operator.add, "-": operator.sub}
 PRODUCTS = {"*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod}

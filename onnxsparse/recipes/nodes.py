@@ -3,7 +3,8 @@
 1. Scalars are texts; that one stood in quotes is remembered. What it means is for the field to say that it is given to.
 2. Anchors, aliases and merge keys (`<<`) are understood. An alias of an alias of an alias makes a file of some bytes as
    large as a disk: what everything would come to is counted before it is made, and limited.
-3. Every error is one line that says where.
+3. Of a key that stands twice in one mapping the last value counts, as in PyYAML; it is told, with both lines.
+4. Every error is one line that says where.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from onnxsparse.modifiers.declared import Quoted
 
 LONGEST = 1 << 20
 DEEPEST, LARGEST = 60, 200_000
+MOST_TWICE = 100
 MERGE = "<<"
 NOTHING = ("", "~", "null", "Null", "NULL")
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -103,11 +105,32 @@ class Pairs(list[tuple[Node, Node]]):
     """What a mapping holds."""
 
 
-def read(text: str, called: str, line: int = 1) -> Node | None:
-    """The root of a text that begins at a line of a file; None where nothing stands in it."""
+@dataclass(frozen=True)
+class Twice:
+    """A key that stands twice in one mapping, and in which lines; `alike` with the same text."""
+
+    key: str
+    first: int
+    second: int
+    alike: bool
+
+    def __str__(self) -> str:
+        value = ", with the same value" if self.alike else "; the last one counts"
+        return f"`{self.key:.60}` is there twice, in line {self.first} and in line {self.second}{value}"
+
+
+def read(text: str, called: str, line: int = 1, twice: list[Twice] | None = None) -> Node | None:
+    """The root of a text that begins at a line of a file; None where nothing stands in it.
+
+    Keys that stand there twice are added to `twice`.
+    """
     try:
         _demand_text(text)
-        return _Builder(text).root()
+        builder = _Builder(text)
+        root = builder.root()
+        if twice is not None:
+            twice += [Twice(o.key, o.first + line - 1, o.second + line - 1, o.alike) for o in builder.twice]
+        return root
     except WrongError as error:
         raise located(called, line - 1 + error.line, error) from None
     except yaml.YAMLError as error:
@@ -135,6 +158,7 @@ class _Builder:
         self._anchors: dict[str, Node | None] = {}
         self._open: list[tuple[Node, str]] = []
         self._root: Node | None = None
+        self.twice: list[Twice] = []
 
     def root(self) -> Node | None:
         for event in yaml.parse(self._text, PARSER):
@@ -176,7 +200,7 @@ class _Builder:
         node, anchor = self._open.pop()
         if node.is_mapping:
             flat: list[Node] = node.value  # type: ignore[assignment]
-            node.value = _merged(_keyed(flat[::2], flat[1::2]))
+            node.value = _merged(self._keyed(flat[::2], flat[1::2]))
         inner = [*node.items, *(one for pair in node.pairs for one in pair)]
         node.depth = 1 + max((one.depth for one in inner), default=0)
         node.size = 1 + sum(one.size for one in inner)
@@ -185,6 +209,24 @@ class _Builder:
         if node.size > LARGEST:
             raise WrongError(node.line, "with every alias spelled out it is too large")
         self._add(node, anchor)
+
+    def _keyed(self, keys: list[Node], values: list[Node]) -> Pairs:
+        """Keys are single words. The value of one that is there again takes the place of the first."""
+        places: dict[str, int] = {}
+        made = Pairs()
+        for key, value in zip(keys, values):
+            if key.text is None:
+                raise WrongError(key.line, "a key is a single word here")
+            if key.text not in places or key.text == MERGE:
+                places.setdefault(key.text, len(made))
+                made.append((key, value))
+                continue
+            first, old = made[places[key.text]]
+            alike = value.text is not None and value.text == old.text and value.tag == old.tag
+            if len(self.twice) < MOST_TWICE:
+                self.twice.append(Twice(key.text, first.line, key.line, alike))
+            made[places[key.text]] = key, value
+        return made
 
     def _add(self, node: Node, anchor: str | None) -> None:
         if anchor:
@@ -196,21 +238,6 @@ class _Builder:
             self._root = node
             return
         self._open[-1][0].value.append(node)  # type: ignore[union-attr, arg-type]
-
-
-def _keyed(keys: list[Node], values: list[Node]) -> Pairs:
-    """Keys are single words. One that is there again has the same value, or it is a mistake."""
-    seen: dict[str, Node] = {}
-    made = Pairs()
-    for key, value in zip(keys, values):
-        if key.text is None:
-            raise WrongError(key.line, "a key is a single word here")
-        if key.text not in seen or key.text == MERGE:
-            made.append((key, value))
-        elif value.tag or value.text is None or value.text != seen[key.text].text:
-            raise WrongError(key.line, f"`{key.text:.60}` is there twice")
-        seen[key.text] = value
-    return made
 
 
 def _tag(event: Any, line: int) -> str:

@@ -15,7 +15,7 @@ from onnxsparse.modifiers.scheduled import PLACE
 from onnxsparse.recipes import fences
 from onnxsparse.recipes.entries import modifier_of
 from onnxsparse.recipes.layout import Layout, Section, laid_out
-from onnxsparse.recipes.nodes import LONGEST, Node, WrongError, located, read
+from onnxsparse.recipes.nodes import LONGEST, Node, Twice, WrongError, located, read
 from onnxsparse.recipes.variables import Scope, Variables, given
 
 Path = Union[str, "os.PathLike[str]"]
@@ -73,18 +73,31 @@ def _is_utf8(line: bytes) -> bool:
     return True
 
 
-def sections(text: str, called: str, variables: Variables, strict: bool) -> tuple[list[Read], bool]:
-    """The sections of a recipe, and whether they are stages."""
+@dataclass(frozen=True)
+class Text:
+    """What stands in a text: its sections, whether they are stages, and keys that it has twice."""
+
+    sections: list[Read]
+    staged: bool
+    twice: tuple[Twice, ...]
+
+
+def sections(text: str, called: str, variables: Variables, strict: bool) -> Text:
+    """The sections of a recipe."""
     values = given(variables)
     try:
         inner, line = _found(text, called)
     except WrongError as error:
         raise located(called, error.line, error) from None
-    root = read(inner, called, line)
+    twice: list[Twice] = []
+    root = read(inner, called, line, twice)
     try:
         layout = laid_out(root)
         _override(layout, values, inner)
-        return [_read(section, layout, strict, (called, line - 1)) for section in layout.sections], layout.staged
+        outer, place = Scope(layout.variables), (called, line - 1)
+        found = [_read(section, layout.staged, outer, strict, place) for section in layout.sections]
+        outer.demand_whole()
+        return Text(found, layout.staged, tuple(twice))
     except WrongError as error:
         raise located(called, line - 1 + error.line, error) from None
 
@@ -100,7 +113,7 @@ def _override(layout: Layout, values: Mapping[str, Node], text: str) -> None:
     places = [layout.variables, *(section.variables for section in layout.sections)]
     known = {name for place in places for name in place}
     for name, value in values.items():
-        if name not in known and re.search(rf"\beval\(.*\b{re.escape(name)}\b", text):
+        if name not in known and _asked_for(name, text):
             layout.variables[name] = value
         elif name not in known:
             hint = nearest(name, known) or (f" (it has: {', '.join(sorted(known)[:20])})" if known else "")
@@ -110,9 +123,15 @@ def _override(layout: Layout, values: Mapping[str, Node], text: str) -> None:
                 place[name].become(value)
 
 
-def _read(section: Section, layout: Layout, strict: bool, place: tuple[str, int]) -> Read:
-    outer = Scope(layout.variables)
-    scope = Scope(section.variables, outer) if layout.staged else outer
+def _asked_for(name: str, text: str) -> bool:
+    """Whether it stands in a line behind `eval(`."""
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    lines = (line.partition("eval(")[2] for line in text.split("\n"))
+    return any(word.search(rest) for rest in lines)
+
+
+def _read(section: Section, staged: bool, outer: Scope, strict: bool, place: tuple[str, int]) -> Read:
+    scope = Scope(section.variables, outer) if staged else outer
     modifiers = tuple(modifier_of(entry, scope, strict) for entry in section.entries)
     for made, entry in zip(modifiers, section.entries):
         object.__setattr__(made, PLACE, f"{place[0]}, line {place[1] + entry.line}")

@@ -30,6 +30,7 @@ from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import order, writing
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
+from onnxsparse.recipes.nodes import Twice
 from onnxsparse.recipes.reading import Path, Read, is_page, is_text, sections, text_of
 from onnxsparse.recipes.variables import Variables, as_text
 from onnxsparse.version import __version__
@@ -72,6 +73,8 @@ class Recipe:
     strict: bool = field(default=True, compare=False)
     """Whether what nothing runs is an error; otherwise it is left out, and said."""
     notes: tuple[str, ...] = field(default=(), compare=False)
+    twice: tuple[Twice, ...] = field(default=(), compare=False)
+    """Keys that its text has twice, of which the last counts; they are among the notes, too."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metadata", _settled(self.metadata))
@@ -161,7 +164,10 @@ class Recipe:
         cls, text: str, called: str = "the recipe", variables: Variables = None, strict: bool = True
     ) -> Recipe:
         """The recipe that a text holds."""
-        return _assembled(*sections(text, called, variables, strict), called, strict)
+        found = sections(text, called, variables, strict)
+        made = _assembled(found.sections, found.staged, called, strict)
+        notes = tuple(f"{called}: {one}" for one in found.twice)
+        return dataclasses.replace(made, notes=notes, twice=found.twice) if found.twice else made
 
     @classmethod
     def load(

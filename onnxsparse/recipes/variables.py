@@ -6,6 +6,7 @@
    as `1 + eval(n)`, and a number is asked for, it is that number.
 3. A variable may be given another value from outside; then everything that leans on it has that, aliases too.
 4. A stage sees its own variables before those of the recipe.
+5. What all of a recipe's expressions come to is bounded, in time and in size, before any of it is made.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from onnxsparse.recipes.nodes import DEEPEST, LARGEST, Node, Pairs, WrongError, 
 CALL = re.compile(r"\beval\(")
 OPEN = len("eval(")
 CHAIN = 40
+LONGEST_TEXT, LONGEST_NUMBER = 1 << 20, 400
+EFFORT, EACH = 60_000, 10
+"""Letters of expressions in one recipe, with so many more for each of them: about 50 ms."""
 ASSIGNED = re.compile(r"\s*([^\s=:]+)\s*[=:]\s*(.*?)\s*", re.DOTALL)
 Variables = Union[Mapping[str, Any], str, None]
 
@@ -32,10 +36,11 @@ class Scope:
     """The variables that a part of a recipe sees."""
 
     def __init__(self, own: Mapping[str, Node], outer: Scope | None = None) -> None:
-        self._own, self._outer = own, outer
+        self._own, self._outer, self._whole = own, outer, False
         self._known: dict[str, Node] = {}
         self._open: list[str] = outer._open if outer is not None else []
         self._made: list[int] = outer._made if outer is not None else [0]
+        self._effort: list[int] = outer._effort if outer is not None else [0]
 
     def names(self) -> list[str]:
         return [*self._own, *(self._outer.names() if self._outer is not None else [])]
@@ -47,6 +52,9 @@ class Scope:
         """Every variable can be computed, whether it is used or not."""
         if self._outer is not None:
             self._outer.demand_whole()
+        if self._whole:
+            return
+        self._whole = True
         for name, node in self._own.items():
             self._of(name, node.line)
 
@@ -73,11 +81,17 @@ class Scope:
             raise WrongError(node.line, "with every variable put in it is too large")
         return node
 
+    def _spend(self, letters: int, line: int) -> None:
+        self._effort[0] += EACH + letters
+        if self._effort[0] > EFFORT:
+            raise WrongError(line, "the expressions of the recipe are too many, or too long")
+
     def _text(self, node: Node, text: str, begin: int) -> Node:
         end = _closing(text, begin + OPEN - 1, node.line)
         if text[:begin].strip() or text[end:].strip():
             return self._longer(node, text)
         inner = text[begin + OPEN : end - 1]
+        self._spend(len(inner), node.line)
         if self.knows(inner.strip()):
             found = self._of(inner.strip(), node.line)
             made = Node(found.value, node.line, found.tag, found.depth, found.size, found.as_is)
@@ -85,11 +99,14 @@ class Scope:
         return Node(repr(self._number(inner, node.line)), node.line)
 
     def _longer(self, node: Node, text: str) -> Node:
-        parts, at = [], 0
+        parts, at, length = [], 0, 0
         while (call := CALL.search(text, at)) is not None:
             end = _closing(text, call.end() - 1, node.line)
+            self._spend(end - call.end(), node.line)
             parts += [text[at : call.start()], self._shown(text[call.end() : end - 1], node.line)]
-            at = end
+            at, length = end, length + len(parts[-1])
+            if length > LONGEST_TEXT:
+                raise WrongError(node.line, "with every variable put in it is too long")
         made = Computed("".join([*parts, text[at:]]))
         try:
             made.number = compute(made, _unknown)
@@ -145,6 +162,8 @@ def _unknown(name: str) -> Number:
 
 
 def _as_number(text: str) -> Number | None:
+    if len(text) > LONGEST_NUMBER:
+        return None
     try:
         return int(text)
     except ValueError:

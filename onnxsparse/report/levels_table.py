@@ -16,8 +16,8 @@ def levels_table(report: Report) -> Table:
     names = list(dict.fromkeys(name for row in found for name in row["metrics"]))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("level", "sparsity", *names, "MACs left", ""):
-        table.add_column(title, justify="right" if title else "left")
-    table.add_column("file")
+        table.add_column(title, justify="right" if title else "left", overflow="fold")
+    table.add_column("file", overflow="fold")
     if dense:
         table.add_row("dense", "", *(f"{dense[name]:.4f}" if name in dense else "" for name in names), "", "", "")
     for row in found:

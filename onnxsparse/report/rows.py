@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from onnxsparse.errors import OptionError, nearest
 
 DENSE = "dense"
+NOTHING = "nothing to prune"
+"""How the note begins that says so."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,10 @@ class UseRow:
 
 @dataclass(frozen=True)
 class Row:
-    """One weight. `name` is unique in the report; `zeros` counts zeros after the command."""
+    """One weight. `name` is unique in the report; `zeros` counts zeros after the command.
+
+    `others` are readers that are no layers: what comes out there moves with the zeros.
+    """
 
     name: str
     scope: str
@@ -45,6 +50,7 @@ class Row:
     advice: str = ""
     words: tuple[str, ...] = ()
     masked: bool = False
+    others: tuple[str, ...] = ()
     uses: tuple[UseRow, ...] = ()
     violations: int = 0
     places: tuple[tuple[int, ...], ...] = ()
@@ -88,6 +94,8 @@ class Report:
     notes: tuple[str, ...] = ()
     next_step: str = ""
     details: dict[str, object] = field(default_factory=dict)
+    verdict: str = ""
+    """Whether the zeros are likely to pay on the device, in one sentence; empty where no device is named."""
     faults: tuple[str, ...] = ()
     """Those of the notes that are why a verification does not hold."""
     sampled: bool = False

@@ -13,19 +13,13 @@ from rich.text import Text
 
 from onnxsparse.report.check_lines import check_lines
 from onnxsparse.report.levels_table import levels_lines, levels_table
-from onnxsparse.report.rows import DENSE, Report, Row
+from onnxsparse.report.rows import NOTHING, Report, Row
+from onnxsparse.report.weights_table import printable as _printable
+from onnxsparse.report.weights_table import share as _share
+from onnxsparse.report.weights_table import weights_table
 
 WIDE = 160
-SHORTEST = 28
-_STYLES = {
-    "pruned": "green",
-    "masked": "green",
-    "folded": "green",
-    "holds": "green",
-    "planned": "green",
-    "violated": "red",
-    "left": "yellow",
-}
+_DONE = ("planned", "pruned", "masked")
 _VERBS = {
     "inspect": "prunable",
     "plan": "planned",
@@ -60,14 +54,23 @@ def show(report: Report, verbosity: int) -> None:
         if not report.ok:
             _print(console, [_summary(report)])
         elif report.command in ("prune", "mask", "finetune") and not report.totals.done:
-            _print(_Console(stderr=True, highlight=False), [_summary(report)])
+            _print(_Console(stderr=True, highlight=False), ["; ".join([_summary(report), *_closing(report)])])
         return
     if report.command == "compare":
         console.print(_distances(report))
         return
-    if report.rows:
-        console.print(_table(report, verbosity, console.width))
-    _print(console, [*_lines(report), *_reasons(report.rows, verbosity)])
+    _print_weights(console, report, verbosity)
+    closing = _closing(report)
+    _print(console, [*_lines(report), *_reasons(report, verbosity), *([""] if closing else []), *closing])
+
+
+def _print_weights(console: Console, report: Report, verbosity: int) -> None:
+    if not report.rows:
+        return
+    made = weights_table(report, verbosity, console.width)
+    if made.prefix:
+        _print(console, [f"names without the prefix {made.prefix}"])
+    _Console(width=max(console.width, made.width), highlight=False).print(made.table)
 
 
 def _width() -> int:
@@ -79,111 +82,6 @@ def _print(console: Console, lines: Iterable[str]) -> None:
         console.print(Text(_printable(line)), soft_wrap=True)
 
 
-_COLUMNS: tuple[str, ...] = ("weight", "used by", "shape", "type", "matrix", "pattern", "zeros", "")
-_RIGHT = ("pattern", "zeros", "density", "target density", "wasted")
-
-
-_LEVELS = ("density", "target density", "wasted")
-
-
-def _columns(report: Report) -> tuple[str, ...]:
-    """Where a device says what it can use, that is what one looks for."""
-    if all(row.target_density is None for row in report.rows):
-        return _COLUMNS
-    return ("weight", "used by", "shape", "matrix", "zeros", *_LEVELS, "")
-
-
-def _table(report: Report, verbosity: int, width: int) -> Table:
-    """One line a weight; on a narrow terminal columns go and names lose their middle, unless all was asked for."""
-    every, columns = (*_COLUMNS, *_LEVELS), _columns(report)
-    rows = [dict(zip(every, [*_cells(row, report.command, verbosity), *_densities(row)])) for row in report.rows]
-    widths = {title: max(len(title), *(len(row[title]) for row in rows)) for title in columns}
-    shown, room = _fitting(columns, widths, width) if verbosity < 1 else (columns, widths["weight"])
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in shown:
-        table.add_column(title, justify="right" if title in _RIGHT else "left", no_wrap=verbosity < 1, overflow="fold")
-    for row, cells in zip(report.rows, rows):
-        cells["weight"] = _shortened(cells["weight"], room)
-        style = _STYLES.get(row.status, "dim")
-        table.add_row(*(Text(cells[title], style="" if title else style) for title in shown))
-    return table
-
-
-def _fitting(columns: tuple[str, ...], widths: dict[str, int], width: int) -> tuple[tuple[str, ...], int]:
-    """The columns that fit, and what is left for the names."""
-    shown = columns
-    for dropped in ("", "matrix", "type", "shape", "used by"):
-        shown = tuple(title for title in shown if title != dropped or not dropped)
-        room = width - sum(widths[title] + 2 for title in shown if title != "weight")
-        if room >= min(SHORTEST, widths["weight"]):
-            break
-    return shown, max(room, SHORTEST)
-
-
-def _shortened(name: str, room: int) -> str:
-    """The end of a name says more than its middle."""
-    head = room // 3
-    return name if len(name) <= room else f"{name[:head]}...{name[len(name) - room + head + 3 :]}"
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def _cells(row: Row, command: str, verbosity: int) -> list[str]:
-    return [
-        _printable(row.name),
-        _printable(_users(row, verbosity)),
-        "x".join(map(str, row.shape)) or "scalar",
-        row.dtype,
-        _matrix(row),
-        "" if row.pattern == DENSE else row.pattern,
-        _percent(row),
-        _status(row, command),
-    ]
-
-
-def _densities(row: Row) -> list[str]:
-    """The share of kept numbers, the one below which nothing is gained, and the zeros beyond."""
-    zeros = row.zeros if row.zeros is not None else row.dropped
-    density = "" if zeros is None or not row.size else f"{1 - zeros / row.size:.3f}"
-    bound = "" if row.target_density is None else f"{row.target_density:.3f}"
-    return [density, bound, "" if row.wasted is None else str(row.wasted)]
-
-
-def _status(row: Row, command: str) -> str:
-    if command == "inspect":
-        return ", ".join(row.words) or ("cannot" if row.status == DENSE else "masked" if row.masked else "")
-    return row.status + (" *" if row.ragged and row.pattern != DENSE else "")
-
-
-def _users(row: Row, verbosity: int) -> str:
-    if verbosity > 0:
-        return ", ".join(f"{use.op} {use.node}" for use in row.uses)
-    operators = [use.op for use in row.uses]
-    counts = {op: operators.count(op) for op in operators}
-    return ", ".join(op if count == 1 else f"{op} x{count}" for op, count in counts.items())
-
-
-def _matrix(row: Row) -> str:
-    """What the hardware sees: groups x outputs x inputs x taps, without ones."""
-    if not row.uses:
-        return ""
-    group, out, inputs, taps = row.uses[0].matrix
-    return (f"{group} x " if group > 1 else "") + f"{out} <- {inputs}" + (f" x {taps}" if taps > 1 else "")
-
-
-def _percent(row: Row) -> str:
-    zeros = row.zeros if row.zeros is not None else row.dropped
-    return "" if zeros is None or not row.size else _share(zeros, row.size)
-
-
-def _share(part: int, whole: int) -> str:
-    """Rounded, but never to all or nothing when it is neither."""
-    share = 100 * part / whole
-    return f"{min(max(share, 0.1), 99.9) if 0 < part < whole else share:.1f} %"
-
-
 def _summary(report: Report) -> str:
     totals = report.totals
     bad = sum(row.status == "violated" for row in report.rows)
@@ -193,6 +91,10 @@ def _summary(report: Report) -> str:
         counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
         return f"{verdict}: {report.model} against {report.rule}: {counts}{_why(report)}"
     share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
+    if report.command == "inspect":
+        held = sum(bool(row.words) for row in report.rows)
+        more = f", {held} more {'stays' if held == 1 else 'stay'} dense by default (--allow)" if held else ""
+        return f"{totals.done} of {totals.weights} weights prunable{more}{share}"
     verb = _VERBS[report.command if _is_trained(report.details) else "prune"]
     untrained = sum(UNTRAINED in note for note in report.notes)
     if untrained and verb == _VERBS["finetune"]:
@@ -215,7 +117,8 @@ def _lines(report: Report) -> list[str]:
     if totals.macs and totals.macs_left is not None:
         left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
-    lines += [*_training(report), *_slow(report), *report.notes]
+    notes = [note for note in report.notes if not note.startswith(NOTHING)]
+    lines += [*_training(report), *_slow(report), *notes]
     if report.output:
         lines.append(f"written: {report.output}")
     if report.next_step:
@@ -249,22 +152,43 @@ def _is_trained(details: Mapping[str, Any]) -> bool:
     return bool(details.get("trained", details.get("helped", True)))
 
 
+def _closing(report: Report) -> list[str]:
+    """What is said last: that nothing was done."""
+    return [note for note in report.notes if note.startswith(NOTHING)]
+
+
 def _slow(report: Report) -> list[str]:
-    """Weights whose zeros the device may use but which are too small to win by it."""
-    found = [row for row in report.rows if row.status == "holds" and any(use.pays is False for use in row.uses)]
-    if not found:
-        return []
-    remark = next(use.remark for use in found[0].uses if use.pays is False)
-    return [f"unlikely to pay: {len(found)} of the weights that hold (first {found[0].name}: {remark})"]
+    """Weights whose zeros the device may use but which are too small to win by it, and what that comes to."""
+    sparse = [row for row in report.rows if any(use.pays is not None for use in row.uses) and row.status != "violated"]
+    found = [row for row in sparse if any(use.pays is False for use in row.uses)]
+    lines = []
+    if found:
+        remark = next(use.remark for use in found[0].uses if use.pays is False)
+        which = "" if len(sparse) == 1 else f"first {found[0].name}: "
+        lines.append(f"unlikely to pay: {len(found)} of {_weights(len(sparse))} ({which}{remark})")
+    return [*lines, *([f"verdict: {report.verdict}"] if report.verdict else [])]
 
 
-def _reasons(rows: Sequence[Row], verbosity: int) -> list[str]:
-    """The weights that stayed dense by reason, so that a hundred alike take one line."""
+def _weights(count: int) -> str:
+    return "1 weight" if count == 1 else f"{count} weights"
+
+
+def _reasons(report: Report, verbosity: int) -> list[str]:
+    """The weights that stayed dense, and those that are read elsewhere, too."""
+    elsewhere = [row for row in report.rows if row.reason and row.others and row.status in _DONE and not row.ragged]
+    others = [row for row in report.rows if row.reason and row not in elsewhere]
+    return [
+        *_grouped("left dense, not checked, or not whole:", others, verbosity),
+        *_grouped("not read by layers alone:", elsewhere, verbosity),
+    ]
+
+
+def _grouped(title: str, rows: Sequence[Row], verbosity: int) -> list[str]:
+    """The names by reason, so that a hundred alike take one line."""
     groups: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if row.reason:
-            groups.setdefault((row.reason, row.advice), []).append(row.name)
-    lines = ["", "left dense, not checked, or not whole:"] if groups else []
+        groups.setdefault((row.reason, row.advice), []).append(row.name)
+    lines = ["", title] if groups else []
     for (reason, advice), names in groups.items():
         shown = names if verbosity > 0 else names[:3]
         more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""

@@ -18,6 +18,7 @@ from onnxsparse.modifiers.legacy_quantization import LegacyQuantizationModifier
 from onnxsparse.modifiers.magnitude_pruning import MagnitudePruningModifier
 from onnxsparse.modifiers.quantization import QuantizationModifier
 from onnxsparse.recipes import Recipe, compose_staged
+from onnxsparse.recipes.checking import check
 from tests.recipes.sparseml import EXAMPLES, LONG, NEWER, PAGE, SAMPLE, STAGED
 
 
@@ -195,10 +196,31 @@ def test_switches(written: str, value: bool) -> None:
         load(text.replace(written, "2"))
 
 
-def test_what_is_said_twice_alike_is_said() -> None:
-    assert load("n: &n 5\nn: &n 5\n" + gmp(end_epoch="*n")).modifiers[0].end_epoch == 5.0
-    with pytest.raises(PlanError, match="line 2: `n` is there twice"):
-        load("n: &n 5\nn: &n 6\n" + gmp(end_epoch="*n"))
+@pytest.mark.parametrize(
+    ("text", "says", "level"),
+    [
+        ("n: &n 5\nn: &n 5\n" + gmp(end_epoch="*n"), "`n` is there twice, in line 1 and in line 2", "note"),
+        ("n: &n 6\nn: &n 5\n" + gmp(end_epoch="*n"), "`n` is there twice, in line 1 and in line 2", "warning"),
+        ("n: 6\nn: 5\n" + gmp(end_epoch="eval(n)"), "`n` is there twice, in line 1 and in line 2", "warning"),
+        (gmp("  end_epoch: 5\n", end_epoch="7"), "`end_epoch` is there twice, in line 4 and in line 9", "warning"),
+        (
+            "---\nmodifiers: []\n" + gmp(end_epoch="5") + "---\n",
+            "`modifiers` is there twice, in line 2 and in",
+            "warning",
+        ),
+    ],
+)
+def test_a_key_that_stands_twice_is_told_and_the_last_counts(text: str, says: str, level: str) -> None:
+    """As PyYAML reads it."""
+    made = load(text)
+    assert made.modifiers[0].end_epoch == 5.0
+    (note,) = made.driven().notes
+    assert says in note
+    (finding,) = (one for one in check(made) if "twice" in one.text)
+    assert (finding.level, says in finding.text) == (level, True)
+    assert f"line {finding.line}" in finding.text
+    assert load(str(made)) == made
+    assert load(str(made)).notes == ()
 
 
 def test_levels_by_name() -> None:
@@ -369,7 +391,7 @@ def test_wrong_values_from_outside(variables: object, says: str) -> None:
         ),
         ("a: 1\nb: [2]\n", "line 1: no modifiers are found; such a list has `modifiers` in its name"),
         ("a_modifiers: {Foo: {}}\n", "line 1: unknown modifier !Foo"),
-        ("a: {b_modifiers: []}\na: {b_modifiers: []}\n", "line 2: `a` is there twice"),
+        ("a: {b_modifiers: []}\nstages: {a: {b_modifiers: []}}\n", "line 2: `a` is there twice"),
         ("__metadata__: 5\nmodifiers: []\n", "line 1: the metadata of a recipe are names with values"),
         ("a: {__metadata__: {}, x_modifiers: []}\nb: {x_modifiers: []}\n", "line 1: either all stages have metadata"),
         (gmp(params="[!GMPruningModifier {}]"), "line 8: a value has no tag such as !GMPruningModifier"),

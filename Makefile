@@ -8,14 +8,16 @@ TORCH ?= $(VENV)-torch
 PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: help demo test test-venv test-runtime test-torch test-all lint bench clean
+.PHONY: help demo quick test test-venv test-runtime test-torch test-all check lint ruff format mypy bench clean
 
 help:
 	@echo "make demo          install and prune a small trained network, with its accuracy before and after"
+	@echo "make quick         a selection of the tests, in a minute"
 	@echo "make test          install and run the tests, with the engine that trains and with the newest onnxruntime"
 	@echo "make test-venv     the first half: the tests in $(VENV)"
-	@echo "make test-runtime  the second half: the tests in $(PLAIN)"
+	@echo "make test-runtime  the second half: in $(PLAIN), the tests that run models"
 	@echo "make test-torch    the tests that need torch, in $(TORCH)"
+	@echo "make check         all of these and the linters: what has to pass before a change is taken"
 	@echo "make test-all      the slow tests and those that download models, too"
 	@echo "make lint          ruff and mypy"
 	@echo "make bench         time and memory, file to file"
@@ -50,26 +52,43 @@ $(TORCH)/.test: $(TORCH)/pyvenv.cfg $(VENV)/.engine $(PINS)
 demo: $(VENV)/.demo
 	$(VENV)/bin/python tools/demo.py
 
+# In several processes, and a file's tests in one of them: what a module's fixtures make is made once.
+PYTEST := -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile $(if $(ALL),-m '') $(if $(RESULTS),--junit-xml=$(RESULTS))
+RUN_TESTS := MAKE='$(MAKE)' $(PYTHON) tools/run_tests.py
 # Where `.venv` has no engine, it has the newest onnxruntime already.
-test: test-venv
-	@if grep --quiet ort $(VENV)/.engine; then $(MAKE) --no-print-directory test-runtime; fi
+HALVES = test-venv $$(if grep --quiet ort $(VENV)/.engine; then echo test-runtime; fi)
+
+quick: $(VENV)/.dev
+	$(VENV)/bin/python $(PYTEST) --quick
+
+test: $(VENV)/.engine
+	@$(RUN_TESTS) $(HALVES)
+
+check: $(VENV)/.engine
+	@$(RUN_TESTS) $(HALVES) test-torch ruff format mypy
 
 test-venv: $(VENV)/.dev
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python $(PYTEST)
 
 test-runtime: $(PLAIN)/.test
-	$(PLAIN)/bin/python -m pytest
+	$(PLAIN)/bin/python $(PYTEST) --other-runtime
 
 test-torch: $(TORCH)/.test
-	$(TORCH)/bin/python -m pytest tests/engines/torch tests/engines/test_class_axis.py tests/engines/test_columns.py tests/dialects tests/engines/test_pace.py tests/test_finetune_recipes.py tests/runs/test_killed.py
+	$(TORCH)/bin/python $(PYTEST) tests/engines/torch tests/engines/test_class_axis.py tests/engines/test_columns.py tests/dialects tests/engines/test_pace.py tests/test_finetune_recipes.py tests/runs/test_killed.py
 
-test-all: $(VENV)/.dev $(PLAIN)/.test
-	$(VENV)/bin/python -m pytest -m ''
-	$(PLAIN)/bin/python -m pytest -m ''
+test-all:
+	@$(MAKE) --no-print-directory test ALL=yes
 
-lint: $(VENV)/.dev
+lint:
+	@$(MAKE) --no-print-directory --keep-going ruff format mypy
+
+ruff: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
+
+format: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check .
+
+mypy: $(VENV)/.dev
 	$(VENV)/bin/mypy --strict
 
 bench: $(VENV)/.dev

@@ -14,14 +14,13 @@ from typing import Any
 import onnx
 from onnx import ModelProto
 
-from onnxsparse.data.files import load_arrays
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, put, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes import outputs
 from onnxsparse.passes.arriving import SecondOpinion
+from onnxsparse.passes.comparing import RANDOM_SAMPLES, Comparing
 from onnxsparse.passes.describe import (
     of_one_run,
     plain_row,
@@ -45,6 +44,7 @@ from onnxsparse.passes.recorded import MASKED
 from onnxsparse.passes.remarks import unknown_sizes
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
@@ -278,30 +278,35 @@ def compare(
     samples: int | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
+    axis: int | str | Mapping[str, int] | None = None,
+    batch_axis: Mapping[str, int] | Names | None = None,
+    state: Mapping[str, str] | Names | None = None,
 ) -> Result:
-    """Run both models on the same inputs (random ones when there is no data) and measure how far all outputs are."""
-    if samples is not None and samples < 1:
-        raise OptionError(f"samples is a number from 1, not {samples}")
+    """Run both models on the same inputs (random ones when there is no data) and measure how far all outputs are.
+
+    `axis` is that of the classes, of all outputs or by output; `batch_axis` that of the samples by input, and `state`
+    the output that is an input's next value in a sequence. The models run in a process of their own.
+    """
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
+        raise OptionError(f"samples is a number from 1, not {brief(samples)}")
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
         raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {str(seed)[:40]}")
-    first, second = outputs.Session(_runnable(dense)), outputs.Session(_runnable(sparse))
-    if data is not None:
-        arrays = dict(data) if isinstance(data, Mapping) else load_arrays(path_of(data, "data"))
-        feeds = outputs.file_feeds(first, arrays, "the data" if isinstance(data, Mapping) else os.fspath(data), samples)
+    if data is not None and dims:
+        raise OptionError("--dim gives random inputs their sizes; arrays have theirs, so leave one of the two out")
+    model = Model.open(dense)
+    Model.open(sparse)  # a file that is not a model is said in our own words
+    set_sizes(model, dims)
+    comparing = Comparing(model, (dense, sparse), sample_axes(model, batch_axis, state), axis)
+    if data is None:
+        found = comparing.on_random(samples or RANDOM_SAMPLES, seed)
     else:
-        feeds = outputs.random_feeds(first, samples or 8, seed, dict(dims or {}))
-    distances = outputs.compare_outputs(first, second, feeds)
-    given = "in memory" if isinstance(data, Mapping) else data
-    title = f"data {given}" if data is not None else f"{samples or 8} random samples, seed {seed}"
-    details: dict[str, object] = {"outputs": [vars(distance) for distance in distances]}
-    report = Report("compare", called(dense), title, (), Totals(), output=called(sparse), details=details)
+        named = isinstance(data, (str, os.PathLike))
+        found = comparing.on_data(path_of(data, "data") if named else data, str(data) if named else "the data", samples)
+    details: dict[str, object] = {"inputs": found.inputs, "outputs": found.outputs}
+    report = Report(
+        "compare", called(dense), found.title, (), Totals(), output=called(sparse), notes=found.notes, details=details
+    )
     return Result(report)
-
-
-def _runnable(source: Source) -> str | ModelProto:
-    """The path, or the model; a file that is not a model is said in our own words first."""
-    Model.open(source)
-    return source if isinstance(source, ModelProto) else os.fspath(source)
 
 
 # -- what the commands share

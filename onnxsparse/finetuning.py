@@ -19,6 +19,7 @@ from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import OWN
 from onnxsparse.passes.request import Masks, Names, Path, demand_whole, listed, path_of
+from onnxsparse.passes.sample_axes import Axes
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import FLAGS, recipe_of, takes_frame
 from onnxsparse.report.history import History
@@ -42,6 +43,8 @@ def finetune(
     labels: str | None = None,
     eval_data: Any = None,
     metrics: Sequence[str | Callable[..., Any]] = (),
+    batch_axis: Axes = None,
+    state: Axes = None,
     pattern: str | None = None,
     target: str | None = None,
     sparsity: float | str | None = None,
@@ -106,7 +109,7 @@ def finetune(
         data, eval_data = (one if _calls(one) else _standing(one) for one in (data, eval_data))
     means = Means(engine, device, optimizer if callable(optimizer) else None, lr_scheduler, processes)
     may_replace = overwrite or (resume and is_own(output, source, checkpoint))
-    tuning = Tuning(source, made, plan, masks, output, may_replace, means, dims)
+    tuning = Tuning(source, made, plan, masks, output, may_replace, means, dims, batch_axis=batch_axis, state=state)
     tuning.keep_apart({"data": data, "eval-data": eval_data, "plan": plan, "masks": masks, "recipe": recipe})
     tuning.open(data, labels, eval_data, metrics)
     demand_whole(tuning.plan, strict, some=tuning.by_epochs is None)
@@ -168,11 +171,13 @@ def check_graph(
     plan: Path | None = None,
     masks: Masks | None = None,
     labels: str | None = None,
+    batch_axis: Axes = None,
+    state: Axes = None,
 ) -> Report:
     """Make the training graph of a recipe, prove every gradient, and say what was found; `ok` is that none is wrong."""
     if plan is None and masks is None:
         recipe = _with_some_zeros(recipe)
-    tuning = Tuning(source, recipe, plan, masks, None, False)
+    tuning = Tuning(source, recipe, plan, masks, None, False, batch_axis=batch_axis, state=state)
     tuning.open(data, labels, None, ())
     with temporary() as room:
         sparsers = dict.fromkeys(tuning.planned, recipe.only(Pruning).sparser)

@@ -21,6 +21,7 @@ from onnxsparse import targets
 from onnxsparse.api import Result, called, finish, target_of, verify
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.processes import demand_alone
 from onnxsparse.engines.rooms import claimed
 from onnxsparse.errors import MissingExtraError, OnnxSparseError, OptionError, OutputError
 from onnxsparse.graph.model import Source
@@ -136,8 +137,9 @@ class _Leveling:
 
     def _tuning(self, data: Mapping[str, Any], epochs: float | None, steps: int | None) -> Tuning:
         """The run's frame: everything of `finetune` but its pruning."""
+        demand_alone("levels")
         processes, device = met(self._engine, None)
-        if processes.count > 1:
+        if processes.count > 1:  # the user's own script joined them
             raise OptionError("levels trains in one process; start it without torchrun")
         means = Means(self._engine, device, None, None, processes)
         tuning = Tuning(self._source, self._recipe, None, None, None, False, means, self._dims)

@@ -27,11 +27,13 @@ from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record
 from onnxsparse.passes.request import Masks, Path, planned
+from onnxsparse.passes.sample_axes import Axes, sample_axes
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.runs.alike import demand_alike_call
 from onnxsparse.runs.beside import beside, demand_apart
+from onnxsparse.runs.carrying import demand_steps, sequences_of
 from onnxsparse.runs.choosing import ALONE, Engines, Means
 from onnxsparse.runs.classes import axes_of, classes_seen, declared_classes
 from onnxsparse.runs.decided import decided
@@ -57,6 +59,8 @@ class Tuning:
         overwrite: bool,
         means: Means = ALONE,
         sizes: Mapping[str, int] | None = None,
+        batch_axis: Axes = None,
+        state: Axes = None,
     ) -> None:
         means.demand_sense(recipe.only(Training))
         self.target = target_of(output, source, overwrite)
@@ -64,6 +68,7 @@ class Tuning:
         self.means, self.processes = means, means.processes
         self.model = Model.open(source)
         set_sizes(self.model, sizes)
+        self.axes = sample_axes(self.model, batch_axis, state)
         self.training, self.objective = recipe.only(Training), recipe.only(Objective)
         self.by_epochs = zeros_by_epochs(self.model, recipe, plan, masks)
         if self.by_epochs is not None:
@@ -103,10 +108,14 @@ class Tuning:
     # -- data
 
     def open(self, data: Any, labels: str | None, eval_data: Any, metrics: Sequence[Any]) -> None:
-        fields, task = fields_of(self.model), self.objective.task
+        fields, task = fields_of(self.model, self.axes), self.objective.task
         numbers = task != "cross-entropy" if task else None if labels is not None else False
         self.data = open_data(data, fields, labels, bool(task), numbers)
+        self.sequences = sequences_of(self.model, self.axes)
         self.goal = goal_of(self.objective, self.data)
+        if self.sequences is not None:
+            demand_steps(self.sequences, self.data)
+            self.goal = replace(self.goal, label_shape=self.goal.label_shape[1:])
         self.notes = [*self.notes, *idle_labels(self.recipe, self.data)]
         if task == "cross-entropy":
             check_labels(self.data, declared_classes(self.model, self.goal))
@@ -120,7 +129,7 @@ class Tuning:
         if together.count > 1:
             recipe, planned = self.recipe.to_yaml(), self.planned
             demand_alike_call(together, self.model.sha256(), recipe, planned, self.feeding.count)
-        self.engines = Engines(self.model, self.tags, self.feeding, training, self.means)
+        self.engines = Engines(self.model, self.tags, self.feeding, training, self.means, self.axes)
         self.measure = self._measure(eval_data, labels, metrics)
         self._classes = 0
 
@@ -132,12 +141,15 @@ class Tuning:
                 raise OptionError("--metric measures on --eval-data; pass that too")
             return None
         numbers = task != "cross-entropy" if task else None
-        found = open_data(data, fields_of(self.model), labels, bool(task), numbers)
+        found = open_data(data, fields_of(self.model, self.axes), labels, bool(task), numbers)
         if not isinstance(found, Stream):
             found.look_through(math.inf)  # all of it is measured at the end, when the work is done
         if task == "cross-entropy":
             check_labels(found, declared_classes(self.model, self.goal))
-        return Measure(found, metrics, self.training.batch, axes_of(self.model), task)
+        if self.sequences is not None:
+            demand_steps(self.sequences, found)
+        flat = None if self.sequences is None else self.sequences.flat
+        return Measure(found, metrics, self.training.batch, axes_of(self.model, self.axes), task, flat)
 
     # -- the job
 
@@ -147,7 +159,7 @@ class Tuning:
         training, masked = self.training, dict.fromkeys(self.planned, "mask")
         decay = training.weight_decay if training.optimizer == BUILT_IN else None
         batch = training.batch // self.processes.count
-        return Spec(batch, trained, masked, self.goal, training.train_bn, decay)
+        return Spec(batch, trained, masked, self.goal, training.train_bn, decay, self.axes.turned)
 
     def job(self, room: str, folder: str | None, resume: bool, check: bool, watch: Watcher | None) -> Job:
         return Job(
@@ -177,14 +189,20 @@ class Tuning:
         rows = "\n".join(
             f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in self.planned.items()
         )
-        return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows)
+        states = [f"{name} {output}" for name, output in self.axes.states.items()]
+        return self.first_spec().digest(self.model.sha256(), self.recipe.to_yaml(), rows, *states)
 
     def _begun(self, engine: Engine) -> Engine:
         if self.objective.task == "cross-entropy" and not self._classes:
-            self.demand_classes(classes_seen(engine, self.goal, next(self.feeding.probe())))
+            self.demand_classes(self._classes_seen(engine))
         if self.measure is not None:
             self.measure.begin(engine)
         return engine
+
+    def _classes_seen(self, engine: Engine) -> int:
+        batch = next(self.feeding.probe())
+        arrays = batch.arrays if self.sequences is None else self.sequences.flat(batch.arrays)
+        return classes_seen(engine.dense(batch), self.goal, arrays[LABELS])
 
     def demand_classes(self, classes: int) -> None:
         """Every label is one of the classes, also of what is measured on: engines read beyond their arrays."""
@@ -211,7 +229,8 @@ class Tuning:
             "prune", called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
         )
         made = decided(self.recipe, self.plan, self.feeding.per_epoch or 0, pruned_share(self.planned))
-        details = {"engine": self.engines.chosen if outcome.attempts else "none", **_details(outcome, made)}
+        axes = {"batch_axes": dict(self.axes.inputs), "states": dict(self.axes.states)}
+        details = {"engine": self.engines.chosen if outcome.attempts else "none", **axes, **_details(outcome, made)}
         report = replace(report, command="finetune", details=details)
         record(self.model, self.plan)
         texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())

@@ -1,19 +1,157 @@
-"""What all tests share: one thread, and no property that fails by the clock: nothing depends on the machine."""
+"""What all tests share: nothing depends on the machine or the shell, and two smaller selections of them.
+
+1. One thread, a terminal of 80 columns without colours, no property that fails by the clock.
+2. `--quick` takes a sample: each 16th case of a test, each 24th test of the modules that take long.
+3. `--other-runtime` is for a second environment with another onnxruntime: it leaves out what has run in the first one
+   and has nothing to do with onnxruntime. A test that runs a model cannot be left out: it fails in the first one.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(variable, "1")
+    os.environ[variable] = "1"
+# What a shell or a launcher may have set and a command heeds: the width and colours of tables, and who is in a run.
+for variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(variable, None)
+for variable in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONWARNINGS", "RESULTS"):
+    os.environ.pop(variable, None)
 
 # A busy machine is slow, not wrong.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+HERE = Path(__file__).resolve().parent
+CASES_APART, LENGTHY_APART = 16, 24
+LENGTHY = (
+    "checkpoints/",
+    "conformance/test_conformance_files",
+    "dialects/",
+    "engines/",
+    "property/",
+    "runs/",
+    "test_finetune_",
+    "test_killed_writers",
+    "test_levels",
+    "test_make",
+    "test_modifier_guide",
+    "test_plugin_guides",
+    "test_tools",
+)
+"""Modules that train, start a process or draw hundreds of examples in nearly every test."""
+WITHOUT_RUNTIME = (
+    "allocations/",
+    "checkpoints/",
+    "conformance/test_conformance_broken",
+    "conformance/test_conformance_discovery",
+    "conformance/test_conformance_external",
+    "conformance/test_conformance_faults",
+    "conformance/test_conformance_files",
+    "conformance/test_conformance_mutated",
+    "conformance/test_conformance_patterns",
+    "conformance/test_conformance_renewal",
+    "graph_room/",
+    "modifiers/",
+    "patterns/",
+    "property/",
+    "recipes/test_checking",
+    "recipes/test_format",
+    "recipes/test_frame",
+    "recipes/test_fuzzed",
+    "recipes/test_places",
+    "recipes/test_round_trip",
+    "runs/test_resume",
+    "scores/",
+    "sparsers/",
+    "test_house",
+    "test_killed_writers",
+    "test_rank",
+)
+"""Modules in which nothing is run by onnxruntime, and nothing skipped that another environment runs."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="a sample of the tests, in a minute")
+    parser.addoption("--other-runtime", action="store_true", help="leave out what has nothing to do with onnxruntime")
+
+
+@pytest.hookimpl(trylast=True)  # of what the marks leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    changing = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{6}", item.nodeid)]
+    if changing:
+        raise pytest.UsageError(
+            f"several processes run these tests: give it a name that is the same in each: {changing[0]}"
+        )
+    kept = items
+    if config.getoption("--other-runtime"):
+        kept = [item for item in kept if not _module(item).startswith(WITHOUT_RUNTIME)]
+    if config.getoption("--quick"):
+        kept = _sample(kept)
+    config.hook.pytest_deselected(items=list({*items} - {*kept}))
+    items[:] = kept
+
+
+def _module(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).as_posix()
+
+
+def _sample(items: list[pytest.Item]) -> list[pytest.Item]:
+    seen: Counter[str] = Counter()
+    kept = []
+    for item in items:
+        lengthy = _module(item).startswith(LENGTHY)
+        group = "lengthy" if lengthy else item.nodeid.partition("[")[0]
+        if seen[group] % (LENGTHY_APART if lengthy else CASES_APART) == 0:
+            kept.append(item)
+        seen[group] += 1
+    return kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    runtime = sys.modules.get("onnxruntime")
+    if runtime is None or not _module(item).startswith(WITHOUT_RUNTIME):
+        return (yield)
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail(f"it runs a model: take {_module(item)} out of WITHOUT_RUNTIME in tests/conftest.py", pytrace=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "InferenceSession", refuse)
+        return (yield)
+
+
+SENT = ("SIGINT", "SIGTERM", "SIGHUP", "SIGALRM", "SIGCHLD")
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Signals do what they do in a shell's foreground, here and in the processes that a test starts.
+
+    What a shell starts in the background ignores SIGINT, under nohup SIGHUP, and both are handed on to children: Python
+    then has no KeyboardInterrupt. So are blocked signals. Only while a test runs that sends some: the other tests
+    stay as whoever started them wants it.
+    """
+    numbers = {getattr(signal, name) for name in SENT if hasattr(signal, name)}
+    usual = {number: signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL for number in numbers}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers) if hasattr(signal, "pthread_sigmask") else set()
+    yield
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    for number, handler in before.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @pytest.fixture(scope="session")

@@ -199,7 +199,7 @@ def test_version(capsys: Any) -> None:
 
 def python(*words: str) -> subprocess.CompletedProcess[str]:
     here = Path(__file__).resolve().parent.parent
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=here, timeout=60)
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=here, timeout=600)
 
 
 def test_python_m_is_the_command_line() -> None:
@@ -230,3 +230,44 @@ def test_help_is_quick() -> None:
         return seconds() - before
 
     assert min(once() for _ in range(3)) < HELP_SECONDS
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "MODEL", "-o", "out", "--target", "ampere"],
+        ["prune", "MODEL", "-o", "out", "--target", "ampere"],
+        ["mask", "MODEL", "-o", "out", "--target", "ampere"],
+        ["fold", "MODEL", "-o", "out"],
+        ["levels", "MODEL", "-o", "out", "--data", "x.npz"],
+        ["verify", "MODEL", "--target", "ampere", "--json", "out"],
+        ["inspect", "MODEL", "--json", "out"],
+        ["recipe", "check", "none.yaml", "--json", "out"],
+        ["finetune", "MODEL", "--check", "--data", "x.npz", "--json", "out"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_several_processes_would_write_twice_is_refused(
+    words: list[str],
+    digits_cnn: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([str(digits_cnn) if word == "MODEL" else word for word in words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "runs in one process, and WORLD_SIZE says that 2 were started" in said.err
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert main(["inspect", str(digits_cnn), "--json", "out", "-q"]) == 0
+
+
+def test_what_writes_nothing_is_done_by_several_processes(
+    digits_cnn: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["inspect", str(digits_cnn), "-q"]) == 0

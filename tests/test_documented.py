@@ -180,7 +180,7 @@ def run(command: str) -> int:
         return main(words[1:])
     if words[0] == "python":
         words[0] = sys.executable
-    return subprocess.run(words, timeout=60).returncode
+    return subprocess.run(words, timeout=600).returncode
 
 
 def assert_shown(shown: list[str], printed: list[str], command: str) -> None:

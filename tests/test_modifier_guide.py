@@ -56,7 +56,7 @@ def python(repository: Path, code: list[str], *paths: Path, folder: Path | None 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [repository, *paths])), "COLUMNS": "160"}
     command = [sys.executable, "-W", "error", *code]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder or repository, env=environment, timeout=120
+        command, capture_output=True, text=True, cwd=folder or repository, env=environment, timeout=600
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -52,7 +52,7 @@ def _entry_points(project: str) -> str:
 def python(repository: Path, code: list[str], *paths: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [repository, *paths])), "COLUMNS": "160"}
     command = [sys.executable, "-W", "error", *code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=repository, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=repository, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 

@@ -36,6 +36,7 @@ import onnx  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
 
 import onnxsparse as osp  # noqa: E402
+from onnxsparse.engines.processes import end_unless_alone  # noqa: E402
 from tests.examples_of_recipes import examples  # noqa: E402
 
 GMP = """
@@ -73,6 +74,7 @@ MILLISECOND = 1e-3
 
 
 def main() -> int:
+    end_unless_alone("bench_by_epochs")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("accuracy")

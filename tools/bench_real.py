@@ -28,6 +28,7 @@ import onnxruntime
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import onnxsparse as osp
+from onnxsparse.engines.processes import end_unless_alone
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.finetuning import finetune
 from onnxsparse.modifiers.pruning import Pruning
@@ -57,6 +58,7 @@ Inputs = dict[str, Array]
 
 
 def main() -> None:
+    end_unless_alone("bench_real")
     wanted = _arguments()
     print("| model | samples | pattern | trained | loss | output distance | tries | CPU s | notes |")
     print("|---|---|---|---|---|---|---|---|---|")

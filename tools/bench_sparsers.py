@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import onnxsparse as osp  # noqa: E402 - the script runs from anywhere
 from models.digits import accuracy, training_half  # noqa: E402
+from onnxsparse.engines.processes import end_unless_alone  # noqa: E402
 
 DENSE = ROOT / "models" / "digits_cnn.onnx"
 SPARSERS = ("mask", "straight-through", "soft-threshold", "hard-threshold", "probabilistic")
@@ -56,6 +57,7 @@ def rows(seeds: list[int]) -> Iterator[str]:
 
 
 def main() -> None:
+    end_unless_alone("bench_sparsers")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--markdown", type=Path)

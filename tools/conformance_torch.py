@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from onnxsparse.engines.processes import end_unless_alone
 from onnxsparse.engines.torch import operators
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
@@ -166,6 +167,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def main() -> None:
+    end_unless_alone("conformance_torch")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch().set_num_threads(1)
     outcomes = [run(case) for case in cases()]

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from models.digits import accuracy, training_half  # noqa: E402 - the script runs from anywhere
 from onnxsparse.engines.ort import library  # noqa: E402
+from onnxsparse.engines.processes import end_unless_alone  # noqa: E402
 from onnxsparse.engines.torch import library as torch_library  # noqa: E402
 
 DENSE = ROOT / "models" / "digits_cnn.onnx"
@@ -104,6 +105,7 @@ def comparison(files: dict[str, Path]) -> Table:
 
 
 def main() -> None:
+    end_unless_alone("demo")
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT / "demo-output"
     folder.mkdir(parents=True, exist_ok=True)
     console = Console()

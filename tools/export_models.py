@@ -20,6 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from onnxsparse.engines.processes import end_unless_alone
 from tools.fetch_models import default_folder
 
 OPSET = {False: 17, True: 18}
@@ -75,6 +76,7 @@ def export(name: str, dynamo: bool, folder: Path) -> Path:
 
 
 def main() -> None:
+    end_unless_alone("export_models")
     folder = (Path(sys.argv[1]) if len(sys.argv) > 1 else default_folder()) / "exported"
     folder.mkdir(parents=True, exist_ok=True)
     for name in NETWORKS:

@@ -28,6 +28,7 @@ import onnx
 import torch
 
 import onnxsparse as osp
+from onnxsparse.engines.processes import end_unless_alone
 from tools.match_trial import Outcome, Trial
 from tools.match_ways import CHANGED, NETS, WRAPPERS, Way, export, network, ways
 
@@ -110,6 +111,7 @@ def reasons(outcomes: Sequence[Outcome]) -> Counter[str]:
 
 
 def main() -> None:
+    end_unless_alone("match_torch")
     jobs = [(net, way) for net in sys.argv[2:] or NETS for way in ways(net)]
     outcomes = []
     context = multiprocessing.get_context("spawn")

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from onnxsparse.dialects.msbench.runner import SparseRunner
+from onnxsparse.engines.processes import speaks
 from onnxsparse.errors import OnnxSparseError
 
 
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         runner = SparseRunner(given.config, given.start, given.evaluate, given.quiet)
         runner.run()
     except OnnxSparseError as error:
-        print(f"train_sparse: {error}", file=sys.stderr)
+        if speaks():
+            print(f"train_sparse: {error}", file=sys.stderr)
         return error.exit_code
     return 0 if runner.holds else 1
 

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from onnxsparse.cli.arguments import check_report_target
-from onnxsparse.engines.processes import launched, speaks
+from onnxsparse.engines.processes import demand_alone, launched, speaks
 from onnxsparse.errors import OnnxSparseError, OptionError, Stopped, nearest
 from onnxsparse.version import __version__
 
@@ -37,6 +37,8 @@ COMMANDS = {
     "list": "show every plug-in of every kind with its options",
 }
 
+DISTRIBUTED, WRITES = "finetune", ("plan", "prune", "mask", "fold", "levels")
+"""What several processes do together, and what two of them would write twice."""
 
 LONGEST_LINE = 1000
 
@@ -125,6 +127,9 @@ def _run(words: list[str]) -> int:
     if not arguments.command:
         parser.print_help()
         return 0
+    reports = getattr(arguments, "json", None) not in (None, "-")
+    if arguments.command in WRITES or (reports and arguments.command != DISTRIBUTED):
+        demand_alone(arguments.command)
     code: int = arguments.run(arguments)
     return code
 

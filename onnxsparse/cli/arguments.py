@@ -51,6 +51,23 @@ def add_dim(parser: Any, remark: str) -> None:
     )
 
 
+def add_sample_axes(parser: Any) -> None:
+    parser.add_argument(
+        "--batch-axis",
+        action="append",
+        default=[],
+        metavar="INPUT=AXIS",
+        help="the axis of the samples where it is not the first (default: the one named as such)",
+    )
+    parser.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="INPUT=OUTPUT",
+        help="an input that is the output of the step before, in sequences of samples",
+    )
+
+
 def dims_of(arguments: Namespace) -> dict[str, int]:
     return dict(_dim(part) for text in arguments.dim for part in text.split(","))
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.cli import arguments as shared
-from onnxsparse.engines.processes import is_first, speaks
+from onnxsparse.engines.processes import demand_alone, is_first, speaks
 from onnxsparse.errors import OptionError, Stopped, StoppedError
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--labels", metavar="NAME", help="the array of the labels (default: labels, label, targets, target or y)"
     )
     data.add_argument("--eval-data", metavar="DATA", help="arrays to measure on before, during and after")
+    shared.add_sample_axes(data)
     data.add_argument("--metric", metavar="M", nargs="+", action="extend", default=[], help=METRIC)
     shared.add_rule(parser, allocation="erk where it can be (default here), uniform or global")
     shared.add_dim(parser, "for multiply-accumulates, and asked for by --target amba")
@@ -124,6 +125,7 @@ def run(arguments: Namespace) -> int:
     if arguments.verbose and is_first():
         sys.stderr.write(recipe.to_yaml())
     if arguments.check:
+        demand_alone("finetune --check")
         return _check(arguments, recipe)
     if arguments.output is None:
         raise OptionError("finetune needs -o OUT, the model to write (or --check to prove the training graph only)")
@@ -145,6 +147,8 @@ def run(arguments: Namespace) -> int:
             labels=arguments.labels,
             eval_data=arguments.eval_data,
             metrics=arguments.metric,
+            batch_axis=arguments.batch_axis,
+            state=arguments.state,
             checkpoint=arguments.checkpoint,
             resume=arguments.resume,
             dims=shared.dims_of(arguments),
@@ -218,5 +222,7 @@ def _check(arguments: Namespace, recipe: Recipe) -> int:
             plan=arguments.plan,
             masks=arguments.masks,
             labels=arguments.labels,
+            batch_axis=arguments.batch_axis,
+            state=arguments.state,
         )
     return finish(report, arguments)

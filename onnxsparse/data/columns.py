@@ -62,6 +62,21 @@ class Shelf:
         return array
 
 
+class Turned:
+    """An array whose samples lie along another axis, with them first; it is read whole."""
+
+    def __init__(self, column: Column, axis: int) -> None:
+        self._column, self._axis = column, axis
+        self._array: Array | None = None
+        sizes = column.shape
+        self.shape, self.dtype = (sizes[axis], *sizes[:axis], *sizes[axis + 1 :]), column.dtype
+
+    def __getitem__(self, rows: Any) -> Array:
+        if self._array is None:
+            self._array = np.moveaxis(np.asarray(self._column[...]), self._axis, 0)
+        return np.asarray(self._array[rows])
+
+
 class Joined:
     """The arrays of several files as one, each opened when one of its samples is wanted."""
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -28,12 +29,18 @@ Shape = tuple[Optional[int], ...]
 class Field:
     """One input as the model declares it. The first axis is the samples; None is a dimension that is free.
 
-    Without a shape the model does not say how many axes there are.
+    Without a shape the model does not say how many axes there are. `axis` is where the samples are in what the model
+    declares; the shape here has them first. `given` says that it was the user who named it. An array may have an axis
+    of `steps` behind that of the samples. What is `optional` (a state) begins with zeros where there is no array.
     """
 
     name: str
     dtype: str
     shape: Shape | None
+    axis: int = 0
+    given: bool = False
+    steps: bool = False
+    optional: bool = False
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -50,7 +57,20 @@ class Field:
         """Whether an array of this shape can be samples along its first axis."""
         if self.shape is None:
             return bool(shape)
+        if self.has_steps(shape):
+            return bool(self.shape) and _fits(shape[2:], self.shape[1:])
         return bool(self.shape) and len(shape) == len(self.shape) and _fits(shape[1:], self.shape[1:])
+
+    def has_steps(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape has an axis of steps."""
+        return self.steps and self.shape is not None and len(shape) == max(1, len(self.shape)) + 1
+
+    def is_turned(self, shape: tuple[int, ...]) -> bool:
+        """Whether the samples lie along the axis that the model declares, and not along the first one."""
+        if not self.axis or self.shape is None or len(shape) != len(self.shape):
+            return False
+        turned = to_front(shape, self.axis)
+        return self.given or self.is_sample(turned) or self.is_whole(turned) or not self.is_sample(shape)
 
     def is_whole(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape is all that the model declares, batch and all; free axes may have any size."""
@@ -58,19 +78,36 @@ class Field:
             return False
         if not self.shape or len(shape) != len(self.shape):
             return shape == self.shape
+        if self.axis and self.shape[0] is None:  # a state for one sample, which all of them begin with
+            return shape[0] == 1 and _fits(shape[1:], self.shape[1:])
         return self.shape[0] is not None and _fits(shape, self.shape)
 
     def demand_shape(self, shape: tuple[int, ...], source: str) -> None:
         """Say what is wrong with an array that is neither."""
         if self.is_sample(shape) or self.is_whole(shape):
             return
+        if self.axis:
+            shape = to_back(shape, self.axis) if len(shape) > self.axis else shape
         if self.shape is None:
             wanted = "[samples, ...]"
         elif not self.shape:
             wanted = "one number for all samples"
         else:
-            wanted = f"[samples{''.join(', any' if size is None else f', {size}' for size in self.shape[1:])}]"
+            sizes = ["samples", *("any" if size is None else str(size) for size in self.shape[1:])]
+            wanted = f"[{', '.join(to_back(sizes, self.axis))}]"
+            if self.steps:
+                wanted += f", or [samples, steps{''.join(f', {size}' for size in sizes[1:])}]"
         raise OptionError(f"array '{self.name}' of {source} has shape {list(shape)}, the model takes {wanted}")
+
+
+def to_front(sizes: Sequence[Any], axis: int) -> tuple[Any, ...]:
+    """Sizes with those of an axis first."""
+    return (sizes[axis], *sizes[:axis], *sizes[axis + 1 :])
+
+
+def to_back(sizes: Sequence[Any], axis: int) -> tuple[Any, ...]:
+    """Sizes with the first one at the place of an axis."""
+    return (*sizes[1 : axis + 1], sizes[0], *sizes[axis + 1 :])
 
 
 def all_ignored(source: str) -> OptionError:

@@ -102,8 +102,9 @@ def _demand_file(path: str) -> str:
 
 
 def _only(path: str, fields: Sequence[Field]) -> Mapping[str, Any]:
-    if len(fields) == 1:
-        return {fields[0].name: open_npy(path)}
+    needed = [field for field in fields if not field.optional]
+    if len(needed) == 1:
+        return {needed[0].name: open_npy(path)}
     names = ", ".join(field.name for field in fields)
     raise OptionError(f"{path} is one array, but the model has inputs {names}; pass an .npz with their names")
 

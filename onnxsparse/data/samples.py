@@ -3,7 +3,8 @@
 1. An array whose first axis counts the samples is taken by rows.
 2. An array that is not as long, but has the whole shape that the model declares, is the same for every sample.
 3. Arrays that are no input of the model are left alone, but for the labels.
-4. NaN and infinity are an error wherever they are met: at once in data of few bytes, else when a sample is taken.
+4. Samples along another axis than the first are turned; those that are sequences have their steps along the second.
+5. NaN and infinity are an error wherever they are met: at once in data of few bytes, else when a sample is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.data.columns import Column
+from onnxsparse.data.columns import Column, Turned
 from onnxsparse.data.field import LABELS, Field, demand_type
 from onnxsparse.data.sources import Source
 from onnxsparse.errors import OptionError
@@ -53,7 +54,8 @@ class Samples:
     ) -> None:
         self.numbers = bool(numbers)
         self._any_kind = numbers is None
-        self.fields, self._known_shared = tuple(fields), shared
+        self.fields = tuple(field for field in fields if not field.optional or source.has(field.name))
+        self._known_shared = shared
         self.called, self.names = source.called, [str(name) for name in source.names]
         self.notes: list[str] = source.notes
         self._columns = {field.name: self._checked(source, field) for field in self.fields}
@@ -131,8 +133,11 @@ class Samples:
             yield self.take(np.arange(some.start, some.stop, some.step))
 
     def _taken(self, field: Field, rows: Any) -> Array:
+        column = self._columns[field.name]
+        if self._is_one_for_all(field) and rows is not ...:
+            rows = np.zeros_like(rows)
         with np.errstate(over="ignore"):  # what becomes infinite by it is found by `demand_finite`
-            return np.asarray(self._columns[field.name][rows], field.numpy, order="C")
+            return np.asarray(column[rows], field.numpy, order="C")
 
     def _same(self, field: Field) -> Array:
         """What is the same for all samples, read once."""
@@ -146,6 +151,10 @@ class Samples:
         column = source.demand(field.name, "an input of the model")
         note = demand_type(field, column.dtype, source.called)
         self.notes += [note] if note else []
+        if field.is_turned(column.shape):
+            column = Turned(column, field.axis)
+            along = f"the samples of '{field.name}' lie along axis {field.axis}, which the model names as theirs"
+            self.notes += [] if field.given else [along]
         field.demand_shape(column.shape, source.called)
         return column
 
@@ -172,7 +181,13 @@ class Samples:
         return field.is_sample(shape) and not (field.name in self._known_shared and field.is_whole(shape))
 
     def _is_by_rows(self, field: Field) -> bool:
-        return self._may_be_rows(field) and self._columns[field.name].shape[0] == self.count
+        rows = self._may_be_rows(field) and self._columns[field.name].shape[0] == self.count
+        return rows or self._is_one_for_all(field)
+
+    def _is_one_for_all(self, field: Field) -> bool:
+        """Whether samples that are not first in the model all take the only one that there is."""
+        shape = self._columns[field.name].shape
+        return bool(field.axis) and field.is_whole(shape) and shape[0] == 1 and self.count > 1
 
     def _accept(self, column: Column, name: str, demanded: bool) -> None:
         """Take the labels; those that nobody asked for may also be of no use."""

@@ -236,6 +236,7 @@ def by_name(item: Any, fields: Sequence[Field], labels: str | None, called: str)
     """Arrays by name, also where they came in the order of the inputs, the labels last."""
     if isinstance(item, Mapping):
         return item
+    fields = [field for field in fields if not field.optional]
     if len(fields) == 1 and hasattr(item, "shape"):
         return {fields[0].name: item}
     names = [*(field.name for field in fields), labels or LABELS]

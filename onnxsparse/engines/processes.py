@@ -3,16 +3,20 @@
 1. Each runs the same program on its own share of every batch. What may differ between machines is decided by the first
    one, and told to the others.
 2. The first one alone writes files and speaks. Of an error the first one to meet it speaks, and the others are silent.
+3. What is not made for several processes ends in one line where a launcher started several.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+from onnxsparse.errors import OptionError
 
 if TYPE_CHECKING:  # who starts the program asks here, before anything large is loaded
     from onnxsparse.values import Array
@@ -63,6 +67,38 @@ def launched() -> int:
 def is_first() -> bool:
     """Whether this process may write and speak."""
     return launched() == 1 or os.environ["RANK"] == "0"
+
+
+def is_first_joined() -> bool:
+    """The same where the user's own script may have joined the processes; torch is not imported to find out."""
+    if "torch" in sys.modules:
+        net = importlib.import_module("torch.distributed")
+        if net.is_available() and net.is_initialized():
+            return bool(net.get_rank() == 0)
+    return is_first()
+
+
+def demand_alone(what: str) -> None:
+    """Whatever is one process's work is not done by several at once: they would write the same files.
+
+    `WORLD_SIZE` alone counts here: launchers that say no more than that start several processes, too.
+    """
+    count = os.environ.get("WORLD_SIZE", "")
+    if count.isdigit() and int(count) > 1:
+        raise OptionError(
+            f"{what} runs in one process, and WORLD_SIZE says that {count} were started; start it without torchrun, or "
+            "with WORLD_SIZE unset"
+        )
+
+
+def end_unless_alone(program: str) -> None:
+    """For scripts: one line, and exit code 2, where several processes were started."""
+    try:
+        demand_alone(program)
+    except OptionError as error:
+        if speaks():
+            sys.stderr.write(f"{program}: {error}\n")
+        sys.exit(error.exit_code)
 
 
 QUICKLY = timedelta(seconds=10)

@@ -33,9 +33,13 @@ class Spec:
     objective: Objective = field(default_factory=Objective)
     train_bn: bool = False
     decay: float | None = None  # only where the engine's own optimizer is wanted: its weight decay
+    turned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `turning`: of inputs and of outputs
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        found = asdict(self)
+        if not self.turned:  # graphs of runs from before there was such a thing are found again
+            del found["turned"]
+        return json.dumps(found, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Spec:

@@ -142,6 +142,10 @@ class Network(ABC):
     def finish(self) -> Any:
         """The network without anything of ours, zeros in the weights."""
 
+    @abstractmethod
+    def watch(self, stepped: Callable[[], bool]) -> None:
+        """Call a method after each step of training that moves this network, until it returns True."""
+
     def effective(self, key: str) -> Array:
         """What the network multiplies with, sparse as it will be stored."""
         text = self.used.get(key)

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,7 @@ class OnnxNetwork(Network):
         self.notes: list[str] = []
         self.steps, self.begun, self.length, self.per_epoch = 0, 0, 0, 0
         self.scheduled: Any = None
+        self._watcher: Callable[[], bool] | None = None
         self.pruned = 0.0
         self.kept: dict[str, Array] = {}
         self._anchors: dict[str, Array] = {}
@@ -95,6 +96,8 @@ class OnnxNetwork(Network):
             if engine.update(self.pace):
                 break
         self.steps += 1
+        if self._watcher is not None and self._watcher():
+            self._watcher = None
         return loss
 
     def evaluate(self, batch: Any) -> tuple[float, dict[str, Array]]:
@@ -104,6 +107,9 @@ class OnnxNetwork(Network):
         engine = self._started(front(arrays, EVALUATED) if self._before_steps else arrays)
         portions = self._portions(arrays)
         return evaluated(engine, portions, self._make.fixed) if portions else engine.evaluate(Batch(arrays))
+
+    def watch(self, stepped: Callable[[], bool]) -> None:
+        self._watcher = stepped
 
     def begin_with(self, batch: Any) -> None:
         """Have graphs made with a batch as if it were the first: what a loss is measured by depends on that."""

@@ -8,18 +8,23 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import os
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
 
 from onnxsparse import patterns, sparsers
 from onnxsparse.engines.torch import sparsing
-from onnxsparse.engines.torch.attach import Attached, bare_module, finish
+from onnxsparse.engines.torch.attach import PLAIN, UNMASKED, Attached, bare_module, finish
 from onnxsparse.engines.torch.holding import all_held
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.state_masks import DICT
+from onnxsparse.engines.torch.state_names import digest_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.output import make_folder
 from onnxsparse.loops.network import Measured, Network, Site
@@ -28,7 +33,7 @@ from onnxsparse.loops.torch_export import export_onnx
 from onnxsparse.loops.torch_layers import beside, measured, site_of, together, within
 from onnxsparse.values import Array
 
-MASK = "mask"
+MASK, KEPT, TRAINED, NUMBERS = "mask", "kept", "trained", "numbers"
 
 
 class TorchNetwork(Network):
@@ -49,6 +54,7 @@ class TorchNetwork(Network):
                 self._owners[site.key] = owner
                 self.sites.append(site)
         self._used: dict[str, str] = {}
+        self._moments: dict[str, sparsers.Moment] = {}
         self._attached: Attached | None = None
         self._followed: list[Any] = []
         self.kept: dict[str, Array] = {}
@@ -72,7 +78,7 @@ class TorchNetwork(Network):
         return sparsing.original_of(owner, "weight") if key in self._used else owner.weight
 
     def weight(self, key: str) -> Array:
-        return _numbers(self._original(key))
+        return sparsing.array_of(self._original(key))
 
     def trained(self, key: str) -> dict[str, Array]:
         return self._around(key, 0)
@@ -84,7 +90,7 @@ class TorchNetwork(Network):
         if self._used.get(key, MASK) == MASK:
             return {}
         found = sparsing.sparsing_of(self._owners[key], "weight").tensors(kind)
-        return {role: _numbers(tensor) for role, tensor in found.items()}
+        return {role: sparsing.array_of(tensor) for role, tensor in found.items()}
 
     def sent(self, key: str, arrays: Mapping[str, Array]) -> None:
         """Make arrays beside a weight, by role, what the next step sees: on other devices they are copies."""
@@ -106,10 +112,15 @@ class TorchNetwork(Network):
                 self._reparametrize(key, sparsers.parse(text))
 
     def _reparametrize(self, key: str, sparser: Any) -> None:
-        weight = _numbers(self._owners[key].weight)
+        weight = sparsing.array_of(self._owners[key].weight)
         trained = sparser.trained(weight)
         fed = sparser.feed(weight, trained, np.ones(weight.shape, np.float32), sparsers.Moment(key))
         sparsing.put_on(self._owners[key], "weight", sparser, trained, fed)
+        sparsing.sparsing_of(self._owners[key], "weight").drawn = self._moments.get(key)
+
+    def draw_at(self, moments: Mapping[str, sparsers.Moment]) -> None:
+        """When the subnet of layers that are kept by chance is drawn, by key; said before they are used."""
+        self._moments = dict(moments)
 
     def _bare(self) -> None:
         """Nothing of ours on the module; numbers as they are."""
@@ -144,10 +155,69 @@ class TorchNetwork(Network):
         if self._attached is not None:
             self._attached.follow(optimizer)
 
+    def watch(self, stepped: Callable[[], bool]) -> None:
+        """Steps are those of whatever optimizer of torch holds one of the weights."""
+        _watch_optimizers()
+        _WATCHED[self] = weakref.WeakMethod(stepped)
+
+    def is_moved_by(self, optimizer: Any) -> bool:
+        mine = {id(self._original(key)) for key in self._owners}
+        return any(id(one) in mine for group in optimizer.param_groups for one in group["params"])
+
     def settle(self) -> None:
         """Zeros in the weights themselves, at masked places."""
         if self._attached is not None:
             self._attached.settle()
+
+    # -- what a checkpoint holds beside the module's own state
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Tensors by name and facts for JSON: masks, what sparsers train, and the numbers under the zeros."""
+        tensors = {f"{KEPT}/{name}": torch().from_numpy(np.array(array)) for name, array in self.kept.items()}
+        beneath = self._beneath()
+        for key, text in self._used.items():
+            if text != MASK:
+                one = sparsing.sparsing_of(self._owners[key], "weight")
+                found = {f"{TRAINED}/{role}/{key}": tensor for role, tensor in one.tensors(0).items()}
+                tensors.update({name: tensor.detach().clone() for name, tensor in found.items()})
+        tensors.update({f"{MASK}/{key}": keep for key, keep in beneath[DICT].items()})
+        tensors.update({f"{NUMBERS}/{key}": numbers for key, numbers in beneath[UNMASKED].items()})
+        return tensors, {"used": dict(self._used), PLAIN: beneath[PLAIN]}
+
+    def _beneath(self) -> dict[str, dict[str, Any]]:
+        """Masks, the numbers that the module's state does not say, and digests of what it says instead."""
+        found = {DICT: {}, UNMASKED: {}, PLAIN: {}} if self._attached is None else self._attached.state_dict()
+        for key, text in self._used.items():
+            if text != MASK:
+                original = self._original(key).detach()
+                found[UNMASKED][key] = original.clone()
+                found[PLAIN][key] = digest_of(sparsing.sparsing_of(self._owners[key], "weight").plain(original))
+        return found
+
+    def restore(self, tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Go on from there, before or after the module's own state is loaded."""
+        used, digests = facts["used"], facts.get(PLAIN, {})
+        unknown = set(used) - set(self._owners)
+        if unknown:
+            raise OptionError(f"the state is of another network: this one has no layer {sorted(unknown)[0]!r:.60}")
+        if self._used != dict(used):
+            self.use(used)
+        parts: dict[str, dict[str, Any]] = {}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition("/")
+            parts.setdefault(kind, {})[rest] = torch().as_tensor(tensor)
+        masks, numbers = parts.get(MASK, {}), parts.get(NUMBERS, {})
+        if self._attached is not None:
+            self._attached.load_state_dict({DICT: masks, UNMASKED: numbers, PLAIN: digests})
+        self.kept.clear()
+        self.kept.update({name: tensor.cpu().numpy().copy() for name, tensor in parts.get(KEPT, {}).items()})
+        for name, tensor in parts.get(TRAINED, {}).items():
+            role, _, key = name.partition("/")
+            self.sent(key, {role: tensor.cpu().numpy()})
+        for key in used:
+            if used[key] != MASK and key in numbers and key in digests:
+                original, one = self._original(key), sparsing.sparsing_of(self._owners[key], "weight")
+                one.await_numbers(original, digests[key], numbers[key].to(original.device))
 
     # -- sizes
 
@@ -206,6 +276,22 @@ class TorchNetwork(Network):
         return path
 
 
+_WATCHED: weakref.WeakKeyDictionary[TorchNetwork, Any] = weakref.WeakKeyDictionary()
+
+
+@cache
+def _watch_optimizers() -> Any:
+    """One hook for all networks, which stays: torch runs through its hooks while one would take itself off."""
+    return importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(_look_at_step)
+
+
+def _look_at_step(optimizer: Any, *_: Any) -> None:
+    for network, method in list(_WATCHED.items()):
+        stepped = method()
+        if stepped is None or (network.is_moved_by(optimizer) and stepped()):
+            _WATCHED.pop(network, None)
+
+
 def _finished(module: Any, effective: Mapping[str, Array]) -> Any:
     if any(True for _ in all_held(module)):
         finish(module)
@@ -216,14 +302,6 @@ def _finished(module: Any, effective: Mapping[str, Array]) -> Any:
         for key, array in effective.items():
             named[key].copy_(torch().from_numpy(np.ascontiguousarray(array)))
     return module
-
-
-def _numbers(tensor: Any) -> Array:
-    """A tensor's numbers; on the CPU its own memory."""
-    plain = tensor.detach()
-    plain = plain if plain.dtype in (torch().float32, torch().float64) else plain.float()
-    found: Array = plain.cpu().numpy()
-    return found
 
 
 def _inputs(shape: Any, real: Any, like: Any) -> Sequence[Any]:

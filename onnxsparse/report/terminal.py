@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -57,7 +57,9 @@ def show(report: Report, verbosity: int) -> None:
             _print(_Console(stderr=True, highlight=False), ["; ".join([_summary(report), *_closing(report)])])
         return
     if report.command == "compare":
+        _print(console, [report.rule])
         console.print(_distances(report))
+        _print(console, report.notes)
         return
     _print_weights(console, report, verbosity)
     closing = _closing(report)
@@ -197,20 +199,32 @@ def _grouped(title: str, rows: Sequence[Row], verbosity: int) -> list[str]:
 
 
 def _distances(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title=None)
-    for title in ("output", "relative distance", "largest difference", "cosine", "same winner"):
-        table.add_column(title, justify="left" if title == "output" else "right")
+    """A line an output; columns that say nothing of any output are left out."""
     found: Any = report.details["outputs"]
+    columns: dict[str, Callable[[Any], str]] = {
+        "output": lambda entry: str(entry["output"]),
+        "relative distance": lambda entry: _figure(entry["relative"], ".4g"),
+        "largest difference": lambda entry: _figure(entry["largest"], ".4g"),
+        "cosine": lambda entry: _figure(entry["cosine"], ".5f"),
+        "same winner": lambda entry: _share_if(entry["agreement"]),
+        "equal": lambda entry: _share_if(entry["equal"]),
+    }
+    optional = {"same winner", "equal"}
+    shown = [title for title, cell in columns.items() if title not in optional or any(map(cell, found))]
+    table = Table(box=None, pad_edge=False, header_style="bold", title=None)
+    for title in shown:
+        table.add_column(title, justify="left" if title == "output" else "right")
     for entry in found:
-        agreement = "" if entry["agreement"] is None else f"{100 * entry['agreement']:.1f} %"
-        table.add_row(
-            Text(entry["output"]),
-            f"{entry['relative']:.4g}",
-            f"{entry['largest']:.4g}",
-            f"{entry['cosine']:.5f}",
-            agreement,
-        )
+        table.add_row(*(Text(_printable(columns[title](entry))) for title in shown))
     return table
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _share_if(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
 
 
 def _bytes(count: int) -> str:

@@ -13,10 +13,13 @@ from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.engines.turning import turn
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
+from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
 from onnxsparse.passes.trainable import Trainable, tagged
+from onnxsparse.runs.carrying import FEWEST, Carried, Plain, first_steps, sequences_of
 from onnxsparse.runs.feeding import Feeding
 
 ENGINES = ("auto", "ort", "torch")
@@ -80,10 +83,17 @@ class Engines:
     """The engines of one run: of the same kind throughout, chosen with the first one."""
 
     def __init__(
-        self, model: Model, tags: Mapping[str, Trainable], feeding: Feeding, training: Training, means: Means
+        self,
+        model: Model,
+        tags: Mapping[str, Trainable],
+        feeding: Feeding,
+        training: Training,
+        means: Means,
+        axes: SampleAxes = SAMPLES_FIRST,
     ) -> None:
-        self._model, self._tags, self._feeding = model, tags, feeding
+        self._model, self._tags, self._feeding, self._axes = model, tags, feeding, axes
         self._training, self._means = training, means
+        self._sequences, self._plain = sequences_of(model, axes), Plain(model, axes) if axes.states else None
         self.notes: list[str] = []
         self.chosen = "" if means.engine == "auto" else means.engine
 
@@ -93,6 +103,11 @@ class Engines:
             engine = self._choose(spec, room, check)
         else:
             engine = self._torch(spec) if self.chosen == "torch" else self._ort(spec, room, check)
+        if self._sequences is not None and self._plain is not None:
+            engine = Carried(engine, self._sequences, self._plain)
+        if spec.objective.teacher and self._axes.inputs:
+            name = next(iter(self._axes.inputs))
+            raise OptionError(f"another model cannot be the teacher where the samples of '{name}' are not first")
         if spec.objective.teacher:
             engine.learn_from(OtherTeacher(spec.objective.teacher, spec.objective.output))
         return engine
@@ -126,7 +141,7 @@ class Engines:
         """The training graph of onnxruntime-training, made and proven."""
         from onnxsparse.engines.ort.building import build
 
-        copy = tagged(self._model, self._tags)
+        copy = turn(tagged(self._model, self._tags), spec.turned.get("inputs", {}), spec.turned.get("outputs", {}))
         return build(folder_of(spec, room), spec, copy, self._samples(), self._model.sha256(), check)
 
     def _torch(self, spec: Spec) -> Engine:
@@ -144,14 +159,17 @@ class Engines:
         return TorchEngine(self._model, tensors, spec, self._samples(), setting)
 
     def _samples(self) -> dict[str, Any]:
-        return self._feeding.first(max(SAMPLES, self._training.batch, self._declared_batch()))
+        count = max(SAMPLES, self._training.batch, self._declared_batch())
+        if self._sequences is None or self._plain is None:
+            return self._feeding.first(count)
+        return first_steps(self._sequences, self._feeding.first(FEWEST), count, self._plain)
 
     def _declared_batch(self) -> int:
         """How many samples the file says that it takes; 0 where it leaves that open."""
         others = {tensor.name for tensor in self._model.proto.graph.initializer} | self._feeding.shared
         inputs = [value for value in self._model.proto.graph.input if value.name not in others]
-        shapes = [value.type.tensor_type.shape.dim for value in inputs]
-        return max((dims[0].dim_value for dims in shapes if dims), default=0)
+        shapes = [(value.type.tensor_type.shape.dim, self._axes.inputs.get(value.name, 0)) for value in inputs]
+        return max((dims[axis].dim_value for dims, axis in shapes if dims), default=0)
 
 
 def folder_of(spec: Spec, room: str) -> str:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from onnx import TensorProto
 
-from onnxsparse.data import BOUNDLESS, LABELS
-from onnxsparse.engines.engine import Batch, Engine
+from onnxsparse.data import BOUNDLESS
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model
 from onnxsparse.losses.cross_entropy import class_axes, class_axis
+from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
+from onnxsparse.values import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-def axes_of(model: Model) -> dict[str, int]:
-    """Along which axis the classes of an output lie, where the graph says it."""
-    found = {value.name: axis_in(model.proto, value.name) for value in model.proto.graph.output}
-    return {name: axis for name, axis in found.items() if axis is not None}
+def axes_of(model: Model, axes: SampleAxes = SAMPLES_FIRST) -> dict[str, int]:
+    """Along which axis the classes of an output lie, where the graph says it, once its samples are first."""
+    found = {}
+    for value in model.proto.graph.output:
+        axis, front = axis_in(model.proto, value.name), axes.outputs.get(value.name, 0)
+        if axis is not None and (axis >= 0 or not front or axis == -1) and axis != front:
+            found[value.name] = axis + 1 if 0 <= axis < front else axis
+    return found
 
 
 def declared_classes(model: Model, goal: Goal) -> int:
@@ -32,9 +39,8 @@ def declared_classes(model: Model, goal: Goal) -> int:
     return BOUNDLESS
 
 
-def classes_seen(engine: Engine, goal: Goal, batch: Batch) -> int:
+def classes_seen(outputs: Mapping[str, Array], goal: Goal, labels: Array) -> int:
     """How many classes the logits tell apart, as they come out."""
-    outputs = engine.dense(batch)
     logits = outputs[goal.output] if goal.output else next(iter(outputs.values()))
-    axis = class_axis((None, *logits.shape[1:]), (None, *batch.arrays[LABELS].shape[1:]))
+    axis = class_axis((None, *logits.shape[1:]), (None, *labels.shape[1:]))
     return BOUNDLESS if axis is None else int(logits.shape[axis])

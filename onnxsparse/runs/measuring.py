@@ -29,12 +29,23 @@ YES_NO = "bce"
 
 
 class Measure:
-    """What is measured on some data, over batches of a size; `task` is the loss against labels, where there is one."""
+    """What is measured on some data, over batches of a size; `task` is the loss against labels, where there is one.
 
-    def __init__(self, data: Data, metrics: Sequence[Any], batch: int, axes: Mapping[str, int], task: str) -> None:
+    Of sequences `flat` makes a row of each step, as their outputs come.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        metrics: Sequence[Any],
+        batch: int,
+        axes: Mapping[str, int],
+        task: str,
+        flat: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+    ) -> None:
         if isinstance(data, Stream):
             raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
-        self.data, self._batch = data, batch
+        self.data, self._batch, self._flat = data, batch, flat or dict
         self._asked = bool(metrics)
         chosen = list(metrics) or [LOSS, *_usual(data, task), "distance"]
         self._loss, chosen = LOSS in chosen, [one for one in chosen if one != LOSS]
@@ -64,7 +75,7 @@ class Measure:
         if not self._asked and self.data.has_labels:
             rows = np.resize(np.arange(min(self._batch, self.data.count)), self._batch)
             arrays = self.data.take(rows)
-            self._metrics = self._telling(engine.dense(Batch(arrays)), arrays[LABELS])
+            self._metrics = self._telling(engine.dense(Batch(arrays)), self._flat(arrays)[LABELS])
         self._measured(engine, engine.dense, self._batch)
 
     def _telling(self, outputs: Mapping[str, Any], labels: Any) -> list[Metric]:
@@ -82,9 +93,10 @@ class Measure:
             rows = np.arange(start, min(start + self._batch, count))
             arrays = self.data.take(np.resize(rows, self._batch) if len(rows) < self._batch else rows)
             outputs = run(Batch(arrays))
-            dense = engine.dense(Batch(arrays))
+            dense, seen = engine.dense(Batch(arrays)), self._flat(arrays)
+            wanted = len(rows) * (_longest(seen) // max(1, _longest(arrays)))
             for meter in meters:
-                meter.add(_first(outputs, len(rows)), _first(dense, len(rows)), _first(arrays, len(rows)))
+                meter.add(_first(outputs, wanted), _first(dense, wanted), _first(seen, wanted))
         return {name: value for meter in meters for name, value in meter.result().items()}
 
 
@@ -123,6 +135,10 @@ def _metric(wanted: Any) -> Metric:
     every = [LOSS, *sorted(known - {TOP})]
     close = nearest(word, every)
     raise OptionError(f"unknown metric {word[:60]!r}{close} (known: {', '.join(every)}, or module:function)")
+
+
+def _longest(arrays: Mapping[str, Any]) -> int:
+    return max((len(array) for array in arrays.values() if array.ndim), default=1)
 
 
 def _first(arrays: Mapping[str, Any], count: int) -> dict[str, Any]:

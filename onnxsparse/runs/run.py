@@ -150,13 +150,15 @@ class Run:
         try:
             while self.step < self.total:
                 with self._stopping.until_saved():
-                    self._one_step()
+                    while self.step < self.total and not self._one_step():
+                        pass
             for part in sorted(self.parts, key=lambda part: isinstance(part, KeepBestPart)):  # it looks at the result
                 part.finish()
         except DivergedError as error:
             self.note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
 
-    def _one_step(self) -> None:
+    def _one_step(self) -> bool:
+        """Whether a signal waits, and the state is saved."""
         step = self.step
         self._segments.enter(step)
         self._batch = self.job.feeding.batch(step)
@@ -172,8 +174,10 @@ class Run:
             part.after_update(step)
         self.step = step + 1
         self._tell(loss)
-        if self._saves.is_due(self.step) or self._stopping.asked:
+        asked = self._stopping.asked  # looked at once: for one that comes now there is another step
+        if self._saves.is_due(self.step) or asked:
             self._saves.write(self.attempt, self.step, *self.state())
+        return asked
 
     def _learn(self, step: int) -> float:
         """The loss of a step, by which the weights moved. What is left out counts nowhere: the step is repeated."""

@@ -1,9 +1,11 @@
 """A signal that ends a run waits for the end of the step, so that its state can be saved first.
 
-1. SIGINT, SIGTERM and SIGHUP wait while a step is made; at any other time they do what they always do.
+1. SIGINT, SIGTERM and SIGHUP wait while steps are made, for the end of one; at any other time they do what they always
+   do.
 2. A second one does not wait.
 3. Only where there is something to save into, in the main thread, and in a run of one process: of several, those that
    wait for each other would wait for one that has ended.
+4. What is ignored stays ignored, as a shell has it for what it starts in the background, and nohup for SIGHUP.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Stopping:
         self._waiting, self._process = 0, os.getpid()
         for name in NAMES if self._wanted else ():
             number = getattr(signal, name, None)
-            if number is not None:
+            if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
                 try:
                     self._before[number] = signal.signal(number, self._wait)
                 except ValueError:  # not in the main thread: whoever called us sees to signals

@@ -27,7 +27,7 @@ def start(arguments: list[str], repository: Path, **environment: str) -> subproc
         capture_output=True,
         cwd=repository,
         env={**os.environ, **environment},
-        timeout=60,
+        timeout=600,
         check=False,
     )
 
@@ -71,7 +71,7 @@ def test_a_pipe_that_closes_early(tmp_path: Path, repository: Path) -> None:
         stdout=writer,
         stderr=subprocess.PIPE,
         cwd=repository,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     os.close(writer)

@@ -5,8 +5,24 @@ from __future__ import annotations
 import pytest
 
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
+from onnxsparse.engines.ort import library as ort
+from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
-from tests.dialects.nets import onnx_model
+from tests.dialects.nets import SIZE, batch, onnx_model, torch_module
+
+PLAIN = {"mask_generator": {"type": "NormalMaskGenerator"}, "scheduler": {"type": "BaseScheduler"}}
+UNPRUNED = {
+    "levels": "prune_model was not called",
+    "a level": "prune_model was not called",
+    "admm": "prune_model was not called",
+    "probmask": "prune_model was not called",
+    "groups": "prune_model was not called",
+    "ampere": "init_optimizer was not called",
+    "no level": "has no levels of its own",
+    "nobody draws": "ProbMaskGenerator needs ProbMaskPruneScheduler",
+    "str": "",
+    "fcpts": "",
+}
 
 
 def prepared(options=None, **kwargs):
@@ -66,3 +82,82 @@ def test_levels_begin_at_init_lr():
     assert said(scheduler, "init_lr 0.02 has no effect beside lr=0.01") == 1
     with pytest.raises(OptionError, match="rate is a number above 0"):
         prepared(init_lr=-1)
+
+
+def configured(kind):
+    if kind in ("levels", "probmask", "ampere", "str"):
+        config = preset("amba" if kind == "levels" else kind)
+        stamps = {"total_iterations": 9, "warmup_iteration_stamps": 1, "finetune_iteration_stamps": 6}
+        levels = {"total_iters": 9, "sparsity_table": [30, 60], "default_input_shape": [1, 3, SIZE, SIZE]}
+        config["scheduler"].setdefault("kwargs", {}).update({"levels": levels, "probmask": stamps}.get(kind, {}))
+        return config
+    return {
+        "a level": {**PLAIN, "sparsity": {"target_sparsity": 0.5}},
+        "admm": {
+            **PLAIN,
+            "sparsity": {"target_sparsity": 0.5},
+            "scheduler": {"type": "ADMMScheduler", "kwargs": {"iters_per_epoch": 1, "max_iters": 9}},
+        },
+        "groups": {"mask_generator": {"type": "NMMaskGenerator"}},
+        "no level": PLAIN,
+        "nobody draws": {"mask_generator": {"type": "ProbMaskGenerator"}, "scheduler": {"type": "STRScheduler"}},
+        "fcpts": {"mask_generator": {"type": "FCPTSMaskGenerator"}},
+    }[kind]
+
+
+def trained_alone(scheduler, steps, net=None, calls=False, before=True):
+    """A loop of torch, or over an ONNX model where no module is given."""
+    model = scheduler.prepare_sparse_model(net or onnx_model(), **({} if net else {"optimizer": "sgd", "lr": 0.01}))
+    optimizer = net and torch_library.torch().optim.SGD(model.parameters(), lr=0.01)
+    for iteration in range(steps):
+        if calls and before:
+            scheduler.prune_model(model, iteration)
+        if net is None:
+            model.step(batch(iteration))
+        else:
+            images, labels = (torch_library.torch().from_numpy(one) for one in batch(iteration))
+            optimizer.zero_grad()
+            torch_library.torch().nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        if calls and not before:
+            scheduler.prune_model(model, iteration)
+    return model
+
+
+@pytest.mark.skipif(not torch_library.available(), reason="needs torch")
+@pytest.mark.parametrize("kind", UNPRUNED)
+def test_a_module_that_trains_unpruned_is_told_in_the_first_steps(kind, capsys):
+    scheduler = build_sparse_scheduler(configured(kind))
+    trained_alone(scheduler, 1, torch_module())
+    assert not said(scheduler, "becomes zero")
+    scheduler = build_sparse_scheduler(configured(kind))
+    trained_alone(scheduler, 3, torch_module())
+    assert said(scheduler, "becomes zero") == bool(UNPRUNED[kind])
+    assert said(scheduler, UNPRUNED[kind] or "becomes zero") == bool(UNPRUNED[kind])
+    assert capsys.readouterr().err.count("becomes zero") == bool(UNPRUNED[kind])
+
+
+@pytest.mark.skipif(not (ort.available() or torch_library.available()), reason="needs an engine that trains")
+@pytest.mark.parametrize("kind", ["levels", "ampere", "no level", "nobody draws", "str"])
+def test_an_onnx_model_that_trains_unpruned_is_told_in_the_first_steps(kind):
+    scheduler = build_sparse_scheduler(configured(kind))
+    trained_alone(scheduler, 3)
+    assert said(scheduler, UNPRUNED[kind] or "becomes zero") == bool(UNPRUNED[kind])
+
+
+@pytest.mark.skipif(not torch_library.available(), reason="needs torch")
+@pytest.mark.parametrize("kind", ["levels", "a level", "probmask", "groups", "no level", "nobody draws", "str"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_loop_that_prunes_is_told_what_is_in_the_configuration_alone(kind, before):
+    """Some loops call prune_model after their step."""
+    scheduler = build_sparse_scheduler(configured(kind))
+    trained_alone(scheduler, 4, torch_module(), calls=True, before=before)
+    assert said(scheduler, "becomes zero") == (kind in ("no level", "nobody draws"))
+
+
+@pytest.mark.skipif(not torch_library.available(), reason="needs torch")
+def test_steps_of_other_networks_are_not_counted():
+    scheduler = build_sparse_scheduler(configured("levels"))
+    scheduler.prepare_sparse_model(torch_module())
+    trained_alone(build_sparse_scheduler(configured("levels")), 3, torch_module())
+    assert not scheduler.notes

@@ -23,7 +23,7 @@ def amba(**more):
 
 def script(path, *words):
     found = [sys.executable, str(ROOT / "tools" / "train_sparse.py"), "--config", path, *words]
-    return subprocess.run(found, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    return subprocess.run(found, capture_output=True, text=True, timeout=600, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")

@@ -122,3 +122,37 @@ def test_a_checkpoint_of_another_form_is_refused(tmp_path, renamed, more, said):
         SparseRunner(path, quiet=True).run()
     assert "\n" not in str(error.value)
     assert "training=PRESERVE" in str(error.value)
+
+
+@trains
+def test_a_dense_model_that_is_not_there_is_named_and_the_run_goes_on(tmp_path, capsys):
+    """Published files have a placeholder in its place."""
+    model = {"model": str(tmp_path / "net.onnx")}
+    wanted = SparseRunner(desk(tmp_path, saver=saver(tmp_path, pretrain_model=""), **model), quiet=True).run()
+    placeholder = {"save_dir": str(tmp_path / "other"), "pretrain_model": "pretrain_path"}
+    path = desk(tmp_path, saver=placeholder, **model)
+    capsys.readouterr()
+    first = SparseRunner(path)
+    assert first.run() == wanted
+    assert any("saver.pretrain_model pretrain_path does not exist: the run goes on" in note for note in first.notes)
+    assert "pretrain_path does not exist" in capsys.readouterr().out
+    assert SparseRunner(path, quiet=True).run() == wanted, "from its newest checkpoint"
+    assert "pretrain_path does not exist" in capsys.readouterr().err, "what is wrong is said, however quiet"
+    assert SparseRunner(path, evaluate=True, quiet=True).run() == wanted
+    given = str(tmp_path / "other" / "sparse.onnx")
+    for sections, start in (
+        ({"saver": {**placeholder, "save_dir": str(tmp_path / "third"), "resume_model": given}}, ""),
+        ({"saver": {**placeholder, "save_dir": str(tmp_path / "fourth")}}, given),
+    ):
+        runner = SparseRunner(desk(tmp_path, **sections, model=None), start, quiet=True)
+        runner.build_model()
+        runner.load_ckpt()
+        assert runner.source == given
+
+
+@pytest.mark.parametrize("name", ["pretrain_path", "dense.pth", "dense.onnx"])
+def test_a_dense_model_that_is_not_there_ends_a_run_that_has_nothing_else(tmp_path, name):
+    path = desk(tmp_path, saver=saver(tmp_path, pretrain_model=name))
+    with pytest.raises(OptionError, match=f"saver.pretrain_model {name} does not exist, and nothing else says which"):
+        SparseRunner(path, quiet=True).run()
+    assert not (tmp_path / "again").exists()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import onnxsparse as osp
@@ -379,7 +380,7 @@ def test_state_dicts_have_plain_names_and_masks_travel(tmp_path: Path) -> None:
     wrapped = manager.modify(net, optimizer, PER_EPOCH)
     train(net, wrapped, 10)
     names = list(Net().state_dict())
-    assert sorted(net.state_dict()) == sorted(names)
+    assert list(net.state_dict()) == names
     checkpoint = {
         "state_dict": net.state_dict(), "optimizer": wrapped.state_dict(), "recipe": str(manager),
         "manager": manager.state_dict(), "epoch": 2.5,
@@ -518,9 +519,24 @@ def test_sparsity_is_told_to_loggers() -> None:
     assert len(told) == 4
 
 
-def test_many_modifiers_cost_little() -> None:
-    import time
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions are called: the work itself, whatever the machine does besides."""
+    made = [0]
 
+    def count(frame: object, event: str, argument: object) -> None:
+        made[0] += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return made[0]
+
+
+def test_many_modifiers_cost_little() -> None:
+    """A step at which none of them acts: a few calls for each modifier, and none for a layer."""
     net = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(500)))
     rate = "LearningRateFunctionModifier {lr_func: cosine, init_lr: 0.1, final_lr: 0.0, start_epoch: 0, end_epoch: "
     rates = [f"{rate}{100 + n}}}" for n in range(50)]
@@ -533,12 +549,10 @@ def test_many_modifiers_cost_little() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     manager.modify(net, optimizer, 1000)
     manager.update(net, optimizer, 0.0, 1000)
-    spent = []
     for step in range(1, 30):
-        begun = time.perf_counter()
-        manager.update(net, optimizer, step / 1000, 1000)
-        spent.append(time.perf_counter() - begun)
-    assert np.median(spent) < 1e-3
+        assert calls_of(lambda at=step / 1000: manager.update(net, optimizer, at, 1000)) < 15 * (
+            len(rates) + len(prune)
+        )
 
 
 def test_around_several_devices(tmp_path: Path) -> None:

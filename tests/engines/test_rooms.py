@@ -22,7 +22,7 @@ import sys, time
 from onnxsparse.engines.rooms import claimed, temporary
 with {room} as folder:
     print(folder or "", flush=True)
-    time.sleep(60)
+    time.sleep(6000)
 """
 
 

@@ -61,7 +61,7 @@ def run(desk: Path, folder: str, last: int, engine: str, model: Path, repository
     environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
     words = [model, desk / "recipe.yaml", desk / folder, desk / f"{folder}.onnx", engine, last, json.dumps(more)]
     command = [sys.executable, "-W", "ignore", "-c", CHILD, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
 

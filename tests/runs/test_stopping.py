@@ -20,6 +20,7 @@ from onnxsparse.runs.run import Run
 from onnxsparse.runs.stopping import Stopping
 from tests.runs.net import Bench, NumpyEngine
 
+pytestmark = pytest.mark.usefixtures("usual_signals")
 STEPS, AT = 14, 7
 
 
@@ -63,6 +64,45 @@ def test_the_step_is_saved_and_the_run_goes_on(tmp_path: Path, monkeypatch: pyte
     assert {tag: array.tobytes() for tag, array in whole.arrays.items()} == {
         tag: array.tobytes() for tag, array in resumed.arrays.items()
     }
+
+
+def test_one_that_comes_between_two_steps_is_saved_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after it was looked whether one came: the step after that is the one that is saved."""
+    looks, asked = [0], Stopping.asked.fget
+
+    def looked(self: Stopping) -> bool:
+        found = asked(self)
+        looks[0] += 1
+        if looks[0] == AT:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(Stopping, "asked", property(looked))
+    with pytest.raises(KeyboardInterrupt):
+        Run(bench().job(folder=str(tmp_path / "run"))).go()
+    newest = checkpoints.newest(str(tmp_path / "run"))
+    assert newest is not None
+    assert newest.facts["step"] == AT + 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs signals")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_what_is_ignored_stays_ignored(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a shell has SIGINT for what it starts in the background, and nohup SIGHUP: also in what a step starts."""
+    number, within = getattr(signal, name), []
+    signal.signal(number, signal.SIG_IGN)
+    step = NumpyEngine.step
+
+    def struck(self: Any, batch: Any) -> float:
+        within.append(signal.getsignal(number))
+        signal.raise_signal(number)
+        return step(self, batch)
+
+    monkeypatch.setattr(NumpyEngine, "step", struck)
+    run = Run(bench().job(folder=str(tmp_path / "run")))
+    run.go()
+    assert run.step == STEPS
+    assert set(within) == {signal.SIG_IGN}
 
 
 def test_without_a_folder_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +181,7 @@ def test_a_command_that_is_ended_leaves_its_state(
     while (last := int(process.stdout.readline())) < 5:
         pass
     process.send_signal(getattr(signal, name))
-    seen, said = process.communicate(timeout=60)
+    seen, said = process.communicate(timeout=600)
     assert process.returncode == code
     assert "go on with --checkpoint run --resume" in said
     newest = checkpoints.newest(str(tmp_path / "run"))

@@ -1,7 +1,8 @@
 """The runner of a whole training, step by step, as United Perception's sparse runner names them.
 
 1. The start state is the first of these that exists: the newest checkpoint in save_dir (with auto_resume), the one of
-   the command line, saver.resume_model, saver.pretrain_model, the model itself.
+   the command line, saver.resume_model, saver.pretrain_model, the model itself. A saver.pretrain_model that is not
+   there is named, and left out: published files have a placeholder in its place.
 2. A checkpoint holds the iteration, the network with its optimizer, where the rate is, and where the scheduler is: a
    run that is killed and started again ends with the same bytes.
 3. EMA is off while a network is made sparse; of a dense checkpoint with an EMA state that is what is loaded, with a
@@ -32,6 +33,7 @@ from onnxsparse.dialects.msbench.known import PATHS
 from onnxsparse.dialects.msbench.proving import why_not
 from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.dialects.msbench.starting import is_onnx, learns, numbers_in, start_of
+from onnxsparse.engines.processes import demand_alone
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import make_folder
@@ -53,11 +55,12 @@ class SparseRunner:
         self.start, self.evaluates, self.quiet = start, evaluate, quiet
         self.iteration = 0
         self.found: checkpoints.Checkpoint | None = None
-        self.holds = True
+        self.holds, self.lost = True, ""
         self.notes: list[str] = list(self.job.notes)
 
     def run(self) -> dict[str, float]:
         """All steps in their order; the figures of the sparse network on the test data."""
+        demand_alone("a training by a configuration")
         for note in self.notes:
             self.say(f"note: {note}")
         for step in STEPS[:-1]:
@@ -71,11 +74,18 @@ class SparseRunner:
 
     def build_model(self) -> None:
         """The ONNX model: the one that is named, or the dense checkpoint where that is one."""
+        self._look_at_pretrained()
         job = self.job
         known = (job.model, job.pretrained, job.resume, self.start)
-        path = next((one for one in known if one.lower().endswith(".onnx")), "")
+        path = next((one for one in known if is_onnx(one)), "")
+        if not path and self.lost:
+            raise OptionError(f"{self.lost}, and nothing else says which model: name an ONNX file as `model`")
         if not path:
             raise OptionError("nothing says which model: name an ONNX file as `model`, or as saver.pretrain_model")
+        if self.lost:
+            self._note(f"{self.lost}: the run goes on without it, from what there is")
+            if self.quiet:
+                sys.stderr.write(f"note: {self.notes[-1]}\n")
         self.source = path
         self.samples = self._data(job.train, "data.train")
         self.tested = self._data(job.test, "data.test") if job.test else None
@@ -85,6 +95,12 @@ class SparseRunner:
         self.order = Order(self.samples.count, job.batch, job.seed)
         for note in self._on_length():
             self.say(f"note: {note}")
+
+    def _look_at_pretrained(self) -> None:
+        """A dense checkpoint that is named and is not there counts as not named."""
+        if self.job.pretrained and not os.path.exists(self.job.pretrained):
+            self.lost = f"saver.pretrain_model {self.job.pretrained} does not exist"
+            self.job = replace(self.job, pretrained="")
 
     def load_ckpt(self) -> None:
         """Find the start state; numbers of a dense checkpoint are loaded when the network is there."""
@@ -129,6 +145,10 @@ class SparseRunner:
     def _dense_model(self) -> tuple[str | ModelProto, Mapping[str, Array]]:
         """The dense model, and the numbers that were put into it."""
         path = self.begin.dense
+        if not path and self.lost and self.found is not None and self.found.facts.get("leans"):
+            raise OptionError(
+                f"{self.lost}, and the run in {self.job.save_dir} began with it: it cannot go on without it"
+            )
         if not path or (self.found is not None and not os.path.exists(path) and not self.found.facts.get("leans")):
             return self.source, {}
         numbers = self._read_state(path)

@@ -9,13 +9,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from onnxsparse.dialects.sparseml.module_params import Homes, numbers_of, params_of
-from onnxsparse.dialects.sparseml.state_names import keep_plain
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.holding import mask_of, put_on, take_off, zero
 from onnxsparse.engines.torch.library import torch
@@ -41,7 +40,7 @@ class ModuleHost(Host):
         self.params = [param for param, _, _ in found]
         self._tensors = {param.tag: tensor for param, tensor, _ in found}
         self._homes: dict[str, Homes] = {param.tag: homes for param, _, homes in found}
-        self._names: dict[str, list[Callable[[], None]]] = {}
+        self._masked: dict[str, None] = {}
         self.loggers = loggers
         self.optimizer: Any = None
         self.per_epoch = 1
@@ -56,29 +55,27 @@ class ModuleHost(Host):
     def attach(self, params: Iterable[Param]) -> None:
         """Open masks, so that the module keeps its form from now on."""
         for param in params:
-            if param.tag not in self._names:
+            if param.tag not in self._masked:
                 tensor, homes = self._tensors[param.tag], self._homes[param.tag]
                 keep = torch().ones(tensor.shape, dtype=torch().bool, device=tensor.device)
                 for owner, name in homes:
                     put_on(owner, name, keep)
-                self._names[param.tag] = [keep_plain(owner, name) for owner, name in homes]
+                self._masked[param.tag] = None
 
     def detach(self) -> None:
         """The plain module again, with zeros where masks were."""
-        for tag, names in self._names.items():
+        for tag in self._masked:
             for owner, name in self._homes[tag]:
                 take_off(owner, name)
-            for remove in names:
-                remove()
-        self._names = {}
+        self._masked = {}
 
     def settle(self) -> None:
         """Zeros at all masked places, whatever the optimizer did to them."""
-        for tag in self._names:
+        for tag in self._masked:
             zero(self._tensors[tag], self._keep(tag))
 
     def numbers(self, param: Param) -> Array:
-        if param.tag in self._names:
+        if param.tag in self._masked:
             zero(self._tensors[param.tag], self._keep(param.tag))
         return cast(Array, numbers_of(self._tensors[param.tag]))
 
@@ -86,7 +83,7 @@ class ModuleHost(Host):
         return int(torch().count_nonzero(self._tensors[param.tag]))
 
     def mask(self, param: Param) -> Array | None:
-        if param.tag not in self._names:
+        if param.tag not in self._masked:
             return None
         return cast(Array, self._keep(param.tag).cpu().numpy().reshape(-1))
 
@@ -106,7 +103,7 @@ class ModuleHost(Host):
 
     def release(self, param: Param) -> None:
         self.renewals[param.tag] += 1
-        if param.tag in self._names:
+        if param.tag in self._masked:
             self.settle()
             open_ = torch().ones_like(self._keep(param.tag))
             for owner, name in self._homes[param.tag]:

@@ -2,7 +2,7 @@
 
     python -m onnxsparse.engines.ort.worker MODULE WORD...
 
-calls `main` of a module of this folder with the words.
+calls `main` of a module of this folder, or of one that is named in full, with the words.
 
 1. The worker's standard input is a pipe that nobody writes to: it ends when the parent does, however that dies.
 2. Linux kills the worker with its parent, even while the engine lets no other thread run.
@@ -64,4 +64,5 @@ def _await_the_end() -> None:
 
 if __name__ == "__main__":
     follow_parent()  # before the libraries are imported, which takes its time
-    raise SystemExit(importlib.import_module(f"onnxsparse.engines.ort.{sys.argv[1]}").main(*sys.argv[2:]))
+    called = sys.argv[1] if "." in sys.argv[1] else f"onnxsparse.engines.ort.{sys.argv[1]}"
+    raise SystemExit(importlib.import_module(called).main(*sys.argv[2:]))

@@ -15,14 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.torch.holding import all_held, mask_of, original_of, put_on, sharded, take_off, zero
+from onnxsparse.engines.torch.holding import all_held, mask_of, original_of, put_on, take_off, zero
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.placing import demand_fit
-from onnxsparse.engines.torch.state_masks import array_of, bare
+from onnxsparse.engines.torch.state_masks import DICT, array_of, bare
+from onnxsparse.engines.torch.state_names import digest_of, sharded
 from onnxsparse.errors import OptionError, PlanError, brief, nearest
 from onnxsparse.values import Array
 
 _PROMISED = "_onnxsparse_attached"
+UNMASKED, PLAIN = "unmasked", "plain"
 
 
 class Attached:
@@ -80,6 +82,47 @@ class Attached:
             demand_fit(name, found[name], {name: original_of(*live[name][0])}, name)
         for name, keep in found.items():
             self._change(live[name], keep)
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """What a checkpoint has to hold beside the module's state, which is that of the plain module.
+
+        The masks, and the numbers of those weights that are not zero under theirs (an optimizer that is not followed
+        may have moved them), with a digest of what the module's state says of them.
+        """
+        found: dict[str, dict[str, Any]] = {DICT: self.masks, UNMASKED: {}, PLAIN: {}}
+        for name, homes in self._live().items():
+            original, mask = original_of(*homes[0]).detach(), mask_of(*homes[0])
+            if not sharded(original) and original[~mask.keep].any():
+                found[UNMASKED][name] = original.clone()
+                found[PLAIN][name] = digest_of(mask.plain(original))
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the masks of a state; before or after the states of the module and its optimizer are loaded."""
+        live, parts = self._live(), state if isinstance(state, Mapping) else {}
+        masks, numbers, digests = (parts.get(name, {}) for name in (DICT, UNMASKED, PLAIN))
+        if DICT not in parts or not all(isinstance(one, Mapping) for one in (masks, numbers, digests)):
+            raise OptionError(f"load_state_dict takes what state_dict returned, not {brief(state)}")
+        other = sorted(set(map(str, masks)) ^ set(live))
+        if other:
+            raise PlanError(f"the masks are those of another module: '{other[0]}' is in one of them only")
+        found = {name: array_of(mask, name) for name, mask in masks.items()}
+        for name, keep in found.items():
+            demand_fit(name, keep, {name: original_of(*live[name][0])}, name)
+        for name, keep in found.items():
+            self._restore(live[name], keep)
+            for owner, attribute in live[name] if name in numbers and name in digests else ():
+                original = original_of(owner, attribute)
+                mask_of(owner, attribute).await_numbers(original, digests[name], numbers[name].to(original.device))
+
+    def _restore(self, homes: list[tuple[Any, str]], keep: Array) -> None:
+        """As it was when the state was saved: numbers and moments that are kept may be there already."""
+        parameter, before = original_of(*homes[0]), mask_of(*homes[0]).keep
+        after = torch().from_numpy(np.ascontiguousarray(keep)).to(before.device)
+        zero(parameter, after)
+        self._clear(parameter, after)
+        for owner, attribute in homes:
+            mask_of(owner, attribute).keep = after
 
     def remove(self) -> None:
         """Take the masks off. The zeros stay, and nothing holds them any more."""
@@ -187,6 +230,8 @@ def demand_free(module: Any) -> Any:
 
 def attach(module: Any, masks: Mapping[str, Array], optimizer: Any = None) -> Attached:
     """Put masks, by parameter, on a module; `optimizer` is one or several that shall be followed."""
+    if not masks:
+        raise PlanError("nothing was attached: there are no masks in what was given, and the module would stay dense")
     optimizers: Iterable[Any] = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
     found = Attached(module, {bare(name): keep for name, keep in masks.items()})
     try:

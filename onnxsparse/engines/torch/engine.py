@@ -58,7 +58,7 @@ class TorchEngine(Engine):
         samples: Mapping[str, Array],
         setting: Setting = PLAIN,
     ) -> None:
-        made = networks(model, tags, spec.train_bn)
+        made = networks(model, tags, spec.train_bn, spec.turned)
         self._setting, self._device, self._signals = setting, device_of(setting.device), made.signals
         self._processes, self._train_bn, self.notes = setting.processes, spec.train_bn, list[str]()
         module = made.module.to(self._device)
@@ -76,7 +76,7 @@ class TorchEngine(Engine):
         self._other: OtherTeacher | None = None
         self._input_names = list(module.onnx_names["inputs"])
         self._pieces = Pieces(list(module.onnx_names["inputs"]), self._device, spec.batch)
-        self._pieces.fit(samples, self.dense, declared(model))
+        self._pieces.fit(samples, self.dense, declared(model, spec.turned.get("inputs", {})))
         self._goal = Goal(spec.objective, made.signals, self._scales(samples))
         self._lesson = lesson_class()(self.student, self._goal, self._answers, self._narrowed)
         if setting.precision != "float32":

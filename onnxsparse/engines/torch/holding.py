@@ -1,7 +1,8 @@
 """A mask on one parameter: a parametrization, put on and taken off again without a trace.
 
 1. What the module computes with is `where(keep, weight, +0.0)`, so masked places get no gradient.
-2. The mask is a plain attribute: wrappers for several devices send buffers around, and state dicts do not hold it.
+2. The mask is a plain attribute: wrappers for several devices send buffers around. State dicts do not hold it: they
+   are those of the plain module (see `state_names`).
 3. The Parameter object stays the same throughout, so an optimizer that holds it goes on with it, and so does a wrapper
    for several processes that waits for its gradient.
 4. Taking off is our own: torch's takes the property from the class, which deep copies of the module share.
@@ -17,8 +18,8 @@ from functools import cache
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.state_names import LISTS, Standing, keep_plain, leave_plain, sharded, share_of
 
-_LISTS = "parametrizations"
 _FLAT = "_flat_weights"  # where recurrent layers look for their weights
 
 
@@ -26,7 +27,7 @@ _FLAT = "_flat_weights"  # where recurrent layers look for their weights
 def mask_class() -> Any:
     """The class of the parametrization; made when torch is there."""
 
-    class Held(torch().nn.Module):  # type: ignore[misc]
+    class Held(Standing, torch().nn.Module):  # type: ignore[misc]
         """What is kept of a parameter, and where the parameter stood among those of its module."""
 
         def __init__(self, keep: Any, order: tuple[str, ...]) -> None:
@@ -34,7 +35,10 @@ def mask_class() -> Any:
             self.keep, self.order, self.taken_off = keep, order, False
 
         def forward(self, weight: Any) -> Any:
-            return torch().where(self.keep, weight, 0.0)
+            return torch().where(share_of(self.keep, weight) if sharded(weight) else self.keep, weight, 0.0)
+
+        def plain(self, weight: Any) -> Any:
+            return self.forward(weight)
 
         def _apply(self, fn: Any, recurse: bool = True) -> Any:
             """Go to another device; whatever else happens to parameters leaves a mask as it is."""
@@ -54,6 +58,7 @@ def put_on(owner: Any, name: str, keep: Any) -> None:
     parametrize = importlib.import_module("torch.nn.utils.parametrize")
     with _left_alone(parametrize):
         parametrize.register_parametrization(owner, name, mask_class()(keep, order), unsafe=True)
+    keep_plain(owner)
     if isinstance(owner, torch().fx.GraphModule):
         type(owner).__deepcopy__ = _copied
     if hasattr(owner, _FLAT) and not masks:
@@ -85,16 +90,17 @@ def take_off(owner: Any, name: str) -> None:
 def plain_again(owner: Any, name: str, order: tuple[str, ...]) -> None:
     """Take a parametrization away; the parameter has its place among those of the module again."""
     original = original_of(owner, name)
-    del getattr(owner, _LISTS)[name]
+    del getattr(owner, LISTS)[name]
     kind = type(owner)
-    if len(getattr(owner, _LISTS)) == 0:
-        delattr(owner, _LISTS)
+    if len(getattr(owner, LISTS)) == 0:
+        delattr(owner, LISTS)
         owner.__class__ = kind.__bases__[0]
     else:
         kept = {key: one for key, one in vars(kind).items() if key not in (name, "__dict__", "__weakref__")}
         owner.__class__ = type(kind.__name__, kind.__bases__, kept)
     owner.register_parameter(name, original)
     _in_order(owner._parameters, order)
+    leave_plain(owner)
     if hasattr(owner, _FLAT) and not held(owner):
         owner.__dict__.pop("_onnxsparse_hook").remove()
         _take_back(owner, None, None)
@@ -108,7 +114,7 @@ def _in_order(parameters: dict[str, Any], order: tuple[str, ...]) -> None:
 
 def held(owner: Any) -> list[tuple[str, Any]]:
     """The masked parameters of one module, and the masks."""
-    lists = getattr(owner, _LISTS, None)
+    lists = getattr(owner, LISTS, None)
     if lists is None or not isinstance(lists, torch().nn.ModuleDict):
         return []
     return [(name, one[0]) for name, one in lists.items() if isinstance(one[0], mask_class())]
@@ -126,12 +132,7 @@ def mask_of(owner: Any, name: str) -> Any:
 
 
 def original_of(owner: Any, name: str) -> Any:
-    return getattr(owner, _LISTS)[name].original
-
-
-def sharded(tensor: Any) -> bool:
-    """Whether only a part of a tensor is on this machine."""
-    return hasattr(tensor, "placements")
+    return getattr(owner, LISTS)[name].original
 
 
 def zero(tensor: Any, keep: Any) -> None:

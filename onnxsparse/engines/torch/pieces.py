@@ -61,10 +61,10 @@ class Pieces:
         return (made.float() if made.is_floating_point() else made).to(self._device)
 
 
-def declared(model: Model) -> int:
-    """How many samples the file says that it takes; 0 where it leaves that open."""
-    shapes = [value.type.tensor_type.shape.dim for value in model.proto.graph.input]
-    return max((dims[0].dim_value for dims in shapes if dims), default=0)
+def declared(model: Model, axes: Mapping[str, int]) -> int:
+    """How many samples the file says that it takes; 0 where it leaves that open. `axes` are those not the first."""
+    shapes = [(value.type.tensor_type.shape.dim, axes.get(value.name, 0)) for value in model.proto.graph.input]
+    return max((dims[axis].dim_value for dims, axis in shapes if dims), default=0)
 
 
 def joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:

@@ -1,7 +1,7 @@
 """A sparser on one parameter of a module, for a loop that is not ours: a parametrization, as masks are (`holding`).
 
 What the sparser trains are parameters of the module, so an optimizer that is made afterwards moves them along. What it
-is fed with are buffers that no state dict holds.
+is fed with are buffers. State dicts hold neither: they are those of the plain module (see `state_names`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from onnxsparse.engines.torch.holding import original_of, plain_again
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.sparsers import effective
-from onnxsparse.sparsers.sparser import Sparser
+from onnxsparse.engines.torch.state_names import Standing, keep_plain
+from onnxsparse.sparsers.probabilistic import Probabilistic
+from onnxsparse.sparsers.sparser import Moment, Sparser
 from onnxsparse.values import Array
 
 
@@ -24,8 +26,11 @@ from onnxsparse.values import Array
 def sparsing_class() -> Any:
     """The class of the parametrization; made when torch is there."""
 
-    class Sparsing(torch().nn.Module):  # type: ignore[misc]
+    class Sparsing(Standing, torch().nn.Module):  # type: ignore[misc]
         """What stands in for a weight."""
+
+        drawn: Moment | None = None
+        """When the subnet is drawn of what is kept by chance; states say which one that would be now."""
 
         def __init__(self, sparser: Sparser, trained: Mapping[str, Any], fed: Mapping[str, Any], order: Any) -> None:
             super().__init__()
@@ -42,6 +47,14 @@ def sparsing_class() -> Any:
         def forward(self, weight: Any) -> Any:
             return effective(self.sparser, weight, self.tensors(0), self.tensors(1))
 
+        def plain(self, weight: Any) -> Any:
+            numbers, trained = array_of(weight), {role: array_of(one) for role, one in self.tensors(0).items()}
+            if self.drawn is None:
+                keep = self.sparser.keep(numbers, trained, np.broadcast_to(np.float32(1), numbers.shape))
+            else:
+                keep = cast(Probabilistic, self.sparser).draw(trained["score"], self.drawn)
+            return _tensor(self.sparser.bake(numbers, trained, keep), weight.device).to(weight.dtype)
+
     return Sparsing
 
 
@@ -51,10 +64,19 @@ def put_on(owner: Any, name: str, sparser: Sparser, trained: Mapping[str, Array]
     made = [{role: _tensor(array, device) for role, array in arrays.items()} for arrays in (trained, fed)]
     parametrize = importlib.import_module("torch.nn.utils.parametrize")
     parametrize.register_parametrization(owner, name, sparsing_class()(sparser, *made, order), unsafe=True)
+    keep_plain(owner)
 
 
 def _tensor(array: Array, device: Any) -> Any:
     return torch().from_numpy(np.array(array)).to(device)
+
+
+def array_of(tensor: Any) -> Array:
+    """A tensor's numbers; on the CPU its own memory."""
+    plain = tensor.detach()
+    plain = plain if plain.dtype in (torch().float32, torch().float64) else plain.float()
+    found: Array = plain.cpu().numpy()
+    return found
 
 
 def take_off(owner: Any, name: str) -> None:
@@ -74,4 +96,4 @@ def all_sparsed(module: Any) -> Iterator[tuple[str, Any, str]]:
                 yield (f"{prefix}.{name}" if prefix else name), owner, name
 
 
-__all__ = ["all_sparsed", "original_of", "put_on", "sparsing_of", "take_off"]
+__all__ = ["all_sparsed", "array_of", "original_of", "put_on", "sparsing_of", "take_off"]

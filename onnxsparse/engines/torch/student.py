@@ -27,11 +27,13 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.sparsers import effective
 from onnxsparse.engines.torch.writeback import names_of
+from onnxsparse.engines.turning import turn
 from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.sparsers.sparser import Moment
 
+Turned = Mapping[str, Mapping[str, int]]
 _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
@@ -44,9 +46,9 @@ class Networks:
     signals: list[Signal]
 
 
-def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool) -> Networks:
+def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned) -> Networks:
     """The module of a copy of the model; `tags` are tensors of the model itself."""
-    proto, signals = _with_taps(model)
+    proto, signals = _with_taps(model, turned)
     module = widened(to_module(proto, train_bn=train_bn))
     settle_chance(module, proto)
     own = keys(model.flow.stores)
@@ -66,10 +68,10 @@ def widened(module: Any) -> Any:
     return module.float()
 
 
-def _with_taps(model: Model) -> tuple[ModelProto, list[Signal]]:
+def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[Signal]]:
     """A whole copy whose outputs are the model's, and their taps."""
     opened = Model.open(model.path) if model.path is not None else Model.open(model.proto)
-    proto = opened.take_proto()
+    proto = turn(opened.take_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
     graph = proto.graph
     moving = downstream(graph, [value.name for value in graph.input])
     made = {name for node in graph.node for name in node.output if name}

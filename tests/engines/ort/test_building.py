@@ -141,7 +141,7 @@ LEADER = """
 import sys
 from onnxsparse.engines.ort import worker
 code = "import os, threading, time; from onnxsparse.engines.ort import worker; worker.{how}; " \\
-       "open('pid.part', 'w').write(str(os.getpid())); os.rename('pid.part', 'pid'); time.sleep(60)"
+       "open('pid.part', 'w').write(str(os.getpid())); os.rename('pid.part', 'pid'); time.sleep(6000)"
 worker.run([sys.executable, "-c", code], sys.argv[1], sys.argv[2])
 """
 
@@ -161,7 +161,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path, how: str) -> None:
 
 
 def _until(done: Any) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 600
     while not done():
         assert time.monotonic() < end
         time.sleep(0.02)

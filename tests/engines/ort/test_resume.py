@@ -115,7 +115,7 @@ class Ground:
         """A run that kills itself."""
         self._written(name, resume)
         child = self._child(name, event, str(count))
-        _, error = child.communicate(timeout=300)
+        _, error = child.communicate(timeout=600)
         assert child.returncode == -signal.SIGKILL, error.decode()
 
     def kill_after(self, name: str, seconds: float, resume: bool) -> bool:

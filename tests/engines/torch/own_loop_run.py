@@ -77,6 +77,26 @@ def finished(module: Any, way: str) -> Any:
     return osp.torch.finish(plain)
 
 
+def goes_on(module: Any, masks: Any) -> dict[str, Any]:
+    """The state of a module whose parameters are spread, and what others come to that go on from it."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+
+    options = StateDictOptions(full_state_dict=True)
+    whole = get_model_state_dict(module, options=options)
+    found = {f"whole/{name}": tensor for name, tensor in whole.items()}
+    for way in ("before", "parts", "after"):
+        other, beside = masked_module()
+        if way == "before":
+            other.load_state_dict(whole)
+        spread(other, "fsdp")
+        if way != "before":
+            state = get_model_state_dict(module) if way == "parts" else dict(whole)
+            set_model_state_dict(other, state, options=options if way == "after" else StateDictOptions())
+        beside.load_state_dict(masks.state_dict())
+        found.update({f"{way}/{name}": one for name, one in get_model_state_dict(other, options=options).items()})
+    return {name: tensor.detach().numpy() for name, tensor in found.items()}
+
+
 def main(folder: str, way: str, name: str) -> None:
     if COUNT > 1:
         dist.init_process_group("gloo")
@@ -93,6 +113,8 @@ def main(folder: str, way: str, name: str) -> None:
         loss.backward()
         optimizer.step()
         found += leaks(module, masks, optimizer)
+    if (way, name) == ("fsdp", "adam"):
+        np.savez(Path(folder) / f"goes-on-{RANK}.npz", **goes_on(module, masks))
     made = finished(around, way)
     numbers = {} if made is None else {key: one.detach().numpy() for key, one in made.state_dict().items()}
     np.savez(Path(folder) / f"{way}-{name}-{COUNT}-{RANK}.npz", leaks=found, **numbers)

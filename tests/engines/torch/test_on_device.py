@@ -101,7 +101,7 @@ def test_the_length_of_gradients() -> None:
         {"optimizer": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)},
         {"precision": "float16", "regrow": "gradient", "train_bn": True},
     ],
-    ids=str,
+    ids=lambda options: ", ".join(f"{name}: {'own' if callable(one) else one}" for name, one in options.items()),
 )
 def test_arrays_that_are_copies_come_to_the_same(
     digits_cnn: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]

@@ -54,3 +54,16 @@ def test_two_processes_with_masks(folder: Path, way: str, optimizer: str) -> Non
             assert np.abs(array - one[name]).max() <= 1e-5 * np.abs(array).max(), name
     if way == "ddp":
         assert all(array.tobytes() == other[name].tobytes() for name, array in one.items())
+
+
+def test_states_of_spread_parameters_are_plain_and_are_gone_on_from(folder: Path) -> None:
+    came_to(folder, "fsdp", "adam", 2)
+    plain = own_loop_run.osp.torch.to_module(str(own_loop_run.ROOT / "models" / "digits_cnn.onnx")).state_dict()
+    for rank in range(2):
+        with np.load(folder / f"goes-on-{rank}.npz") as file:
+            found = dict(file)
+        whole = {name.partition("/")[2]: one for name, one in found.items() if name.startswith("whole/")}
+        assert list(whole) == list(plain)
+        assert (whole["deep.weight"] == 0).mean() == 0.5
+        for name, array in found.items():
+            assert np.array_equal(array, whole[name.partition("/")[2]]), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -20,7 +21,10 @@ torch = pytest.importorskip("torch")
 
 from tests.engines.torch import spread_run
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system that kills")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a system that kills"),
+    pytest.mark.usefixtures("usual_signals"),  # a launcher ends its processes by them
+]
 
 SCRIPT, ROOT = Path(spread_run.__file__), Path(spread_run.__file__).resolve().parents[3]
 DRIFT = ("batch norm", "attempts")  # statistics of a part are not those of the whole; a wild rate makes much of little
@@ -44,7 +48,7 @@ def launch(
     places = [f"--nproc-per-node={count}", f"--master-port={free_port()}", f"--max-restarts={restarts}"]
     spread = ["-m", "torch.distributed.run", *places]
     command = [sys.executable, *(spread if count > 1 else []), *words]
-    return subprocess.run(command, env=surroundings(), capture_output=True, text=True, timeout=500, cwd=folder)
+    return subprocess.run(command, env=surroundings(), capture_output=True, text=True, timeout=1800, cwd=folder)
 
 
 def surroundings() -> dict[str, str]:
@@ -127,7 +131,7 @@ def test_processes_meet_their_like_and_none_of_before() -> None:
             time.sleep(0.3)
             assert not any(one.done() for one in early)
             late = all_of_them.submit(gathered, store, 1, 3)
-            found = {one.result(timeout=60) for one in (*early, late)}
+            found = {one.result(timeout=1800) for one in (*early, late)}
         assert len(found) == 1
         names += found
     assert len(set(names)) == 3
@@ -242,10 +246,14 @@ def test_who_is_killed_is_missed_in_one_line_without_a_launcher(tmp_path: Path, 
         }
         streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         both.append(subprocess.Popen(command, env={**surroundings(), **place}, cwd=tmp_path, **streams))
-    said_by = [one.communicate(timeout=300)[1] for one in both]
+    try:
+        said_by = [one.communicate(timeout=1800)[1] for one in both]
+    finally:
+        for one in both:
+            one.kill()
     left = 1 - int(rank)
-    assert both[int(rank)].returncode == -signal.SIGKILL
-    assert both[left].returncode == 2, said_by[left]
+    assert both[int(rank)].returncode == -signal.SIGKILL, said_by
+    assert both[left].returncode == 2, said_by
     lines = said_by[left].splitlines()
     assert len(lines) == 1, said_by[left]
     assert lines[0].startswith("onnxsparse: another process of this run is gone")
@@ -283,3 +291,76 @@ def test_processes_that_were_given_different_things_do_not_begin(tmp_path: Path,
     lines = [line for line in done.stdout.splitlines() if line.startswith("said:")]
     assert lines
     assert all("do not have the same" in line and case in line for line in lines), done.stdout
+
+
+@pytest.mark.parametrize("words", [["prune", "--target", "ampere", "-q"], ["train_sparse"]])
+def test_what_one_process_does_is_refused_in_one_line(tmp_path: Path, words: list[str]) -> None:
+    """Two of them would write the same files."""
+    model = str(ROOT / "models" / "digits_cnn.onnx")
+    program = ["-m", "onnxsparse", words[0], model, "-o", "sparse.onnx", *words[1:]]
+    if words == ["train_sparse"]:
+        np.savez(tmp_path / "x.npz", x=np.zeros((8, 1, 8, 8), np.float32))
+        sections = {
+            "model": model,
+            "data": {"train": "x.npz", "batch_size": 4},
+            "trainer": {"max_epoch": 1},
+            "sparsity": {"scheduler": {"type": "AmpereScheduler"}},
+        }
+        (tmp_path / "config.json").write_text(json.dumps(sections), encoding="utf-8")
+        program = [str(ROOT / "tools" / "train_sparse.py"), "--config", "config.json"]
+    before = set(tmp_path.rglob("*"))
+    done = launch(*program, folder=tmp_path)
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("onnxsparse:", "train_sparse:"))]
+    assert len(lines) == 1, done.stderr
+    assert "runs in one process, and WORLD_SIZE says that 2 were started; start it without torchrun" in lines[0]
+    assert set(tmp_path.rglob("*")) == before
+
+
+LEVELS = """
+import json, os, sys
+import torch
+from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
+from tests.dialects.nets import SIZE, torch_module
+
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+config = preset("amba")
+config["scheduler"]["kwargs"].update(
+    total_iters=4, sparsity_table=[30, 60], default_input_shape=[1, 3, SIZE, SIZE], output_dir="out", save_dir="saved"
+)
+scheduler = build_sparse_scheduler(config)
+net = torch.nn.parallel.DistributedDataParallel(scheduler.prepare_sparse_model(torch_module()))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+written, save = [], torch.save
+torch.save = lambda found, path: (written.append(str(path)), save(found, path))
+sys.addaudithook(lambda event, given: written.append(str(given[1])) if event in ("os.rename", "os.link") else None)
+for iteration in range(4):
+    scheduler.prune_model(net, iteration)
+    optimizer.zero_grad()
+    net(torch.ones(2, 3, SIZE, SIZE)).square().mean().backward()
+    optimizer.step()
+scheduler.export_sparse_onnx(net, torch.ones(1, 3, SIZE, SIZE), "sparse")
+state = {name: float((one == 0).float().mean()) for name, one in net.state_dict().items()}
+found = {"zeros": state, "written": [one for one in written if os.getcwd() in os.path.abspath(one)]}
+torch.distributed.barrier()
+with open(f"said-{rank}.json", "w") as file:
+    json.dump({**found, "notes": scheduler.notes}, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_levels_in_a_loop_of_several_processes_are_written_by_the_first(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LEVELS, encoding="utf-8")
+    done = launch("loop.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"said-{rank}.json").read_text()) for rank in range(2))
+    assert first["zeros"] == second["zeros"]
+    assert max(first["zeros"].values()) > 0.3
+    assert all(name.startswith("module.") and "parametrizations" not in name for name in first["zeros"])
+    assert any("saved" in one for one in first["written"])
+    assert not second["written"]
+    assert any("writes nothing: the first one does" in note for note in second["notes"])
+    assert not any("writes nothing" in note for note in first["notes"])
+    assert {one.name for one in (tmp_path / "saved").iterdir()} == {f"global_sparse_rate_{n}.pth" for n in (30, 60)}
+    assert (tmp_path / "sparse.onnx").exists()

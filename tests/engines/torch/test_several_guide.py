@@ -18,7 +18,10 @@ pytest.importorskip("torch")
 import onnxsparse as osp
 from tests.engines.torch.test_processes import free_port
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="gloo between processes")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="gloo between processes"),
+    pytest.mark.usefixtures("usual_signals"),
+]
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "several_gpus.md").read_text(encoding="utf-8")
@@ -46,7 +49,7 @@ def started(command: str, folder: Path, port: str) -> subprocess.Popen[str]:
 
 
 def ends_well(process: subprocess.Popen[str]) -> None:
-    said, _ = process.communicate(timeout=300)
+    said, _ = process.communicate(timeout=1800)
     assert process.returncode == 0, said
 
 

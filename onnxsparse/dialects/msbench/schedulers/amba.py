@@ -42,6 +42,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
     """A level after the other, each trained for a while."""
 
     level_pattern = "alive"
+    has_levels = True
 
     def _configure(self, config: Configuration) -> None:
         super()._configure(config)
@@ -143,7 +144,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
 
     def _write_analysis(self, made: Any) -> None:
         folder = self.kwargs["output_dir"]
-        if not folder:
+        if not folder or not self._writes():
             return
         sizes = {site.key: site.size for site in self._network.sites}
         shares = [
@@ -182,7 +183,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         self._keep_promise()
         rows = self._tables[f"{level:g}"] = statistics(network, self._measured, self.device)
         self._write_report()
-        if self.kwargs["save_dir"]:
+        if self.kwargs["save_dir"] and self._writes():
             make_folder(str(self.kwargs["save_dir"]))
             path = os.path.join(str(self.kwargs["save_dir"]), f"global_sparse_rate_{level:g}")
             facts = {"prune_step": stage, "iteration": iteration, "level": level, "layers": rows}
@@ -190,7 +191,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
 
     def _write_report(self) -> None:
         folder = self.kwargs["output_dir"]
-        if folder:
+        if folder and self._writes():
             path = os.path.join(str(folder), REPORT)
             write_text(f"{path}.json", json.dumps(self._tables, indent=2) + "\n", True)
             write_text(f"{path}.csv", as_csv(self._tables), True)

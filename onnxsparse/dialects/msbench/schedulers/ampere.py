@@ -26,6 +26,10 @@ from onnxsparse.values import Array
 
 ASP = PROFILES["asp"]
 PROFILE = "ampere:asp"
+NOT_HANDED = (
+    "training goes on, and init_optimizer was not called: it chooses the masks, and nothing becomes zero without it; "
+    "call init_optimizer(optimizer) before the first step"
+)
 STASH, TRANSPOSED = "stash/", "ConvTranspose"
 OPERATORS = {
     "Linear": ("Gemm", "MatMul"),
@@ -37,6 +41,8 @@ OPERATORS = {
 
 class AmpereScheduler(BaseScheduler):
     """Masks of 2:4, or any N:M, that stay."""
+
+    has_levels = True
 
     def _configure(self, config: Configuration) -> None:
         super()._configure(config)
@@ -80,6 +86,9 @@ class AmpereScheduler(BaseScheduler):
         if self._calculator is None and (out % ASP.out or inputs % ASP.inputs):
             return f"{inputs} inputs and {out} outputs are no multiples of {ASP.inputs} and {ASP.out}"
         return site.refuses(self.pattern) or ("" if self.pattern.units(site.shape4) else "it holds no whole group")
+
+    def _missing(self) -> str:
+        return NOT_HANDED if self.prunable and not (self._masked or self._handed) else ""
 
     def _optimized(self) -> None:
         self._handed = True

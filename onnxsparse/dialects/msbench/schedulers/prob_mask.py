@@ -26,6 +26,8 @@ from onnxsparse.sparsers.sparser import Moment
 class ProbMaskPruneScheduler(BaseScheduler):
     """Masks that are drawn, sharper and sparser with every iteration."""
 
+    has_levels = True
+
     def _configure(self, config: Configuration) -> None:
         super()._configure(config)
         if not self.generator.sparser.startswith("probabilistic"):
@@ -56,6 +58,8 @@ class ProbMaskPruneScheduler(BaseScheduler):
         return self.target - (self.target - self.start) * left**3
 
     def _begin(self) -> None:
+        if self._network.is_torch:
+            self._network.draw_at(self._moments())
         self._network.use({site.key: f"{Probabilistic.name}:anneal=true" for site in self.prunable})
 
     def _prune(self, iteration: int) -> None:
@@ -85,11 +89,14 @@ class ProbMaskPruneScheduler(BaseScheduler):
     def _draw(self) -> None:
         """Weights keep their numbers where they stay."""
         network, sparser = self._network, Probabilistic(anneal=True)
-        moments = {site.key: Moment(site.name, self.fixed, 1.0, self.seed) for site in self.prunable}
-        masks = {key: sparser.draw(network.trained(key)["score"], moment) for key, moment in moments.items()}
+        masks = {key: sparser.draw(network.trained(key)["score"], moment) for key, moment in self._moments().items()}
         network.use(dict.fromkeys(masks, "mask"))
         network.set_masks(masks)
         self._drawn = True
+
+    def _moments(self) -> dict[str, Moment]:
+        """What the subnet is drawn by."""
+        return {site.key: Moment(site.name, self.fixed, 1.0, self.seed) for site in self.prunable}
 
     def _end(self) -> tuple[str, int]:
         return "total_iterations", self.total

@@ -17,6 +17,7 @@ from onnxsparse.dialects.msbench.excluded import Excluded, unfit
 from onnxsparse.dialects.msbench.generators import Generator, generator_of
 from onnxsparse.dialects.msbench.opening import opened
 from onnxsparse.dialects.msbench.saved import put_back, saved
+from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.loops.network import Network, Site
 from onnxsparse.loops.rates import Restarts, text_of
@@ -29,6 +30,12 @@ NOT_BEGUN = (
     "what is exported has no zeros: call prune_model(model, iteration) before every iteration (for AmpereScheduler "
     "init_optimizer), which is what makes it sparse"
 )
+NOT_CALLED = (
+    "training goes on, and prune_model was not called: nothing becomes zero without it; call prune_model(model, "
+    "iteration) before every iteration, from 0"
+)
+UNPRUNED = 2
+"""Steps that a loop may take before its first call: some call after their step."""
 BACKWARDS = "prune_model is given an earlier iteration than before: iterations count on through the whole training"
 
 
@@ -36,6 +43,8 @@ class BaseScheduler:
     """Masks or thresholds as the configuration has them, without a schedule of its own."""
 
     level_pattern = "unstructured"
+    has_levels = False
+    """Whether the scheduler says by itself how much goes."""
 
     def __init__(self, config: Configuration) -> None:
         self._configure(config)
@@ -44,7 +53,7 @@ class BaseScheduler:
         self._exported: Any = None
         self._restarts: Restarts | None = None
         self._dense: dict[str, str] = {}
-        self._reached = -1
+        self._reached, self._steps = -1, 0
         self.notes: list[str] = []
 
     def _configure(self, config: Configuration) -> None:
@@ -67,13 +76,14 @@ class BaseScheduler:
             self._reconfigure(read(sparsity_config))
         self._network, self._handle = opened(model, options)
         self._demand_numbers()
-        self._reached = -1
+        self._reached, self._steps = -1, 0
         self._dense = self._left_out(self._network.sites)
         if self.config.fuse_bn:
             self._note("fuse_bn is ignored: batch normalizations train as they are; fuse them in what is exported")
         self._begin()
         self._demand_layers()
         self.notes += [note for note in self._network.notes if note not in self.notes]
+        self._network.watch(self._stepped)
         return self._handle
 
     def set_lr_scheduler(self, lr_scheduler: Any) -> None:
@@ -113,12 +123,42 @@ class BaseScheduler:
         return self._prune(at)
 
     def _look_at_iteration(self, iteration: int) -> None:
-        """Say once that iterations go back, or on after the end."""
+        """Say once that nothing will come of it, and that iterations go back, or on after the end."""
+        if self._reached < 0 and self._without_level():
+            self._remark(self._without_level())
         if iteration < self._reached:
             self._remark(BACKWARDS)
         self._reached, end = iteration, self._end()
         if end is not None and iteration >= end[1]:
             self._remark(f"prune_model goes on after {end[0]} {end[1]}: nothing more is pruned from there")
+
+    def _stepped(self) -> bool:
+        """After a step of training: say what is missing where nothing becomes zero; whether all is said."""
+        self._steps += 1
+        if self._reached < 0 and self._steps >= UNPRUNED and self._missing():
+            self._remark(self._missing())
+        return self._reached >= 0 or self._steps >= UNPRUNED
+
+    def _missing(self) -> str:
+        """What has to be called, or said, before anything becomes zero."""
+        if not self.prunable or self.generator.thresholds:
+            return ""
+        closed = any(not keep.all() for keep in self._network.masks().values())
+        return self._without_level() or ("" if closed else NOT_CALLED)
+
+    def _without_level(self) -> str:
+        """Why nothing ever becomes zero, where neither the configuration nor the scheduler says how much."""
+        kind, generator = self.config.scheduler.type, self.generator
+        if self.has_levels or generator.thresholds:
+            return ""
+        if not generator.masks:
+            return f"nothing becomes zero: a {kind} draws no subnet; ProbMaskGenerator needs ProbMaskPruneScheduler"
+        if not self.pattern.takes_sparsity or self.config.target_sparsity is not None:
+            return ""
+        return (
+            f"nothing becomes zero: a {kind} has no levels of its own, and the configuration says none; put "
+            "sparsity: {target_sparsity: 0.5, uniform: True} beside its parts"
+        )
 
     def compute_sparse_rate(self, model: Any = None) -> float:
         """The share of zeros in all layers, as they would be stored now."""
@@ -150,6 +190,8 @@ class BaseScheduler:
             raise OptionError("a torch module is exported by running it: pass a dummy_input")
         self._keep_promise()
         self._look_at_zeros()
+        if not self._writes():
+            return path
         if not network.is_torch:
             return str(network.export(path))
         written = str(network.export(path, dummy_input))
@@ -256,6 +298,13 @@ class BaseScheduler:
         network.set_masks(masks)
         for site in sites if generator.corrects else ():
             network.weight(site.key)[...] = corrected_weight(site, before[site.key], masks[site.key])
+
+    def _writes(self) -> bool:
+        """Whether this process writes files: of several that go through one loop the first alone does."""
+        first = is_first_joined()
+        if not first:
+            self._remark("this is not the first process of the run, so it writes nothing: the first one does")
+        return first
 
     def _demand(self, call: str, model: Any = None) -> Any:
         """The network; a model that is handed over has to be that one."""

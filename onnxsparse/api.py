@@ -7,7 +7,7 @@ it in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -214,8 +214,9 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     names, before = names_of(model.weights), model.weights
     evaluated = Before.of(model, DISCARD if discard else FOLD, [site.weight.tensor for site in model.flow.mask_sites])
     folded = FoldMasks(model, discard)()
-    rows = [_folded(weight, names[id(weight)], folded, discard) for weight in before]
-    rows += [_folded(one.weight, one.weight.name, folded, discard) for one in folded if id(one.weight) not in names]
+    done = {id(one.weight): one for one in folded}
+    rows = [_folded(weight, names[id(weight)], done.get(id(weight)), discard) for weight in before]
+    rows += [_folded(one.weight, one.weight.name, one, discard) for one in folded if id(one.weight) not in names]
     if discard:
         model.drop_metadata(MASKED)
     elif all(not entry.reason for entry in folded):
@@ -227,8 +228,7 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     return finish(model, report, target, overwrite, before=evaluated)
 
 
-def _folded(weight: Weight, name: str, folded: Sequence[Folded], discard: bool) -> Row:
-    entry = next((entry for entry in folded if entry.weight is weight), None)
+def _folded(weight: Weight, name: str, entry: Folded | None, discard: bool) -> Row:
     if entry is None:
         return replace(plain_row(name, weight, "left"), reason="no mask is applied to it")
     if entry.reason:
@@ -294,7 +294,8 @@ def compare(
     if data is not None and dims:
         raise OptionError("--dim gives random inputs their sizes; arrays have theirs, so leave one of the two out")
     model = Model.open(dense)
-    Model.open(sparse)  # a file that is not a model is said in our own words
+    for one in (model, Model.open(sparse)):  # a file that is not a model is said in our own words
+        one.demand_checksums()
     set_sizes(model, dims)
     comparing = Comparing(model, (dense, sparse), sample_axes(model, batch_axis, state), axis)
     if data is None:
@@ -354,14 +355,14 @@ def finish(
         for path, text in (beside or {}).items():
             with staged.create(path) as file:
                 put(file, text.encode("utf-8", "backslashreplace"))
-        model.save(target, overwrite, staged)
+        left = model.save(target, overwrite, staged)
         folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
         written = Model.open(staged.waiting[os.path.realpath(target)], folder)
         report = _counted(report, written, made, before)
         if note is not None:
             note(staged.waiting.values())
         staged.commit()
-    return Result(report, target)
+    return Result(replace(report, notes=(*report.notes, *left)), target)
 
 
 def _counted(report: Report, written: Model, made: Plan | None, before: Before | None) -> Report:

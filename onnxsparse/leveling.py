@@ -24,8 +24,10 @@ from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.processes import demand_alone
 from onnxsparse.engines.rooms import claimed
 from onnxsparse.errors import MissingExtraError, OnnxSparseError, OptionError, OutputError
+from onnxsparse.graph.external import ENDING, own_data
 from onnxsparse.graph.model import Source
 from onnxsparse.graph.output import make_folder, write_text
+from onnxsparse.graph.unfinished import clear_folder
 from onnxsparse.modifiers.levels import Levels, read_levels
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.passes.describe import planned_report
@@ -191,9 +193,12 @@ class _Leveling:
         shutil.rmtree(os.path.join(self._folder, RUN), ignore_errors=True)
         known = self._read(TABLE) or {}
         names = [TABLE, "levels.csv", "levels.png", "levels.history.csv", "levels.recipe.yaml"]
-        for name in [*names, *(os.path.basename(str(row.get("file", ""))) for row in known.get("levels", []))]:
+        for name in [*(os.path.basename(str(row.get("file", ""))) for row in known.get("levels", [])), *names]:
             path = os.path.join(self._folder, name)
             if name and os.path.isfile(path):
+                for data in own_data(path):
+                    os.unlink(data)
+                clear_folder(path + ENDING)
                 os.unlink(path)
 
     # -- a level

@@ -116,8 +116,10 @@ def _delivered(
     if output is None:
         return model.take_proto()
     with Staged(overwrite) as staged:
-        model.save(os.fspath(output), overwrite, staged)
+        left = model.save(os.fspath(output), overwrite, staged)
         staged.commit()
+    for said in left:
+        LOG.warning("%s", said)
     return None
 
 

@@ -67,6 +67,8 @@ class Tuning:
         self.overwrite, self.recipe, self.source = overwrite, recipe, source
         self.means, self.processes = means, means.processes
         self.model = Model.open(source)
+        if self.target is not None:
+            self.model.demand_room(self.target)
         set_sizes(self.model, sizes)
         self.axes = sample_axes(self.model, batch_axis, state)
         self.training, self.objective = recipe.only(Training), recipe.only(Objective)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -49,6 +50,22 @@ def test_the_data_is_not_replaced(folder: Path, capsys: Any, out: str, data: str
     assert call(folder, "--data", data, "-o", out, "--overwrite") == 2
     assert "would replace" in line(capsys)
     assert held.read_bytes() == before
+
+
+@trains
+def test_a_resumed_run_replaces_data_only_if_it_is_its_own(folder: Path, capsys: Any) -> None:
+    model = onnx.load(folder / "model.onnx")
+    onnx.save(model, folder / "model.onnx", save_as_external_data=True, location="model.onnx.data", size_threshold=0)
+    words = ("--data", "@data.npz", "-o", "@out.onnx", "--checkpoint", "@run")
+    assert call(folder, *words) == 0
+    data = (folder / "out.onnx.data").read_bytes()
+    assert call(folder, *words, "--resume") == 0
+    assert (folder / "out.onnx.data").read_bytes() == data
+    (folder / "out.onnx.data").write_bytes(b"mine" + data[4:])
+    capsys.readouterr()
+    assert call(folder, *words, "--resume") == 2
+    assert "--overwrite" in line(capsys)
+    assert (folder / "out.onnx.data").read_bytes() == b"mine" + data[4:]
 
 
 @pytest.mark.parametrize("ending", [".recipe.yaml", ".history.json", ".history.csv"])

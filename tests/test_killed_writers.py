@@ -62,6 +62,25 @@ def external(path: Path, seed: int, shape=(64, 32)) -> Path:
     return path
 
 
+def split(path: Path, seed: int, shape=(64, 32)) -> Path:
+    """The same with a second weight, and a data file for each."""
+    external(path, seed, shape)
+    whole = onnx.load(path)
+    (path.parent / f"{path.name}.data").unlink()
+    second = numpy_helper.from_array(np.random.default_rng(seed + 7).standard_normal((32, 32)).astype(np.float32), "v")
+    whole.graph.initializer.append(second)
+    whole.graph.node.append(helper.make_node("MatMul", ["y", "v"], ["z"]))
+    whole.graph.output[0].name = "z"
+    for tensor in whole.graph.initializer:
+        name = f"{path.name}.{tensor.name}"
+        path.with_name(name).write_bytes(tensor.raw_data)
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value=name)
+    path.write_bytes(whole.SerializeToString())
+    return path
+
+
 def killed(at: int, source: Path, target: Path, overwrite: bool, repository: Path) -> bool:
     command = [sys.executable, "-c", KILLED, str(at), str(source), str(target), "yes" if overwrite else "no"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(repository)})
@@ -70,28 +89,36 @@ def killed(at: int, source: Path, target: Path, overwrite: bool, repository: Pat
 
 
 def state(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("case", ["in place", "over another", "new"])
-def test_killed_at_any_moment_all_files_are_of_one_model(case: str, tmp_path: Path, repository: Path) -> None:
-    at, alive = 0, True
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("case", ["in place", "in place again", "over another", "new"])
+def test_killed_at_any_moment_all_files_are_of_one_model(
+    case: str, several: bool, tmp_path: Path, repository: Path
+) -> None:
+    at, alive, made = 0, True, split if several else external
     while alive:
         folder = tmp_path / f"{case}-{at}"
         folder.mkdir()
-        source = external(folder / "m.onnx", 1)
-        target = source if case == "in place" else folder / "out.onnx"
+        source = made(folder / "m.onnx", 1)
+        if case == "in place again":
+            osp.fold_masks(source, output=source, overwrite=True)  # now its data has its name
+        target = source if case.startswith("in place") else folder / "out.onnx"
         if case == "over another":
-            external(target, 2, (64, 64))
+            osp.prune(made(folder / "other.onnx", 2), output=target, pattern="1:4")
         before = state(folder)
         alive = killed(at, source, target, case != "new", repository)
         if target.exists() or list(folder.glob("*.journal")):
             report = osp.inspect(target).report
-        after = {name: data for name, data in state(folder).items() if not name.startswith(".")}
+        after = {name: data for name, data in state(folder).items() if ".onnxsparse-" not in name}
         if before != after:
             assert osp.verify(target).report.ok
             assert report.row("w").zeros == 64 * 32 // 2
-            assert not list(folder.glob(".onnxsparse-*")), case
+            assert not list(folder.rglob(".onnxsparse-*")), case
+            assert {name: after[name] for name in before if "onnx.data" not in name and name != target.name} == {
+                name: data for name, data in before.items() if "onnx.data" not in name and name != target.name
+            }
         at += 1
     assert at > 4
 

@@ -219,6 +219,37 @@ def test_a_folder_that_is_done_is_done(whole, tmp_path):
     assert (other / "mine.txt").read_text() == "kept"
 
 
+@trains
+def test_every_level_has_data_of_its_own(tmp_path, monkeypatch):
+    """Also where it is killed between its file and its figures, and where the levels are made anew."""
+    onnx.save(onnx_model(), tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    folder, data_of = tmp_path / "out", lambda: {path.name for path in (tmp_path / "out").glob("*.data")}
+
+    class Killed(BaseException):
+        pass
+
+    def dies(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leveling, "write_text", dies)
+        with pytest.raises(Killed):
+            levels(tmp_path / "m.onnx", **options(folder))
+    assert data_of() == {"level-30.onnx.data"}
+    levels(tmp_path / "m.onnx", **options(folder))
+    assert data_of() == {"level-30.onnx.data", "level-60.onnx.data"}
+    shutil.move(folder / "level-60.onnx", tmp_path / "moved")  # a file and its data travel together
+    shutil.move(folder / "level-60.onnx.data", tmp_path)
+    assert osp.verify(tmp_path / "moved", target="amba", level=60).report.ok
+    shutil.move(tmp_path / "moved", folder / "level-60.onnx")
+    shutil.move(tmp_path / "level-60.onnx.data", folder)
+    (folder / "mine.data").write_text("kept")
+    levels(tmp_path / "m.onnx", **options(folder, levels="40,60", overwrite=True))
+    assert data_of() == {"level-40.onnx.data", "level-60.onnx.data", "mine.data"}
+    assert all(osp.verify(path, target="amba").report.ok for path in folder.glob("*.onnx"))
+    assert (tmp_path / "w.bin").exists()
+
+
 def test_a_folder_with_other_things(tmp_path):
     (tmp_path / "mine.txt").write_text("")
     with pytest.raises(OutputError, match="other things"):

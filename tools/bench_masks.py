@@ -1,20 +1,28 @@
-"""What renewing masks while training costs, in milliseconds, beside `np.copyto` of the same numbers.
+"""What masks cost: renewed while training, beside `np.copyto` of the same numbers; or put into a graph, and folded.
 
     OMP_NUM_THREADS=1 python tools/bench_masks.py [--millions 10] [--repeats 5] [--markdown]
+    OMP_NUM_THREADS=1 python tools/bench_masks.py --weights 3000 [--markdown]
 
 A renewal scores the weights, chooses, writes float masks and zeros the weights. Every number is the least CPU time of
 several runs from the same start: weights that an optimizer has moved, hidden ones too, under the masks of before.
+`--weights` makes models with that many small weights, and twice as many, and has their masks put in, folded and
+dropped, from file to file: CPU seconds, and how much more twice as many take.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
+import onnxsparse as osp
 from onnxsparse import patterns, scores
 from onnxsparse.sparsers.renewal import Choice, exchange, renew
 
@@ -101,8 +109,11 @@ def many_tensors(millions: float) -> list[Layout]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     options = _options()
+    if options.weights:
+        _graphs(options)
+        return
     for layouts in (one_tensor(options.millions), many_tensors(options.millions)):
         size = sum(int(np.prod(layout.sizes)) for layout in layouts)
         print(f"{size / 1e6:.1f} million numbers in {len(layouts)} tensors")
@@ -120,6 +131,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--millions", type=float, default=10)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--weights", type=int, default=0, help="measure mask and fold of so many weights instead")
     parser.add_argument("--markdown", action="store_true")
     return parser.parse_args()
 
@@ -167,8 +179,68 @@ def _least(work: Callable[[], None], weights: list[Weight], repeats: int) -> flo
     return best
 
 
+# -- masks in a graph
+
+
+def _chain(count: int) -> onnx.ModelProto:
+    """One layer after the other."""
+    nodes = [make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(count)]
+    return _whole(nodes, [f"x{count}"], count)
+
+
+def _fan(count: int) -> onnx.ModelProto:
+    """All layers side by side, and every result an output."""
+    nodes = [make_node("MatMul", ["x0", f"w{i}"], [f"y{i}"]) for i in range(count)]
+    return _whole(nodes, [f"y{i}" for i in range(count)], count)
+
+
+def _tied(count: int) -> onnx.ModelProto:
+    """One weight that so many layers read."""
+    nodes = [make_node("MatMul", [f"x{i}", "w0"], [f"x{i + 1}"]) for i in range(count)]
+    return _whole(nodes, [f"x{count}"], 1)
+
+
+def _whole(nodes: list[onnx.NodeProto], outputs: list[str], weights: int) -> onnx.ModelProto:
+    random = np.random.default_rng(0)
+    numbers = random.standard_normal((weights, 16, 16), dtype=np.float32)
+    stored = [onnx.numpy_helper.from_array(number, f"w{i}") for i, number in enumerate(numbers)]
+    ends = [make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 16]) for name in ["x0", *outputs]]
+    graph = make_graph(nodes, "graph", ends[:1], ends[1:], stored)
+    return make_model(graph, ir_version=8, opset_imports=[make_opsetid("", 17)])
+
+
+def _graphs(options: argparse.Namespace) -> None:
+    few, many = options.weights, 2 * options.weights
+    _line(options.markdown, "case", f"{few}, s", f"{many}, s", "x")
+    if options.markdown:
+        _line(True, "---", "---:", "---:", "---:")
+    for name, made in (("chain", _chain), ("side by side", _fan), ("one weight, many readers", _tied)):
+        spent = [_cycle(made(count), options.repeats) for count in (few, many)]
+        for (step, one), two in zip(spent[0].items(), spent[1].values()):
+            _line(options.markdown, f"{name}: {step}", f"{one:.2f}", f"{two:.2f}", f"{two / one:.2f}")
+
+
+def _cycle(model: onnx.ModelProto, repeats: int) -> dict[str, float]:
+    """The least CPU time of each step."""
+    with tempfile.TemporaryDirectory() as folder:
+        dense, masked, out = (os.path.join(folder, name) for name in ("dense.onnx", "masked.onnx", "out.onnx"))
+        onnx.save(model, dense)
+        steps: dict[str, Callable[[], object]] = {
+            "mask": lambda: osp.insert_masks(dense, output=masked, pattern="2:4", overwrite=True),
+            "fold": lambda: osp.fold_masks(masked, output=out, overwrite=True),
+            "fold --discard": lambda: osp.fold_masks(masked, output=out, discard=True, overwrite=True),
+        }
+        return {name: min(_seconds(step) for _ in range(repeats)) for name, step in steps.items()}
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
 def _line(markdown: bool, *cells: str) -> None:
-    padded = [cell.ljust(width) for cell, width in zip(cells, (48, 8, 9))]
+    padded = [cell.ljust(width) for cell, width in zip(cells, (48, 8, 9, 5))]
     print("| " + " | ".join(padded) + " |" if markdown else "  ".join(padded), flush=True)
 
 

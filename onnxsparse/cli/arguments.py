@@ -124,6 +124,7 @@ def check_report_target(arguments: Namespace) -> None:
     if not os.access(folder, os.W_OK):
         raise OutputError(f"--json {target}: its folder cannot be written to; choose another one")
     taken = [getattr(arguments, name, None) for name in TAKEN]
+    taken += [f"{path}.data" for path in [getattr(arguments, "output", None)] if path]
     if os.path.realpath(target) in {os.path.realpath(path) for path in taken if path}:
         raise OutputError(f"--json {target} is another file of this command; choose another name")
     if os.path.exists(target) and not _is_report(target):

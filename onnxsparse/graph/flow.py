@@ -23,7 +23,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, Caller, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
-from onnxsparse.graph.every import every_tensor
+from onnxsparse.graph.every import demand_bounded, every_tensor, functions_of
 from onnxsparse.graph.integers import Declared, Shapes, known, shape_of
 from onnxsparse.graph.layout import Layout, Shape, size_of
 from onnxsparse.graph.rewire import bodies
@@ -107,7 +107,7 @@ class Flow:
 
     def __init__(self, proto: ModelProto, stores: Stores) -> None:
         self._proto, self.stores = proto, stores
-        self._functions = {(f.domain, f.name, getattr(f, "overload", "")): f for f in proto.functions}
+        self._functions = functions_of(proto)
         self._found = Uses(stores)
         self.mask_sites: list[MaskSite] = []
         self._met_at: dict[int, tuple[NodeProto, int]] = {}
@@ -116,6 +116,7 @@ class Flow:
         self._calls: list[str] = []
 
     def walk(self) -> Flow:
+        demand_bounded(self._proto, MOST_NODES, DEEPEST_CALL)
         self._graph(self._proto.graph, "", None, {}, [], _opset(self._proto))
         for tensor, other in self.stores.overlapping(every_tensor(self._proto)).items():
             weight = self._found.weight(tensor)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Protocol, Union
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -20,7 +20,7 @@ from onnxsparse.errors import ModelError, OptionError, OutputError
 from onnxsparse.graph.attributes import text
 from onnxsparse.graph.evaluator import Evaluator
 from onnxsparse.graph.every import every_tensor
-from onnxsparse.graph.external import ExternalFiles
+from onnxsparse.graph.external import ExternalFiles, named_by, no_longer_named
 from onnxsparse.graph.flow import Flow
 from onnxsparse.graph.opinion import refuse_unseen
 from onnxsparse.graph.output import Staged, check_target, copy_range, put
@@ -38,6 +38,7 @@ class _Digest(Protocol):
 
 
 LARGEST_FILE = 2**31 - 1
+LEFT = "data that {} names no more was left where it is; delete it if nothing else reads it: {}"
 
 
 class Model:
@@ -141,12 +142,27 @@ class Model:
 
     # -- writing
 
-    def save(self, target: str, overwrite: bool, staged: Staged) -> None:
-        """Write the model to `target` (through a link) and its data files beside it, to be committed."""
+    def demand_room(self, target: str) -> None:
+        """Say before the work starts what would stop the model's data from being written beside `target`."""
+        ExternalFiles.of(self.proto, self._folder).placed(os.path.realpath(target), self.path)
+
+    def demand_checksums(self) -> None:
+        """All data files are what the tensors that state a checksum say they are."""
+        ExternalFiles.of(self.proto, self._folder).demand_checksums()
+
+    def save(self, target: str, overwrite: bool, staged: Staged) -> list[str]:
+        """Write the model to `target` (through a link) and its data files beside it, to be committed.
+
+        Returns what has to be said: data files of the model that was there, which nothing names any more.
+        """
         check_target(target, overwrite)
         self._store_edits_in_proto()
-        self._write(os.path.realpath(target), overwrite, staged)
+        real = os.path.realpath(target)
+        named = named_by(real)
+        written = self._write(real, staged)
         self._check_unchanged()
+        left = no_longer_named(real, named, written)
+        return [LEFT.format(os.path.basename(real), ", ".join(left[:3]) + _and_more(len(left) - 3))] if left else []
 
     def _check_unchanged(self) -> None:
         """What was read must be one state of the files: nobody may have changed them meanwhile."""
@@ -159,17 +175,23 @@ class Model:
         """The files the model is read from."""
         return list(self._stamps)
 
-    def _write(self, target: str, overwrite: bool, staged: Staged) -> None:
+    def _write(self, target: str, staged: Staged) -> Sequence[str]:
+        """Write the data files and the model; return what the data files are called from there."""
         files = ExternalFiles.of(self.proto, self._folder)
-        files.write(target, self.path, overwrite, staged, self._edited(external=True))
+        placed = files.placed(target, self.path)
+        files.demand_checksums()
+        with files.restored():
+            files.write(target, placed, staged, self._edited(external=True))
+            small = _serialized(self.proto)
         lengths = {token: span.length for token, span in self._spans.items()}
-        pieces = expand(_serialized(self.proto), self._tokens, lengths)
+        pieces = expand(small, self._tokens, lengths)
         if sum(piece.length if isinstance(piece, Hole) else len(piece) for piece in pieces) > LARGEST_FILE:
             raise OutputError(
                 "the result is over 2 GB, which one ONNX file cannot hold; store the weights as external data first"
             )
         with staged.create(target) as file:
             self._write_pieces(pieces, file)
+        return list(placed.values())
 
     def _write_pieces(self, pieces: Iterable[Piece], file: IO[bytes]) -> None:
         edited = {tensor.span: tensor for tensor in self._edited(external=False)}
@@ -194,11 +216,12 @@ class Model:
             copy_range(source, file, span.offset, span.length)
 
     def _edited(self, external: bool) -> list[StoredTensor]:
+        """The tensors whose new numbers are to be written: bytes that have several names once."""
         if self._flow is None:
             return []
-        return [
-            tensor for tensor in self._flow.stores.homes if tensor.edit and tensor.span and tensor.external == external
-        ]
+        stores = self._flow.stores
+        edited = [one for one in stores.homes if one.edit and one.span and one.external == external]
+        return stores.once(edited, every_tensor(self.proto)) if external and edited else edited
 
     def _store_edits_in_proto(self) -> None:
         for tensor in self._flow.stores.homes if self._flow else ():
@@ -208,6 +231,7 @@ class Model:
     def take_proto(self) -> ModelProto:
         """The whole model in memory, its data included. The model must not be used afterwards."""
         self._store_edits_in_proto()
+        self.demand_checksums()
         edited = {tensor.span: tensor for tensor in [*self._edited(False), *self._edited(True)]}
         for proto in every_tensor(self.proto):
             self._fill(proto, edited)
@@ -228,6 +252,10 @@ class Model:
             else span.read(0, span.length).tobytes()
         )
         _set_payload(proto, data)
+
+
+def _and_more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def _blocks(path: str) -> Iterator[memoryview]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import IO
+from typing import IO, Protocol
 
 import numpy as np
 
@@ -20,6 +21,19 @@ from onnxsparse.graph.unfinished import Move
 BLOCK = 1 << 23
 PIECE = 1 << 18
 """Bytes written at a time: the kernel finds memory for small pieces several times cheaper than for large ones."""
+
+
+class Digest(Protocol):
+    """Takes note of what is written."""
+
+    def update(self, data: memoryview | bytes, /) -> None: ...
+
+    def hexdigest(self) -> str: ...
+
+
+def sha1() -> Digest:
+    """The digest that ONNX names for data files."""
+    return hashlib.sha1(usedforsecurity=False)
 
 
 def check_target(path: str, overwrite: bool) -> None:
@@ -172,20 +186,22 @@ def write_text(path: str, text: str, overwrite: bool) -> None:
         staged.commit()
 
 
-def put(file: IO[bytes], data: bytes | memoryview | Array) -> None:
+def put(file: IO[bytes], data: bytes | memoryview | Array, digest: Digest | None = None) -> None:
     """Write all of it; a raw file may take less than it is given."""
     whole = data.data if isinstance(data, np.ndarray) else memoryview(data)
     view = whole.cast("B") if len(data) else memoryview(b"")
+    if digest is not None:
+        digest.update(view)
     while len(view):
         view = view[file.write(view[:PIECE]) :]
 
 
-def copy_range(source: int, file: IO[bytes], offset: int, length: int) -> None:
+def copy_range(source: int, file: IO[bytes], offset: int, length: int, digest: Digest | None = None) -> None:
     """Append `length` bytes of a file descriptor, inside the kernel where it can do that."""
     while length:
-        count = _kernel_copy(source, file.fileno(), offset, length)
+        count = _kernel_copy(source, file.fileno(), offset, length) if digest is None else None
         if count is None:
-            _plain_copy(source, file, offset, length)
+            _plain_copy(source, file, offset, length, digest)
             return
         if count == 0:
             raise OutputError("a source file became shorter while it was being copied")
@@ -206,10 +222,10 @@ def _kernel_copy(source: int, target: int, offset: int, length: int) -> int | No
         return None
 
 
-def _plain_copy(source: int, file: IO[bytes], offset: int, length: int) -> None:
+def _plain_copy(source: int, file: IO[bytes], offset: int, length: int, digest: Digest | None) -> None:
     while length:
         data = os.pread(source, min(length, BLOCK), offset)
         if not data:
             raise OutputError("a source file became shorter while it was being copied")
-        put(file, data)
+        put(file, data, digest)
         offset, length = offset + len(data), length - len(data)

@@ -6,8 +6,8 @@ Everything is done for many names in one walk, so that the work grows with the m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Union
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
+from typing import Any, Union
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
@@ -41,8 +41,8 @@ def rename_reads(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
 
 
 def _rename_in_body(graph: GraphProto, names: Mapping[str, str]) -> None:
-    hidden = defined(graph)
-    seen = {old: new for old, new in names.items() if old not in hidden}
+    hidden = defined(graph) & names.keys()
+    seen = {old: new for old, new in names.items() if old not in hidden} if hidden else names
     if not seen:
         return
     rename_reads(graph.node, seen)
@@ -51,10 +51,22 @@ def _rename_in_body(graph: GraphProto, names: Mapping[str, str]) -> None:
             entry.name = seen[entry.name]
 
 
-def is_output(container: Container, name: str) -> bool:
+class Outputs:
+    """Which names are outputs of a graph or function; each list is looked through once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Container, set[str]]] = {}
+
+    def has(self, container: Container, name: str) -> bool:
+        if id(container) not in self._known:
+            self._known[id(container)] = container, _outputs(container)
+        return name in self._known[id(container)][1]
+
+
+def _outputs(container: Container) -> set[str]:
     if isinstance(container, FunctionProto):
-        return name in container.output
-    return any(entry.name == name for entry in container.output)
+        return set(container.output)
+    return {entry.name for entry in container.output}
 
 
 def insert_nodes(container: Container, at: int, nodes: list[NodeProto]) -> None:
@@ -65,8 +77,16 @@ def insert_nodes(container: Container, at: int, nodes: list[NodeProto]) -> None:
 def remove_nodes(container: Container, nodes: Iterable[NodeProto]) -> None:
     """Remove these very nodes; equal ones elsewhere stay."""
     gone = {id(node) for node in nodes}
-    for index in [index for index, node in enumerate(container.node) if id(node) in gone][::-1]:
-        del container.node[index]
+    _delete(container.node, [index for index, node in enumerate(container.node) if id(node) in gone])
+
+
+def _delete(repeated: MutableSequence[Any], places: Sequence[int]) -> None:
+    """Take entries out, from the last to the first, neighbours together; the others stay the very same messages."""
+    stop = len(places)
+    for start in range(len(places) - 1, -1, -1):
+        if not start or places[start - 1] != places[start] - 1:
+            del repeated[places[start] : places[stop - 1] + 1]
+            stop = start
 
 
 class Unread:
@@ -109,8 +129,7 @@ class Unread:
         for container, gone in nodes.values():
             remove_nodes(container, gone)
         for graph, dropped in tensors.values():
-            for index in [i for i, tensor in enumerate(graph.initializer) if tensor.name in dropped][::-1]:
-                del graph.initializer[index]
+            _delete(graph.initializer, [i for i, tensor in enumerate(graph.initializer) if tensor.name in dropped])
 
 
 def all_names(proto: ModelProto) -> set[str]:
@@ -141,10 +160,17 @@ def _below(container: Container) -> Iterator[Container]:
             yield from _below(graph)
 
 
-def fresh(wanted: str, taken: set[str]) -> str:
-    """A name like `wanted` that is not taken; it is taken afterwards."""
-    name, number = wanted, 1
-    while name in taken:
-        name, number = f"{wanted}_{number}", number + 1
-    taken.add(name)
-    return name
+class FreshNames:
+    """Hands out names that are not taken; they are afterwards."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken, self._tried = taken, Counter[str]()
+
+    def __call__(self, wanted: str) -> str:
+        """A name like `wanted`: itself, or with the first number that is free."""
+        name = wanted
+        while name in self._taken:
+            self._tried[wanted] += 1  # what was taken once stays so: thousands of bodies may all call their weight `w`
+            name = f"{wanted}_{self._tried[wanted]}"
+        self._taken.add(name)
+        return name

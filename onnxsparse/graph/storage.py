@@ -12,6 +12,7 @@ Numbers are handed out in their stored form: bfloat16 as uint16 bits, everything
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import sys
@@ -96,6 +97,8 @@ class StoredTensor:
     external: bool = False
     problem: str = ""
     edit: Edit | None = field(default=None, repr=False)
+    before_reading: Callable[[], None] | None = field(default=None, repr=False)
+    """What is to be checked before numbers are read, once: the checksum of the data file, where one is stated."""
     _held: bytes | None = field(default=None, repr=False)
 
     @property
@@ -147,10 +150,16 @@ class StoredTensor:
         stop = self.size if stop is None else stop
         width = self.dtype.itemsize
         if self.span:
+            self._check_once()
             return _native(self.span.read(start * width, stop * width, into).view(self.dtype))
         if self.proto.HasField("raw_data"):
             return _native(np.frombuffer(bytearray(self._raw(start, stop)[start * width : stop * width]), self.dtype))
         return self._typed(start, stop)
+
+    def _check_once(self) -> None:
+        if self.before_reading is not None:
+            self.before_reading()
+            self.before_reading = None
 
     def _raw(self, start: int, stop: int) -> bytes:
         """The raw bytes of the proto, which hands out a copy of all of them each time: held while read in pieces."""
@@ -205,6 +214,23 @@ class DataFolder:
     path: str
     moved: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
+    sums: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """The SHA-1 of data files that were read for it already, by real path."""
+
+    def demand_checksum(self, entries: Mapping[str, str], name: str) -> None:
+        """A data file is what a tensor in it says, if it states a checksum; the file is read whole for it, once."""
+        stated = entries.get("checksum", "").strip()
+        if not stated:
+            return
+        path = self.find(entries.get("location", ""), name)
+        if path not in self.sums:
+            self.sums[path] = sha1_of(path)
+        if self.sums[path] != stated.lower():
+            raise ModelError(
+                f"{path} is not what the model was saved with: its SHA-1 is {self.sums[path]}, tensor '{name}' states "
+                f"{stated[:40]}; fetch the file again, or take the checksums out of the model if it was changed on "
+                "purpose"
+            )
 
     def find(self, location: str, name: str) -> str:
         """The real path of a data file; it must lie inside the folder."""
@@ -226,9 +252,14 @@ class DataFolder:
         return path
 
 
+def entries_of(proto: TensorProto) -> dict[str, str]:
+    """Where a tensor says that its data is: location, offset, length, checksum."""
+    return {entry.key: entry.value for entry in proto.external_data}
+
+
 def external_span(proto: TensorProto, folder: DataFolder | None, name: str) -> Span:
     """The span that a tensor's external_data names; it must lie inside the file."""
-    entries = {entry.key: entry.value for entry in proto.external_data}
+    entries = entries_of(proto)
     if folder is None:
         raise ModelError(
             f"tensor '{name}' has its data in a file beside the model; pass the model's path instead of a ModelProto"
@@ -239,6 +270,15 @@ def external_span(proto: TensorProto, folder: DataFolder | None, name: str) -> S
     if offset + length > size:
         raise ModelError(f"tensor '{name}' reads bytes {offset} to {offset + length} of {path}, which has only {size}")
     return Span(path, offset, length)
+
+
+def sha1_of(path: str) -> str:
+    """The SHA-1 of a file, the digest that ONNX names for data files."""
+    digest, buffer = hashlib.sha1(usedforsecurity=False), memoryview(bytearray(1 << 20))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
 
 
 def _number(entries: dict[str, str], key: str, name: str, default: int) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Union
 
+import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
 
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.layout import Shape
-from onnxsparse.graph.storage import Array, DataFolder, Span, StoredTensor, external_span
+from onnxsparse.graph.storage import Array, DataFolder, Span, StoredTensor, entries_of, external_span
 
 Container = Union[GraphProto, FunctionProto]
 
@@ -90,6 +94,27 @@ class Stores:
                 reach, owner = (path, offset + length), tensor
         return {tensor: name for tensor, name in found.items() if tensor in self.homes}
 
+    def sharing(self, everything: Iterable[TensorProto]) -> set[StoredTensor]:
+        """Tensors of which a part or all of the bytes belong to another tensor, too."""
+        return {tensor for twins in self.twins() for tensor in twins if tensor.external} | {
+            *self.overlapping(everything)
+        }
+
+    def once(self, edited: Sequence[StoredTensor], everything: Iterable[TensorProto]) -> list[StoredTensor]:
+        """Of tensors with new numbers, one for each place in a data file; their other names see the same numbers.
+
+        Names that would get different numbers, and tensors that share only a part of their bytes, are errors.
+        """
+        shared = self.overlapping(everything)
+        places: dict[Span | None, StoredTensor] = {}
+        for tensor in edited:
+            if tensor in shared:
+                raise _in_one_place(tensor, shared[tensor], "share some of their bytes in")
+            first = places.setdefault(tensor.span, tensor)
+            if first is not tensor and first.edit is not tensor.edit and _digest(first) != _digest(tensor):
+                raise _in_one_place(first, tensor.name, "are the same bytes of")
+        return list(places.values())
+
     def _remember(self, owner: object, stored: StoredTensor, home: Home) -> None:
         self._made[id(owner)] = stored
         self._keep_alive.append(owner)
@@ -100,6 +125,8 @@ class Stores:
         stored.problem = stored.rank_problem
         if proto.data_location == TensorProto.EXTERNAL:
             stored.span, stored.external = external_span(proto, self._folder, name), True
+            if self._folder is not None and entries_of(proto).get("checksum"):
+                stored.before_reading = partial(self._folder.demand_checksum, entries_of(proto), name)
         else:
             stored.span = self.token_span(proto)
         stored.check()
@@ -171,6 +198,21 @@ class Stores:
 
 def _same(one: StoredTensor, other: StoredTensor) -> bool:
     return (one.span, one.kind, one.shape) == (other.span, other.kind, other.shape)
+
+
+def _digest(tensor: StoredTensor) -> bytes:
+    found = hashlib.sha256()
+    for numbers in tensor.edited():
+        found.update(np.ascontiguousarray(numbers).view(np.uint8).data)
+    return found.digest()
+
+
+def _in_one_place(tensor: StoredTensor, other: str, how: str) -> ModelError:
+    path = tensor.span.path if tensor.span else "a data file"
+    return ModelError(
+        f"tensors '{tensor.name}' and '{other}' {how} {path}, and cannot have different numbers; nothing was written: "
+        "save the model with data of its own for each"
+    )
 
 
 def _places(tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, int, int, StoredTensor]]:

@@ -75,6 +75,17 @@ def _collect(real: str) -> None:
                 os.unlink(path)
 
 
+def clear_folder(path: str) -> None:
+    """Remove a folder in which there is nothing but what killed writers left."""
+    if not os.path.isdir(path) or os.path.islink(path):
+        return
+    with suppress(OSError):
+        for name in os.listdir(path):
+            if PART.fullmatch(name) and _is_left(os.path.join(path, name)):
+                os.unlink(os.path.join(path, name))
+        os.rmdir(path)
+
+
 def _is_left(path: str) -> bool:
     handle = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:

@@ -48,9 +48,9 @@ def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Ma
         )
         record(model, Plan(rows, Rule.make(target=promise.target, sparsity=promise.level)))
         with Staged(True) as staged:
-            model.save(path, True, staged)
+            left = model.save(path, True, staged)
             staged.commit()
-    return _said([path for path in lost if path in promise.patterns], len(promise.patterns))
+    return [*_said([path for path in lost if path in promise.patterns], len(promise.patterns)), *left]
 
 
 def _exported(module: Any, inputs: Any, file: str, path: str) -> str:

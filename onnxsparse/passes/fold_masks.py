@@ -20,7 +20,7 @@ from onnxsparse.errors import ModelError
 from onnxsparse.graph.crossings import mask_of
 from onnxsparse.graph.flow import MaskSite
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import Unread, is_output, remove_nodes, rename_reads
+from onnxsparse.graph.rewire import Outputs, Unread, remove_nodes, rename_reads
 from onnxsparse.graph.steps import Mask, arrives
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Weight
@@ -40,7 +40,7 @@ class FoldMasks:
     """Folds, or discards, every mask in a model's graph."""
 
     def __init__(self, model: Model, discard: bool = False) -> None:
-        self._model, self._discard = model, discard
+        self._model, self._discard, self._outputs = model, discard, Outputs()
         self._sites_at: dict[int, list[MaskSite]] = {}
         self._sites_of: dict[StoredTensor, list[MaskSite]] = {}
         for site in model.flow.mask_sites:
@@ -70,7 +70,7 @@ class FoldMasks:
     def _obstacle(self, tensor: StoredTensor, sites: list[MaskSite], weight: Weight) -> str:
         if tensor.kind not in FLOAT_KINDS:
             return f"it is stored as {tensor.kind}; only masks on floats are folded"
-        if any(is_output(site.container, site.node.output[0]) for site in sites):
+        if any(self._outputs.has(site.container, site.node.output[0]) for site in sites):
             return "the masked weight is itself an output of the graph"
         shared = self._shared(sites)
         if shared or self._discard:

@@ -18,7 +18,7 @@ from onnx.helper import make_node
 
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import all_names, fresh, insert_nodes, is_output, rename_reads
+from onnxsparse.graph.rewire import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Home
 from onnxsparse.passes.plan import Plan, PlanRow
@@ -54,14 +54,16 @@ class InsertMasks:
                 f"--form where needs opset {WHERE_SINCE}, not the model's {opset}; use mul, bool or uint8"
             )
         self._model, self._plan, self._form = model, plan, form
-        self._taken = all_names(model.proto)
+        self._fresh = FreshNames(all_names(model.proto))
         self._places: dict[int, dict[str, int]] = {}
 
     def __call__(self) -> None:
-        insertions = [self._prepared(row) for row in self._plan.planned]
-        homes = {id(one.home.container): one.home.container for one in insertions}
-        for key, container in homes.items():
-            mine = [one for one in insertions if id(one.home.container) == key]
+        by_container: dict[int, list[Insertion]] = {}
+        for row in self._plan.planned:
+            made = self._prepared(row)
+            by_container.setdefault(id(made.home.container), []).append(made)
+        for mine in by_container.values():
+            container = mine[0].home.container
             rename_reads(container.node, {one.old: one.new for one in mine})
             for one in sorted(mine, key=lambda one: one.at, reverse=True):
                 insert_nodes(container, one.at, one.nodes)
@@ -74,12 +76,12 @@ class InsertMasks:
         tensor = row.weight.tensor
         home = self._model.flow.stores.homes[tensor]
         mask = _mask_proto(row, self._plan, self._form)
-        mask.name = fresh(f"{tensor.name}_mask", self._taken)
-        product = fresh(f"{tensor.name}_masked", self._taken)
+        mask.name = self._fresh(f"{tensor.name}_mask")
+        product = self._fresh(f"{tensor.name}_masked")
         nodes = self._nodes(tensor, mask, product)
         if self._as_initializer(home):
             return Insertion(home, tensor.name, product, nodes, mask, 0)
-        constant = make_node("Constant", [], [mask.name], name=fresh(f"{tensor.name}_mask_constant", self._taken))
+        constant = make_node("Constant", [], [mask.name], name=self._fresh(f"{tensor.name}_mask_constant"))
         constant.attribute.add(name="value", type=4).t.CopyFrom(mask)
         return Insertion(home, tensor.name, product, [constant, *nodes], None, self._after(home, tensor.name))
 
@@ -96,20 +98,20 @@ class InsertMasks:
         return home.node is None and self._model.proto.ir_version >= 4 and not isinstance(home.container, FunctionProto)
 
     def _nodes(self, tensor: StoredTensor, mask: TensorProto, product: str) -> list[NodeProto]:
-        name = fresh(f"{tensor.name}_apply_mask", self._taken)
+        name = self._fresh(f"{tensor.name}_apply_mask")
         if self._form == "mul":
             return [make_node("Mul", [tensor.name, mask.name], [product], name=name)]
         if self._form == "where":
             return self._where(tensor, mask.name, product, name)
-        cast = fresh(f"{tensor.name}_mask_cast", self._taken)
+        cast = self._fresh(f"{tensor.name}_mask_cast")
         return [
-            make_node("Cast", [mask.name], [cast], name=fresh(f"{cast}_node", self._taken), to=tensor.proto.data_type),
+            make_node("Cast", [mask.name], [cast], name=self._fresh(f"{cast}_node"), to=tensor.proto.data_type),
             make_node("Mul", [tensor.name, cast], [product], name=name),
         ]
 
     def _where(self, tensor: StoredTensor, mask: str, product: str, name: str) -> list[NodeProto]:
-        zero = fresh(f"{tensor.name}_mask_zero", self._taken)
-        constant = make_node("Constant", [], [zero], name=fresh(f"{zero}_node", self._taken))
+        zero = self._fresh(f"{tensor.name}_mask_zero")
+        constant = make_node("Constant", [], [zero], name=self._fresh(f"{zero}_node"))
         value = TensorProto(data_type=tensor.proto.data_type, raw_data=bytes(tensor.dtype.itemsize))
         constant.attribute.add(name="value", type=4).t.CopyFrom(value)
         return [constant, make_node("Where", [mask, tensor.name, zero], [product], name=name)]
@@ -131,17 +133,18 @@ def _mask_numbers(keep: Array, tensor: StoredTensor, form: str) -> Array:
 
 def maskable(model: Model, plan: Plan) -> Plan:
     """The plan with the weights left out that no Mul can mask."""
-    return Plan(tuple(_or_left(model, row) for row in plan.rows), plan.rule)
+    outputs = Outputs()
+    return Plan(tuple(_or_left(model, row, outputs) for row in plan.rows), plan.rule)
 
 
-def _or_left(model: Model, row: PlanRow) -> PlanRow:
-    reason = why_not_maskable(model, row)
+def _or_left(model: Model, row: PlanRow, outputs: Outputs) -> PlanRow:
+    reason = why_not_maskable(model, row, outputs)
     return (
         replace(row, pattern=None, drop=0, reason=reason, advice="prune writes its zeros directly") if reason else row
     )
 
 
-def why_not_maskable(model: Model, row: PlanRow) -> str:
+def why_not_maskable(model: Model, row: PlanRow, outputs: Outputs) -> str:
     tensor = row.weight.tensor
     home = model.flow.stores.homes[tensor]
     if row.pattern is None:
@@ -150,7 +153,7 @@ def why_not_maskable(model: Model, row: PlanRow) -> str:
         return f"it is stored as {tensor.kind}, and a mask is multiplied with floats only"
     if row.weight.twins:
         return f"its bytes in the data file are also those of '{row.weight.twins[0].name}'"
-    if is_output(home.container, tensor.name):
+    if outputs.has(home.container, tensor.name):
         return "it is itself an output of the graph, which a mask would not reach"
     if home.node is not None and any(attribute.ref_attr_name for attribute in home.node.attribute):
         return "it is handed to a function as an attribute, so no node of its own can mask it"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import ModelProto, NodeProto
 
+from onnxsparse.graph.every import every_tensor
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import FloatsAttribute
@@ -58,7 +59,8 @@ def trainables(model: Model, plan: Plan, with_statistics: bool = False) -> dict[
         if _trains(weight, id(weight) in planned, plan):
             chosen[weight.tensor] = names[id(weight)], weight
     extra = [*vectors(model), *(statistics(model) if with_statistics else ())]
-    weights = {weight.tensor for weight in model.weights}
+    # Names of the same bytes would be trained apart, and only one of them could be stored.
+    weights = {weight.tensor for weight in model.weights} | model.flow.stores.sharing(every_tensor(model.proto))
     chosen.update({tensor: (tensor.name, None) for tensor in extra if tensor not in weights})
     tags = {tensor: f"{MARK}{number}" for number, tensor in enumerate(model.flow.stores.homes)}
     return {tags[tensor]: Trainable(tags[tensor], *_named(tensor, chosen)) for tensor in tags if tensor in chosen}

@@ -9,6 +9,7 @@ from onnx import ModelProto
 
 from onnxsparse.checkpoints import was_delivered
 from onnxsparse.errors import OutputError
+from onnxsparse.graph.external import named_by
 from onnxsparse.graph.model import Source
 from onnxsparse.passes.request import Path, path_of
 
@@ -38,4 +39,5 @@ def is_own(output: Path | None, source: Source, checkpoint: Path | None) -> bool
     target = path_of(output, "output")
     if not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source)):
         return False
-    return was_delivered(path_of(checkpoint, "checkpoint"), (target, *beside(target)))
+    files = (target, *beside(target), *sorted(named_by(target)))
+    return was_delivered(path_of(checkpoint, "checkpoint"), files)

@@ -19,7 +19,8 @@ EXTERNAL = [name for name in CASES if CASES[name].build().files]
 
 @pytest.mark.parametrize("name", EXTERNAL)
 def test_external_data_is_pruned_in_its_own_layout(name: str, tmp_path: Path) -> None:
-    """Same files, offsets and lengths, the bytes between the tensors untouched; the source stays as it was."""
+    """As many files, under the result's name, with the same offsets and lengths, the bytes between the tensors
+    untouched; the source stays as it was."""
     built, source, target = prepare(name, tmp_path)
     content = {one.name: one.read_bytes() for one in source.parent.iterdir()}
     osp.prune(source, output=target, pattern="2:4")
@@ -28,12 +29,35 @@ def test_external_data_is_pruned_in_its_own_layout(name: str, tmp_path: Path) ->
     for wanted in built.expected:
         before, after = values(built.model, wanted, source.parent), values(made, wanted, target.parent)
         assert is_masked_copy(before, after, keep_mask(wanted, 2, 4), wanted.zero) == ""
-    assert sorted(one.name for one in target.parent.iterdir()) == sorted(content)
-    assert differences(built.model, made, []) == []
-    for location in built.files:
+    names = called(built, target.name)
+    assert everything_in(target.parent) == sorted([target.name, *names.values()])
+    assert differences(relocated(built.model, names), made, []) == []
+    for location, name in names.items():
         outside = ~covered(built.model, location, len(built.files[location]))
-        first, last = (np.frombuffer((one.parent / location).read_bytes(), np.uint8) for one in (source, target))
+        first, last = (
+            np.frombuffer(path.read_bytes(), np.uint8) for path in (tmp_path / "in" / location, tmp_path / "out" / name)
+        )
         assert np.array_equal(first[outside], last[outside])
+
+
+def called(built: Built, target: str) -> dict[str, str]:
+    """What the data files of a result are called."""
+    single = len(built.files) == 1
+    return {location: f"{target}.data" if single else f"{target}.data/{location}" for location in built.files}
+
+
+def everything_in(folder: Path) -> list[str]:
+    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+
+
+def relocated(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for tensor in made.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = names[entry.value]
+    return made
 
 
 def prepare(name: str, folder: Path) -> tuple[Built, Path, Path]:
@@ -69,16 +93,21 @@ def test_beside_the_source_nothing_of_it_is_overwritten(name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("name", EXTERNAL)
 def test_in_place_with_leave(name: str, tmp_path: Path) -> None:
+    """The data gets the name of the result; what had another one is left as it was, and said."""
     built = CASES[name].build()
     source = built.write(tmp_path)
     before = [values(built.model, wanted, tmp_path) for wanted in built.expected]
-    osp.prune(source, output=source, pattern="2:4", overwrite=True)
+    report = osp.prune(source, output=source, pattern="2:4", overwrite=True).report
+    assert all(any(location in note for note in report.notes) for location in built.files)
+    assert all((tmp_path / location).read_bytes() == data for location, data in built.files.items())
     made = onnx.load(str(source), load_external_data=False)
     for wanted, dense in zip(built.expected, before):
         assert is_masked_copy(dense, values(made, wanted, tmp_path), keep_mask(wanted, 2, 4), wanted.zero) == ""
-    assert sum(one.stat().st_size for one in tmp_path.iterdir() if one.name != source.name) == sum(
-        len(content) for content in built.files.values()
-    )
+    assert everything_in(tmp_path) == sorted([source.name, *built.files, *called(built, source.name).values()])
+    after = {name: (tmp_path / name).read_bytes() for name in everything_in(tmp_path)}
+    again = osp.prune(source, output=source, pattern="2:4", overwrite=True).report
+    assert {name: (tmp_path / name).read_bytes() for name in everything_in(tmp_path)} == after
+    assert not any("no more" in note for note in again.notes)
 
 
 @pytest.mark.parametrize("name", EXTERNAL)

@@ -122,7 +122,7 @@ def test_output_is_a_folder(tmp_path: Path, capfd: Any) -> None:
 
 
 def test_data_of_another_model_is_not_overwritten(tmp_path: Path, capfd: Any) -> None:
-    """The target folder holds a file of the name that the external data wants."""
+    """The target folder holds a file of the name that the data had."""
     (tmp_path / "in").mkdir()
     (tmp_path / "out").mkdir()
     source = CASES["external_one_file"].build().write(tmp_path / "in")
@@ -141,9 +141,9 @@ def test_writing_twice_leaves_as_many_files(tmp_path: Path) -> None:
     source = CASES["external_many_files"].build().write(tmp_path)
     command = ["prune", str(source), "-o", str(tmp_path / "o.onnx"), "--pattern", "2:4", "--overwrite"]
     assert cli.main(command) == 0
-    first = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    first = {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()}
     assert cli.main(command) == 0
-    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == first
+    assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file()} == first
 
 
 def test_a_model_reached_through_a_link(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_data_files_stay_data_files(tmp_path: Path) -> None:
     module = trained(to_module(tmp_path / "m.onnx"))
     (tmp_path / "out").mkdir()
     write_back(module, tmp_path / "m.onnx", output=tmp_path / "out" / "m.onnx")
-    assert (tmp_path / "out" / "m.data").stat().st_size == 80
+    assert (tmp_path / "out" / "m.onnx.data").stat().st_size == 80
     assert torch.equal(to_module(tmp_path / "out" / "m.onnx").w, module.w)
 
 

@@ -40,6 +40,8 @@ from onnxsparse.values import Array
 
 WHOLE = 64 << 20
 """Bytes of the largest value that is computed whole without `full`."""
+AT_ONCE = 512 << 20
+"""Bytes of the largest value that is computed at once with it."""
 SLAB = 1 << 17
 """Elements of one slab, and about that many of everything that is computed at once with `full`."""
 MOST_JUMPS, MOST_ROWS, BETWEEN = 48, 1 << 22, 6
@@ -131,7 +133,7 @@ class Judge:
     # -- with numbers
 
     def _by_numbers(self, matrix: Constant, zero: Constant | None, pattern: Pattern, drop: int) -> str:
-        large = matrix.size * matrix.source_width > WHOLE
+        large = matrix.size * matrix.source_width > (max(WHOLE, AT_ONCE) if self._full else WHOLE)
         self.sampled = large and not self._full
         cut = _cut_on_the_way(matrix) or matrix.size != self._weight.tensor.size
         if large:

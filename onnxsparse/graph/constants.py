@@ -163,8 +163,15 @@ class Applied(Source):
         return computed(self.compute, arrays, self.kind)
 
     def _flat(self) -> Array:
-        found = self.on([one.numbers() for one in self.inputs])
-        return np.ascontiguousarray(np.broadcast_to(found, self.shape)).reshape(-1)
+        return np.ascontiguousarray(self._whole()).reshape(-1)
+
+    def _whole(self) -> Array:
+        return np.broadcast_to(self.on([one.numbers() for one in self.inputs]), self.shape)
+
+    def part(self, window: Window) -> Array | None:
+        """All numbers of a large value in the order of its inputs' memory: to turn them costs more than to compute."""
+        large = HELD // 4 < math.prod(self.shape) <= MOST
+        return self._whole() if large and self._held is None and window == Window.whole(self.shape) else None
 
     def at(self, positions: Array) -> Array:
         if self._held is not None:
@@ -279,8 +286,8 @@ class Constant:
         return bool(self.tensors) and sum(size > 1 for size in self.shape) >= 2
 
     def numbers(self) -> Array:
-        part = self.source.part(self.window) if isinstance(self.source, Stored) else None
-        return self.window.of(self.source.flat()) if part is None else part
+        found = self.source.part(self.window) if isinstance(self.source, (Stored, Applied)) else None
+        return self.window.of(self.source.flat()) if found is None else found
 
     def at(self, positions: Array) -> Array:
         return self.source.at(self.window.at(positions))

@@ -38,7 +38,7 @@ from onnxsparse.runs.decided import decided
 from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.frame import framed, idle_labels
-from onnxsparse.runs.goal import demand_keys, demand_output, goal_of
+from onnxsparse.runs.goal import demand_floats, demand_keys, demand_output, goal_of
 from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.measuring import Measure
 from onnxsparse.runs.zeros import asked_zeros, pruned_share, zeros_by_epochs
@@ -73,6 +73,7 @@ class Tuning:
             self.plan, notes = planned(self.model, plan, masks, asked)
             self.notes = [*recipe.notes, *notes]
         self.notes = [*self.notes, *self.objective.idle]
+        demand_floats(self.model)
         demand_output(self.model, self.objective.output)
         demand_keys(self.model, recipe.modifiers, self.objective.output)
         self.tags = trainables(self.model, self.plan, self.training.train_bn)

@@ -273,6 +273,8 @@ class TorchEngine(Engine):
     def _scales(self, samples: Mapping[str, Array], batch: int, paths: Mapping[str, str]) -> dict[int, Scale]:
         """The scale of each float signal, by its place."""
         pieces = [inputs for inputs, _ in self._pieces.of(Batch(samples))]
+        count = max((len(array) for array in samples.values() if array.ndim), default=1)
+        pieces = pieces[: max(1, count // self._pieces.size)]  # whole ones
         together = -(-batch // self._pieces.size)
         moved = moved_answers(self._dense, paths, self._device)
         found = measured(self._signals, pieces, self._plain_answers, moved, together)

@@ -123,9 +123,10 @@ def _demand_apart(path: str, numbers: Mapping[str, Array], source: str, merged: 
     ]
     if split:
         name, one = split[0]
+        more = " and so on" if len(split) > 1 else ""
         raise ModelError(
             f"{path} does not fit {source}: {len(split)} tensors that have numbers of their own in the checkpoint have "
-            f"none in the file, where '{name}' is '{one}'{' and so on' if len(split) > 1 else ''}: the exporter stores equal "
-            "tensors once, and they were equal when it ran, as in a net that was not trained yet; load the checkpoint "
-            "into the module and export that, in the same way"
+            f"none in the file, where '{name}' is '{one}'{more}: the exporter stores equal tensors once, and they were "
+            "equal when it ran, as in a net that was not trained yet; load the checkpoint into the module and export "
+            "that, in the same way"
         )

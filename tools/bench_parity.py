@@ -7,8 +7,8 @@ Needs onnxruntime-training and torch in one environment. Without models it expor
 transformer encoder, and one with depthwise and transposed convolutions, a shared layer and an LSTM. What is printed is
 the largest max|a-b| / max|a| over all tensors: between the pruned model and the trained one, and between both engines.
 
-With --losses it is the loss on samples held out right after pruning, in both engines, on models as other people exported
-them: those of `tools/fetch_models.py`, on the made-up samples of `tools/bench_real.py`.
+With --losses it is the loss on samples held out right after pruning, in both engines, on models as other people
+exported them: those of `tools/fetch_models.py`, on the made-up samples of `tools/bench_real.py`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def losses(path: Path) -> Losses:
     count = max(len(array) for array in made.values() if array.ndim)
     data = {name: array[:FEW] if array.ndim and len(array) == count else array for name, array in made.items()}
     rule = bench_real.pruning_of(path, "")
-    options = {"pattern": rule.pattern, "sparsity": rule.sparsity, "allocation": rule.allocation}
+    options: dict[str, Any] = {"pattern": rule.pattern, "sparsity": rule.sparsity, "allocation": rule.allocation}
     options.update({"steps": 1, "retries": 0, "batch_size": 16})
     details = [osp.finetune(path, data=data, engine=one, **options).report.details for one in ("ort", "torch")]
     one, other = (float(str(found["loss_without_training"])) for found in details)

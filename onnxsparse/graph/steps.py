@@ -214,7 +214,7 @@ class Numbers(Protocol):
     @property
     def key(self) -> object: ...
 
-    def numbers(self) -> Array | None: ...
+    def nonzero(self) -> Array: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,9 +236,7 @@ class Mask:
 
     def stored(self) -> Array:
         """The mask in the weight's stored order, True = keep."""
-        numbers = self.value.numbers()
-        assert numbers is not None, "a mask was read when it was found"
-        keep = unview(np.broadcast_to((numbers != 0).reshape(self.shape), self.at.shape), self.at)
+        keep = unview(np.broadcast_to(self.value.nonzero().reshape(self.shape), self.at.shape), self.at)
         if not self.shuffles:
             return keep
         return undone(keep.reshape(self.at.atoms), self.at.atoms, self.shuffles).reshape(-1)

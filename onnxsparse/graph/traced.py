@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Optional, Union
 
 import numpy as np
@@ -27,6 +29,8 @@ from onnxsparse.graph.steps import (
 from onnxsparse.graph.storage import Array, StoredTensor
 
 SMALL_CONSTANT = 1 << 20
+PIECE = 1 << 20
+"""Elements read at a time; a multiple of 8."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +97,42 @@ class Traced:
         seen = view_of(values.reshape(-1), self.layout)
         whole = self.kind.startswith(("int", "uint")) and seen.dtype.kind == "f" and bool(np.isfinite(seen).all())
         return seen.astype(_numpy_kind(self.kind)) if whole else seen
+
+    @cached_property
+    def bits(self) -> Array | None:
+        """Where the value is 1 and not 0, eight places to a byte; None where it is anything else somewhere.
+
+        A mask is as large as its weight: it is read once, and kept at a bit for each of its numbers.
+        """
+        packed = []
+        for piece in self._pieces():
+            ones = piece == 1
+            if not (ones | (piece == 0)).all():
+                return None
+            packed.append(np.packbits(ones))
+        return np.concatenate(packed) if packed else np.empty(0, np.uint8)
+
+    def _pieces(self) -> Iterator[Array]:
+        """The numbers in the order of the value, or in the stored order where nothing is computed on the way."""
+        if not self._plain:
+            numbers = self.numbers()
+            yield np.full(1, np.nan) if numbers is None else numbers.reshape(-1)
+            return
+        for at in range(0, self.tensor.size, PIECE):
+            yield decoded(self.tensor.read(at, min(at + PIECE, self.tensor.size)), self.tensor.kind)
+
+    @property
+    def _plain(self) -> bool:
+        return self.tensor.readable and not self.steps and not self.shuffles
+
+    def nonzero(self) -> Array:
+        """Where the value is not zero."""
+        if self.bits is None:
+            numbers = self.numbers()
+            assert numbers is not None, "a mask was read when it was found"
+            return np.asarray(numbers != 0)
+        flat = np.unpackbits(self.bits, count=self.tensor.size).view(bool)
+        return view_of(flat, self.layout) if self._plain else flat.reshape(self.shape)
 
 
 def _stored(tensor: StoredTensor) -> Array | None:

@@ -244,7 +244,7 @@ def _is_mask_for(mask: Traced, weight: Traced) -> bool:
         return False  # a factor, not a mask
     if not mask.tensor.readable or mask.tensor.kind in ("int64", "uint64") or mask.masks:
         return False
-    return mask.bits is not None
+    return mask.is_binary()
 
 
 def _where(values: Sequence[Value], _: Attributes) -> Crossing | None:

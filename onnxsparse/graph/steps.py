@@ -214,6 +214,12 @@ class Numbers(Protocol):
     @property
     def key(self) -> object: ...
 
+    @property
+    def plain(self) -> bool: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
     def nonzero(self) -> Array: ...
 
 
@@ -233,6 +239,11 @@ class Mask:
     @property
     def key(self) -> object:
         return ("mask", self.value.key, self.shape, self.at)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the mask is stored as the weight is, and nothing happens to either before they meet."""
+        return self.value.plain and not self.shuffles and self.at == self.value.layout == Layout.stored(self.shape)
 
     def stored(self) -> Array:
         """The mask in the weight's stored order, True = keep."""

@@ -128,11 +128,25 @@ class Judge:
 
     def _same_as_counted(self, matrix: Constant, zeros: Sequence[Constant], use: Use) -> bool:
         """The walk's matrix is this one, and its zeros arrive as zeros: what it counted stands."""
-        if any(use.masks for use in self._weight.uses):
+        if use.masks:
+            return not zeros and self._product_as_counted(matrix, use)
+        if any(one.masks for one in self._weight.uses):
             return False
         return same_matrix(matrix, self._weight.tensor, use) and zero_stays(
             matrix, zeros, self._weight.tensor, counted_zero(self._name, self._weight, use)
         )
+
+    def _product_as_counted(self, matrix: Constant, use: Use) -> bool:
+        """A product of the weight and one mask, which both lie in memory as the walk has them: it is zero where one of
+        the two is, and just that was counted."""
+        source = matrix.source
+        if not isinstance(source, Applied) or source.compute is not np.multiply or len(use.steps) != 1:
+            return False
+        if not use.masks[0].plain or matrix.window != Window.whole(source.shape):
+            return False
+        looks = [one.spread(source.shape) for one in source.inputs]
+        found = {one.source.tensor: _look(one.window) for one in looks if isinstance(one.source, Stored)}
+        return found == dict.fromkeys((self._weight.tensor, use.masks[0].tensor), use.matrix_key())
 
     # -- with numbers
 

@@ -26,10 +26,13 @@ Meeting = tuple[Arrival, "list[Use]"]
 
 def meetings(weight: Weight, arrivals: Iterable[Arrival]) -> Iterator[Meeting]:
     """Every weight input that the tensor arrives at, with the uses that stand for it."""
+    standing: dict[tuple[int, int], list[Use]] = {}
+    for use in weight.uses:
+        standing.setdefault((id(use.source), use.slot), []).append(use)
     for arrival in arrivals:
         if arrival.slot is None:
             continue
-        uses = [use for use in weight.uses if use.source is arrival.source and use.slot == arrival.index]
+        uses = standing.get((id(arrival.source), arrival.index), [])
         if not uses and (arrival.slot.family == "Embedding" or _flows(arrival)):
             continue
         yield arrival, uses

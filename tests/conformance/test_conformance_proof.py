@@ -497,6 +497,7 @@ def test_large_values_are_sampled_and_read_whole_when_asked(pattern: str, monkey
     from onnxsparse.passes import arriving
 
     monkeypatch.setattr(arriving, "WHOLE", 1 << 12)
+    monkeypatch.setattr(arriving, "AT_ONCE", 1 << 12)
     monkeypatch.setattr(arriving, "SLAB", 1 << 9)
     masks = {"m": half(64, 96)}
     nodes = [node("Mul", ["w", "m"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
@@ -532,7 +533,12 @@ def test_samples_lie_at_both_ends_and_at_every_cut(monkeypatch: pytest.MonkeyPat
     assert len(rows) < 100
 
 
-def test_one_wrong_row_is_found_where_all_are_read() -> None:
+@pytest.mark.parametrize("at_once", [1 << 12, 1 << 29])
+def test_one_wrong_row_is_found_where_all_are_read(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxsparse.passes import arriving
+
+    monkeypatch.setattr(arriving, "WHOLE", 1 << 12)
+    monkeypatch.setattr(arriving, "AT_ONCE", at_once)
     mask = half(64, 96)
     mask[:, 50] = 1
     nodes = [node("Mul", ["w", "m"], ["p"]), node("MatMul", ["x", "p"], ["y"])]

@@ -209,9 +209,11 @@ class _Claims:
         for name, array in self.values.items():
             if name[0] != "w" or name in rows or array.size < 16:
                 continue
-            for slot, *_ in self._slots(name, self.before, alone=True):
+            for slot, numbers, *_ in self._slots(name, self.before, alone=True):
                 if slot.op == "Gather" and self._known_at_run_time(slot):
                     continue  # whatever runs through a network is picked from by Gather
+                if not np.any(numbers[0]):
+                    continue  # numbers that were all rounded to zero may as well be a mask of zeros
                 self._wrong("prune", "a weight has no row", _where(name, slot))
 
     def _known_at_run_time(self, slot: Slot) -> bool:

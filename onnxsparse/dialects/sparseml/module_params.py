@@ -13,7 +13,7 @@ from typing import Any
 
 from onnxsparse.engines.torch.layers import layers_as_model
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.epochs.params import Param, View, spelled
+from onnxsparse.epochs.params import Param, View
 from onnxsparse.errors import PlanError
 from onnxsparse.graph.model import Model
 
@@ -45,7 +45,7 @@ def _param(tensor: Any, places: list[tuple[str, Any, str]], traced: Mapping[str,
     views = next((traced[one] for one, _, _ in places if one in traced), None)
     prunable = views is not None or any(_is_weight(one, local) for _, one, local in places)
     matrix, restore = views or _views(owner, tensor) or (None, None)
-    layers = [other for name in names for other in spelled(name.rpartition(".")[0]) if name.endswith(WEIGHT)]
+    layers = [name.rpartition(".")[0] for name in names if name.endswith(WEIGHT) and "." in name]
     slashes = [layer.replace(".", "/") for layer in layers]
     return Param(
         names[0], names[0], tuple(tensor.shape), names, tuple(dict.fromkeys((*layers, *slashes))), prunable,

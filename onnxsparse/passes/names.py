@@ -144,15 +144,21 @@ def _demand_one(found: Sequence[Named], entry: str, where: str, way_out: str) ->
     """A plain name is of one layer, that is of one node, or of one weight that several read."""
     if len(found) == 1 or frozenset.intersection(*(one.of for one in found)):
         return
-    layers: dict[str, list[str]] = {}
+    layers: dict[object, list[Named]] = {}
     for one in found:
-        layers.setdefault(one.nodes[0] if one.nodes else one.tensor, []).append(one.tensor)
-    listed = [f"{_line(node)} ({', '.join(map(_line, tensors))})" for node, tensors in layers.items()]
+        layers.setdefault(one.of or one.tensor, []).append(one)
+    listed = [_listed(weights) for weights in layers.values()]
     more = f" and {len(listed) - MOST_LISTED} more" if len(listed) > MOST_LISTED else ""
     raise OptionError(
         f"{where} {_line(entry)} fits {len(listed)} layers: {', '.join(listed[:MOST_LISTED])}{more}; "
         f"name one of them{way_out}"
     )
+
+
+def _listed(weights: Sequence[Named]) -> str:
+    """A layer by its node, and its weights."""
+    tensors = ", ".join(_line(one.tensor) for one in weights)
+    return f"{_line(weights[0].nodes[0])} ({tensors})" if weights[0].nodes else tensors
 
 
 def _line(text: str) -> str:

@@ -24,7 +24,15 @@ ALLOW = ["stem", "small", "depthwise", "basis"]
 LEVEL = {"pattern": "unstructured", "sparsity": 0.5, "allow": ALLOW}
 
 NAMES = [
-    # Keras, TensorFlow 2
+    # Keras 2
+    ("keras2", "net/conv", "net/conv/Conv2D/ReadVariableOp:0"),
+    ("keras2", "net/conv/Conv2D", "net/conv/Conv2D/ReadVariableOp:0"),
+    ("keras2", "net.backbone.conv", "net/backbone/conv/Conv2D/ReadVariableOp:0"),
+    ("keras2", "backbone/block2_conv", "net/backbone/block2_conv/Conv2D/ReadVariableOp:0"),
+    ("keras2", "net/block1_conv", "net/block1_conv/Conv2D_weights_fused_bn"),
+    ("keras2", "net/depthwise", "const_fold_opt__37"),
+    ("keras2", "net/hidden", "net/hidden/MatMul/ReadVariableOp:0"),
+    # Keras 3
     ("keras", "net_1/conv_1", "net_1/conv_1/convolution/ReadVariableOp:0"),
     ("keras", "net_1/conv_1/convolution", "net_1/conv_1/convolution/ReadVariableOp:0"),
     ("keras", "net_1/backbone_1/conv_1", "net_1/backbone_1/conv_1/convolution/ReadVariableOp:0"),
@@ -96,7 +104,7 @@ def test_a_layer_of_an_export_by_name(name: str, said: str, tensor: str) -> None
     assert by_recipe(source, said) == {tensor}
 
 
-@pytest.mark.parametrize(("name", "said", "tensor"), [NAMES[at] for at in (0, 7, 9, 16, 24, 27)])
+@pytest.mark.parametrize(("name", "said", "tensor"), [NAMES[at] for at in (2, 5, 7, 14, 16, 23, 31, 34)])
 def test_a_layer_of_an_export_in_a_configuration(name: str, said: str, tensor: str) -> None:
     assert dense_by_msbench(export(name), no_prune_layer=said)[0] == {tensor}
     assert dense_by_msbench(export(name), no_prune_keyword=said)[0] == {tensor}

@@ -1,8 +1,8 @@
 """Exports small networks with the exporter of each framework, so that tests hold the names that these really write.
 
-    python tests/exports/make.py keras|tf1|torch|paddle
+    python tests/exports/make.py keras|keras2|tf1|torch|paddle
 
-Each word needs its framework, in an environment of its own: `tensorflow-cpu tf2onnx`, `torch onnxscript`,
+Each word needs its framework, in an environment of its own: `tensorflow-cpu tf_keras tf2onnx`, `torch onnxscript`,
 `paddlepaddle paddle2onnx`. The files lie beside this script, with the versions that wrote them in their metadata.
 """
 
@@ -18,29 +18,43 @@ OPSET = 17
 
 
 def keras() -> None:
-    """A model in a model, a block in a scope, and two layers whose last names are alike."""
+    """By Keras 3, which comes with TensorFlow."""
+    import keras as library
+
+    _keras(library, "keras.onnx", "keras")
+
+
+def keras2() -> None:
+    """By Keras 2, which is `tf_keras` today."""
+    import tf_keras as library
+
+    _keras(library, "keras2.onnx", "tf_keras")
+
+
+def _keras(library: Any, name: str, package: str) -> None:
+    """A model in a model, convolutions with a normalization behind them, and two layers whose last names are alike."""
     import tensorflow as tf
     import tf2onnx
 
-    layers = tf.keras.layers
+    layers = library.layers
 
     def block(given: Any, number: int, filters: int) -> Any:
         found = layers.Conv2D(filters, 3, padding="same", name=f"block{number}_conv")(given)
         found = layers.BatchNormalization(name=f"block{number}_norm")(found)
         return layers.ReLU(name=f"block{number}_relu")(found)
 
-    inner_in = tf.keras.Input((8, 8, 8), name="inner_in")
-    inner = tf.keras.Model(inner_in, block(layers.Conv2D(8, 1, name="conv")(inner_in), 2, 12), name="backbone")
-    given = tf.keras.Input((8, 8, 4), name="images")
+    inner_in = library.Input((8, 8, 8), name="inner_in")
+    inner = library.Model(inner_in, block(layers.Conv2D(8, 1, name="conv")(inner_in), 2, 12), name="backbone")
+    given = library.Input((8, 8, 4), name="images")
     found = inner(block(given, 1, 8))
     found = layers.Conv2D(12, 3, use_bias=False, name="conv")(found)
     found = layers.DepthwiseConv2D(3, name="depthwise")(found)
     found = layers.GlobalAveragePooling2D(name="pool")(found)
     found = layers.Dense(16, activation="relu", name="hidden")(found)
-    model = tf.keras.Model(given, layers.Dense(10, name="head")(found), name="net")
+    model = library.Model(given, layers.Dense(10, name="head")(found), name="net")
     signature = (tf.TensorSpec((None, 8, 8, 4), tf.float32, name="images"),)
     proto, _ = tf2onnx.convert.from_keras(model, input_signature=signature, opset=OPSET)
-    write(proto, "keras.onnx", "tensorflow-cpu", "keras", "tf2onnx")
+    write(proto, name, "tensorflow-cpu", package, "tf2onnx")
 
 
 def tf1() -> None:
@@ -169,4 +183,4 @@ def write(proto: Any, name: str, *packages: str) -> None:
 
 if __name__ == "__main__":
     for word in sys.argv[1:]:
-        {"keras": keras, "tf1": tf1, "torch": torch, "paddle": paddle}[word]()
+        {"keras": keras, "keras2": keras2, "tf1": tf1, "torch": torch, "paddle": paddle}[word]()

@@ -16,12 +16,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.passes.names import Named, meant, module_path
+from onnxsparse.passes.names import Named, NamedWeights, module_path
 from onnxsparse.values import Array
 
 View = Callable[[Array], Array]
@@ -70,7 +71,7 @@ class Param:
         """Whether it has one axis at most, as scales and biases have."""
         return self.matrix is None and not self.prunable and sum(side > 1 for side in self.shape) <= 1
 
-    @property
+    @cached_property
     def answers(self) -> Named:
         """Names of layers that a host gives are of one each; those that read it in a graph are told apart."""
         return self.named or Named(self.name, self.names, layers=self.layers, of=frozenset(filter(None, self.layers)))
@@ -89,9 +90,9 @@ def find(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str
     """The parameters that the entries of a modifier mean, in the order of the model."""
     entries = [wanted] if isinstance(wanted, str) else list(wanted or (ALL_PRUNABLE,))
     chosen: set[int] = set()
-    unknown = []
+    unknown, known = [], NamedWeights(param.answers for param in params)
     for entry in entries:
-        found = _meant(params, entry, where)
+        found = _meant(params, known, entry, where)
         unknown += [] if found else [entry]
         chosen.update(map(id, found))
     if unknown:
@@ -106,7 +107,7 @@ def named(params: Sequence[Param], wanted: str | Sequence[str] | None, where: st
     return {param.tag for param in find(params, own, where)} if own else set()
 
 
-def _meant(params: Sequence[Param], entry: str, where: str) -> list[Param]:
+def _meant(params: Sequence[Param], known: NamedWeights, entry: str, where: str) -> list[Param]:
     free = [param for param in params if not param.refusal]
     if entry.upper() == ALL:
         return free
@@ -116,7 +117,7 @@ def _meant(params: Sequence[Param], entry: str, where: str) -> list[Param]:
         matches = _matcher(entry[len(REGULAR) :], where)
         return [param for param in free if any(matches(name) for name in param.all_names)]
     way_out = f", or all by `{REGULAR}`"
-    found = [params[place] for place in meant([param.answers for param in params], entry, f"{where}:", way_out)]
+    found = [params[place] for place in known.meant(entry, f"{where}:", way_out)]
     for param in found:
         if param.refusal:
             raise OptionError(f"{where}: {entry[:80]!r} cannot train: {param.refusal}")

@@ -118,26 +118,45 @@ def module_path(layer: str) -> str:
     return ".".join(steps)
 
 
-def meant(known: Sequence[Named], entry: str, where: str, way_out: str = "") -> list[int]:
-    """The places of the weights that a plain name means: those of one layer, or none."""
-    bare = entry.strip("/")
-    path = bare.replace("/", ".").removesuffix(WEIGHT)
-    own = [place for place, one in enumerate(known) if entry == one.tensor or entry in one.more]
-    if own or not bare:
-        return own
-    tests: tuple[Callable[[Named], bool], ...] = (
-        lambda one: entry in one.nodes or bare in one.nodes,
-        lambda one: entry in one.layers or bare in one.layers,
-        lambda one: path in one.modules,
-        lambda one: "." in path and any(module.endswith(f".{path}") for module in one.modules),
-    )
-    for fits in tests:
-        found = [place for place, one in enumerate(known) if fits(one)]
-        found = [place for place in found if not known[place].refused] or found
-        if found:
-            _demand_one([known[place] for place in found], entry, where, way_out)
-            return found
-    return []
+class NamedWeights:
+    """The weights of a model, to be looked up by plain names."""
+
+    def __init__(self, known: Iterable[Named]) -> None:
+        self._known = list(known)
+        self._own = self._by(lambda one: (one.tensor, *one.more))
+        self._nodes = self._by(lambda one: one.nodes)
+        self._layers = self._by(lambda one: one.layers)
+        self._modules = self._by(lambda one: one.modules)
+        self._ends = self._by(lambda one: (end for module in one.modules for end in _ends(module)))
+
+    def _by(self, names: Callable[[Named], Iterable[str]]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for place, one in enumerate(self._known):
+            for name in dict.fromkeys(names(one)):
+                found.setdefault(name, []).append(place)
+        return found
+
+    def meant(self, entry: str, where: str, way_out: str = "") -> list[int]:
+        """The places of the weights that a plain name means: those of one layer, or none."""
+        if entry in self._own:
+            return self._own[entry]
+        bare = entry.strip("/")
+        path = bare.replace("/", ".").removesuffix(WEIGHT)
+        plain, dotted = (entry, bare), (path,)
+        tiers = ((self._nodes, plain), (self._layers, plain), (self._modules, dotted), (self._ends, dotted))
+        for known, said in tiers:
+            found = sorted({place for name in said if name for place in known.get(name, ())})
+            found = [place for place in found if not self._known[place].refused] or found
+            if found:
+                _demand_one([self._known[place] for place in found], entry, where, way_out)
+                return found
+        return []
+
+
+def _ends(module: str) -> Iterable[str]:
+    """The ends of a path that have a dot in them."""
+    steps = module.split(".")
+    return (".".join(steps[at:]) for at in range(1, len(steps) - 1))
 
 
 def _demand_one(found: Sequence[Named], entry: str, where: str, way_out: str) -> None:
@@ -186,8 +205,9 @@ class NameFilter:
 
     def _matched(self, known: list[Named], entries: tuple[str, ...], option: str) -> dict[str, str]:
         matched: dict[str, str] = {}
+        weights = NamedWeights(known if entries else ())
         for entry in entries:
-            hits = _hits(known, entry, option)
+            hits = _hits(known, weights, entry, option)
             if not hits:
                 names = {name for one in known for name in one.all}
                 raise OptionError(
@@ -198,7 +218,7 @@ class NameFilter:
         return matched
 
 
-def _hits(known: list[Named], entry: str, option: str) -> list[str]:
+def _hits(known: list[Named], weights: NamedWeights, entry: str, option: str) -> list[str]:
     """The tensors that an entry means: a plain name one layer; an operator, a glob and `re:` all that fit."""
     hits = [one.tensor for one in known if entry in one.operators]
     if entry.startswith("re:") or any(letter in entry for letter in GLOB):
@@ -206,7 +226,7 @@ def _hits(known: list[Named], entry: str, option: str) -> list[str]:
         hits += [one.tensor for one in known if any(matches(name) for name in one.all)]
     if hits or entry.startswith("re:"):
         return hits
-    return [known[place].tensor for place in meant(known, entry, option, ", or all by a glob or `re:`")]
+    return [known[place].tensor for place in weights.meant(entry, option, ", or all by a glob or `re:`")]
 
 
 def _likely(entry: str, names: set[str]) -> str:

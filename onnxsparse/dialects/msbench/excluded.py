@@ -9,7 +9,7 @@ from onnxsparse.dialects.msbench.configuration import Configuration, words
 from onnxsparse.dialects.msbench.known import NOT_PRUNED
 from onnxsparse.errors import nearest
 from onnxsparse.loops.network import Site
-from onnxsparse.passes.names import meant
+from onnxsparse.passes.names import NamedWeights
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,8 @@ class Excluded:
 
     def _layer(self, word: str, sites: Sequence[Site]) -> list[int]:
         """The places of the layer that a whole name is of."""
-        return meant(
-            [site.answers for site in sites], word, "no_prune_layer", "; no_prune_keyword takes a part of many"
-        )
+        known = NamedWeights(site.answers for site in sites)
+        return known.meant(word, "no_prune_layer", "; no_prune_keyword takes a part of many")
 
     def _reason(self, site: Site, whole: Mapping[str, str]) -> str:
         names = _names(site)

@@ -32,7 +32,9 @@ SECONDS = 2.0
 WEIGHT = ".weight"
 RENAMED = re.compile(r"onnx::\w+|_?val_\d+|const_fold_opt__\d+|\d+")
 """What exporters call a tensor of which they do not keep the name."""
-WAY_OUT = "`onnxsparse inspect` lists layers, which recipes may name; record_match keeps the names of torch in a file"
+WAY_OUT = (
+    "`onnxsparse inspect -v` lists layers, which recipes may name; record_match keeps the names of torch in a file"
+)
 MOST = 20
 
 

@@ -211,8 +211,7 @@ class NameFilter:
             if not hits:
                 names = {name for one in known for name in one.all}
                 raise OptionError(
-                    f"{option} {entry[:80]} matches no weight{_likely(entry, names)}; "
-                    "see `onnxsparse inspect --verbose`"
+                    f"{option} {entry[:80]} matches no weight{_likely(entry, names)}; see `onnxsparse inspect -v`"
                 )
             matched.update(dict.fromkeys(hits, entry))
         return matched

@@ -220,3 +220,30 @@ def test_an_operator_is_every_layer_of_it() -> None:
     source = export("paddle")
     assert pruned(source, include="MatMul") == {"linear_0.w_0", "linear_1.w_0"}
     assert pruned(source, include=["Conv", "MatMul.0"]) == {"conv2d_0.w_0", "conv2d_1.w_0", "linear_0.w_0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "found"),
+    [
+        ("torch_script", "sections.1.0", "onnx_Conv_170"),
+        ("torch_script", "/attn/qkv", "onnx_MatMul_172"),
+        ("torch_script", "stem", "stem.weight"),
+        ("tf1", "mnist_net_1/conv0_1/conv_1", "mnist_net_1_conv0_1_conv_1_kernel_read_0"),
+        ("keras2", "net/block1_conv", "net_block1_conv_Conv2D_weights_fused_bn"),
+    ],
+)
+def test_a_module_made_of_a_file_knows_its_layers(name: str, said: str, found: str) -> None:
+    pytest.importorskip("torch", exc_type=ImportError)
+    from onnxsparse.dialects.sparseml.module_params import params_of as params_of_module
+
+    params = [param for param, _, _ in params_of_module(osp.torch.to_module(export(name)))]
+    assert [param.name for param in find(params, [said], "here")] == [found]
+
+
+def test_a_module_made_of_a_file_tells_its_layers_apart() -> None:
+    pytest.importorskip("torch", exc_type=ImportError)
+    from onnxsparse.dialects.sparseml.module_params import params_of as params_of_module
+
+    params = [param for param, _, _ in params_of_module(osp.torch.to_module(export("torch_script")))]
+    with pytest.raises(OptionError, match=rf"^here: {CLASH}"):
+        find(params, ["attn"], "here")

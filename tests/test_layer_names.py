@@ -233,7 +233,7 @@ def test_an_operator_is_every_layer_of_it() -> None:
     ],
 )
 def test_a_module_made_of_a_file_knows_its_layers(name: str, said: str, found: str) -> None:
-    pytest.importorskip("torch", exc_type=ImportError)
+    pytest.importorskip("torch")
     from onnxsparse.dialects.sparseml.module_params import params_of as params_of_module
 
     params = [param for param, _, _ in params_of_module(osp.torch.to_module(export(name)))]
@@ -241,7 +241,7 @@ def test_a_module_made_of_a_file_knows_its_layers(name: str, said: str, found: s
 
 
 def test_a_module_made_of_a_file_tells_its_layers_apart() -> None:
-    pytest.importorskip("torch", exc_type=ImportError)
+    pytest.importorskip("torch")
     from onnxsparse.dialects.sparseml.module_params import params_of as params_of_module
 
     params = [param for param, _, _ in params_of_module(osp.torch.to_module(export("torch_script")))]

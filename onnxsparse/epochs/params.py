@@ -1,14 +1,12 @@
 """The parameters of a model, and what the names in a recipe mean among them.
 
-1. A name is that of a stored tensor, of a torch parameter, or of a layer, which means the weight of that layer; layers
-   are also known as `a/b/conv` and `a.b.conv`.
+1. A name is that of a stored tensor, of a torch parameter, or of a layer, which means the weight of that layer; see
+   `passes/names.py`. One that fits two layers is an error.
 2. `re:` patterns are matched from the start of a name, as far as they go, against all names.
 3. `__ALL__` is every parameter, `__ALL_PRUNABLE__` the weights of linear layers, convolutions and look-up tables; a
    list without entries means those, too. Both may stand among other entries.
 4. What words for all and `re:` mean is passed over where it cannot be; what is named alone is refused there.
-5. What is known by none of these may be the torch name of a layer, with or without `.weight`, as the exporter's node
-   tells it: `/a/a.0/Conv` is of the module `a.0`. Where only one layer ends so, it is meant.
-6. Entries that mean nothing are an error with the nearest known names.
+5. Entries that mean nothing are an error with the nearest known names.
 """
 
 from __future__ import annotations
@@ -18,11 +16,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.passes.names import Named, NamedWeights, module_path
 from onnxsparse.values import Array
 
 View = Callable[[Array], Array]
@@ -30,9 +30,11 @@ View = Callable[[Array], Array]
 ALL, ALL_PRUNABLE, REGULAR = "__ALL__", "__ALL_PRUNABLE__", "re:"
 SECONDS = 2.0
 WEIGHT = ".weight"
-RENAMED = re.compile(r"onnx::\w+|_?val_\d+|\d+")
+RENAMED = re.compile(r"onnx::\w+|_?val_\d+|const_fold_opt__\d+|\d+")
 """What exporters call a tensor of which they do not keep the name."""
-WAY_OUT = "`onnxsparse inspect` lists layers, which recipes may name; record_match keeps the names of torch in a file"
+WAY_OUT = (
+    "`onnxsparse inspect -v` lists layers, which recipes may name; record_match keeps the names of torch in a file"
+)
 MOST = 20
 
 
@@ -52,6 +54,8 @@ class Param:
     """The numbers that it begins with."""
     refusal: str = ""
     """Why it cannot train; then it is none of those that are meant together, and named alone it is an error."""
+    named: Named | None = None
+    """What it answers to, where more is known than its names and layers."""
 
     @property
     def size(self) -> int:
@@ -69,27 +73,14 @@ class Param:
         """Whether it has one axis at most, as scales and biases have."""
         return self.matrix is None and not self.prunable and sum(side > 1 for side in self.shape) <= 1
 
+    @cached_property
+    def answers(self) -> Named:
+        """Names of layers that a host gives are of one each; those that read it in a graph are told apart."""
+        return self.named or Named(self.name, self.names, layers=self.layers, of=frozenset(filter(None, self.layers)))
+
     @property
     def all_names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.name, *self.names, *self.layers)))
-
-
-def spelled(layer: str, operator: str = "") -> tuple[str, ...]:
-    """The names of a layer by that of its node: `/a/b/conv/Conv` is also `a/b/conv` and `a.b.conv`."""
-    bare = layer.strip("/")
-    head, _, last = bare.rpartition("/")
-    inner = head if head and operator and last.partition("_")[0] == operator else bare
-    return tuple(dict.fromkeys(name for name in (layer, bare, inner, inner.replace("/", ".")) if name))
-
-
-def module_path(layer: str) -> str:
-    """The torch module of a node: exporters say the whole path of a module in a list again behind that of the list."""
-    steps: list[str] = []
-    for step in layer.strip("/").split("/"):
-        if steps and step.startswith(f"{steps[-1]}."):
-            steps.pop()
-        steps.append(step)
-    return ".".join(steps)
 
 
 def is_renamed(param: Param) -> bool:
@@ -101,9 +92,9 @@ def find(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str
     """The parameters that the entries of a modifier mean, in the order of the model."""
     entries = [wanted] if isinstance(wanted, str) else list(wanted or (ALL_PRUNABLE,))
     chosen: set[int] = set()
-    unknown = []
+    unknown, known = [], NamedWeights(param.answers for param in params)
     for entry in entries:
-        found = _meant(params, entry, where)
+        found = _meant(params, known, entry, where)
         unknown += [] if found else [entry]
         chosen.update(map(id, found))
     if unknown:
@@ -118,7 +109,7 @@ def named(params: Sequence[Param], wanted: str | Sequence[str] | None, where: st
     return {param.tag for param in find(params, own, where)} if own else set()
 
 
-def _meant(params: Sequence[Param], entry: str, where: str) -> list[Param]:
+def _meant(params: Sequence[Param], known: NamedWeights, entry: str, where: str) -> list[Param]:
     free = [param for param in params if not param.refusal]
     if entry.upper() == ALL:
         return free
@@ -127,24 +118,12 @@ def _meant(params: Sequence[Param], entry: str, where: str) -> list[Param]:
     if entry.startswith(REGULAR):
         matches = _matcher(entry[len(REGULAR) :], where)
         return [param for param in free if any(matches(name) for name in param.all_names)]
-    exact = [param for param in params if entry in (param.name, *param.names)]
-    layer = entry.strip("/")
-    found = exact or [param for param in params if layer in param.layers or entry in param.layers]
-    found = found or _of_module(params, layer)
+    way_out = f", or all by `{REGULAR}`"
+    found = [params[place] for place in known.meant(entry, f"{where}:", way_out)]
     for param in found:
         if param.refusal:
             raise OptionError(f"{where}: {entry[:80]!r} cannot train: {param.refusal}")
     return found
-
-
-def _of_module(params: Sequence[Param], entry: str) -> list[Param]:
-    """The weight of the one layer whose path is, or ends with, what is written."""
-    path = entry.replace("/", ".").removesuffix(WEIGHT)
-    paths = [(param, {module_path(layer) for layer in param.layers}) for param in params]
-    found = [param for param, known in paths if path in known]
-    if not found and "." in path:
-        found = [param for param, known in paths if any(one.endswith(f".{path}") for one in known)]
-    return found if len(found) == 1 else []
 
 
 def _matcher(text: str, where: str) -> Callable[[str], bool]:

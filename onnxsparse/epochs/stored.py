@@ -10,21 +10,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from onnxsparse.engines.torch.recording import recorded_match
-from onnxsparse.epochs.params import Param, spelled
+from onnxsparse.epochs.params import Param
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.vectors import vectors
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.names import named
 from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.trainable import MARK, as_float32
 from onnxsparse.passes.words import words_of
 
 RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 FIXED = "basis"
-WEIGHT = (".weight", "/weight")
 
 
 def params_of(model: Model) -> list[Param]:
@@ -56,16 +57,17 @@ def _refusal(weight: Weight) -> str:
 
 def _weight(tag: str, weight: Weight, name: str, more: tuple[str, ...]) -> Param:
     tensor, refusal = weight.tensor, _refusal(weight)
+    names = (tensor.name, *more)
+    answers = named(weight, name, names)
     if refusal:
-        return Param(tag, name, tuple(tensor.shape), (tensor.name, *more), refusal=refusal)
+        known = replace(answers, refused=True)
+        return Param(tag, name, tuple(tensor.shape), names, refusal=refusal, named=known)
     use = weight.uses[0]
-    operators = {one.op for one in weight.uses}
-    layers = [other for one in weight.uses for other in spelled(one.node, one.op)]
-    layers += [one[: -len(ending)] for one in (tensor.name, *more) for ending in WEIGHT if one.endswith(ending)]
     fixed = FIXED in words_of(Matrix(name, weight, use))
+    recurrent = set(answers.operators) & set(RECURRENT)
     return Param(
-        tag, name, tuple(tensor.shape), (tensor.name, *more), tuple(dict.fromkeys(layers)),
-        not fixed and not operators & set(RECURRENT), use.matrix, use.restore, lambda: as_float32(tensor),
+        tag, name, tuple(tensor.shape), names, (*answers.nodes, *answers.layers), not fixed and not recurrent,
+        use.matrix, use.restore, lambda: as_float32(tensor), named=answers,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from onnxsparse import sparsers
 from onnxsparse.allocations.energy import Place, stride_groups
 from onnxsparse.graph.convolution import Convolution
+from onnxsparse.passes.names import Named
 from onnxsparse.patterns import Pattern
 from onnxsparse.scores.magnitude import Magnitude
 from onnxsparse.sparsers.renewal import Choice
@@ -46,6 +47,12 @@ class Site:
     refuses: Callable[[Pattern], str] = lambda _: ""
     within: tuple[str, ...] = ()
     """The kind of the layer and of all that it is inside of, and their names."""
+    named: Named | None = None
+    """What it answers to, where more is known than its names."""
+
+    @property
+    def answers(self) -> Named:
+        return self.named or Named(self.name, self.names)
 
     @property
     def size(self) -> int:

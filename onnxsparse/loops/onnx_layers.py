@@ -10,6 +10,7 @@ import numpy as np
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.convolution import convolution_of
 from onnxsparse.loops.network import Site
+from onnxsparse.passes.names import named
 from onnxsparse.passes.plan import PlanRow, does_not_fit
 from onnxsparse.patterns import Pattern
 
@@ -18,16 +19,16 @@ def site_of(tag: str, row: PlanRow) -> Site:
     """A planned weight as a layer; it answers to the names of its tensor and of its nodes."""
     weight, use = row.weight, row.use
     stem = row.name[: -len(".weight")] if row.name.endswith(".weight") else row.name
-    names = tuple(dict.fromkeys((stem, row.name, *weight.layers)))
+    names, answers = tuple(dict.fromkeys((stem, row.name, *weight.layers))), named(weight, row.name)
 
     def refuses(pattern: Pattern) -> str:
         reason = does_not_fit(weight, pattern)
         return reason.text if reason else ""
 
-    scopes = [use.op, *(part for layer in weight.layers for part in _scopes(layer)), *_scopes(stem)]
+    scopes = [use.op, *(part for name in (*weight.layers, *answers.layers, stem) for part in _scopes(name))]
     return Site(
         tag, stem, names, use.op, weight.shape, use.shape4, use.matrix, use.restore, convolution_of(use), refuses,
-        tuple(dict.fromkeys(scopes)),
+        tuple(dict.fromkeys(scopes)), answers,
     )  # fmt: skip
 
 

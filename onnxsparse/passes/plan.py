@@ -18,7 +18,7 @@ from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.passes.heads import heads_of
 from onnxsparse.passes.layers import layers_of
 from onnxsparse.passes.matrices import Candidate, Matrix
-from onnxsparse.passes.names import Named
+from onnxsparse.passes.names import named
 from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.words import words_of
@@ -107,11 +107,6 @@ def _spelled(weight: Weight, counts: dict[str, int]) -> str:
 def _unique(name: str, seen: dict[str, int]) -> str:
     seen[name] = seen.get(name, 0) + 1
     return name if seen[name] == 1 else f"{name}#{seen[name]}"
-
-
-def named(weight: Weight, name: str) -> Named:
-    layers = weight.layers or ((weight.refused_by,) if weight.refused_by else ())
-    return Named(name, layers, tuple(dict.fromkeys(use.op for use in weight.uses)))
 
 
 def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:

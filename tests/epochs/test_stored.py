@@ -152,7 +152,7 @@ def test_a_layer_is_found_by_its_module(wanted: str, number: int) -> None:
 def test_what_could_be_several_layers_is_none(wanted: str) -> None:
     with pytest.raises(OptionError, match="is no parameter or layer") as caught:
         names([wanted], Model.over(nested(*LAYERS)))
-    assert "the exporter renamed some weights (4, such as onnx::MatMul_0): `onnxsparse inspect`" in str(caught.value)
+    assert "the exporter renamed some weights (4, such as onnx::MatMul_0): `onnxsparse inspect -v`" in str(caught.value)
     assert "record_match" in str(caught.value)
 
 

@@ -1,25 +1,28 @@
 """The parameters of a torch module: their names, the layers they are of, and how they lie in rows and columns.
 
 1. A parameter that is tied has several names and is one parameter.
-2. `__ALL_PRUNABLE__` are the weights of linear layers, convolutions and look-up tables; in a module made of an ONNX
+2. In a module made of an ONNX file a weight also answers to the names of its layer there.
+3. `__ALL_PRUNABLE__` are the weights of linear layers, convolutions and look-up tables; in a module made of an ONNX
    file those that such an operator reads.
-3. What wrappers for several devices or compilers put before a name does not count.
+4. What wrappers for several devices or compilers put before a name does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from onnxsparse.engines.torch.layers import layers_as_model
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.epochs.params import Param, View, spelled
+from onnxsparse.epochs.params import Param, View
 from onnxsparse.errors import PlanError
 from onnxsparse.graph.model import Model
+from onnxsparse.passes.names import Named, layers_of_node, names_of_node
 
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
 OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
 WEIGHT = "weight"
+Calls = list[Any]  # nodes of torch.fx
 Homes = list[tuple[Any, str]]  # the modules a parameter stands in, and its name there
 
 
@@ -32,24 +35,32 @@ def params_of(module: Any) -> list[tuple[Param, Any, Homes]]:
             if tensor is not None:
                 tensors[id(tensor)] = tensor
                 named.setdefault(id(tensor), []).append((f"{prefix}.{name}" if prefix else name, owner, name))
-    traced = _traced(module)
+    calls = _calls(module)
+    traced = _traced(module, calls)
     return [
-        (_param(tensors[key], places, traced), tensors[key], [(owner, name) for _, owner, name in places])
+        (_param(tensors[key], places, traced, calls), tensors[key], [(owner, name) for _, owner, name in places])
         for key, places in named.items()
     ]
 
 
-def _param(tensor: Any, places: list[tuple[str, Any, str]], traced: Mapping[str, tuple[View, View]]) -> Param:
+def _param(
+    tensor: Any, places: list[tuple[str, Any, str]], traced: Mapping[str, tuple[View, View]], calls: Mapping[str, Calls]
+) -> Param:
     owner = places[0][1]
     names = tuple(bare(one) for one, _, _ in places)
     views = next((traced[one] for one, _, _ in places if one in traced), None)
     prunable = views is not None or any(_is_weight(one, local) for _, one, local in places)
     matrix, restore = views or _views(owner, tensor) or (None, None)
-    layers = [other for name in names for other in spelled(name.rpartition(".")[0]) if name.endswith(WEIGHT)]
+    layers = [name.rpartition(".")[0] for name in names if name.endswith(WEIGHT) and "." in name]
     slashes = [layer.replace(".", "/") for layer in layers]
+    read = {id(call): call for one, _, _ in places if one in traced for call in calls[one]}
+    nodes = [call.meta["onnx"][1] for call in read.values() if "onnx" in call.meta]
+    layers = [*layers, *slashes, *(layer for node in nodes for layer in layers_of_node(node))]
+    own = tuple(dict.fromkeys(name for node in nodes for name in names_of_node(node)))
+    answers = Named(names[0], names, own, tuple(dict.fromkeys(layers)), of=frozenset(read or filter(None, layers)))
     return Param(
-        names[0], names[0], tuple(tensor.shape), names, tuple(dict.fromkeys((*layers, *slashes))), prunable,
-        matrix, restore, lambda: numbers_of(tensor),
+        names[0], names[0], tuple(tensor.shape), names, (*answers.nodes, *answers.layers), prunable,
+        matrix, restore, lambda: numbers_of(tensor), named=answers,
     )  # fmt: skip
 
 
@@ -99,28 +110,29 @@ def _swapped(shape: tuple[int, ...]) -> tuple[View, View]:
     return _transposed((shape[0], shape[1], 1), 1)
 
 
-def _traced(module: Any) -> dict[str, tuple[View, View]]:
+def _traced(module: Any, calls: Mapping[str, Calls]) -> dict[str, tuple[View, View]]:
     """The weights that operators read in modules of a graph, as the plan of an ONNX model sees them."""
-    paths = dict(_read(module))
-    if not paths:
+    if not calls:
         return {}
     try:
-        model = Model.over(layers_as_model(module, paths))
+        model = Model.over(layers_as_model(module, {path: path for path in calls}))
     except PlanError:
         return {}
     found = {weight.tensor.name: weight.uses[0] for weight in model.weights if weight.uses and not weight.refusal}
-    return {paths[name]: (use.matrix, use.restore) for name, use in found.items()}
+    return {name: (use.matrix, use.restore) for name, use in found.items()}
 
 
-def _read(module: Any) -> Iterator[tuple[str, str]]:
+def _calls(module: Any) -> dict[str, Calls]:
+    """By parameter the operators that read it in modules of a graph; those of a file know their names there."""
+    found: dict[str, Calls] = {}
     for prefix, part in module.named_modules():
         if isinstance(part, torch().fx.GraphModule):
-            start = f"{prefix}." if prefix else ""
+            start, known = f"{prefix}." if prefix else "", dict(module.named_parameters(remove_duplicate=False))
             for node in part.graph.nodes:
-                if node.op == "get_attr" and any(_operator(user) in OPERATORS for user in node.users):
-                    path = start + str(node.target)
-                    if path in dict(module.named_parameters(remove_duplicate=False)):
-                        yield path, path
+                readers = [user for user in node.users if _operator(user) in OPERATORS] if node.op == "get_attr" else []
+                if readers and f"{start}{node.target}" in known:
+                    found.setdefault(f"{start}{node.target}", []).extend(readers)
+    return found
 
 
 def _operator(call: Any) -> str:

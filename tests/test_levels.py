@@ -307,9 +307,9 @@ def test_levels_that_a_sparse_model_has_passed_are_said(tmp_path, capsys):
 
 
 @trains
-def test_that_nothing_was_measured_is_said(whole, tmp_path, capsys):
+def test_what_was_measured_on_is_said(whole, tmp_path, capsys):
     report = levels(onnx_model(), **options(tmp_path / "out")).report
-    assert "accuracy needs --eval-data" in report.notes[-1]
+    assert "the figures are of the samples held out from --data" in report.notes[-1]
     again = levels(onnx_model(), **options(whole, eval_data=data(40), metrics=["accuracy"])).report
     assert not any("--eval-data" in note for note in again.notes)
 

@@ -36,7 +36,7 @@ __all__ = [
     "prune",
     "verify",
 ]
-_MODULES = ("torch",)  # not in __all__: `from onnxsparse import *` has to leave the name to torch itself
+_MODULES = ("graphsurgeon", "torch")  # not in __all__: `from onnxsparse import *` has to leave the name to torch itself
 _HOMES = {
     "Recipe": "onnxsparse.recipes",
     "Report": "onnxsparse.report.rows",

@@ -70,8 +70,6 @@ class Model:
         if not isinstance(source, (str, os.PathLike)):
             raise OptionError(f"a model is a path or a ModelProto, not {brief(source)}")
         path = os.fspath(source)
-        if "\0" in path:
-            raise ModelError(f"a path holds no zero byte, and {brief(path)} does")
         finish(path)
         tokens = Tokens()
         return cls(_checked(_parse(path, tokens), path), path, tokens, folder)

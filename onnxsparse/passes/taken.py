@@ -34,15 +34,16 @@ from onnxsparse.passes.recorded import MASKED, PREFIX
 LOG = logging.getLogger("onnxsparse")
 RECORD = "_onnxsparse_record"
 WAYS = "a path, a ModelProto, its bytes, an onnx_graphsurgeon.Graph, an onnx_ir.Model or a torch.onnx.ONNXProgram"
+NO_MODEL = "are no ONNX model; pass those of a whole .onnx file, or its path as text"
 HEADER = ("domain", "model_version", "doc_string")
 
 
 def taken(source: Any, opened: bool = False) -> Any:
     """A path or a ModelProto for whatever a model is given as; with `opened` a Model may be one, too."""
     kind = type(source)
-    if issubclass(kind, (str, ModelProto)) or (opened and issubclass(kind, Model)):
+    if issubclass(kind, ModelProto) or (opened and issubclass(kind, Model)):
         return source
-    if issubclass(kind, os.PathLike):
+    if issubclass(kind, (str, os.PathLike)):
         return _path(source)
     found = proto_of(source)
     if found is None:
@@ -70,16 +71,21 @@ def proto_of(source: object) -> ModelProto | None:
 
 def _path(source: Any) -> str:
     try:
-        return os.fsdecode(os.fspath(source))
+        path = os.fsdecode(os.fspath(source))
     except Exception as error:  # its class may do anything
         raise OptionError(f"a model is {WAYS}, not {brief(source)}, whose path is none: {one_line(error)}") from error
+    if "\0" in path:
+        raise OptionError(f"no path holds a zero byte, as {brief(path)} does")
+    return path
 
 
 def _parsed(data: bytes) -> ModelProto:
     try:
         made: ModelProto = ModelProto.FromString(data)
     except DecodeError as error:
-        raise ModelError("the bytes are no ONNX model; pass those of a whole .onnx file, or its path") from error
+        raise ModelError(f"the bytes {NO_MODEL}") from error
+    if not made.HasField("graph"):
+        raise ModelError(f"the bytes {NO_MODEL}")
     return made
 
 

@@ -11,14 +11,14 @@ from onnxsparse.errors import OptionError, brief, nearest
 from onnxsparse.loops.network import Network
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.rates import in_our_case
-from onnxsparse.passes.taken import WAYS, proto_of
+from onnxsparse.passes.taken import WAYS, proto_of, taken
 
 
 def opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
     """A network, and what the caller goes on with."""
     if isinstance(model, Network):
         return model, model
-    held = model if isinstance(model, (str, os.PathLike)) else proto_of(model)
+    held = taken(model) if isinstance(model, (str, os.PathLike)) else proto_of(model)
     if held is not None:
         from onnxsparse.loops.onnx_network import OnnxNetwork
 

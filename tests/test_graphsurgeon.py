@@ -370,14 +370,6 @@ def test_bytes_are_a_model() -> None:
         assert content(osp.prune(source, **TWO_FOUR).model) == content(osp.prune(network(), **TWO_FOUR).model)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("external", [False, True])
-def test_a_model_of_onnx_ir_is_one(external: bool, tmp_path: Path) -> None:
-    ir: Any = pytest.importorskip("onnx_ir")
-    onnx.save(network(), str(tmp_path / "m.onnx"), save_as_external_data=external, location="data", size_threshold=0)
-    source = ir.load(tmp_path / "m.onnx")
-    assert content(osp.prune(source, **TWO_FOUR).model)[0] == content(osp.prune(network(), **TWO_FOUR).model)[0]  # type: ignore[index]
-
-
 class Loud:
     """Everything that may be asked of it raises."""
 
@@ -446,3 +438,13 @@ def test_a_graph_in_the_middle_of_surgery_is_refused_in_one_line() -> None:
     with pytest.raises(osp.OnnxSparseError, match="does not export the graph") as caught:
         osp.prune(graph, **TWO_FOUR)
     assert str(caught.value).isprintable()
+
+
+def test_a_graph_is_fine_tuned() -> None:
+    library: Any = pytest.importorskip("onnxsparse.engines.ort.library")
+    if not library.available():
+        pytest.skip("needs onnxruntime-training")
+    graph = osp.graphsurgeon.import_onnx(network())
+    result = osp.finetune(graph, data={"x": weight(32, 16)}, steps=4, batch_size=1, engine="ort", **TWO_FOUR)
+    assert osp.verify(result.graph).report.ok
+    assert (graph.tensors()["first"].values != 0).all(), "the argument is never changed"

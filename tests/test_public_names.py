@@ -23,20 +23,22 @@ FUNCTIONS = [
     "prune",
     "verify",
 ]
+MODULES = ["graphsurgeon"]
 CLASSES = ["OnnxSparseError", "Recipe", "Report", "Result", "Row"]
 
 
 def test_the_public_names() -> None:
-    assert sorted(osp.__all__) == sorted([*CLASSES, "__version__", *FUNCTIONS])
+    assert sorted(osp.__all__) == sorted([*CLASSES, "__version__", *FUNCTIONS, *MODULES])
     assert set(dir(osp)) == set(osp.__all__)
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *FUNCTIONS])
+@pytest.mark.parametrize("name", [*CLASSES, *FUNCTIONS, *MODULES])
 def test_every_public_name_explains_itself(name: str) -> None:
     thing = getattr(osp, name)
     assert inspect.getdoc(thing)
     assert inspect.isfunction(thing) == (name in FUNCTIONS)
     assert inspect.isclass(thing) == (name in CLASSES)
+    assert inspect.ismodule(thing) == (name in MODULES)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -61,3 +63,10 @@ def test_the_version_is_that_of_the_project(repository: Path) -> None:
 
 def test_the_package_says_that_it_is_typed(repository: Path) -> None:
     assert (repository / "onnxsparse" / "py.typed").is_file()
+
+
+def test_the_functions_on_graphs_are_those_on_models() -> None:
+    """In place, where there is something to change; the package itself is not needed to look them up."""
+    names = {name for name in osp.graphsurgeon.__all__ if not name.endswith("_onnx")}
+    assert names == {"fold_masks", "insert_masks", "prune", "verify"} <= set(FUNCTIONS)
+    assert all(inspect.getdoc(getattr(osp.graphsurgeon, name)) for name in osp.graphsurgeon.__all__)

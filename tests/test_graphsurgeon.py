@@ -255,7 +255,7 @@ def test_constants_of_local_functions_are_weights_too() -> None:
     function = gs.Function("layer", "own", body, [inner], [result], opset=17, import_domains=opsets)
     x, y = gs.Variable("x", np.float32, (1, 16)), gs.Variable("y", np.float32, (1, 8))
     call = gs.Node("layer", inputs=[x], outputs=[y], domain="own")
-    graph = gs.Graph([call], [x], [y], opset=17, functions=[function], ir_version=9)
+    graph = gs.Graph([call], [x], [y], opset=17, functions=[function])
     osp.graphsurgeon.insert_masks(graph, **TWO_FOUR)
     assert [node.op for node in function.nodes] == ["Constant", "Mul", "MatMul"]
     assert osp.graphsurgeon.export_onnx(graph).functions[0].node[0].output[0] == "w"
@@ -455,11 +455,22 @@ def test_what_is_no_model_is_refused_in_one_line(at: int, tmp_path: Path) -> Non
 
 
 def test_a_graph_in_the_middle_of_surgery_is_refused_in_one_line() -> None:
+    graphs = [graph_of(network()) for _ in range(3)]
+    graphs[0].outputs[0].dtype = None
+    graphs[1].outputs = [None]
+    graphs[2].nodes = None
+    for graph in graphs:
+        with pytest.raises(osp.OnnxSparseError, match="does not export the graph") as caught:
+            osp.prune(graph, **TWO_FOUR)
+        assert str(caught.value).isprintable()
+
+
+def test_two_tensors_of_one_name_are_refused() -> None:
+    """gs.export_onnx warns and writes one of the two, which both nodes read then."""
     graph = graph_of(network())
-    graph.outputs[0].dtype = None
-    with pytest.raises(osp.OnnxSparseError, match="does not export the graph") as caught:
+    graph.nodes[2].inputs[1] = gs.Constant("head", weight(32, 32))
+    with pytest.raises(osp.OnnxSparseError, match="two tensors of the graph are called 'head'; rename one of them"):
         osp.prune(graph, **TWO_FOUR)
-    assert str(caught.value).isprintable()
 
 
 def test_a_graph_is_fine_tuned() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto
 
-from onnxsparse.errors import MissingExtraError, ModelError, one_line
+from onnxsparse.errors import MissingExtraError, ModelError, OnnxSparseError, one_line
 from onnxsparse.graph.every import every_tensor
 
 PACKAGE = "onnx_graphsurgeon"
@@ -44,7 +44,12 @@ def is_a(value: object, package: str, name: str) -> bool:
 def exported(graph: Any) -> ModelProto:
     """The model of a graph, without what was recorded in the file that it came from."""
     try:
+        for one in (graph, *graph.subgraphs(recursive=True), *graph.functions):
+            _demand_names(one)
         proto: ModelProto = surgeon().export_onnx(graph)
+        _store_once(graph, proto.graph)
+    except OnnxSparseError:
+        raise
     except Exception as error:  # a graph in the middle of surgery fails in as many ways as there are
         raise ModelError(
             f"onnx_graphsurgeon does not export the graph: {type(error).__name__}: {one_line(error)[:200]}; "
@@ -53,8 +58,16 @@ def exported(graph: Any) -> ModelProto:
     for tensor in every_tensor(proto):  # loaded since, but still called external
         if tensor.data_location == TensorProto.EXTERNAL and not len(tensor.external_data):
             tensor.ClearField("data_location")
-    _store_once(graph, proto.graph)
     return proto
+
+
+def _demand_names(graph: Any) -> None:
+    """Two constants of one name are written as one, with a warning; which node reads which would be a guess."""
+    seen: dict[str, Any] = {}
+    ends = [tensor for node in graph.nodes for tensor in (*node.inputs, *node.outputs)]
+    for tensor in (*graph.inputs, *ends, *graph.outputs):
+        if tensor.name and seen.setdefault(tensor.name, tensor) is not tensor:
+            raise ModelError(f"two tensors of the graph are called '{one_line(tensor.name)[:80]}'; rename one of them")
 
 
 def imported(proto: ModelProto) -> Any:

@@ -20,7 +20,7 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged
 from onnxsparse.graph.training_mode import training_mode
 from onnxsparse.passes.attachable import masks_for
-from onnxsparse.passes.taken import WAYS, proto_of, taken
+from onnxsparse.passes.taken import proto_of, taken
 
 __all__ = ["attach", "finish", "match", "proved", "record_match", "recorded_match", "to_module", "write_back"]
 
@@ -103,8 +103,12 @@ def _demanded(source: Any, call: str) -> Any:
     try:
         return taken(source, opened=True)
     except OptionError:
+        if issubclass(type(source), (str, os.PathLike)):
+            raise
         kind = one_line(type(source).__name__)
-        raise OptionError(f"the order is osp.torch.{call}: a {kind} is no model, which is {WAYS}") from None
+        raise OptionError(
+            f"the order is osp.torch.{call}: a {kind:.40} is no model; a path, a ModelProto or the like is expected"
+        ) from None
 
 
 def _opened(source: Source | Model) -> Model:

@@ -124,7 +124,7 @@ class Kept:
         metadata, named = model.metadata, set()
         for prefix in _planned(metadata):
             named |= set(_plan(metadata, prefix).get("pruned", ()))
-        weights = {name: one for name, one in _weights(model).items() if name in named}
+        weights = {name: one for name, one in _weights(model).items() if name in named} if named else {}
         digests = {name: _digest(one, MASKED + "plan" in metadata) for name, one in weights.items()}
         return cls(metadata, header, digests, {name: one.shape for name, one in weights.items()})
 

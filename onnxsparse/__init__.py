@@ -12,6 +12,7 @@ from onnxsparse.errors import OnnxSparseError
 from onnxsparse.version import __version__
 
 if TYPE_CHECKING:
+    from onnxsparse import graphsurgeon
     from onnxsparse.api import Result, compare, fold_masks, insert_masks, inspect, load, plan, prune, verify
     from onnxsparse.finetuning import finetune
     from onnxsparse.leveling import levels
@@ -28,6 +29,7 @@ __all__ = [
     "compare",
     "finetune",
     "fold_masks",
+    "graphsurgeon",
     "insert_masks",
     "inspect",
     "levels",
@@ -36,7 +38,7 @@ __all__ = [
     "prune",
     "verify",
 ]
-_MODULES = ("torch",)  # not in __all__: `from onnxsparse import *` has to leave the name to torch itself
+_MODULES = ("graphsurgeon", "torch")  # torch is not in __all__: `import *` has to leave that name to torch itself
 _HOMES = {
     "Recipe": "onnxsparse.recipes",
     "Report": "onnxsparse.report.rows",
@@ -47,10 +49,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module(_HOMES.get(name, "onnxsparse.api")), name)
     if name in _MODULES:
         return importlib.import_module(f"onnxsparse.{name}")
+    if name in __all__:
+        return getattr(importlib.import_module(_HOMES.get(name, "onnxsparse.api")), name)
     raise AttributeError(f"module 'onnxsparse' has no attribute {name!r}")
 
 

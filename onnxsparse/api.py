@@ -1,7 +1,7 @@
-"""The commands as functions: a path or a ModelProto in, a `Result` out. The command line is a thin layer over these.
+"""The commands as functions: a model in, a `Result` out. The command line is a thin layer over these.
 
-The argument is never changed. With `output` the model is written there, all or nothing; without, `Result.model` holds
-it in memory.
+A model is a path, a ModelProto, or what else holds one in memory: see `passes.taken`. The argument is never changed.
+With `output` the model is written there, all or nothing; without, `Result.model` holds it in memory.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole,
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
+from onnxsparse.passes.taken import graph_of, taken
 from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
@@ -58,6 +59,7 @@ class Result:
     report: Report
     path: str | None = None
     proto: ModelProto | None = field(default=None, repr=False)
+    made: Any = field(default=None, repr=False)
 
     @property
     def model(self) -> ModelProto | None:
@@ -66,10 +68,17 @@ class Result:
             self.proto = onnx.load(self.path)
         return self.proto
 
+    @property
+    def graph(self) -> Any:
+        """The model as an `onnx_graphsurgeon.Graph`, made the first time; None where there is no model."""
+        if self.made is None and self.model is not None:
+            self.made = graph_of(self.model)
+        return self.made
+
 
 def load(source: Source) -> Model:
     """Open a model and find its weights, without reading them."""
-    return _found(Model.open(source))
+    return _found(Model.open(taken(source)))
 
 
 def _look(source: Source) -> Model:
@@ -84,6 +93,7 @@ def _found(model: Model) -> Model:
 
 def inspect(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
     """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back."""
+    source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
     names = names_of(model.weights)
@@ -122,6 +132,7 @@ def plan(
     overwrite: bool = False,
 ) -> Result:
     """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
+    source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
@@ -158,6 +169,7 @@ def prune(
     overwrite: bool = False,
 ) -> Result:
     """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
+    source = taken(source)
     path = target_of(output, source, overwrite)
     model = load(source)
     set_sizes(model, dims)
@@ -193,6 +205,7 @@ def insert_masks(
     overwrite: bool = False,
 ) -> Result:
     """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
+    source = taken(source)
     path = target_of(output, source, overwrite)
     model = load(source)
     set_sizes(model, dims)
@@ -209,6 +222,7 @@ def insert_masks(
 
 def fold_masks(source: Source, *, output: Path | None = None, discard: bool = False, overwrite: bool = False) -> Result:
     """Fold every mask in the graph into its weight and remove the nodes; with `discard` the masks are dropped."""
+    source = taken(source)
     target = target_of(output, source, overwrite)
     model = load(source)
     names, before = names_of(model.weights), model.weights
@@ -256,6 +270,7 @@ def verify(
     What holds in a tensor has to hold in the numbers that its nodes get, too; of very large ones behind arithmetic
     samples are looked at, with `full` all.
     """
+    source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
     rule = Rule.make(
@@ -293,6 +308,7 @@ def compare(
         raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {str(seed)[:40]}")
     if data is not None and dims:
         raise OptionError("--dim gives random inputs their sizes; arrays have theirs, so leave one of the two out")
+    dense, sparse = taken(dense), taken(sparse)
     model = Model.open(dense)
     for one in (model, Model.open(sparse)):  # a file that is not a model is said in our own words
         one.demand_checksums()

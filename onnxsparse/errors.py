@@ -80,5 +80,18 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
 
 
 def brief(value: object) -> str:
-    """What was given in place of what was asked for, in one short line."""
-    return " ".join(repr(value).split())[:60]
+    """What was given in place of what was asked for, in one short line, whatever its class makes of that."""
+    try:
+        text = repr(value)
+    except Exception:  # a class of the user's may raise anything
+        text = f"a {type.__dict__['__name__'].__get__(type(value))}"
+    return one_line(text)[:60]
+
+
+def one_line(value: object) -> str:
+    """A text in one line that a terminal shows as it is: without breaks, escapes and other half of characters."""
+    try:
+        text = str.__str__(value if isinstance(value, str) else str(value))
+    except Exception:  # as above
+        return "(it has no text)"
+    return " ".join("".join(one if one.isprintable() else " " for one in text).split())

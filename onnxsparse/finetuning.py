@@ -20,6 +20,7 @@ from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import OWN
 from onnxsparse.passes.request import Masks, Names, Path, demand_whole, listed, path_of
 from onnxsparse.passes.sample_axes import Axes
+from onnxsparse.passes.taken import taken
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import FLAGS, recipe_of, takes_frame
 from onnxsparse.report.history import History
@@ -97,6 +98,7 @@ def finetune(
     In torch `optimizer` may be a function from parameters to an optimizer, `lr_scheduler` one from that to a scheduler.
     """
     given = {name: value for name, value in locals().items() if name in FLAGS}
+    source = taken(source)
     loaded = _loaded(recipe)
     made = recipe_of({**given, **_own(optimizer, lr_scheduler, loaded), **_listed(include, exclude, allow)}, loaded)
     if resume and checkpoint is None:
@@ -175,6 +177,7 @@ def check_graph(
     state: Axes = None,
 ) -> Report:
     """Make the training graph of a recipe, prove every gradient, and say what was found; `ok` is that none is wrong."""
+    source = taken(source)
     if plan is None and masks is None:
         recipe = _with_some_zeros(recipe)
     tuning = Tuning(source, recipe, plan, masks, None, False, batch_axis=batch_axis, state=state)

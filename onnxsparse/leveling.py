@@ -35,6 +35,7 @@ from onnxsparse.passes.passed import passed
 from onnxsparse.passes.plan import Plan, candidates
 from onnxsparse.passes.record import record
 from onnxsparse.passes.request import Path, path_of
+from onnxsparse.passes.taken import taken
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import recipe_of
@@ -88,7 +89,7 @@ def levels(
     text = levels if isinstance(levels, str) else ",".join(f"{one:g}" for one in levels)
     folder = path_of(output, "output")
     recipe = recipe_of({**options, "target": target, "sparsity": read_levels(text)[-1] / 100})
-    return _Leveling(source, recipe, text, folder, engine, dims, overwrite).go(
+    return _Leveling(taken(source), recipe, text, folder, engine, dims, overwrite).go(
         {"data": data, "labels": labels, "eval_data": eval_data, "metrics": metrics}, epochs, steps, watch
     )
 

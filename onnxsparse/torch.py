@@ -15,11 +15,12 @@ from onnxsparse.engines.torch import match as matching
 from onnxsparse.engines.torch.attach import Attached
 from onnxsparse.engines.torch.match import Match
 from onnxsparse.engines.torch.proof import Proof
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, one_line
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged
 from onnxsparse.graph.training_mode import training_mode
 from onnxsparse.passes.attachable import masks_for
+from onnxsparse.passes.taken import proto_of, taken
 
 __all__ = ["attach", "finish", "match", "proved", "record_match", "recorded_match", "to_module", "write_back"]
 
@@ -39,7 +40,7 @@ def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
     Batch normalizations keep their statistics unless `train_bn`; Dropout does nothing. `module.onnx_names` says which
     tensor of the file each parameter is. A file that was exported in training mode is said in the log.
     """
-    _demand_model(source, "to_module(model)")
+    source = _demanded(source, "to_module(model)")
     model = convert.opened(source)
     module = convert.to_module(model, train_bn=train_bn)
     if said := training_mode(model):
@@ -55,7 +56,7 @@ def write_back(
     Nothing but the numbers changes: names, order, storage and metadata are those of `source`, which stays as it is.
     In a Model that the caller opened they become edits, and nothing is returned.
     """
-    _demand_model(source, "write_back(module, model)")
+    source = _demanded(source, "write_back(module, model)")
     model = _opened(source)
     writeback.write_back(module, model)
     return _delivered(model, source, output, overwrite)
@@ -67,13 +68,13 @@ def match(source: Source | Model, module: Any) -> Match:
     The result maps names, without what DistributedDataParallel, torch.compile and parametrizations add to them, to
     `Matched(tensor, scope, layout, how, ...)`. What is not certain is never guessed: `.refused` has the reasons.
     """
-    _demand_model(source, "match(model, module)")
+    source = _demanded(source, "match(model, module)")
     return matching.match(_opened(source), module)
 
 
 def proved(source: Source | Model, module: Any, match: Match, inputs: Any, *, seed: int = 0) -> Proof:
     """Which parameters of a match give the same outputs on both sides when masked at random, and why others do not."""
-    _demand_model(source, "proved(model, module, match, inputs)")
+    source = _demanded(source, "proved(model, module, match, inputs)")
     return proof.proved(_opened(source), module, match, inputs, seed)
 
 
@@ -85,7 +86,7 @@ def record_match(
     overwrite: bool = False,
 ) -> ModelProto | None:
     """Write the match into the model's metadata; the result goes where that of `write_back` does."""
-    _demand_model(source, "record_match(model, match)")
+    source = _demanded(source, "record_match(model, match)")
     model = _opened(source)
     recording.record_match(model, match)
     return _delivered(model, source, output, overwrite)
@@ -93,15 +94,21 @@ def record_match(
 
 def recorded_match(source: Source | Model) -> Match | None:
     """The match that the model's metadata holds, if it does."""
-    _demand_model(source, "recorded_match(model)")
+    source = _demanded(source, "recorded_match(model)")
     return recording.recorded_match(_opened(source))
 
 
-def _demand_model(source: Any, call: str) -> None:
+def _demanded(source: Any, call: str) -> Any:
     """Arguments that changed places are the likeliest mistake; the text of a module would fill the screen."""
-    if not isinstance(source, (str, os.PathLike, ModelProto, Model)):
-        kind = type(source).__name__
-        raise OptionError(f"the order is osp.torch.{call}: a {kind} is no model; a path or a ModelProto is expected")
+    try:
+        return taken(source, opened=True)
+    except OptionError:
+        if issubclass(type(source), (str, os.PathLike)):
+            raise
+        kind = one_line(type(source).__name__)
+        raise OptionError(
+            f"the order is osp.torch.{call}: a {kind:.40} is no model; a path, a ModelProto or the like is expected"
+        ) from None
 
 
 def _opened(source: Source | Model) -> Model:
@@ -139,9 +146,11 @@ def attach(
     `match` says which tensor each parameter is; a module of `to_module` knows. `optimizer` is one, or a list, whose
     moments shall be zero at masked places; one that is made later is handed to `.follow`.
     """
-    if hasattr(source, "named_parameters"):
-        _demand_model(source, "attach(module, source)")
-    return attaching.attach(module, masks_for(module, source, match, model), optimizer)
+    found = proto_of(source)
+    if found is None and hasattr(source, "named_parameters"):
+        _demanded(source, "attach(module, source)")
+    model = None if model is None else taken(model, opened=True)
+    return attaching.attach(module, masks_for(module, source if found is None else found, match, model), optimizer)
 
 
 def finish(module: Any) -> Any:

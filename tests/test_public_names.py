@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,20 +25,22 @@ FUNCTIONS = [
     "prune",
     "verify",
 ]
+MODULES = ["graphsurgeon"]
 CLASSES = ["OnnxSparseError", "Recipe", "Report", "Result", "Row"]
 
 
 def test_the_public_names() -> None:
-    assert sorted(osp.__all__) == sorted([*CLASSES, "__version__", *FUNCTIONS])
+    assert sorted(osp.__all__) == sorted([*CLASSES, "__version__", *FUNCTIONS, *MODULES])
     assert set(dir(osp)) == set(osp.__all__)
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *FUNCTIONS])
+@pytest.mark.parametrize("name", [*CLASSES, *FUNCTIONS, *MODULES])
 def test_every_public_name_explains_itself(name: str) -> None:
     thing = getattr(osp, name)
     assert inspect.getdoc(thing)
     assert inspect.isfunction(thing) == (name in FUNCTIONS)
     assert inspect.isclass(thing) == (name in CLASSES)
+    assert inspect.ismodule(thing) == (name in MODULES)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -61,3 +65,28 @@ def test_the_version_is_that_of_the_project(repository: Path) -> None:
 
 def test_the_package_says_that_it_is_typed(repository: Path) -> None:
     assert (repository / "onnxsparse" / "py.typed").is_file()
+
+
+def test_the_functions_on_graphs_are_those_on_models() -> None:
+    """In place, where there is something to change; the package itself is not needed to look them up."""
+    names = {name for name in osp.graphsurgeon.__all__ if not name.endswith("_onnx")}
+    assert names == {"fold_masks", "insert_masks", "prune", "verify"} <= set(FUNCTIONS)
+    assert all(inspect.getdoc(getattr(osp.graphsurgeon, name)) for name in osp.graphsurgeon.__all__)
+
+
+def test_onnx_graphsurgeon_is_not_imported_before_somebody_hands_a_graph_over(digits_cnn: Path) -> None:
+    script = (
+        "import sys, onnxsparse as osp\n"
+        "data = open(sys.argv[1], 'rb').read()\n"
+        "assert osp.verify(osp.prune(data, pattern='2:4').model).report.ok\n"
+        "assert osp.graphsurgeon.prune and osp.inspect(data).graph is None\n"
+        "assert 'onnx_graphsurgeon' not in sys.modules and 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(digits_cnn)], check=True, timeout=300)
+
+
+def test_without_onnx_graphsurgeon_the_extra_is_named(digits_cnn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx_graphsurgeon", None)
+    for call in (lambda: osp.graphsurgeon.import_onnx(digits_cnn), lambda: osp.prune(digits_cnn, pattern="2:4").graph):
+        with pytest.raises(osp.OnnxSparseError, match=r"pip install 'onnxsparse\[graphsurgeon\]'"):
+            call()

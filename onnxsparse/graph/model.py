@@ -16,7 +16,7 @@ from typing import IO, Protocol, Union
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, TensorProto
 
-from onnxsparse.errors import ModelError, OptionError, OutputError
+from onnxsparse.errors import ModelError, OptionError, OutputError, brief
 from onnxsparse.graph.attributes import text
 from onnxsparse.graph.evaluator import Evaluator
 from onnxsparse.graph.every import every_tensor
@@ -68,7 +68,7 @@ class Model:
             copy.CopyFrom(source)
             return cls(_checked(copy, "the model"), None, Tokens())
         if not isinstance(source, (str, os.PathLike)):
-            raise OptionError(f"a model is a path or a ModelProto, not {source!r:.60}")
+            raise OptionError(f"a model is a path or a ModelProto, not {brief(source)}")
         path = os.fspath(source)
         finish(path)
         tokens = Tokens()

@@ -47,7 +47,10 @@ def expect(model: Model, rule: Rule, plan: str | None) -> Expectation:
     if rule.pattern is not None:
         return Expectation(tuple(_by_rule(model, rule, known)), rule, rule.text)
     if known is None:
-        raise OptionError("the model records no plan; say what to check: --pattern, --target or --plan")
+        raise OptionError(
+            "the model records no plan; say what to check: --pattern, --target or --plan (gs.import_onnx and "
+            "gs.export_onnx drop the record of a plan, those of osp.graphsurgeon keep it)"
+        )
     return Expectation(tuple(_by_record(model, known)), Rule.make(target=known.target or None), "its own record")
 
 

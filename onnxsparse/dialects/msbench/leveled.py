@@ -14,11 +14,12 @@ from onnxsparse.graph.model import Source as ModelSource
 from onnxsparse.loops.onnx_network import OnnxNetwork
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.passes.fields import fields_of
+from onnxsparse.passes.taken import taken
 
 
 def options_of(config: Source, model: ModelSource, notes: list[str] | None = None) -> dict[str, Any]:
     """Levels, target, allocation, excluded layers, steps of each level and sizes; what means nothing is a note."""
-    found = read(config)
+    found, model = read(config), taken(model)
     if found.scheduler.type != "AmbaLevelPruneScheduler":
         raise OptionError(f"levels needs a configuration of AmbaLevelPruneScheduler, not of {found.scheduler.type}")
     scheduler = AmbaLevelPruneScheduler(found)

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from onnx import ModelProto
-
-from onnxsparse.errors import OptionError, nearest
+from onnxsparse.errors import OptionError, brief, nearest
 from onnxsparse.loops.network import Network
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.rates import in_our_case
+from onnxsparse.passes.taken import WAYS, proto_of, taken
 
 
 def opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
     """A network, and what the caller goes on with."""
     if isinstance(model, Network):
         return model, model
-    if isinstance(model, (str, os.PathLike, ModelProto)):
+    held = taken(model) if isinstance(model, (str, os.PathLike)) else proto_of(model)
+    if held is not None:
         from onnxsparse.loops.onnx_network import OnnxNetwork
 
-        network = OnnxNetwork(model, _options(options))
+        network = OnnxNetwork(held, _options(options))
         return network, network
     if hasattr(model, "named_modules") and hasattr(model, "parameters"):
         if options:
@@ -30,7 +30,7 @@ def opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
         from onnxsparse.loops.torch_network import TorchNetwork
 
         return TorchNetwork(model), model
-    raise OptionError(f"a model is a path, a ModelProto or a torch module, not {model!r:.60}")
+    raise OptionError(f"a model is {WAYS}, or a torch module, not {brief(model)}")
 
 
 def _options(given: Mapping[str, Any]) -> LoopOptions:

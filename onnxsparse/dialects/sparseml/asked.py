@@ -8,8 +8,9 @@ from typing import Any
 
 from onnxsparse.epochs.distilling import DISABLE, SELF
 from onnxsparse.epochs.host import Groups
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, brief
 from onnxsparse.modifiers.scheduled import FARTHEST
+from onnxsparse.passes.taken import proto_of
 
 
 def demand_steps(steps_per_epoch: Any) -> None:
@@ -50,9 +51,9 @@ def demand_teacher(teacher: Any) -> None:
     if isinstance(teacher, (str, os.PathLike)) and teacher not in (SELF, DISABLE):
         if not os.path.isfile(teacher):
             raise OptionError(f"the teacher: there is no file {os.fspath(teacher):.100}")
-    elif not isinstance(teacher, str) and not callable(teacher):
+    elif not isinstance(teacher, str) and not callable(teacher) and proto_of(teacher) is None:
         raise OptionError(
-            f"a teacher is '{SELF}', '{DISABLE}', a module or the path of an ONNX file, not {teacher!r:.40}"
+            f"a teacher is '{SELF}', '{DISABLE}', a module or the path of an ONNX file, not {brief(teacher):.40}"
         )
 
 

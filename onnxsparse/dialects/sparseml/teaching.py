@@ -19,6 +19,7 @@ from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.epochs.distilling import DISABLE, SELF, Distilling
 from onnxsparse.errors import OptionError
+from onnxsparse.passes.taken import proto_of
 
 
 class Recorder:
@@ -90,7 +91,8 @@ class Teacher:
         if isinstance(given, str) and given == SELF:
             made = copy.deepcopy(self._module)
         else:
-            made = to_module(os.fspath(given)) if isinstance(given, (str, os.PathLike)) else given
+            held = os.fspath(given) if isinstance(given, (str, os.PathLike)) else proto_of(given)
+            made = given if held is None else to_module(held)
         if isinstance(made, torch().nn.Module):
             made.eval()
         return made

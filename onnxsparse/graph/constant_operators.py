@@ -417,7 +417,8 @@ def _remainder(call: Call) -> Result:
         if left.dtype.kind not in "iu":
             return np.fmod(left, right)
         safe = np.where(right == 0, 1, right).astype(right.dtype)
-        return np.fmod(left, safe) if signed else np.mod(left, safe)
+        found: Array = np.fmod(left, safe) if signed else np.mod(left, safe)
+        return found
 
     values = _aligned(call)
     return Constant.of(Applied(compute, values, values[0].kind))

@@ -135,6 +135,13 @@ def test_json_into_a_file_leaves_the_table_on_the_terminal(files: dict[str, str]
     assert json.loads(target.read_text(encoding="utf-8"))["command"] == "inspect"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="a named pipe")
+def test_json_does_not_wait_for_a_pipe(files: dict[str, str], tmp_path: Path, capsys: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert call(["inspect", "dense.onnx", "--json", str(tmp_path / "pipe")], files) == 2
+    assert "is not an ordinary file; - is standard output" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [

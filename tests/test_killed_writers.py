@@ -166,7 +166,17 @@ def test_a_living_writer_is_waited_for(tmp_path: Path) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"overwrite": true, "files": [["../a.part", "m.onnx", ""]]}'])
+PART = ".onnxsparse-00000000-000000000000.part"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{", "[]", "[" * 100_000, '{"overwrite": true, "files": [["../a.part", "m.onnx", ""]]}',
+        json.dumps({"overwrite": True, "files": [[PART, "\ud800", ""]]}),
+        json.dumps({"overwrite": True, "files": [[PART, "a\0b", ""]]}),
+    ],
+)  # fmt: skip
 def test_a_journal_that_is_none_of_ours_moves_nothing(content: str, tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()

@@ -127,6 +127,8 @@ def check_report_target(arguments: Namespace) -> None:
     taken += [f"{path}.data" for path in [getattr(arguments, "output", None)] if path]
     if os.path.realpath(target) in {os.path.realpath(path) for path in taken if path}:
         raise OutputError(f"--json {target} is another file of this command; choose another name")
+    if os.path.exists(target) and not os.path.isfile(target):  # to read a pipe would wait for ever
+        raise OutputError(f"--json {target} is not an ordinary file; - is standard output")
     if os.path.exists(target) and not _is_report(target):
         raise OutputError(f"--json {target} exists and is no report of ours; choose another name")
 

@@ -83,6 +83,13 @@ def _integers(value: Constant, operator: str) -> list[int]:
     return [int(number) for number in value.numbers().reshape(-1)]
 
 
+def _scalar(value: Constant, operator: str) -> Array:
+    """The one number of a value."""
+    if value.size != 1:
+        raise UnclearError(f"{operator} with a value of shape {list(value.shape)} where one number is wanted")
+    return value.numbers().reshape(())
+
+
 def _axis(axis: int, rank: int, operator: str) -> int:
     if not -rank <= axis < rank:
         raise UnclearError(f"{operator} along axis {axis} of {rank}")
@@ -113,7 +120,7 @@ def _identity(call: Call) -> Result:
 
 
 def _dropout(call: Call) -> Result:
-    if call.has(2) and call.value(2).numbers().any():
+    if call.has(2) and _scalar(call.value(2), call.operator):
         raise UnclearError("Dropout in training mode")
     return call.value(0)
 
@@ -147,7 +154,7 @@ def _shaped(value: Constant, wanted: list[int], operator: str) -> Constant:
 def _squeeze(call: Call) -> Result:
     value = call.value(0)
     axes = call.list(1, "axes")
-    gone = [at for at, size in enumerate(value.shape) if size == 1] if axes is None else axes
+    gone = axes or [at for at, size in enumerate(value.shape) if size == 1]  # onnxruntime reads an empty list as none
     gone = _axes(gone, len(value.shape), "Squeeze")
     return _shaped(value, [size for at, size in enumerate(value.shape) if at not in gone], "Squeeze")
 
@@ -175,7 +182,7 @@ def _expand(call: Call) -> Result:
     value, wanted = call.value(0), call.list(1) or []
     try:
         shape = np.broadcast_shapes(value.shape, _fits(wanted))
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # or more axes than numpy has
         raise UnclearError(f"Expand of {list(value.shape)} to {wanted}") from error
     return value.spread(shape)
 
@@ -207,9 +214,12 @@ def _slice(call: Call) -> Result:
 
 
 def _bounds(start: int, end: int, step: int, size: int) -> tuple[int, int, int]:
-    """Where a slice begins and how many elements it has; bounds beyond the ends are the ends."""
-    low, high = (0, size) if step > 0 else (-1, size - 1)
-    first, last = (min(max(at + size if at < 0 else at, low), high) for at in (start, end))
+    """Where a slice begins and how many elements it has; bounds beyond the ends are the ends.
+
+    Backwards an end may lie before the first element, a start may not: there it is the first (unlike in numpy).
+    """
+    (least, low), high = ((0, 0), size) if step > 0 else ((0, -1), size - 1)
+    first, last = (min(max(at + size if at < 0 else at, to), high) for at, to in ((start, least), (end, low)))
     count = max(0, -(-(last - first) // step)) if size else 0
     return first, count, step
 
@@ -289,7 +299,7 @@ def _pad(call: Call) -> Result:
 
 def _trilu(call: Call) -> Result:
     value, upper = call.value(0), bool(call.attributes.integer("upper", 1))
-    shift = int(call.value(1).numbers().reshape(())) if call.has(1) else 0
+    shift = int(_scalar(call.value(1), call.operator)) if call.has(1) else 0
     cut = np.triu if upper else np.tril
     return Constant.of(Made(lambda array: cut(array, shift), [value], value.shape, value.kind))
 
@@ -333,7 +343,7 @@ def _filled(call: Call) -> Result:
 
 
 def _range(call: Call) -> Result:
-    start, limit, step = (float(call.value(index).numbers().reshape(())) for index in range(3))
+    start, limit, step = (float(_scalar(call.value(index), call.operator)) for index in range(3))
     if not step or abs((limit - start) / step) > LARGEST_LIST:
         raise UnclearError("Range of more numbers than are looked at")
     kind = call.value(0).kind
@@ -370,7 +380,7 @@ def _aligned(call: Call) -> list[Constant]:
         values = [first, second.reshaped((*second.shape, *(1,) * behind))]
     try:
         _fits(np.broadcast_shapes(*(value.shape for value in values)))
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # or more axes than numpy has
         raise UnclearError(f"{call.operator} of values that do not broadcast") from error
     return values
 
@@ -400,8 +410,18 @@ def _power(base: Array, exponent: Array) -> Array:
     return found
 
 
-def _remainder(left: Array, right: Array) -> Array:
-    return np.mod(left, np.where(right == 0, 1, right)) if left.dtype.kind in "iu" else np.fmod(left, right)
+def _remainder(call: Call) -> Result:
+    signed = call.attributes.integer("fmod") != 0
+
+    def compute(left: Array, right: Array) -> Array:
+        if left.dtype.kind not in "iu":
+            return np.fmod(left, right)
+        safe = np.where(right == 0, 1, right).astype(right.dtype)
+        found: Array = np.fmod(left, safe) if signed else np.mod(left, safe)
+        return found
+
+    values = _aligned(call)
+    return Constant.of(Applied(compute, values, values[0].kind))
 
 
 def _folded(combine: Callable[[Array, Array], Array]) -> Callable[..., Array]:
@@ -508,8 +528,8 @@ def _quantize(call: Call) -> Result:
 
     def compute(numbers: Array, factor: Array, *zero: Array) -> Array:
         steps = np.rint(numbers.astype(np.float32) / factor.astype(np.float32)).astype(np.float64)
-        steps = steps + zero[0] if zero else steps
-        return np.clip(np.nan_to_num(steps, nan=0.0), limits.min, limits.max)
+        steps = np.clip(steps + zero[0] if zero else steps, limits.min, limits.max)
+        return np.where(np.isnan(steps), limits.min, steps)  # 0 / 0: onnxruntime makes the lowest number of it
 
     return Constant.of(Applied(compute, [value, scale, *zeros], kind))
 
@@ -549,7 +569,7 @@ RULES: dict[str, Rule] = {
     "Mul": _elementwise(np.multiply),
     "Div": _elementwise(_divided),
     "Pow": _elementwise(_power),
-    "Mod": _elementwise(_remainder),
+    "Mod": _remainder,
     "Max": _elementwise(_folded(np.maximum)),
     "Min": _elementwise(_folded(np.minimum)),
     "Sum": _elementwise(_folded(np.add)),

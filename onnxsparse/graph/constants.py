@@ -25,7 +25,9 @@ from onnxsparse.graph.window import Sizes, Window
 HELD = 1 << 18
 """Elements of a value that are kept once they were computed."""
 MOST = 1 << 32
-"""Elements of the largest value that is computed as a whole."""
+"""Elements of the largest value that is computed as a whole, each counted once for every operator behind it."""
+MADE_UP = 1 << 25
+"""The same of a value that has more elements than the tensors it is made of: a file of a few bytes may ask for any."""
 MOST_STEPS, DEEPEST = 4096, 100
 RUNS = 1 << 10
 """Runs that are read one by one; with more of them what lies between is read as well."""
@@ -87,12 +89,17 @@ class Source:
         """All numbers, in C order."""
         if self._held is not None:
             return self._held
-        if math.prod(self.shape) > MOST:
-            raise NoNumbersError(f"a value of shape {list(self.shape)} on its way is too large to be looked at")
+        self.demand_room(self.shape)
         found = self._flat()
         if found.size <= HELD:
             self._held = found
         return found
+
+    def demand_room(self, shape: Sizes) -> None:
+        """Refuse numbers that would take gigabytes or minutes, before any of them is computed."""
+        size, stored = math.prod(shape), 2 * sum(tensor.size for tensor in self.tensors)
+        if size > max(MADE_UP, stored) or size * self.steps > MOST:
+            raise NoNumbersError(f"a value of shape {list(shape)} on its way is too large to be looked at")
 
     def hold(self) -> None:
         """Keep the numbers from now on: whoever changes the tensor changes them for others only."""
@@ -286,6 +293,7 @@ class Constant:
         return bool(self.tensors) and sum(size > 1 for size in self.shape) >= 2
 
     def numbers(self) -> Array:
+        self.source.demand_room(self.shape)
         found = self.source.part(self.window) if isinstance(self.source, (Stored, Applied)) else None
         return self.window.of(self.source.flat()) if found is None else found
 

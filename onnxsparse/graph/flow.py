@@ -380,7 +380,7 @@ def _shape_of(node: NodeProto, given: Sequence[Traced | Computed]) -> Shape | No
         return None
     try:
         return tuple(np.broadcast_shapes(*known))
-    except ValueError:
+    except (ValueError, RuntimeError):  # more axes than numpy has
         return None
 
 

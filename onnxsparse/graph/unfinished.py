@@ -211,13 +211,15 @@ def _read(handle: int, folder: str) -> tuple[list[Move], bool]:
         names = [[name and os.path.join(folder, name) for name in entry] for entry in facts["files"]]
         moves = [Move(*entry) for entry in names]
         overwrite = facts["overwrite"] is True
-    except (ValueError, TypeError, KeyError):
+        return (moves, overwrite) if all(_is_ours(move, folder) for move in moves) else ([], False)
+    except (ValueError, TypeError, KeyError, RecursionError):  # also a name that no file can have
         return [], False
-    return (moves, overwrite) if all(_is_ours(move, folder) for move in moves) else ([], False)
 
 
 def _is_ours(move: Move, folder: str) -> bool:
     paths = [path for path in (move.temporary, move.real, move.spare) if path]
+    if any(b"\0" in os.fsencode(path) for path in paths):
+        return False
     spare = not move.spare or SPARE.fullmatch(os.path.basename(move.spare))
     return bool(
         all(_inside(path, folder) for path in paths) and PART.fullmatch(os.path.basename(move.temporary)) and spare

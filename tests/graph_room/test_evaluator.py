@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxsparse.graph.constants import Constant, Unknown, origins
+from onnxsparse.graph.constants import Constant, NoNumbersError, Unknown, origins
 from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.stores import Stores
 from onnxsparse.graph.window import Window
@@ -210,6 +210,64 @@ def test_a_long_chain_of_doubling_is_not_walked_twice_for_every_step() -> None:
     graph = helper.make_graph(nodes, "g", [], [onnx.ValueInfoProto(name="t80")], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     assert by_rule(model)[0][0, 0] == 2.0**80
+
+
+M42 = drawn(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "opset", "attributes", "wanted"),
+    [
+        ("Slice", [M42, ints(-10), ints(-20), ints(0), ints(-1)], 17, {}, M42[:1]),
+        ("Slice", [M42, ints(-5, 1), ints(-6, -9), ints(0, 1), ints(-1, -2)], 17, {}, M42[:1, 1:]),
+        ("Slice", [M42, ints(9), ints(-(2**63)), ints(0), ints(-3)], 17, {}, M42[::-3]),
+        ("Squeeze", [drawn(1, 4, 1), ints()], 13, {}, drawn(1, 4, 1)[0, :, 0]),
+        ("Mod", [ints(-7, 7, -121, 7), ints(3, -3, 127, -128)], 13, {"fmod": 1}, ints(-1, 1, -121, 7)),
+        ("Mod", [ints(-7, 7, -121, 7), ints(3, -3, 127, -128)], 13, {}, ints(2, -2, 6, -121)),
+        ("QuantizeLinear", [np.array([0, 1, -1], F), np.array(0, F)], 13, {}, np.array([0, 255, 0], U8)),
+        ("QuantizeLinear", [M42 * 0, np.array(0, F), np.array(3, I8)], 13, {}, np.full((4, 2), -128, I8)),
+    ],
+)
+def test_where_readings_differ_onnxruntime_is_followed(
+    op: str, inputs: list[Array | None], opset: int, attributes: dict[str, Any], wanted: Array
+) -> None:
+    np.testing.assert_array_equal(by_rule(one_node(op, inputs, opset, **attributes))[0], wanted)
+
+
+@pytest.mark.parametrize("moved", ["Expand", "Tile"])
+@pytest.mark.parametrize("reader", ["ReduceMax", "Dropout", "Trilu", "Range", "Pad"])
+def test_a_few_bytes_do_not_become_gigabytes(moved: str, reader: str) -> None:
+    """Constants of billions of elements that a few nodes ask for are refused before they are computed."""
+    size = ints(1 << 20, 1 << 19)
+    nodes = [helper.make_node(moved, ["one", "size"], ["large"]), helper.make_node("Abs", ["large"], ["computed"])]
+    inputs = {
+        "ReduceMax": ["computed"], "Dropout": ["m", "", "large"], "Trilu": ["m", "large"],
+        "Range": ["large", "large", "large"], "Pad": ["computed", "pads"],
+    }[reader]  # fmt: skip
+    nodes.append(helper.make_node(reader, inputs, ["o"]))
+    arrays = {"one": np.ones((1, 1), np.int64), "size": size, "m": drawn(4, 4), "pads": ints(0, 0, 1, 1)}
+    stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "g", [], [onnx.ValueInfoProto(name="o")], stored)
+    value = outputs(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))[0]
+    if isinstance(value, Constant):
+        with pytest.raises(NoNumbersError, match="too large"):
+            value.numbers()
+
+
+def test_more_axes_than_numpy_has_are_no_internal_error() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["w", "s"], ["a"]),
+        helper.make_node("Mul", ["a", "m"], ["b"]),
+        helper.make_node("Expand", ["a", "s"], ["c"]),
+    ]
+    stored = [
+        numpy_helper.from_array(array, name)
+        for name, array in (("w", drawn(2, 2)), ("s", ints(*[1] * 70, 2, 2)), ("m", drawn(2)))
+    ]
+    graph = helper.make_graph(nodes, "g", [], [onnx.ValueInfoProto(name=name) for name in "bc"], stored)
+    values = outputs(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    assert len(values) == 2
+    assert all(isinstance(value, Unknown) for value in values)
 
 
 # -- chains

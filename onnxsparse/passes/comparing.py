@@ -133,8 +133,12 @@ class Comparing:
 
     def _with_advice(self, error: ModelError, left: Sequence[Choice]) -> ModelError:
         names = list(left[0].chosen)
-        if not names or "does not load" in str(error):
+        if "does not load" in str(error):
             return ModelError(str(error))
+        if not names:
+            return ModelError(
+                f"{error}; try other sizes with --dim, or pass --data" if self._dense.sizes else str(error)
+            )
         return ModelError(
             f"{error}; no size that was tried here does: pass {' '.join(f'--dim {name}=SIZE' for name in names)}, or "
             "--data"

@@ -243,6 +243,19 @@ def test_a_size_that_the_file_fixes_is_named_with_the_dynamic_ones() -> None:
         osp.inspect(fixed, dims={"x.1": 4})
 
 
+def test_it_is_said_that_random_whole_numbers_are_0_and_1() -> None:
+    words = model(
+        [helper.make_node("Gather", ["table", "words"], ["y"])],
+        [value("words", ["batch", 4], INT64)],
+        [value("y", None)],
+        {"table": weight(8, 4)},
+    )
+    assert any("drawn from 0 and 1: words;" in note for note in osp.compare(words, words).report.notes)
+    given = osp.compare(words, words, data={"words": np.arange(8).reshape(2, 4)})
+    assert not given.report.notes
+    assert not osp.compare(conv(), conv()).report.notes
+
+
 # -- numbers that are none
 
 

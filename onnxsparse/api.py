@@ -292,7 +292,7 @@ def compare(
     data: Path | Mapping[str, Any] | None = None,
     samples: int | None = None,
     seed: int = 0,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int] | Names | None = None,
     axis: int | str | Mapping[str, int] | None = None,
     batch_axis: Mapping[str, int] | Names | None = None,
     state: Mapping[str, str] | Names | None = None,

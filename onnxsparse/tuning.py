@@ -255,7 +255,8 @@ class Tuning:
             per_epoch = self.feeding.per_epoch or 0
             notes.append(framed(self.training, outcome.steps, per_epoch, self.engines.chosen))
         notes += [still_falling(probes, outcome.loss_untrained)] if outcome.helped else []
-        for row in rest:
+        idle = [self.planned[tag] for tag in outcome.unreached if tag in self.planned]
+        for row in {id(row): row for row in [*rest, *idle]}.values():
             notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")
         return list(filter(None, dict.fromkeys(notes)))
 

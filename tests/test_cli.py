@@ -278,3 +278,11 @@ def test_what_writes_nothing_is_done_by_several_processes(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["inspect", str(digits_cnn), "-q"]) == 0
+
+
+def test_what_is_left_over_is_named_with_the_command(files: dict[str, str], capsys: Any) -> None:
+    assert call(["inspect", "dense.onnx", "--dims", "1"], files) == 2
+    assert capsys.readouterr().err.endswith("see `onnxsparse inspect --help`\n")
+    assert call(["inspect", "dense.onnx", "--dim", "a=1", "b=2"], files) == 2
+    told = capsys.readouterr().err
+    assert "unrecognized arguments: b=2; several of --dim have commas between them, or --dim before each" in told

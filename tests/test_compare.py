@@ -210,6 +210,52 @@ def test_where_no_size_runs_the_dimensions_are_named(tmp_path: Path, capsys: pyt
     assert main(["compare", str(tmp_path / "m.onnx"), str(tmp_path / "m.onnx"), "--dim", "odd=3001"]) == 0
 
 
+def test_sizes_may_be_texts_as_on_the_command_line() -> None:
+    assert inputs_of(conv(), dims="x.3=48,x.2=32")["shapes"] == {"x": [1, 3, 32, 48]}
+    assert inputs_of(conv(), dims=["x.3=48", "x.2=32"])["shapes"] == {"x": [1, 3, 32, 48]}
+    for wrong in ("x.3", "x.3=wide"):
+        with pytest.raises(osp.OnnxSparseError, match="--dim"):
+            osp.compare(conv(), conv(), dims=wrong)
+
+
+def test_what_the_runtime_says_is_what_is_wrong_and_not_where_its_sources_are() -> None:
+    rows = model(
+        [helper.make_node("Reshape", ["x", "to"], ["y"])],
+        [value("x", ["batch", "n"])],
+        [value("y", None)],
+        {"to": np.array([-1, 4])},
+    )
+    with pytest.raises(osp.OnnxSparseError) as caught:
+        osp.compare(rows, rows, dims={"n": 5})
+    told = str(caught.value)
+    assert "cannot be reshaped" in told
+    assert ".h:" not in told
+    assert ".cc:" not in told
+    assert told.endswith("try other sizes with --dim, or pass --data")
+
+
+def test_a_size_that_the_file_fixes_is_named_with_the_dynamic_ones() -> None:
+    fixed = conv()
+    fixed.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+    with pytest.raises(
+        osp.OnnxSparseError, match=r"--dim x\.1: the model fixes it at 3; dynamic are height, width, batch$"
+    ):
+        osp.inspect(fixed, dims={"x.1": 4})
+
+
+def test_it_is_said_that_random_whole_numbers_are_0_and_1() -> None:
+    words = model(
+        [helper.make_node("Gather", ["table", "words"], ["y"])],
+        [value("words", ["batch", 4], INT64)],
+        [value("y", None)],
+        {"table": weight(8, 4)},
+    )
+    assert any("drawn from 0 and 1: words;" in note for note in osp.compare(words, words).report.notes)
+    given = osp.compare(words, words, data={"words": np.arange(8).reshape(2, 4)})
+    assert not given.report.notes
+    assert not osp.compare(conv(), conv()).report.notes
+
+
 # -- numbers that are none
 
 

@@ -92,3 +92,9 @@ def test_numbers_other_than_0_and_1_keep(digits_cnn: Path) -> None:
     keep = np.ones((10, 64), np.float32)
     keep[:, :32], keep[:, 40:] = 0, np.inf
     assert osp.prune(digits_cnn, masks={"head.weight": keep}).report.row("head.weight").zeros == 320
+
+
+def test_texts_in_a_file_of_masks_are_refused_whatever_their_size(digits_cnn: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "masks.npz", **{"head.weight": np.full((10, 64), "1".rjust(64))})
+    with pytest.raises(osp.OnnxSparseError, match="numbers or of true and false"):
+        osp.prune(digits_cnn, masks=tmp_path / "masks.npz")

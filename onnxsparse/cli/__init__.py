@@ -40,6 +40,9 @@ COMMANDS = {
 DISTRIBUTED, WRITES = "finetune", ("plan", "prune", "mask", "fold", "levels")
 """What several processes do together, and what two of them would write twice."""
 
+PAIRED = ("--dim", "--state", "--batch-axis")
+"""Options of the form NAME=VALUE, which take one word each."""
+
 LONGEST_LINE = 1000
 
 
@@ -117,12 +120,21 @@ def _code_of(words: list[str]) -> int:
         return _fail(2, f"internal error ({type(error).__name__}: {error}); please report it with the model", words)
 
 
+def _not_taken(name: str, words: Sequence[str], unknown: Sequence[str]) -> str:
+    """What is left over on the command line, and the likely reason."""
+    pairs = next((option for option in PAIRED if option in words), None) if "=" in unknown[0] else None
+    hint = f"; several of {pairs} have commas between them, or {pairs} before each" if pairs else ""
+    return f"unrecognized arguments: {' '.join(unknown)[:200]}{hint}; see `onnxsparse {name}{' ' * bool(name)}--help`"
+
+
 def _run(words: list[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     if name and name not in COMMANDS:
         raise OptionError(f"unknown command {name[:40]!r}{nearest(name, COMMANDS) or ' (see `onnxsparse --help`)'}")
     parser = build_parser((name,) if name else ())
-    arguments = parser.parse_args(words)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        raise OptionError(_not_taken(name, words, unknown))
     check_report_target(arguments)
     if not arguments.command:
         parser.print_help()

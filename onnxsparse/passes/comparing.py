@@ -13,11 +13,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 import onnxsparse
 from onnxsparse.data.imported import running
@@ -33,6 +33,10 @@ from onnxsparse.values import Array
 
 RANDOM_SAMPLES, DEATHS = 8, 3
 WORKER, MODULE = "onnxsparse.engines.ort.worker", "onnxsparse.passes.outputs"
+_WHOLE = frozenset({
+    TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+    TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+})  # fmt: skip
 _DEATHS = {-11: "SIGSEGV", -8: "SIGFPE", -6: "abort", -4: "SIGILL", -9: "killed, perhaps for want of memory"}
 
 
@@ -66,7 +70,18 @@ class Comparing:
             words = f"{samples} random steps of one sequence, seed {seed}"
         said = f" ({', '.join(f'{name}={size}' for name, size in chosen.items())} chosen here; --dim sets it)"
         facts = {"random": True, "samples": samples, "seed": seed, "chosen": chosen}
-        return self._told(result, words, said if chosen else "", facts)
+        told = self._told(result, words, said if chosen else "", facts)
+        return replace(told, notes=(*told.notes, *self._whole_numbers()))
+
+    def _whole_numbers(self) -> list[str]:
+        """What random whole numbers are: a length, a rate or a word of 0 or 1 may leave most of a model unused."""
+        stored = {tensor.name for tensor in self._dense.proto.graph.initializer}
+        inputs = [one for one in self._dense.proto.graph.input if one.name not in stored]
+        names = [one.name for one in inputs if one.type.tensor_type.elem_type in _WHOLE]
+        if not names:
+            return []
+        remark = "where these are lengths, rates or words, little of the model may be at work: pass --data"
+        return [f"whole numbers are drawn from 0 and 1: {', '.join(names)}; {remark}"]
 
     def on_data(self, data: Any, called: str, samples: int | None) -> Compared:
         with temporary() as folder:
@@ -133,8 +148,12 @@ class Comparing:
 
     def _with_advice(self, error: ModelError, left: Sequence[Choice]) -> ModelError:
         names = list(left[0].chosen)
-        if not names or "does not load" in str(error):
+        if "does not load" in str(error):
             return ModelError(str(error))
+        if not names:
+            return ModelError(
+                f"{error}; try other sizes with --dim, or pass --data" if self._dense.sizes else str(error)
+            )
         return ModelError(
             f"{error}; no size that was tried here does: pass {' '.join(f'--dim {name}=SIZE' for name in names)}, or "
             "--data"

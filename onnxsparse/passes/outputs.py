@@ -17,6 +17,7 @@ import importlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -28,6 +29,7 @@ from onnxsparse.values import Array
 
 Feed = dict[str, Array]
 MOST_ELEMENTS = 1 << 28
+_OWN_SOURCES = re.compile(r"\S*/\S+\.(?:cc|h):\d+ \S.*? was false\. ?")
 JOB, RESULT, ERROR, STAGE = "job.json", "result.json", "error.json", "stage"
 
 
@@ -90,7 +92,8 @@ def _called(source: Any) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    """What the runtime says, without the place in its own sources: that stands before what is wrong, and is long."""
+    return _OWN_SOURCES.sub("", " ".join(str(error).split()))[:300]
 
 
 # -- distances

@@ -245,7 +245,10 @@ def _masked(row: PlanRow, masks: Mapping[str, Any], path: str, rule: Rule) -> Pl
     if row.weight.refusal:
         raise PlanError(f"{path}: weight '{row.name}' cannot be pruned: {row.weight.refusal}")
     if getattr(masks, "sizes", {}).get(row.name, 0) > 16 * row.weight.tensor.size + (1 << 16):
-        raise PlanError(f"{path}: the mask of '{row.name}' is larger than its weight can be")
+        raise PlanError(
+            f"{path}: the mask of '{row.name}' is larger than one of numbers or of true and false can be for its "
+            f"{row.weight.tensor.size} elements"
+        )
     mask = masks[row.name]
     if not isinstance(mask, np.ndarray):
         raise PlanError(f"{path}: the mask of '{row.name}' is no NumPy array")

@@ -9,6 +9,7 @@ What it does not do: guess a size that the model leaves to its inputs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Union
 
 import numpy as np
 from onnx import ModelProto
@@ -18,6 +19,10 @@ from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.macs import Shapes, infer, named, open_dims, open_dims_of, single, sized
 from onnxsparse.passes.outputs import Session
+from onnxsparse.passes.sample_axes import pairs_of
+
+Dims = Union[Mapping[str, int], Sequence[str], str, None]
+"""Sizes by the names of dimensions, or texts NAME=SIZE."""
 
 
 def sides(model: Model, names: Sequence[str]) -> dict[str, float]:
@@ -37,13 +42,20 @@ def _side(shapes: Shapes, name: str) -> float | None:
     return None if dims is None or len(dims) < 3 or 0 in dims[2:] else float(max(dims[2:]))
 
 
-def set_sizes(model: Model, dims: Mapping[str, int] | None) -> None:
+def set_sizes(model: Model, dims: Dims) -> None:
     """Sizes for dynamic dimensions of the inputs, by name or as INPUT.AXIS; any other name is refused."""
-    for name, size in (dims or {}).items():
+    given = pairs_of(dims, "--dim", "NAME=SIZE such as height=224")
+    sizes = given if isinstance(dims, Mapping) else {name: _size(text) for name, text in given.items()}
+    for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 < size < 1 << 31:
             raise OptionError(f"--dim {name!s:.80}: a size is a whole number from 1, not {size!r:.40}")
         _demand_open(model.proto, str(name), int(size))
-    model.sizes.update({str(name): int(size) for name, size in (dims or {}).items()})
+    model.sizes.update({str(name): int(size) for name, size in sizes.items()})
+
+
+def _size(text: str) -> int | str:
+    """A size as it is on the command line, as a number; what is none stays a text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
 
 
 def _demand_open(proto: ModelProto, name: str, size: int) -> None:
@@ -60,9 +72,8 @@ def _demand_open(proto: ModelProto, name: str, size: int) -> None:
     said = f"they are {', '.join(there[:20]) or 'all of a fixed size'}"
     said += f", and that of the samples, {', '.join(counting[:5])}" if counting else ""
     if name in places:
-        raise OptionError(
-            f"--dim {name[:80]}: the model fixes it at {places[name].dim_value}; of the dynamic dimensions {said}"
-        )
+        others = f"; dynamic are {', '.join([*there[:20], *counting[:5]])}" if there or counting else ""
+        raise OptionError(f"--dim {name[:80]}: the model fixes it at {places[name].dim_value}{others}")
     raise OptionError(f"--dim {name[:80]}: no input has such a dimension{nearest(name, known)}; {said}")
 
 

@@ -29,7 +29,7 @@ _VERBS = {
     "finetune": "pruned and trained",
 }
 DISTANCE, HELD_OUT = "distance", "samples held out"
-UNTRAINED = "was pruned, but not trained"
+UNTRAINED, _WERE, NAMED = "was pruned, but not trained", "were pruned, but not trained", 3
 _CPU = "A CPU runtime will not run this file faster: the zeros pay on the device, or in the size of a compressed file."
 
 
@@ -64,7 +64,7 @@ def show(report: Report, verbosity: int) -> None:
         return
     _print_weights(console, report, verbosity)
     closing = _closing(report)
-    _print(console, [*_lines(report), *_reasons(report, verbosity), *([""] if closing else []), *closing])
+    _print(console, [*_lines(report, verbosity), *_reasons(report, verbosity), *([""] if closing else []), *closing])
 
 
 def _print_weights(console: Console, report: Report, verbosity: int) -> None:
@@ -112,7 +112,23 @@ def _why(report: Report) -> str:
     return "".join(f"; {fault}" for fault in (*report.faults, *weight))
 
 
-def _lines(report: Report) -> list[str]:
+def _together(notes: Sequence[str], verbosity: int) -> list[str]:
+    """Notes; weights that were not trained for one reason share a line, unless all shall be named."""
+    alike: dict[str, list[str]] = {}
+    for note in notes:
+        name, found, reason = note.partition(f" {UNTRAINED}")
+        alike.setdefault(reason if found else note, []).append(name)
+    lines = []
+    for reason, names in alike.items():
+        if len(names) == 1 or verbosity > 0:
+            lines += [name if name == reason else f"{name} {UNTRAINED}{reason}" for name in names]
+            continue
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        lines.append(f"{', '.join(names[:NAMED])}{more} {_WERE}{reason}")
+    return lines
+
+
+def _lines(report: Report, verbosity: int) -> list[str]:
     totals = report.totals
     lines = ["", _summary(report)]
     if report.command in ("plan", "prune", "mask", "finetune", "verify") and totals.bytes_dense:
@@ -121,7 +137,7 @@ def _lines(report: Report) -> list[str]:
         left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
     notes = [note for note in report.notes if not note.startswith(NOTHING)]
-    lines += [*_training(report), *_slow(report), *notes]
+    lines += [*_training(report), *_slow(report), *_together(notes, verbosity)]
     if report.output:
         lines.append(f"written: {report.output}")
     if report.next_step:
@@ -149,7 +165,8 @@ def _training(report: Report) -> list[str]:
     for name in found["metrics"]:
         own = name.partition(":")[0] == DISTANCE  # the dense model is no way off itself
         told = [f"{one[name]:.4g} {stage}" for stage, one in stages if name in one and not (own and stage == "dense")]
-        lines.append(f"{_metric(name)}{on}: {', '.join(told)}")
+        several = name == DISTANCE and any(one.startswith(f"{DISTANCE}:") for one in found["metrics"])
+        lines.append(f"{'largest ' if several else ''}{_metric(name)}{on}: {', '.join(told)}")
     return lines
 
 

@@ -57,3 +57,28 @@ def test_the_unit_of_the_loss_and_what_was_measured_on_what_is_held_out(capsys: 
     out = shown(capsys, helped=True, steps=4, loss=0.1, **more)
     assert "loss on samples held out: 0.5 pruned, 0.1 trained (4 steps); variances\n" in out
     assert "relative distance on samples held out: 0.5 pruned, 0.25 trained\n" in out
+
+
+def test_the_distance_of_several_outputs_is_the_largest(capsys: pytest.CaptureFixture[str]) -> None:
+    each = {"distance": 0.5, "distance:a": 0.25, "distance:b": 0.5}
+    held = {"metrics_dense": {}, "metrics_without_training": each, "metrics": each, "measured_on": "samples held out"}
+    out = shown(capsys, helped=True, steps=4, loss=0.1, **held)
+    assert "\nlargest relative distance on samples held out: 0.5 pruned, 0.5 trained\n" in out
+    assert "\nrelative distance of a on samples held out: 0.25 pruned, 0.25 trained\n" in out
+
+
+@pytest.mark.parametrize("verbosity", [0, 1])
+def test_what_was_not_trained_for_one_reason_is_said_once(capsys: pytest.CaptureFixture[str], verbosity: int) -> None:
+    totals = Totals(weights=7, done=6, elements=100, zeros=50)
+    notes = [f"'{name}' was pruned, but not trained: no gradient reaches it" for name in "abcde"]
+    notes.insert(2, "another note")
+    details = {**FIGURES, "helped": True, "steps": 4, "loss": 0.1, "metrics": {}}
+    show(Report("finetune", "m.onnx", "2:4", (), totals, notes=tuple(notes), details=details), verbosity)
+    out = capsys.readouterr().out
+    assert "6 of 7 weights pruned, 1 of them trained" in out
+    assert out.count("another note") == 1
+    if verbosity:
+        assert out.count("was pruned, but not trained: no gradient reaches it\n") == 5
+    else:
+        assert "'a', 'b', 'c' and 2 more were pruned, but not trained: no gradient reaches it\n" in out
+        assert out.count("not trained") == 1

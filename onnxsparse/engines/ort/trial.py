@@ -25,6 +25,7 @@ from onnxsparse import sparsers
 from onnxsparse.engines.ort import chance, culprit, gradients, rewrites, value_shapes
 from onnxsparse.engines.ort.assemble import Assembled, assemble
 from onnxsparse.engines.ort.cuts import cut, teacher
+from onnxsparse.engines.ort.draft import called
 from onnxsparse.engines.ort.feeds import Feeds
 from onnxsparse.engines.ort.generate import generate
 from onnxsparse.engines.ort.prepare import ALONE, Prepared, inputs_of, prepare
@@ -109,7 +110,10 @@ class Trial:
             blocked = gradients.blocked(prepared.model, trained)
             if blocked:
                 prepared = cut(prepared, [node.name for node, _ in blocked])
-                prepared.notes += [f"{reason}: matched to the dense model before and after it" for _, reason in blocked]
+                for reason in dict.fromkeys(reason for _, reason in blocked):
+                    first, *others = (called(node) for node, other in blocked if other == reason)
+                    which = f"{first}{f' and {len(others)} more' if others else ''}"
+                    prepared.notes.append(f"{which}: {reason}; matched to the dense model before and after it")
                 continue
             fatal = [name for name in self._deadly(start.model, prepared.model) if name not in deadly]
             if not fatal:

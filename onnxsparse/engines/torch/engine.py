@@ -45,6 +45,8 @@ from onnxsparse.losses import Scale
 from onnxsparse.optimizers import clip_factor, finite
 from onnxsparse.values import Array
 
+_NEVER = "no gradient came here: none of the samples takes its branch, or nothing that can be matched depends on it"
+
 
 class TorchEngine(Engine):
     """A model in torch, with the dense model beside it."""
@@ -63,7 +65,8 @@ class TorchEngine(Engine):
         module = made.module.to(self._device)
         self._dense = frozen_copy(module)
         self.student = student_class()(module, made.paths, spec, self._device)
-        self.unreached = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}
+        self._unused = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}
+        self._reached: set[str] = set()  # of what has had a gradient
         tensors = tensors_of(self.student)
         self._parameters = {tag: one for tag, one in tensors.items() if isinstance(one, torch().nn.Parameter)}
         train_only(module, self._parameters.values())
@@ -83,6 +86,12 @@ class TorchEngine(Engine):
         if setting.precision != "float32":
             self._try_out(samples)
         self._statistics = [one for tag, one in tensors.items() if tag not in self._parameters]
+
+    @property
+    def unreached(self) -> Mapping[str, str]:  # type: ignore[override]
+        """What no gradient has come to; before the first update that is not known of anything that a node uses."""
+        never = [tag for tag in self._parameters if tag not in self._reached] if self._reached else []
+        return {**self._unused, **{tag: _NEVER for tag in never if tag not in self._unused}}
 
     # -- the verbs
 
@@ -141,6 +150,7 @@ class TorchEngine(Engine):
         if not np.isfinite(scale):
             raise DivergedError("the gradients are no numbers any more; use a lower --lr")
         self._send()
+        self._reached.update(tag for tag, one in self._parameters.items() if one.grad is not None)
         self._stepping.step(pace, scale, self._loss)
         self.discard_gradients()
         return True

@@ -221,3 +221,26 @@ def test_samples_that_depend_on_each_other_are_said() -> None:
     nodes = [*centred, make_node("MatMul", ["around", "a"], ["h"]), make_node("Relu", ["h"], ["r"]), LAST]
     with pytest.raises(ModelError, match="do its samples depend on each other"):
         tune(quantized(nodes))
+
+
+def test_layers_whose_sequences_have_lengths_of_their_own_are_named_once() -> None:
+    layers = [
+        make_node("GRU", ["s", "w", "r0", "", "long"], ["", f"last{place}"], name=f"gru{place}", hidden_size=32)
+        for place in range(2)
+    ]
+    middle = [
+        make_node("Unsqueeze", ["h", "zero"], ["s"]),
+        make_node("Cast", ["lengths"], ["long"], to=6),
+        *layers,
+        make_node("Add", ["last0", "last1"], ["both"]),
+        make_node("Squeeze", ["both", "zero"], ["r"]),
+        LAST,
+    ]
+    proto = net(middle, [info("lengths", ["N"], INT64)])
+    stored = [tensor(numbers(1, 96, 32, seed=seed), name) for seed, name in ((4, "w"), (5, "r0"))]
+    proto.graph.initializer.extend([*stored, tensor(np.array([0]), "zero")])
+    lengths = np.arange(128) % 2
+    notes = tune(proto, data={"x": numbers(128, 16), "lengths": lengths}).report.notes
+    told = [note for note in notes if note.endswith("matched to the dense model before and after it")]
+    assert len(told) == 1
+    assert told[0].startswith("GRU 'gru0' and 1 more: how long its sequences are is known only at run time; ")

@@ -108,3 +108,33 @@ def test_weights_behind_a_cast_are_trained(narrow: int) -> None:
     assert made.report.ok
     assert made.model is not None
     assert made.model.graph.initializer[0].data_type == narrow
+
+
+def test_what_lies_in_a_branch_that_no_sample_takes_is_not_called_trained() -> None:
+    value = helper.make_tensor_value_info
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node("MatMul", ["x", weight], [weight + "x"])],
+            name,
+            [],
+            [value(weight + "x", TensorProto.FLOAT, None)],
+        )
+        for name, weight in (("then", "taken"), ("else", "idle"))
+    }
+    x, y = value("x", TensorProto.FLOAT, ["n", 32]), value("y", TensorProto.FLOAT, None)
+    stored = {name: np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32) for name in ("taken", "idle")}
+    tensors = [numpy_helper.from_array(array, name) for name, array in stored.items()]
+    graph = helper.make_graph(
+        [helper.make_node("If", ["wide"], ["y"], **branches)],
+        "g",
+        [x, value("wide", TensorProto.BOOL, [])],
+        [y],
+        tensors,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    numbers = np.random.default_rng(1).standard_normal((200, 32)).astype(np.float32)
+    data = {"x": numbers, "wide": np.array(True)}
+    report = osp.finetune(model, data=data, pattern="2:4", engine="torch", steps=4, batch_size=16).report
+    told = [note for note in report.notes if "was pruned, but not trained" in note]
+    assert len(told) == 1
+    assert told[0].startswith("'idle' ")

@@ -88,7 +88,9 @@ def _refusal(node: NodeProto, view: View) -> str | None:
     lengths = given(node, 4)
     if lengths:
         stored = view.constant(lengths)
-        if stored is None or (stored != x[attributes(node).get("layout", 0)]).any():
+        if stored is None:
+            return "how long its sequences are is known only at run time"
+        if (stored != x[attributes(node).get("layout", 0)]).any():
             return "its sequences have different lengths"
     return None
 

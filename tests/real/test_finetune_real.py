@@ -1,6 +1,6 @@
 """Fine-tuning helps on models as other people exported them: less loss than right after pruning, outputs nearer by.
 
-`tools/bench_real.py` does the same for all of them, and says how much.
+`tools/bench/bench_real.py` does the same for all of them, and says how much.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from onnxsparse.engines.ort import library
-from tools.bench_real import measured
+from tools.bench.bench_real import measured
 from tools.fetch_models import default_folder, fetch
 
 pytestmark = [

@@ -1,6 +1,6 @@
 """Trains the same models in both engines, on the same data, and measures how far the results are apart.
 
-    python tools/bench_parity.py [--markdown] [--steps N] [MODEL ...]
+    python tools/bench/bench_parity.py [--markdown] [--steps N] [MODEL ...]
 
 Needs onnxruntime-training and torch in one environment. Without models it exports three networks: a ResNet-18, a
 transformer encoder, and one with depthwise and transposed convolutions, a shared layer and an LSTM. What is printed is
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import numpy_helper
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import onnxsparse as osp
 

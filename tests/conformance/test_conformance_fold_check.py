@@ -224,6 +224,22 @@ def test_a_mask_that_stays_is_said_and_strict_refuses_it(tmp_path: Path) -> None
     assert strict.model is None
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"pruned": {"w": 3}, "dense": {}}'])
+def test_a_damaged_record_needs_a_rule(text: str, tmp_path: Path, repository: Path, capsys: Any) -> None:
+    """Named, it is enough; the message of the commands that need the record says so."""
+    masked, _ = digits(tmp_path, repository)
+    model = onnx.load(masked)
+    next(entry for entry in model.metadata_props if entry.key == "onnxsparse.mask.plan").value = text
+    onnx.save(model, masked)
+    out = str(tmp_path / "out.onnx")
+    assert cli.main(["fold", masked, "-o", out]) == 2
+    assert "is damaged; name a --pattern or --target" in capsys.readouterr().err
+    assert cli.main(["fold", masked, "-o", out, "--target", "ampere", "-q"]) == 0
+    assert cli.main(["verify", out, "--pattern", "2:4", "-q"]) == 0
+    assert cli.main(["prune", out, "-o", out, "--overwrite", "--target", "ampere", "-q"]) == 0
+    assert cli.main(["verify", out, "-q"]) == 0
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -50,6 +50,7 @@ RUN, TABLE = ".run", "levels.json"
 COLUMNS = ("level", "sparsity", "parameters", "nonzero", "macs", "macs_left", "verified", "file")
 TOLD = ("out of reach", "is passed")
 UNMEASURED = "nothing was measured of the levels: accuracy needs --eval-data"
+GLANCED = "the figures are of the samples held out from --data; those of others need --eval-data"
 FLAGS = (
     "loss", "hardness", "temperature", "batch_size", "optimizer", "lr", "lr_schedule", "warm_up", "weight_decay",
     "clip", "train_bn", "seed", "include", "exclude", "allow", "allocation",
@@ -251,6 +252,7 @@ class _Leveling:
 
     def _finished(self, tuning: Tuning, outcome: Any) -> Report:
         rows = [json.loads(_text(self._sidecar(level))) for level in self._levels]
+        self._notes += [] if tuning.measure.each_epoch else [GLANCED]
         path = os.path.join(self._folder, "levels")
         write_text(f"{path}.csv", _csv(rows), True)
         write_text(f"{path}.history.csv", outcome.history.to_csv(), True)
@@ -295,7 +297,7 @@ def _remarks(checked: Report, level: float, with_sparsity: bool) -> list[str]:
 
 
 def _measured(tuning: Tuning, engine: Engine) -> Mapping[str, float]:
-    return tuning.measure(engine) if tuning.measure is not None else {}
+    return tuning.measure(engine)
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from onnxsparse.api import Result, called, finish, target_of
 from onnxsparse.checkpoints import note_delivery
-from onnxsparse.data import LABELS, Stream, check_block, check_labels, open_data
+from onnxsparse.data import LABELS, Samples, Stream, check_block, check_labels, open_data
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import OptionError, OutputError
@@ -40,9 +40,9 @@ from onnxsparse.runs.decided import decided
 from onnxsparse.runs.falling import still_falling
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.frame import framed, idle_labels
-from onnxsparse.runs.goal import demand_keys, demand_output, goal_of
+from onnxsparse.runs.goal import demand_floats, demand_keys, demand_output, goal_of
 from onnxsparse.runs.job import Job, Outcome, Watcher
-from onnxsparse.runs.measuring import Measure
+from onnxsparse.runs.measuring import Flat, Glance, Measure
 from onnxsparse.runs.zeros import asked_zeros, pruned_share, zeros_by_epochs
 
 
@@ -80,6 +80,7 @@ class Tuning:
             self.plan, notes = planned(self.model, plan, masks, asked)
             self.notes = [*recipe.notes, *notes]
         self.notes = [*self.notes, *self.objective.idle]
+        demand_floats(self.model)
         demand_output(self.model, self.objective.output)
         demand_keys(self.model, recipe.modifiers, self.objective.output)
         self.tags = trainables(self.model, self.plan, self.training.train_bn)
@@ -135,13 +136,15 @@ class Tuning:
         self.measure = self._measure(eval_data, labels, metrics)
         self._classes = 0
 
-    def _measure(self, data: Any, labels: str | None, metrics: Sequence[Any]) -> Measure | None:
-        """What is measured on data of its own, if there is some."""
+    def _measure(self, data: Any, labels: str | None, metrics: Sequence[Any]) -> Measure:
+        """What is measured on data of its own, if there is some, or else on the samples held out."""
         task = self.objective.task
         if data is None:
             if metrics:
                 raise OptionError("--metric measures on --eval-data; pass that too")
-            return None
+            return Glance(
+                self.feeding.held_out(), self.training.batch, axes_of(self.model, self.axes), task, self._flat
+            )
         numbers = task != "cross-entropy" if task else None
         found = open_data(data, fields_of(self.model, self.axes), labels, bool(task), numbers)
         if not isinstance(found, Stream):
@@ -150,8 +153,12 @@ class Tuning:
             check_labels(found, declared_classes(self.model, self.goal))
         if self.sequences is not None:
             demand_steps(self.sequences, found)
-        flat = None if self.sequences is None else self.sequences.flat
-        return Measure(found, metrics, self.training.batch, axes_of(self.model, self.axes), task, flat)
+        return Measure(found, metrics, self.training.batch, axes_of(self.model, self.axes), task, self._flat)
+
+    @property
+    def _flat(self) -> Flat | None:
+        """Of sequences a row for each step; None where samples are no sequences."""
+        return None if self.sequences is None else self.sequences.flat
 
     # -- the job
 
@@ -177,8 +184,9 @@ class Tuning:
             folder=folder,
             resume=resume,
             watch=watch,
-            measure=self._by_first(self.measure) if self.measure else None,
-            measure_dense=self._by_first(self.measure.dense) if self.measure else None,
+            measure=self._by_first(self.measure),
+            measure_dense=self._by_first(self.measure.dense),
+            each_epoch=self.measure.each_epoch,
             processes=self.processes,
             params=self.by_epochs.params if self.by_epochs is not None else (),
         )
@@ -197,8 +205,7 @@ class Tuning:
     def _begun(self, engine: Engine) -> Engine:
         if self.objective.task == "cross-entropy" and not self._classes:
             self.demand_classes(self._classes_seen(engine))
-        if self.measure is not None:
-            self.measure.begin(engine)
+        self.measure.begin(engine)
         return engine
 
     def _classes_seen(self, engine: Engine) -> int:
@@ -212,7 +219,7 @@ class Tuning:
         check_labels(self.data, classes)
         for place, batch in enumerate(self.feeding.probe() if isinstance(self.data, Stream) else ()):
             check_block(batch.arrays[LABELS], place * self.feeding.size, classes, self.data.called)
-        if self.measure is not None:
+        if isinstance(self.measure.data, Samples):
             check_labels(self.measure.data, classes)
 
     # -- the result
@@ -232,7 +239,8 @@ class Tuning:
         )
         made = decided(self.recipe, self.plan, self.feeding.per_epoch or 0, pruned_share(self.planned))
         axes = {"batch_axes": dict(self.axes.inputs), "states": dict(self.axes.states)}
-        details = {"engine": self.engines.chosen if outcome.attempts else "none", **axes, **_details(outcome, made)}
+        engine = self.engines.chosen if outcome.attempts else "none"
+        details = {"engine": engine, **axes, **_details(outcome, made, self.measure.on)}
         report = replace(report, command="finetune", details=details)
         record(self.model, self.plan)
         texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
@@ -256,7 +264,7 @@ class Tuning:
         return outcome.unreached.get(tag) or f"it is stored as {row.weight.tensor.kind}"
 
 
-def _details(outcome: Outcome, recipe: Recipe) -> dict[str, object]:
+def _details(outcome: Outcome, recipe: Recipe, measured_on: str) -> dict[str, object]:
     return {
         "recipe": recipe.to_yaml(),
         "steps": outcome.steps,
@@ -265,6 +273,8 @@ def _details(outcome: Outcome, recipe: Recipe) -> dict[str, object]:
         "trained": outcome.trained,
         "loss_without_training": outcome.loss_untrained,
         "loss": outcome.loss,
+        "loss_unit": outcome.unit,
+        "measured_on": measured_on if outcome.attempts else "",
         "metrics_dense": outcome.dense,
         "metrics_without_training": outcome.untrained,
         "metrics": outcome.metrics,

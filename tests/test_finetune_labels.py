@@ -16,7 +16,7 @@ from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.ort.engine import OrtEngine
 from onnxsparse.engines.spec import Objective, Spec
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.losses.cross_entropy import class_axis
 from tests.engines.ort.build import INT64, info, model, numbers, tensor
 
@@ -143,7 +143,7 @@ def test_where_classes_lie(shape: tuple[int, ...], labels: tuple[int, ...], axis
 
 def test_a_file_with_whole_numbers_alone_has_no_classes() -> None:
     best = net([info("best", ["N", 1], TensorProto.INT64)], [make_node("ArgMax", ["y"], ["best"], axis=1)])
-    with pytest.raises(OptionError, match="no float output"):
+    with pytest.raises(ModelError, match="no float output"):
         tune(best, RIGHT)
 
 

@@ -66,6 +66,8 @@ class Engine(ABC):
     """One training graph and its state."""
 
     notes: list[str]
+    unit: str = ""
+    """What the loss of `evaluate` is, in words."""
     unreached: Mapping[str, str]  # tag -> why no gradient comes to it
     weights: Mapping[str, Array]
     frozen: Mapping[str, Array]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+
+from onnxsparse.losses import Scale, unit_in_words
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,26 @@ class Objective:
     temperature: float = 2.0
     axis: int | None = None  # of the classes, for kl, where the user says it
     teacher: str = ""  # an ONNX file to learn from by kl; the dense model where none is named
+
+
+TASKS = {
+    "cross-entropy": "cross-entropy of the labels, in nats",
+    "bce": "binary cross-entropy of the labels, in nats",
+    "mse": "mean squared difference to the labels",
+    "l1": "mean absolute difference to the labels",
+}
+
+
+def unit_of(objective: Objective, scales: Iterable[Scale]) -> str:
+    """What a loss is and its unit, in words; `scales` are those of the outputs that are matched."""
+    terms = []
+    if objective.hardness < 1:
+        terms.append((1 - objective.hardness, TASKS[objective.task]))
+    if objective.hardness > 0:
+        kl = f"Kullback-Leibler divergence from the {'teacher' if objective.teacher else 'dense model'}, in nats"
+        kl += f" times the square of {objective.temperature:g}" if objective.temperature != 1 else ""
+        terms.append((objective.hardness, kl if objective.distillation == "kl" else unit_in_words(scales)))
+    return terms[0][1] if len(terms) == 1 else " + ".join(f"{share:g} x {what}" for share, what in terms)
 
 
 @dataclass(frozen=True)

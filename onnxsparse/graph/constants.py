@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -114,6 +115,13 @@ class Stored(Source):
     def _flat(self) -> Array:
         return widened(self.tensor.read(), self.kind)
 
+    def part(self, window: Window) -> Array | None:
+        """The numbers in a window that covers less than half of the tensor, reading no more than it needs."""
+        start, stop = window.bounds
+        if self._held is not None or self.tensor.size <= HELD or 2 * (stop - start) > self.tensor.size:
+            return None
+        return Window(window.offset - start, window.axes).of(widened(self.tensor.read(start, stop), self.kind))
+
     def at(self, positions: Array) -> Array:
         if self._held is not None or self.tensor.span is None or not positions.size:
             return super().at(positions)
@@ -155,8 +163,15 @@ class Applied(Source):
         return computed(self.compute, arrays, self.kind)
 
     def _flat(self) -> Array:
-        found = self.on([one.numbers() for one in self.inputs])
-        return np.ascontiguousarray(np.broadcast_to(found, self.shape)).reshape(-1)
+        return np.ascontiguousarray(self._whole()).reshape(-1)
+
+    def _whole(self) -> Array:
+        return np.broadcast_to(self.on([one.numbers() for one in self.inputs]), self.shape)
+
+    def part(self, window: Window) -> Array | None:
+        """All numbers of a large value in the order of its inputs' memory: to turn them costs more than to compute."""
+        large = HELD // 4 < math.prod(self.shape) <= MOST
+        return self._whole() if large and self._held is None and window == Window.whole(self.shape) else None
 
     def at(self, positions: Array) -> Array:
         if self._held is not None:
@@ -271,7 +286,8 @@ class Constant:
         return bool(self.tensors) and sum(size > 1 for size in self.shape) >= 2
 
     def numbers(self) -> Array:
-        return self.window.of(self.source.flat())
+        found = self.source.part(self.window) if isinstance(self.source, (Stored, Applied)) else None
+        return self.window.of(self.source.flat()) if found is None else found
 
     def at(self, positions: Array) -> Array:
         return self.source.at(self.window.at(positions))
@@ -317,6 +333,32 @@ def sources(value: Constant) -> Iterator[tuple[StoredTensor, Window | None]]:
             yield from sources(one.spread(value.shape))
     else:
         yield from ((tensor, None) for tensor in source.tensors)
+
+
+def streamed(values: Sequence[Constant], multiple: int, elements: int) -> Iterator[list[Constant]]:
+    """Values of one shape in pieces of about so many elements, cut along the axis that is slowest in memory.
+
+    The last axis but one (a matrix's reduction) is cut at multiples of `multiple`. Values that cannot be cut without
+    copying, and small ones, come whole.
+    """
+    shape, looks = values[0].shape, [window for one in values for _, window in sources(one)]
+    known = [window for window in looks if window is not None]
+    axis = max(range(len(shape)), key=lambda at: _stride(known[0], at), default=-1) if known else -1
+    if values[0].size <= 2 * elements or axis < 0 or len(known) < len(looks):
+        yield list(values)
+        return
+    if any(window.sliced(axis, 0, 1, 1) is None for window in known):
+        yield list(values)
+        return
+    unit = multiple if axis == len(shape) - 2 else 1
+    step = max(1, elements * shape[axis] // values[0].size // unit) * unit
+    for start in range(0, shape[axis], step):
+        count = min(step, shape[axis] - start)
+        yield [one.moved(partial(Window.sliced, axis=axis, start=start, count=count, step=1)) for one in values]
+
+
+def _stride(window: Window, axis: int) -> int:
+    return max((abs(stride) for size, stride in window.axes[axis] if size > 1), default=0)
 
 
 def image(value: Constant, tensor: StoredTensor, number: Array, limit: int = HELD) -> Array | None:

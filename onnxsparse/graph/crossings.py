@@ -6,7 +6,7 @@ cannot be followed: then the constant counts as computed, and whoever uses it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Optional
 
@@ -244,22 +244,7 @@ def _is_mask_for(mask: Traced, weight: Traced) -> bool:
         return False  # a factor, not a mask
     if not mask.tensor.readable or mask.tensor.kind in ("int64", "uint64") or mask.masks:
         return False
-    return all(_is_binary(piece) for piece in _pieces(mask))
-
-
-def _pieces(mask: Traced) -> Iterator[Array]:
-    """The numbers of a mask as the graph has them, in pieces where nothing is computed on the way."""
-    if mask.steps or mask.tensor.kind == "bfloat16":
-        numbers = mask.numbers()
-        assert numbers is not None, "it is readable"
-        yield numbers
-        return
-    for at in range(0, mask.tensor.size, 1 << 20):
-        yield mask.tensor.read(at, min(at + (1 << 20), mask.tensor.size))
-
-
-def _is_binary(piece: Array) -> bool:
-    return bool(((piece == 0) | (piece == 1)).all())
+    return mask.is_binary()
 
 
 def _where(values: Sequence[Value], _: Attributes) -> Crossing | None:

@@ -237,11 +237,12 @@ class Flow:
         others = [name for name, value in zip(node.input, found) if name and value is None]
         mixing = node.op_type in ELEMENTWISE | {"Concat", "Sum"}
         if before and (not others or not mixing):
-            shape = next((value.shape for value in before), None) if mixing or node.op_type in UNARY else None
+            same = node.op_type in ELEMENTWISE | UNARY
+            shape = next((value.shape for value in before), None) if same else None
             return Varying(tensors, why, all(value.sure for value in before), shape)
         largest = max(self._shapes_of_moved(place, able, before, scope), key=size_of, default=None)
         sizes = [self._size(name, scope) for name in others]
-        most = 0 if largest is not None else max(one.size for one in tensors)  # of a constant whose shape is not known
+        most = 0 if largest is not None else sum(one.size for one in tensors)  # of a constant whose shape is not known
         fits = all(one is not None and (_fits(one, largest or ()) or 0 < _size_of(one) <= most) for one in sizes)
         sure = fits if mixing else not before
         return Varying(tensors, why, sure and all(value.sure for value in before), largest if fits else None)

@@ -214,7 +214,13 @@ class Numbers(Protocol):
     @property
     def key(self) -> object: ...
 
-    def numbers(self) -> Array | None: ...
+    @property
+    def plain(self) -> bool: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def nonzero(self) -> Array: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,11 +240,14 @@ class Mask:
     def key(self) -> object:
         return ("mask", self.value.key, self.shape, self.at)
 
+    @property
+    def plain(self) -> bool:
+        """Whether the mask is stored as the weight is, and nothing happens to either before they meet."""
+        return self.value.plain and not self.shuffles and self.at == self.value.layout == Layout.stored(self.shape)
+
     def stored(self) -> Array:
         """The mask in the weight's stored order, True = keep."""
-        numbers = self.value.numbers()
-        assert numbers is not None, "a mask was read when it was found"
-        keep = unview(np.broadcast_to((numbers != 0).reshape(self.shape), self.at.shape), self.at)
+        keep = unview(np.broadcast_to(self.value.nonzero().reshape(self.shape), self.at.shape), self.at)
         if not self.shuffles:
             return keep
         return undone(keep.reshape(self.at.atoms), self.at.atoms, self.shuffles).reshape(-1)

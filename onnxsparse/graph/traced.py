@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Optional, Union
 
@@ -27,6 +28,8 @@ from onnxsparse.graph.steps import (
 from onnxsparse.graph.storage import Array, StoredTensor
 
 SMALL_CONSTANT = 1 << 20
+PIECE = 1 << 18
+"""Elements read at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +96,32 @@ class Traced:
         seen = view_of(values.reshape(-1), self.layout)
         whole = self.kind.startswith(("int", "uint")) and seen.dtype.kind == "f" and bool(np.isfinite(seen).all())
         return seen.astype(_numpy_kind(self.kind)) if whole else seen
+
+    def is_binary(self) -> bool:
+        """Whether every number of the value is 0 or 1."""
+        return all(bool(((piece == 0) | (piece == 1)).all()) for piece in self._pieces())
+
+    def _pieces(self) -> Iterator[Array]:
+        """The numbers in the order of the value, or in the stored order where nothing is computed on the way."""
+        if not self.plain:
+            numbers = self.numbers()
+            yield np.full(1, np.nan) if numbers is None else numbers.reshape(-1)
+            return
+        # All pieces are read into the same memory: new memory costs more than what is done with it.
+        memory = np.empty(min(PIECE, self.tensor.size) * self.tensor.dtype.itemsize, np.uint8)
+        for at in range(0, self.tensor.size, PIECE):
+            yield decoded(self.tensor.read(at, min(at + PIECE, self.tensor.size), memory), self.tensor.kind)
+
+    @property
+    def plain(self) -> bool:
+        """Whether the numbers are those that are stored, perhaps in other axes."""
+        return self.tensor.readable and not self.steps and not self.shuffles
+
+    def nonzero(self) -> Array:
+        """Where the value is not zero."""
+        numbers = self.numbers()
+        assert numbers is not None, "a mask was read when it was found"
+        return np.asarray(numbers != 0)
 
 
 def _stored(tensor: StoredTensor) -> Array | None:

@@ -223,7 +223,7 @@ def _tensors(value: Value) -> list[StoredTensor]:
     able = [tensor for tensor in value.tensors if tensor.kind in WEIGHT_KINDS and tensor.size > 1]
     largest = max((tensor.size for tensor in able), default=0)
     # A bias or a scale has one axis and is small; a weight that was stored flat is about as large as any beside it.
-    found = [tensor for tensor in able if len(tensor.shape) >= 2 or 4 * tensor.size > largest]
+    found = [tensor for tensor in able if len(tensor.shape) >= 2 or 4 * tensor.size >= largest]
     return sorted(found, key=lambda tensor: tensor.name)
 
 

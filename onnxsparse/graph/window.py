@@ -44,6 +44,14 @@ class Window:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The flat positions between which all elements lie."""
+        reach = [(size - 1) * stride for axis in self.axes for size, stride in axis]
+        if 0 in self.shape:
+            return 0, 0
+        return self.offset + sum(min(0, one) for one in reach), self.offset + sum(max(0, one) for one in reach) + 1
+
     def transposed(self, perm: Sequence[int]) -> Window:
         return Window(self.offset, tuple(self.axes[axis] for axis in perm))
 

@@ -5,11 +5,24 @@ from __future__ import annotations
 from typing import cast
 
 from onnxsparse import plugins
-from onnxsparse.losses.distill import Columns, Scale, all_shares, in_units, scale_along, scale_of
+from onnxsparse.losses.distill import (
+    Columns,
+    Scale,
+    all_shares,
+    heard,
+    in_units,
+    said_of,
+    scale_along,
+    scale_of,
+    shaken,
+    size_of,
+    unit_in_words,
+)
 from onnxsparse.losses.loss import Loss
 
 __all__ = [
-    "Columns", "Loss", "Scale", "all_shares", "available", "in_units", "mixed", "parse", "scale_along", "scale_of",
+    "Columns", "Loss", "Scale", "all_shares", "available", "heard", "in_units", "mixed", "parse", "said_of",
+    "scale_along", "scale_of", "shaken", "size_of", "unit_in_words",
 ]  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from onnxsparse.graph.constants import (
     image,
     origins,
     sources,
+    streamed,
 )
 from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.opinion import meetings, unseen
@@ -36,13 +37,18 @@ from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.verify import Checked
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
-from onnxsparse.values import Array
+from onnxsparse.values import Array, Reading, Values
 
 WHOLE = 64 << 20
 """Bytes of the largest value that is computed whole without `full`."""
+AT_ONCE = 512 << 20
+"""Bytes of the largest value that is computed at once with it."""
 SLAB = 1 << 17
 """Elements of one slab, and about that many of everything that is computed at once with `full`."""
 MOST_JUMPS, MOST_ROWS, BETWEEN = 48, 1 << 22, 6
+
+
+NOT_A_NUMBER = "what arrives there is not a number"
 
 
 class SecondOpinion:
@@ -127,24 +133,40 @@ class Judge:
 
     def _same_as_counted(self, matrix: Constant, zeros: Sequence[Constant], use: Use) -> bool:
         """The walk's matrix is this one, and its zeros arrive as zeros: what it counted stands."""
+        if use.masks:
+            return not zeros and self._product_as_counted(matrix, use)
         if self._masked:
             return False
         return same_matrix(matrix, self._weight.tensor, use) and zero_stays(
             matrix, zeros, self._weight.tensor, counted_zero(self._name, self._weight, use)
         )
 
+    def _product_as_counted(self, matrix: Constant, use: Use) -> bool:
+        """A product of the weight and one mask, which both lie in memory as the walk has them: it is zero where one of
+        the two is, and just that was counted."""
+        source = matrix.source
+        if not isinstance(source, Applied) or source.compute is not np.multiply or len(use.steps) != 1:
+            return False
+        if not use.masks[0].plain or matrix.window != Window.whole(source.shape):
+            return False
+        looks = [one.spread(source.shape) for one in source.inputs]
+        found = {one.source.tensor: _look(one.window) for one in looks if isinstance(one.source, Stored)}
+        return found == dict.fromkeys((self._weight.tensor, use.masks[0].tensor), use.matrix_key())
+
     # -- with numbers
 
     def _by_numbers(self, matrix: Constant, zero: Constant | None, pattern: Pattern, drop: int) -> str:
-        large = matrix.size * matrix.source_width > WHOLE
+        large = matrix.size * matrix.source_width > (max(WHOLE, AT_ONCE) if self._full else WHOLE)
         self.sampled = large and not self._full
         cut = _cut_on_the_way(matrix) or matrix.size != self._weight.tensor.size
         if large:
             pieces = slabs(matrix, None if self._full else SLAB)
             return self._by_slabs(matrix, zero, pattern, pieces, cut)
+        if isinstance(pattern, NM) and not cut:
+            return self._streamed(matrix, zero, pattern)
         numbers = matrix.numbers()
         if _is_nan(numbers):
-            return "what arrives there is not a number"
+            return NOT_A_NUMBER
         is_zero = numbers == (0 if zero is None else zero.numbers())
         if not cut:
             return _said(pattern, pattern.violations(is_zero, drop).count)
@@ -155,6 +177,19 @@ class Judge:
             return _said(pattern, pattern.violations(is_zero | ~_of_own_groups(own >= 0, pattern.m), 0).count)
         return self._kept(is_zero, own)
 
+    def _streamed(self, matrix: Constant, zero: Constant | None, pattern: NM) -> str:
+        """All groups, in pieces that stay in the cache."""
+        count = 0
+        for values in streamed([matrix] if zero is None else [matrix, zero], pattern.m, SLAB):
+            numbers = values[0].numbers()
+            if _is_nan(numbers):
+                return NOT_A_NUMBER
+            if zero is None and numbers.dtype.kind == "f":
+                count += pattern.check(Values(numbers, Reading(numbers.dtype.name)), 0).count
+            else:
+                count += pattern.violations(numbers == (0 if zero is None else values[1].numbers()), 0).count
+        return _said(pattern, count)
+
     def _by_slabs(
         self, matrix: Constant, zero: Constant | None, pattern: Pattern, pieces: Iterator[Array], cut: bool
     ) -> str:
@@ -164,7 +199,7 @@ class Judge:
             positions = rows[:, None] * (reduce * tap) + np.arange(reduce * tap)
             numbers = matrix.at(positions)
             if _is_nan(numbers):
-                return "what arrives there is not a number"
+                return NOT_A_NUMBER
             is_zero = numbers == (0 if zero is None else zero.at(positions))
             if isinstance(pattern, NM):
                 shaped = is_zero.reshape(1, len(rows), reduce, tap)
@@ -241,7 +276,7 @@ def _of_own_groups(own: Array, m: int) -> Array:
 
 
 def _is_nan(numbers: Array) -> bool:
-    return numbers.dtype.kind == "f" and bool(np.isnan(numbers).any())
+    return numbers.dtype.kind == "f" and bool(numbers.size) and bool(np.isnan(numbers.min()))  # NaN goes through
 
 
 def _said(pattern: Pattern, count: int) -> str:

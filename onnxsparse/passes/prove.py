@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnxsparse.errors import ProofError
-from onnxsparse.graph.constants import Constant, Known, Literal, NoNumbersError, Stored, Unknown
+from onnxsparse.graph.constants import Constant, Known, Literal, NoNumbersError, Stored, Unknown, streamed
 from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.arriving import WHOLE, SecondOpinion, slabs_of
+from onnxsparse.passes.arriving import SLAB, WHOLE, SecondOpinion, slabs_of
 from onnxsparse.passes.expect import expected_of
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.plan import PlanRow, names_of
@@ -224,7 +224,8 @@ class _Pair:
     def _pieces(self, old: Constant, new: Constant) -> Iterable[tuple[Array, Array, Array | None]]:
         zero = self._zero(new)
         if old.size * old.source_width <= WHOLE:
-            yield old.numbers(), new.numbers(), None if zero is None else zero.numbers()
+            for one, other, *rest in streamed([old, new] if zero is None else [old, new, zero], 1, 2 * SLAB):
+                yield one.numbers(), other.numbers(), rest[0].numbers() if rest else None
             return
         for positions in slabs_of(old):
             yield old.at(positions), new.at(positions), None if zero is None else zero.at(positions)

@@ -28,6 +28,7 @@ _VERBS = {
     "fold": "folded",
     "finetune": "pruned and trained",
 }
+DISTANCE, HELD_OUT = "distance", "samples held out"
 UNTRAINED = "was pruned, but not trained"
 _CPU = "A CPU runtime will not run this file faster: the zeros pay on the device, or in the size of a compressed file."
 
@@ -141,13 +142,22 @@ def _training(report: Report) -> list[str]:
     before, after = found["loss_without_training"], found["loss"]
     trained = _is_trained(found)
     came_to = f"{after:.4g} trained ({found['steps']} steps)" if trained else "training did not help"
-    lines = [f"loss on samples held out: {before:.4g} pruned, {came_to}"]
+    unit = f"; {found['loss_unit']}" if found.get("loss_unit") else ""
+    lines = [f"loss on samples held out: {before:.4g} pruned, {came_to}{unit}"]
     stages = [("dense", found["metrics_dense"]), ("pruned", found["metrics_without_training"])]
     stages += [("trained", found["metrics"])] if trained else []
+    on = f" on {HELD_OUT}" if found.get("measured_on") == HELD_OUT else ""
     for name in found["metrics"]:
-        known = [f"{figures[name]:.4g} {stage}" for stage, figures in stages if name in figures]
-        lines.append(f"{name}: {', '.join(known)}")
+        own = name.partition(":")[0] == DISTANCE  # the dense model is no way off itself
+        told = [f"{one[name]:.4g} {stage}" for stage, one in stages if name in one and not (own and stage == "dense")]
+        lines.append(f"{_metric(name)}{on}: {', '.join(told)}")
     return lines
+
+
+def _metric(name: str) -> str:
+    """The name of a metric; of that of `compare` in its words."""
+    word, _, output = name.partition(":")
+    return f"relative distance{f' of {output}' if output else ''}" if word == DISTANCE else name
 
 
 def _is_trained(details: Mapping[str, Any]) -> bool:

@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +26,25 @@ def held_out(count: int) -> int:
     """How many of so many samples only measure."""
     wanted = min(PROBE, max(LEAST, count // SHARE))
     return 0 if count == 1 else min(wanted, count // 2)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The samples held out, as data of their own: `take` gives those of some numbers, counted from 0."""
+
+    count: int
+    has_labels: bool
+    numbers: bool
+    called: str
+    names: list[str]
+    data: Samples | Mapping[str, Array]
+    places: Array
+    shared: Collection[str]
+
+    def take(self, rows: Array) -> dict[str, Array]:
+        if isinstance(self.data, Samples):
+            return self.data.take(self.places[rows])
+        return {name: array if name in self.shared else array[rows] for name, array in self.data.items()}
 
 
 class Feeding:
@@ -135,6 +155,17 @@ class Feeding:
             rows = np.take(self._held, np.arange(start, start + self.size), mode="wrap")
             yield self._taken(rows[self._part])
 
+    def held_out(self) -> HeldOut:
+        """The samples that only measure, each of them once."""
+        data, shared = self._data, self.shared
+        if isinstance(data, Samples):
+            labelled, held = data.has_labels, self._held
+            return HeldOut(len(held), labelled, data.numbers, data.called, data.names, data, held, shared)
+        some = self._probe.arrays
+        count = max((len(array) for name, array in some.items() if name not in shared), default=1)
+        kind = some[LABELS].dtype.kind if LABELS in some else ""
+        return HeldOut(count, bool(kind), kind == "f", data.called, list(some), some, np.arange(count), shared)
+
     def everything(self) -> Iterator[Batch]:
         """Every sample once, in the order of the data; the last batch is filled up from the first samples."""
         count = self.count
@@ -160,4 +191,4 @@ class Feeding:
             yield Batch({name: array if name in shared else array[rows] for name, array in batch.arrays.items()})
 
 
-__all__ = ["LABELS", "Feeding"]
+__all__ = ["LABELS", "Feeding", "HeldOut"]

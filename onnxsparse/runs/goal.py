@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 import numpy as np
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxsparse.data import Data, Stream
+from onnxsparse.engines.ort.draft import FLOATS, called
+from onnxsparse.engines.ort.reach import downstream
+from onnxsparse.engines.ort.shapes import COUNTING
 from onnxsparse.engines.spec import Objective as Goal
-from onnxsparse.errors import OptionError, nearest
+from onnxsparse.errors import ModelError, OptionError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.distillation import DistillationModifier
 from onnxsparse.modifiers.modifier import Modifier
@@ -38,6 +44,51 @@ def demand_output(model: Model, wanted: str) -> None:
     names = [value.name for value in model.proto.graph.output]
     if wanted and wanted not in names:
         raise OptionError(f"the model has no output {wanted!r:.60}{nearest(wanted, names)}")
+
+
+NAMED = 4
+
+
+def demand_floats(model: Model) -> None:
+    """Some output is made of floats, as many for every sample: nothing else can be brought near the dense model's."""
+    graph = model.proto.graph
+    makers = {name: node for node in graph.node for name in node.output if name}
+    counting, axes = _counting(graph), {dim.dim_param for value in graph.input for dim in _dims(value)}
+    reasons = [_no_float(value, makers, counting, axes - {""}) for value in graph.output]
+    if all(reasons):
+        more = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
+        raise ModelError(
+            f"the model has no float output to learn from: {'; '.join(reasons[:NAMED])}{more}; cut it before its "
+            "post-processing, where its results are still floats (onnx.utils.extract_model), and fine-tune that part"
+        )
+
+
+def _counting(graph: GraphProto) -> dict[str, NodeProto]:
+    """By the values that depend on it: the operator that counts in the data how many numbers there will be."""
+    fed = downstream(graph, [value.name for value in graph.input], sizes=False)
+    counting = [node for node in graph.node if node.op_type in COUNTING and any(name in fed for name in node.input)]
+    return {name: node for node in reversed(counting) for name in downstream(graph, node.output, sizes=False)}
+
+
+def _no_float(
+    value: ValueInfoProto, makers: Mapping[str, NodeProto], counting: Mapping[str, NodeProto], axes: AbstractSet[str]
+) -> str:
+    """Why an output is not to be learned from; '' if it is."""
+    form, kind = value.type.WhichOneof("value"), value.type.tensor_type.elem_type
+    if form not in (None, "tensor_type"):
+        return f"'{value.name}' is a {form.replace('_type', '')}"
+    if kind not in (TensorProto.UNDEFINED, *FLOATS):
+        made = f", from {called(makers[value.name])}" if value.name in makers else ""
+        return f"'{value.name}' is {TensorProto.DataType.Name(kind).lower()}{made}"
+    sizes = [dim.dim_value or dim.dim_param in axes for dim in _dims(value)]
+    if value.name in counting and not (sizes and all(sizes)):
+        return f"how many numbers '{value.name}' holds hangs on what {called(counting[value.name])} finds"
+    return ""
+
+
+def _dims(value: ValueInfoProto) -> Sequence[Any]:
+    found: Sequence[Any] = value.type.tensor_type.shape.dim
+    return found
 
 
 def demand_keys(model: Model, modifiers: Iterable[Modifier], wanted: str) -> None:

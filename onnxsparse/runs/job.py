@@ -41,6 +41,8 @@ class Job:
     watch: Watcher | None = None
     measure: Measure | None = None
     measure_dense: Measure | None = None
+    each_epoch: bool = True
+    """Whether that is measured after every epoch, or only what is delivered and what it is held against."""
     processes: Processes = field(default_factory=Processes)
     params: Sequence[Param] = ()
     """What the names of a recipe mean, for modifiers that act by epochs."""
@@ -64,6 +66,8 @@ class Outcome:
     attempts: int
     notes: list[str] = field(default_factory=list)
     unreached: dict[str, str] = field(default_factory=dict)
+    unit: str = ""
+    """What the losses are, in words."""
     dense: dict[str, float] = field(default_factory=dict)
     untrained: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)

@@ -1,7 +1,9 @@
-"""Metrics of an engine on data of their own.
+"""Metrics of an engine on data of their own, or else on the samples held out.
 
 1. Without a choice of the user's they go by the labels: classes are counted, numbers are compared.
 2. What is wrong with a metric is said before training starts: one batch is measured then.
+3. Without data of their own a glance at the samples held out says what a person can read beside the loss: the metric
+   of the labels, where the data has some that fit an output, or else the distance that `compare` shows.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ from onnxsparse.data.field import LABELS
 from onnxsparse.data.samples import USUAL
 from onnxsparse.engines.engine import Batch, Engine
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.metrics import Meter, Metric, available, function_metric
+from onnxsparse.metrics import Function, Meter, Metric, available, function_metric
 from onnxsparse.metrics import parse as parse_metric
 from onnxsparse.metrics.classes import scores_of
+from onnxsparse.metrics.metric import DENSE
 from onnxsparse.metrics.regression import OfNumbers, fits
+from onnxsparse.runs.feeding import HeldOut
 
+Flat = Callable[[Mapping[str, Any]], dict[str, Any]]
 LOSS = "loss"
 """The metric that is what training makes small."""
 TOP, FEW = "top-5", 5
@@ -34,24 +39,29 @@ class Measure:
     Of sequences `flat` makes a row of each step, as their outputs come.
     """
 
+    on, each_epoch = "--eval-data", True
+
     def __init__(
         self,
-        data: Data,
+        data: Data | HeldOut,
         metrics: Sequence[Any],
         batch: int,
         axes: Mapping[str, int],
         task: str,
-        flat: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+        flat: Flat | None = None,
     ) -> None:
         if isinstance(data, Stream):
             raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
         self.data, self._batch, self._flat = data, batch, flat or dict
         self._asked = bool(metrics)
-        chosen = list(metrics) or [LOSS, *_usual(data, task), "distance"]
+        chosen = list(metrics) or self._usual(data, task)
         self._loss, chosen = LOSS in chosen, [one for one in chosen if one != LOSS]
         self._metrics = [_metric(one).on(axes) for one in chosen]
         for metric in self._metrics:
             _demand_labels(metric, data)
+
+    def _usual(self, data: Samples | HeldOut, task: str) -> list[str]:
+        return [LOSS, *_of_labels(data, task), "distance"]
 
     def __call__(self, engine: Engine) -> dict[str, float]:
         """Figures of the model in training."""
@@ -88,19 +98,49 @@ class Measure:
         self, engine: Engine, run: Callable[[Batch], dict[str, Any]], limit: int | None = None
     ) -> dict[str, float]:
         meters: list[Meter] = [metric.meter() for metric in self._metrics]
+        asks = any(DENSE in metric.needs or isinstance(metric, Function) for metric in self._metrics)
         count = min(self.data.count, limit or self.data.count)
         for start in range(0, count, self._batch):
             rows = np.arange(start, min(start + self._batch, count))
             arrays = self.data.take(np.resize(rows, self._batch) if len(rows) < self._batch else rows)
             outputs = run(Batch(arrays))
-            dense, seen = engine.dense(Batch(arrays)), self._flat(arrays)
+            dense, seen = engine.dense(Batch(arrays)) if asks else {}, self._flat(arrays)
             wanted = len(rows) * (_longest(seen) // max(1, _longest(arrays)))
             for meter in meters:
                 meter.add(_first(outputs, wanted), _first(dense, wanted), _first(seen, wanted))
         return {name: value for meter in meters for name, value in meter.result().items()}
 
 
-def _usual(data: Samples, task: str) -> list[str]:
+class Glance(Measure):
+    """What a person can read of the samples held out."""
+
+    on, each_epoch = "samples held out", False
+
+    def __init__(self, data: HeldOut, batch: int, axes: Mapping[str, int], task: str, flat: Flat | None) -> None:
+        super().__init__(data, (), batch, axes, task, flat)
+        self._known: dict[str, float] | None = None
+
+    def _usual(self, data: Samples | HeldOut, task: str) -> list[str]:
+        return [one for one in _of_labels(data, task) if one != TOP] or ["distance"]
+
+    def dense(self, engine: Engine) -> dict[str, float]:
+        return dict(self._known or {})
+
+    def begin(self, engine: Engine) -> None:
+        """Labels that nobody spoke of may fit no output: then the distance is measured."""
+        if self._known is not None:
+            return
+        try:
+            super().begin(engine)
+            self._known = self._measured(engine, engine.dense)
+        except OptionError:
+            self._known = {}
+        if not self._known:
+            self._metrics = [parse_metric("distance")]
+            self._known = self._measured(engine, engine.dense)
+
+
+def _of_labels(data: Samples | HeldOut, task: str) -> list[str]:
     """The metrics of labels: classes are counted, and numbers compared, unless they stand for yes and no."""
     if not data.has_labels:
         return []
@@ -109,7 +149,7 @@ def _usual(data: Samples, task: str) -> list[str]:
     return ["accuracy", TOP]
 
 
-def _demand_labels(metric: Metric, data: Samples) -> None:
+def _demand_labels(metric: Metric, data: Samples | HeldOut) -> None:
     if LABELS not in metric.needs:
         return
     if not data.has_labels:

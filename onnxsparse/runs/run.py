@@ -194,7 +194,7 @@ class Run:
     def _tell(self, loss: float) -> None:
         """Metrics are taken after every whole epoch but the last, which is measured with the result."""
         self._account.count(loss)
-        measured = self.job.measure is not None and self._account.ends_epoch(self.step)
+        measured = self.job.measure is not None and self.job.each_epoch and self._account.ends_epoch(self.step)
         if measured or self._account.is_due(self.step):
             metrics = self.job.measure(self.engine) if self.job.measure and measured else {}
             sparsity = weights.sparsity(self.engine, self.planned)
@@ -255,6 +255,7 @@ class Run:
             self.attempt + 1,
             list(dict.fromkeys([*self.job.feeding.notes, *self.notes])),
             dict(self.engine.unreached),
+            unit=self.engine.unit,
             dense=self.job.measure_dense(self.engine) if self.job.measure_dense else {},
             untrained=self._untrained[1] if self._untrained else {},
             metrics=self.job.measure(self.engine) if self.job.measure else {},

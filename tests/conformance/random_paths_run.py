@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - a script talks to its user
 """Looks for random graphs on which a command is wrong, and makes what it finds small.
 
 python tests/conformance/random_paths_run.py --seconds 3600 --seed 1
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -28,8 +30,6 @@ from graphs.runtime_judge import every_graph, outputs_of
 
 def runs(case: RandomCase) -> bool:
     """Whether onnx and the runtime take the model as it is."""
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         path = case.write(Path(folder))
         try:
@@ -137,7 +137,8 @@ def _keep(kept: dict[tuple[str, ...], tuple[int, str]], case: RandomCase, wrong:
     functions = {function.name for function in case.model.functions}
     plain = sorted(operators - functions - {"Identity", "Constant", "MatMul", "Gemm", "Einsum", "Gather", "Conv"})
     key = (wrong[0].cause, *plain, *(["function"] if functions else []))
-    text = f"### {'; '.join(map(str, wrong))}\nseed {case.seed}, {', '.join(sorted(case.tags))}\n```\n{_short(case)}\n```\n"
+    head = f"### {'; '.join(map(str, wrong))}\nseed {case.seed}, {', '.join(sorted(case.tags))}"
+    text = f"{head}\n```\n{_short(case)}\n```\n"
     if key not in kept or len(text) < kept[key][0]:
         kept[key] = (len(text), text)
 

@@ -539,16 +539,14 @@ def only_use_meets_an_input() -> RandomCase:
 
 @path
 def loop_hands_out_a_weight() -> RandomCase:
-    return case(
-        _looped("w") + [node("Transpose", "v", "u"), slot("MatMul", "x u", "y"), slot("MatMul", "x w", "z")],
-        {"w": W, "n": np.array(2), "g": np.array(True)},
-        [("y", 2), ("z", 2)],
-    )
+    turned = [node("Transpose", "v", "u"), slot("MatMul", "x u", "y")]
+    stored = {"w": W, "n": np.array(2), "g": np.array(True)}
+    return case([*_looped("w"), *turned, slot("MatMul", "x w", "z")], stored, [("y", 2), ("z", 2)])
 
 
 @path
 def loop_hands_out_the_only_use() -> RandomCase:
-    return case(_looped("w") + [slot("MatMul", "x v", "y")], {"w": W, "n": np.array(2), "g": np.array(True)})
+    return case([*_looped("w"), slot("MatMul", "x v", "y")], {"w": W, "n": np.array(2), "g": np.array(True)})
 
 
 def _looped(name: str) -> list[NodeProto]:

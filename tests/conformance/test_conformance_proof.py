@@ -497,9 +497,10 @@ def test_large_values_are_sampled_and_read_whole_when_asked(pattern: str, monkey
     from onnxsparse.passes import arriving
 
     monkeypatch.setattr(arriving, "WHOLE", 1 << 12)
+    monkeypatch.setattr(arriving, "AT_ONCE", 1 << 12)
     monkeypatch.setattr(arriving, "SLAB", 1 << 9)
-    masks = {"m": half(64, 96)}
-    nodes = [node("Mul", ["w", "m"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
+    masks = {"m": half(64, 96).astype(np.float16)}
+    nodes = [node("Cast", ["m"], ["c"], to=1), node("Mul", ["w", "c"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
     feeds = {"x": np.ones((1, 64), F32)}
     built = Built(nodes, {"w": dense(64, 96), **masks}, (), feeds)
     sparsity = None if pattern == "2:4" else 0.5
@@ -532,13 +533,35 @@ def test_samples_lie_at_both_ends_and_at_every_cut(monkeypatch: pytest.MonkeyPat
     assert len(rows) < 100
 
 
-def test_one_wrong_row_is_found_where_all_are_read() -> None:
+@pytest.mark.parametrize("at_once", [1 << 12, 1 << 29])
+def test_one_wrong_row_is_found_where_all_are_read(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxsparse.passes import arriving
+
+    monkeypatch.setattr(arriving, "WHOLE", 1 << 12)
+    monkeypatch.setattr(arriving, "AT_ONCE", at_once)
     mask = half(64, 96)
     mask[:, 50] = 1
-    nodes = [node("Mul", ["w", "m"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
-    built = Built(nodes, {"w": dense(64, 96), "m": mask}, (), {"x": np.ones((1, 64), F32)})
+    nodes = [node("Cast", ["m"], ["c"], to=1), node("Mul", ["w", "c"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
+    built = Built(nodes, {"w": dense(64, 96), "m": mask.astype(np.float16)}, (), {"x": np.ones((1, 64), F32)})
     model = Model.over(built.model())
     weight = next(one for one in model.weights if one.name == "w")
     doubt = SecondOpinion(model.evaluator, full=True).doubt("w", weight, parse("2:4"), 0)
     assert "16 groups" in doubt
     assert "MatMul" in doubt
+
+
+def test_a_plain_product_with_a_mask_is_settled_without_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both lie in memory as the walk has them: what it counted is exact, however large they are."""
+    from onnxsparse.passes import arriving
+
+    monkeypatch.setattr(arriving, "WHOLE", 1 << 12)
+    monkeypatch.setattr(arriving.Judge, "_by_numbers", lambda *_: "the numbers were computed")
+    plain_nodes = [node("Mul", ["w", "m"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
+    turned = [node("Transpose", ["m"], ["t"], perm=[1, 0]), node("Mul", ["w", "t"], ["p"]), plain_nodes[1]]
+    feeds = {"x": np.ones((1, 96), F32)}
+    for nodes, computed in ((plain_nodes, False), (turned, True)):
+        built = Built(
+            nodes, {"w": dense(96, 96), "m": half(96, 96) if nodes is plain_nodes else half(96, 96).T}, (), feeds
+        )
+        row = api.verify(built.model(), pattern="2:4").report.row("w")
+        assert ("the numbers were computed" in row.reason) == computed

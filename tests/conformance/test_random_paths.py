@@ -19,8 +19,7 @@ from graphs.runtime_judge import outputs_of
 
 pytest.importorskip("onnxsparse")
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered:RuntimeWarning")
-FEW, PARTS = 36, 8
-OPEN: frozenset[str] = frozenset()
+FEW, PARTS = 25, 8
 
 
 def valid(case: RandomCase) -> bool:
@@ -40,7 +39,7 @@ def test_random_paths(part: int) -> None:
     seeds = [f"short/{number}" for number in range(part * FEW, part * FEW + FEW)]
     cases = [case for case in map(make_case, seeds) if valid(case)]
     assert len(cases) >= FEW * 0.9, "the generator makes graphs that nobody can run"
-    wrong = [f"{case.seed}: {one}" for case in cases for one in wrong_claims(case) if one.cause not in OPEN]
+    wrong = [f"{case.seed}: {one}" for case in cases for one in wrong_claims(case)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -52,12 +51,12 @@ def test_the_same_integer_makes_the_same_graph() -> None:
 
 
 def test_every_family_is_among_the_random_graphs() -> None:
-    seen = Counter(tag for number in range(400) for tag in make_case(f"short/{number}").tags)
-    wanted = """mask; factor on a mask; mask with a zero point; quantized mask; Where; third input of Where; Not; NaN; other reader;
-    function; function with other masks; attribute of a call; If; Loop; Scan; handed out by a Loop; handed out by a Scan;
-    handed out by an If; handed out by SequenceMap; shuffle; Q/DQ; DequantizeLinear; mask before DequantizeLinear;
-    whole numbers in floats; table of integers; met a run-time value; twins; overlap; broadcast of opset 6; stale value_info;
-    opset 6; opset 8; opset 11; opset 13; opset 17; opset 21"""
+    seen = Counter(tag for number in range(FEW * PARTS * 2) for tag in make_case(f"short/{number}").tags)
+    wanted = """mask; factor on a mask; mask with a zero point; quantized mask; Where; third input of Where; Not; NaN;
+    other reader; function; function with other masks; attribute of a call; If; Loop; Scan; handed out by a Loop;
+    handed out by a Scan; handed out by an If; handed out by SequenceMap; shuffle; Q/DQ; DequantizeLinear; twins;
+    mask before DequantizeLinear; whole numbers in floats; table of integers; met a run-time value; overlap; opset 6;
+    broadcast of opset 6; stale value_info; scales by blocks; default of an input; opset 8; opset 13; opset 21"""
     missing = [tag for tag in (one.strip() for one in wanted.split(";")) if not seen[tag]]
     assert not missing, f"{missing} of {dict(seen)}"
 

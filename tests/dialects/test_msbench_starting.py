@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxsparse.dialects.msbench.filling import demand_place
 from onnxsparse.dialects.msbench.runner import STEPS, SparseRunner
 from onnxsparse.errors import ModelError, OptionError
 from tests.dialects.nets import numbers, onnx_model, random
@@ -156,3 +157,29 @@ def test_a_dense_model_that_is_not_there_ends_a_run_that_has_nothing_else(tmp_pa
     with pytest.raises(OptionError, match=f"saver.pretrain_model {name} does not exist, and nothing else says which"):
         SparseRunner(path, quiet=True).run()
     assert not (tmp_path / "again").exists()
+
+
+def merged_model():
+    """As an exporter writes a net that was not trained: what is equal is stored once, and named by Identity."""
+    model = onnx_model()
+    first = next(one for one in model.graph.initializer if one.name == "stem.weight")
+    twin = onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(first)[:1, :1, :1, :1].reshape(-1), "scale")
+    model.graph.initializer.append(twin)
+    model.graph.node.insert(0, onnx.helper.make_node("Identity", ["scale"], ["other.scale"]))
+    return model
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_tensors_that_the_exporter_merged_are_the_reason(tmp_path, equal):
+    path = str(tmp_path / "net.onnx")
+    onnx.save(merged_model(), path)
+    given = {**numbers(), "scale": np.float32([1]), "other.scale": np.float32([1 if equal else 2])}
+    if equal:
+        demand_place("dense.npz", given, path)
+        return
+    with pytest.raises(
+        ModelError, match=r"where 'other.scale' is 'scale': the exporter stores equal tensors once"
+    ) as told:
+        demand_place("dense.npz", given, path)
+    assert "PRESERVE" not in str(told.value)
+    assert "folding" not in str(told.value)

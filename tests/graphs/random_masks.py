@@ -1,4 +1,4 @@
-"""Masks of random paths, each with a path of its own, and what else happens to numbers: factors, casts, quantization."""
+"""Masks of random paths, each with a path of its own, and what else happens to numbers: factors, quantization."""
 
 from __future__ import annotations
 

@@ -233,13 +233,16 @@ def _step(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> Val
     if draw < 0.89 and opset >= 10 and value.kind == "float32":
         return fake_quantized(scope, value, dice)
     if draw < 0.93:
-        kind = dice.choice(["float64", "float16", "float32", "int8", "uint8", "float16"])
-        if kind in ("int8", "uint8") and "whole numbers in floats" not in scope.build.tags:
-            kind = "float64"
-        return cast(scope, value, kind)
+        return _other_type(scope, value, dice)
     if draw < 0.97:
         return _met(scope, value, path, dice)
     return _not_followed(whole, scope, value, path, dice)
+
+
+def _other_type(scope: Scope, value: Val, dice: random.Random) -> Val:
+    kind = dice.choice(["float64", "float16", "float32", "int8", "uint8", "float16"])
+    whole = "whole numbers in floats" in scope.build.tags
+    return cast(scope, value, kind if whole or kind not in ("int8", "uint8") else "float64")
 
 
 def _on_integers(scope: Scope, value: Val, path: str, dice: random.Random) -> Val:
@@ -494,10 +497,8 @@ def _mapped(whole: _Whole, scope: Scope, value: Val, path: str, depth: int) -> V
     whole.build.tags.add("handed out by SequenceMap")
     body = Scope(whole.build, "body", scope)
     item = Val(whole.build.name("t"), value.shape, value.kind)
-    if value.kind == "float32" and whole.dice.wants(f"{path}/m", 0.5):
-        result = masked(body, f"{path}/m", item)
-    else:
-        result = item
+    hidden = value.kind == "float32" and whole.dice.wants(f"{path}/m", 0.5)
+    result = masked(body, f"{path}/m", item) if hidden else item
     graph = body.graph([item], [result])
     sequence = scope.add("SequenceConstruct", [value], value.kind, ())
     mapped = scope.add("SequenceMap", [sequence], value.kind, (), body=graph)

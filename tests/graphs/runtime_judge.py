@@ -112,15 +112,12 @@ class Judge:
         return seen
 
     def reached(self, values: Mapping[str, Array], names: Sequence[str]) -> list[Reached]:
-        """For every run what depends on some stored tensors: outputs, and elements at every slot."""
+        """For every run which elements at every slot depend on some stored tensors."""
         before = self.run(values)
-        found = [Reached({}, set()) for _ in before]
+        found = [Reached({}) for _ in before]
         for turn in range(3):
             others = {name: _other(values[name], turn) for name in names}
             for whole, old, new in zip(found, before, self.run({**values, **others})):
-                for at, (first, second) in enumerate(zip(old.outputs, new.outputs)):
-                    if not same(first, second):
-                        whole.outputs.add(at)
                 for slot in self.slots:
                     parts = [_differs(a, b) for a, b in zip(old.shown[slot.shown], new.shown[slot.shown])]
                     known = whole.elements.get(slot.shown)
@@ -130,8 +127,9 @@ class Judge:
 
 @dataclasses.dataclass
 class Reached:
+    """By the name of what a slot shows, for every step: True where an element depends on the tensors."""
+
     elements: dict[str, list[Array]]
-    outputs: set[int]
 
 
 def _other(values: Array, turn: int) -> Array:
@@ -199,8 +197,9 @@ def stored_of(model: ModelProto) -> dict[str, TensorProto]:
         for tensor in getattr(each, "initializer", ()):
             found[tensor.name] = tensor
         for node in each.node:
-            if node.op_type == "Constant":
-                found.update({node.output[0]: one.t for one in node.attribute if one.name == "value"})
+            for one in node.attribute:
+                if node.op_type == "Constant" and one.name == "value":
+                    found[node.output[0]] = one.t
     return found
 
 

@@ -49,3 +49,11 @@ def test_a_training_that_ends_worse_is_shown_as_it_is(capsys: pytest.CaptureFixt
     assert "2 of 3 weights pruned and trained" in out
     assert "0.5 pruned, 0.75 trained (4 steps)" in out
     assert "accuracy: 0.9 dense, 0.6 pruned, 0.5 trained" in out
+
+
+def test_the_unit_of_the_loss_and_what_was_measured_on_what_is_held_out(capsys: pytest.CaptureFixture[str]) -> None:
+    held = {"metrics_dense": {}, "metrics_without_training": {"distance": 0.5}, "metrics": {"distance": 0.25}}
+    more = {**held, "loss_unit": "variances", "measured_on": "samples held out"}
+    out = shown(capsys, helped=True, steps=4, loss=0.1, **more)
+    assert "loss on samples held out: 0.5 pruned, 0.1 trained (4 steps); variances\n" in out
+    assert "relative distance on samples held out: 0.5 pruned, 0.25 trained\n" in out

@@ -1,10 +1,14 @@
 """Trains the same models in both engines, on the same data, and measures how far the results are apart.
 
     python tools/bench/bench_parity.py [--markdown] [--steps N] [MODEL ...]
+    python tools/bench/bench_parity.py --losses [--markdown] [--only TEXT] [MODEL or FOLDER ...]
 
 Needs onnxruntime-training and torch in one environment. Without models it exports three networks: a ResNet-18, a
 transformer encoder, and one with depthwise and transposed convolutions, a shared layer and an LSTM. What is printed is
 the largest max|a-b| / max|a| over all tensors: between the pruned model and the trained one, and between both engines.
+
+With --losses it is the loss on samples held out right after pruning, in both engines, on models as other people
+exported them: those of `tools/fetch_models.py`, on the made-up samples of `tools/bench/bench_real.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from onnx import numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import onnxsparse as osp
+from tools.bench import bench_real
 
 NETS = {"resnet18": (3, 64, 64), "encoder": (9,), "mixed": (4, 8, 8)}
 NAMES = {
@@ -33,7 +38,11 @@ NAMES = {
 }
 OPTIMIZERS = {"sgd": 1e-2, "adamw": 1e-3}
 SAMPLES, WORDS = 256, 50
-BAR = 1e-4
+BAR, ALIKE = 1e-4, 1e-3
+FEW = 96
+"""Samples of a real model, a part of which is held out."""
+UNTRAINED = ("common_old",)
+"""Files that hold whole numbers, which no engine trains."""
 
 
 class Far(NamedTuple):
@@ -109,12 +118,60 @@ def given(paths: list[Path]) -> Iterator[tuple[str, Path, dict[str, Any]]]:
         yield path.stem, path, data
 
 
+class Losses(NamedTuple):
+    """The loss right after pruning, in each engine."""
+
+    ort: float
+    torch: float
+    unit: str
+
+    @property
+    def apart(self) -> float:
+        return abs(self.ort - self.torch) / max(abs(self.ort), abs(self.torch), 1e-30)
+
+
+def losses(path: Path) -> Losses:
+    """Prune a model as it was exported in both engines, and take the loss on what is held out."""
+    fields = bench_real.fields_of(path)
+    made = bench_real.samples(path, fields, 1)
+    count = max(len(array) for array in made.values() if array.ndim)
+    data = {name: array[:FEW] if array.ndim and len(array) == count else array for name, array in made.items()}
+    rule = bench_real.pruning_of(path, "")
+    options: dict[str, Any] = {"pattern": rule.pattern, "sparsity": rule.sparsity, "allocation": rule.allocation}
+    options.update({"steps": 1, "retries": 0, "batch_size": 16})
+    details = [osp.finetune(path, data=data, engine=one, **options).report.details for one in ("ort", "torch")]
+    one, other = (float(str(found["loss_without_training"])) for found in details)
+    return Losses(one, other, str(details[0]["loss_unit"]))
+
+
+def compare_losses(paths: list[Path], only: str, markdown: bool) -> bool:
+    """A line for each model; whether all are alike."""
+    line = "| {} | {} | {} | {} | {} |" if markdown else "{:28} {:>10} {:>10} {:>9} {}"
+    print(line.format("model", "onnxruntime-training", "torch", "apart", "unit"), flush=True)
+    if markdown:
+        print("|---|---:|---:|---:|---|")
+    good = True
+    for path in bench_real.files(paths, only):
+        if path.stem not in UNTRAINED:
+            found = losses(path)
+            unit = "variances of each column" if found.unit.endswith("column") else "variances of each output"
+            print(
+                line.format(path.stem, f"{found.ort:.6g}", f"{found.torch:.6g}", f"{found.apart:.1e}", unit), flush=True
+            )
+            good &= found.apart <= ALIKE
+    return good
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--losses", action="store_true", help="of real models, right after pruning")
+    parser.add_argument("--only", default="", help="part of a path, with --losses")
     chosen = parser.parse_args()
+    if chosen.losses:
+        raise SystemExit(0 if compare_losses(chosen.models, chosen.only, chosen.markdown) else 1)
     line = "| {} | {} | {} | {} | {} |" if chosen.markdown else "{:34} {:10} {:>10} {:>10} {}"
     print(line.format("network", "optimizer", "moved", "apart", "masks equal"), flush=True)
     if chosen.markdown:

@@ -63,7 +63,7 @@ def main() -> None:
     print("| model | samples | pattern | trained | loss | output distance | tries | CPU s | notes |")
     print("|---|---|---|---|---|---|---|---|---|")
     failed = 0
-    for path in _files(wanted.paths, wanted.only):
+    for path in files(wanted.paths, wanted.only):
         row = measured(path, wanted.steps, wanted.pattern, wanted.verbose)
         failed += not row.startswith("| + ")
         print(row, flush=True)
@@ -80,7 +80,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _files(paths: list[Path], only: str) -> list[Path]:
+def files(paths: list[Path], only: str) -> list[Path]:
+    """The models in these files and folders, or those that can be fetched."""
     found = [file for path in paths for file in (sorted(path.rglob("*.onnx")) if path.is_dir() else [path])]
     return [file for file in found or fetch(default_folder()) if only in str(file)]
 
@@ -98,7 +99,7 @@ def measured(path: Path, steps: int, pattern: str, verbose: bool = False) -> str
 
 
 def _measured(path: Path, steps: int, pattern: str, verbose: bool) -> tuple[bool, list[str]]:
-    pruning = _pruning(path, pattern)
+    pruning = pruning_of(path, pattern)
     fields = fields_of(path)
     data, fresh = samples(path, fields, 1), samples(path, fields, 2, FRESH)
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +136,8 @@ def _show(row: Mapping[str, Any]) -> None:
         print(f"attempt {row['attempt']}, step {row['step']}: {row['loss']:.4g}, held out {row['probe']:.4g}")
 
 
-def _pruning(path: Path, pattern: str) -> Pruning:
+def pruning_of(path: Path, pattern: str) -> Pruning:
+    """2:4 where that divides enough, otherwise half of the weights."""
     if pattern in ("", "2:4"):
         rows = osp.plan(path, pattern="2:4").report.rows
         done = sum(row.size for row in rows if row.status == "planned")

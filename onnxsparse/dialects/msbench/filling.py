@@ -3,6 +3,8 @@
 1. Names are those of stored tensors; of an average in a checkpoint that is what counts.
 2. A checkpoint of which most has no place in the model, or whose normalizations the export folded, is refused: what
    would train is a mixture of two networks. A head that was replaced is none, and a part of a network is none.
+3. Exporters store tensors once that are equal, as the scales and biases of a net that was not trained are, and name the
+   others by Identity. A checkpoint that has other numbers for them has no place for these.
 """
 
 from __future__ import annotations
@@ -78,9 +80,13 @@ def _fits(numbers: Mapping[str, Array], name: str, shape: tuple[int, ...]) -> bo
 
 def demand_place(path: str, numbers: Mapping[str, Array], source: str) -> None:
     """Enough of a checkpoint is in the model, and no part of it is there in another form."""
-    stored = {one.name: one.shape for one in homes(Model.open(source)) if one.kind in FLOAT_KINDS and one.size > 1}
+    model = Model.open(source)
+    stored = {one.name: one.shape for one in homes(model) if one.kind in FLOAT_KINDS and one.size > 1}
     given = [name for name in numbers if name.rpartition(".")[2] != COUNTER]
-    placed = {name for name in given if name in stored and numbers[name].shape == stored[name]}
+    merged = {name: one for name, one in _merged(model).items() if name in numbers and name not in stored}
+    _demand_apart(path, numbers, source, merged)
+    placed = {name for name in given if name in merged or (name in stored and numbers[name].shape == stored[name])}
+    stored.update({name: stored.get(one, ()) for name, one in merged.items()})
     folded = [name for name in given if name.endswith(STATISTIC) and name not in stored]
     unfilled = [name for name, shape in stored.items() if len(shape) > 1 and name not in placed]
     if not placed:
@@ -96,3 +102,31 @@ def demand_place(path: str, numbers: Mapping[str, Array], source: str) -> None:
         f"of the model are the same ones; {why}; export the module that has loaded the checkpoint, or export without "
         "folding (do_constant_folding=False, training=PRESERVE after .eval(); docs/torch.md)"
     )
+
+
+def _merged(model: Model) -> dict[str, str]:
+    """The names that are given to a stored tensor by Identity, and its own."""
+    found: dict[str, str] = {}
+    stored = {tensor.name for tensor in model.proto.graph.initializer}
+    for node in model.proto.graph.node:
+        if node.op_type == "Identity" and (node.input[0] in stored or node.input[0] in found):
+            found[node.output[0]] = found.get(node.input[0], node.input[0])
+    return found
+
+
+def _demand_apart(path: str, numbers: Mapping[str, Array], source: str, merged: Mapping[str, str]) -> None:
+    """What the file has only once has the same numbers in the checkpoint."""
+    split = [
+        (name, one)
+        for name, one in merged.items()
+        if one not in numbers or not np.array_equal(numbers[name], numbers[one], equal_nan=True)
+    ]
+    if split:
+        name, one = split[0]
+        more = " and so on" if len(split) > 1 else ""
+        raise ModelError(
+            f"{path} does not fit {source}: {len(split)} tensors that have numbers of their own in the checkpoint have "
+            f"none in the file, where '{name}' is '{one}'{more}: the exporter stores equal tensors once, and they were "
+            "equal when it ran, as in a net that was not trained yet; load the checkpoint into the module and export "
+            "that, in the same way"
+        )

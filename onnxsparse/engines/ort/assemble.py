@@ -20,14 +20,14 @@ from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.ort.sparsers import write
 from onnxsparse.engines.ort.statistics import Statistics
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.engines.spec import Objective, Spec
+from onnxsparse.engines.spec import Objective, Spec, unit_of
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses import Scale
 from onnxsparse.losses.axes import chosen_axis
 from onnxsparse.losses.cross_entropy import class_axis
 from onnxsparse.losses.loss import labels_unlike
 
-FLOAT = 1
+FLOAT, NAMED = 1, 3
 _NONE = Statistics()
 
 
@@ -37,6 +37,8 @@ class Assembled:
 
     model: ModelProto
     loss: str
+    measured: str = ""  # the loss that is reported, where that is not the one that trains
+    unit: str = ""  # of that, in words
     trained: dict[str, str] = field(default_factory=dict)  # `tag` or `tag/role` -> initializer
     frozen: dict[str, str] = field(default_factory=dict)
     teacher: dict[str, str] = field(default_factory=dict)  # signal -> input
@@ -76,7 +78,8 @@ class Assembled:
     @property
     def extra(self) -> list[str]:
         """Outputs beside the loss and the user's own."""
-        return list(dict.fromkeys(output for output, _ in self.follows.values()))
+        measured = [self.measured] if self.measured else []
+        return measured + list(dict.fromkeys(output for output, _ in self.follows.values()))
 
 
 def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, Scale], statistics: Statistics = _NONE) -> Assembled:
@@ -136,16 +139,32 @@ def _once(nodes: Sequence[NodeProto], trained: Collection[str], writer: Writer) 
 def _lose(
     writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
 ) -> None:
-    terms = {}
-    if objective.hardness > 0:
-        terms["distillation"] = _distil(writer, prepared, objective, scales, made)
-    if objective.hardness < 1:
-        terms["task"] = _task(writer, prepared, objective, made)
-    if len(terms) == 2:
-        made.loss = losses.write_mix(writer, terms["task"], terms["distillation"], objective.hardness)
-    else:
-        made.loss = next(iter(terms.values()))
+    distillation = _distil(writer, prepared, objective, scales, made) if objective.hardness > 0 else ""
+    told = _told(writer, prepared, objective, scales, made) if distillation else ""
+    task = _task(writer, prepared, objective, made) if objective.hardness < 1 else ""
+    made.loss = _mixed(writer, task, distillation, objective.hardness)
+    made.measured = _mixed(writer, task, told, objective.hardness) if told else ""
+    made.unit = unit_of(objective, [scales[one.name] for one in prepared.signals if one.stated and one.name in scales])
     made.outputs = [signal.name for signal in prepared.signals if signal.kind == "output"]
+
+
+def _mixed(writer: Writer, task: str, distillation: str, hardness: float) -> str:
+    return losses.write_mix(writer, task, distillation, hardness) if task and distillation else task or distillation
+
+
+def _told(
+    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
+) -> str:
+    """The distance that is reported: of what the user's own file shows. Nothing where no more than that trains."""
+    shown = [one.name for one in prepared.signals if one.stated and one.name in made.teacher]
+    if objective.distillation == "kl" or not shown or len(shown) == len(made.teacher):
+        return ""
+    others = [f"'{name}'" for name in made.teacher if name not in shown]
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    prepared.notes.append(
+        f"{', '.join(others[:NAMED])}{more} before the outputs train along; the loss on samples held out is without"
+    )
+    return losses.write_distill(writer, shown, [made.teacher[name] for name in shown], [scales[one] for one in shown])
 
 
 def _distil(

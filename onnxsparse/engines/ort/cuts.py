@@ -117,7 +117,7 @@ class _Cut:
         for name in moved:
             for value in frontier(self.model.graph, name, self.moving, self.shapes):
                 if value in self.alive and value not in known and node.op_type not in RANDOM:
-                    self.signals.setdefault(value, Signal(value, original, "cut"))
+                    self.signals.setdefault(value, Signal(value, original, "cut", stated=False))
 
     def _belongs_to(self, node: NodeProto) -> str:
         after = downstream(self.model.graph, [name for name in node.output if name])

@@ -34,6 +34,7 @@ class OrtEngine(Engine):
         self._pieces = 0
         self._other: OtherTeacher | None = None
         self.weights, self.frozen = self._session.weights, self._session.frozen
+        self.unit: str = manifest.get("unit", "")
         self.notes, self.unreached = list(manifest["notes"]), dict(manifest["unreached"])
         self._signals: list[dict[str, str]] = manifest["signals"]
         self._originals = {one["name"]: one["original"] for one in self._signals if one["kind"] == "output"}
@@ -79,6 +80,7 @@ class OrtEngine(Engine):
         for rows, feed in self._feeds(batch):
             with told(f"measure on {batch_of(rows)}", LOOK):
                 loss, outputs = self._session.evaluate(feed)
+            loss = float(outputs.pop(self._made.get("measured", ""), loss))
             losses.append(loss)
             pieces.append({self._originals[name]: value for name, value in outputs.items()})
         return float(np.mean(losses)), _joined(pieces)

@@ -1,16 +1,14 @@
 """The samples of a trial as a graph takes them, and what the dense model says to them.
 
-1. The scale of a signal is its variance, and a little of its mean square, over some samples; or those of its columns
-   (see `onnxsparse.losses.distill`).
+1. The scale of a signal is what `onnxsparse.losses.distill` makes of the dense model's values for all samples, and of
+   those that the graph to train gives with weights that are moved a little.
 2. A signal that is not finite there, or that the rewritten graph does not give again, cannot be matched: it is left
-   out, with a note.
-3. Weights that are moved a little move every signal. One that moves far more than the others, in units of its scale,
-   would be all that counts (a probability of 1e-9, a constant): its scale grows until it counts LOUDEST times as much.
+   out, with a note. One that no weight moves says nothing, and is left out, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,18 +20,15 @@ from onnxsparse.data.field import IGNORED
 from onnxsparse.engines.ort import chance
 from onnxsparse.engines.ort.assemble import Assembled
 from onnxsparse.engines.ort.prepare import Prepared, inputs_of
-from onnxsparse.engines.ort.prove import shaken
 from onnxsparse.engines.ort.runner import Runner
-from onnxsparse.engines.ort.signals import Signal
+from onnxsparse.engines.ort.signals import squashed
 from onnxsparse.errors import ModelError
-from onnxsparse.losses import Columns, Scale, all_shares, in_units, scale_along, scale_of
+from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken
 from onnxsparse.values import Array
 
-MEASURED = 64
-"""Samples from which the spread of every signal is taken."""
 PROVEN = 8
 """Batches at most that a proof is made with, where a batch is one sample."""
-LOUDEST, NOISE, UNLIKE = 30.0, 0.1, 1e-3
+UNLIKE = 1e-3
 
 
 @dataclass
@@ -47,8 +42,17 @@ class Measured:
 class Feeds:
     """Batches of a trial's samples. `dense` gives the signals of the prepared graph."""
 
-    def __init__(self, prepared: Prepared, samples: Mapping[str, Array], dense: ModelProto) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        samples: Mapping[str, Array],
+        dense: ModelProto,
+        together: int = 1,
+        still: Collection[str] = (),
+    ) -> None:
+        """`together` samples say how weights move signals; those named in `still` are not moved for that."""
         self._prepared, self._samples, self._runner = prepared, samples, Runner(dense)
+        self._together, self._still = together, still
         self._chance = chance.wanted({name: shape for name, _, shape in inputs_of(dense)})
         self._count = max((len(samples[name]) for name, _, shape in self._own() if shape), default=1)
 
@@ -56,7 +60,7 @@ class Feeds:
         return [entry for entry in self._prepared.inputs if entry[0] not in self._prepared.fed]
 
     def _starts(self) -> range:
-        return range(0, min(self._count, MEASURED), self._prepared.batch)
+        return range(0, self._count, self._prepared.batch)
 
     def at(self, start: int) -> dict[str, Array]:
         """The inputs of the batch that starts at a sample; it turns round where there are too few."""
@@ -78,41 +82,36 @@ class Feeds:
         answers = [self._dense(feed) for feed in feeds]
         for feed, answer in zip(feeds, answers):
             feed.update({name: answer[name] for name in self._prepared.fed})
-        made = Measured()
-        same, moved = self._own_answers(feeds[0], False), self._own_answers(feeds[0], True)
+        some = feeds[: -(-self._together // self._prepared.batch)]
+        steady, moved = self._own_answers(some, False), self._own_answers(some, True)
+        moving = {name for name, array in steady.items() if not np.array_equal(array, moved[name], equal_nan=True)}
+        made, behind = Measured(), squashed(self._prepared.signals)
         for signal in self._prepared.signals:
-            values = np.stack([answer[signal.name] for answer in answers])
-            problem = _problem(values, same[signal.name])
+            name, values = signal.name, np.stack([answer[signal.name] for answer in answers])
+            problem = _problem(values, steady[name][0])
             if problem:
-                made.notes.append(f"{_called(signal)} is not matched to the dense model's: {problem}")
-            else:
-                made.scales[signal.name] = scale = self._scale(signal, values)
-                made.notes += [scale.told(_called(signal))] if isinstance(scale, Columns) else []
+                made.notes.append(f"{signal.called} is not matched to the dense model's: {problem}")
+            elif name in moving or not moving:
+                plain = scale_along(values, values.ndim - 1, signal.axis, name in behind)
+                made.scales[name] = scale = heard(plain, steady[name], moved[name])
+                made.notes += said_of(signal.called, plain, scale)
         if not made.scales:
             raise ModelError(f"nothing that the model gives can be trained on: {made.notes[0]}")
-        _balance(
-            made.scales, {name: _loudness(answers[0][name], moved[name], scale) for name, scale in made.scales.items()}
-        )
         return made
 
-    def _scale(self, signal: Signal, values: Array) -> Scale:
-        """The batches of `values` lie along a further axis in front."""
-        tapped = any(one.kind == "tap" and one.original == signal.name for one in self._prepared.signals)
-        if tapped and all_shares(values):
-            return scale_of(values)
-        return scale_along(values, values.ndim - 1, signal.axis)
-
-    def _own_answers(self, feed: Mapping[str, Array], move: bool) -> dict[str, Array]:
+    def _own_answers(self, feeds: Sequence[Mapping[str, Array]], move: bool) -> dict[str, Array]:
         """What the graph to train gives, as it is or with weights that were moved a little."""
-        model = self._prepared.model
+        model, weights = self._prepared.model, self._prepared.weights
         if move:
             model = ModelProto()
             model.CopyFrom(self._prepared.model)
             for tensor in model.graph.initializer:
-                if tensor.name in self._prepared.weights:
-                    other = shaken(numpy_helper.to_array(tensor), self._prepared.weights[tensor.name], NOISE)
+                if tensor.name in weights and tensor.name not in self._still:
+                    other = shaken(numpy_helper.to_array(tensor), weights[tensor.name])
                     tensor.CopyFrom(numpy_helper.from_array(other, tensor.name))
-        return Runner(model, [signal.name for signal in self._prepared.signals])(feed)
+        runner = Runner(model, [signal.name for signal in self._prepared.signals])
+        answers = [runner(feed) for feed in feeds]
+        return {name: np.stack([answer[name] for answer in answers]) for name in answers[0]}
 
     def batches(self, made: Assembled, most: int = PROVEN) -> list[dict[str, Array]]:
         """Whole feeds of the training graph."""
@@ -128,10 +127,6 @@ class Feeds:
         return feed
 
 
-def _called(signal: Signal) -> str:
-    return f"output '{signal.name}'" if signal.kind == "output" else f"'{signal.name}', before an output,"
-
-
 def _problem(values: Array, again: Array) -> str:
     """Why a signal cannot be matched; '' if it can."""
     if not np.isfinite(values).all():
@@ -144,26 +139,9 @@ def _problem(values: Array, again: Array) -> str:
 
 def _gap(one: Array, two: Array) -> float:
     """The mean square of the difference; none of what is not finite."""
-    return _loudness(one, two, 1.0)
-
-
-def _loudness(one: Array, two: Array, scale: Scale) -> float:
-    """The same in units of a scale."""
     with np.errstate(all="ignore"):
         gaps = (one.astype(np.float64) - two.astype(np.float64)) ** 2
-    return in_units(np.where(np.isfinite(gaps), gaps, 0.0), scale) if gaps.size else 0.0
-
-
-def _balance(scales: dict[str, Scale], loud: Mapping[str, float]) -> None:
-    """None of them counts much more than the quieter half does."""
-    among = sorted(value for value in loud.values() if value > 0)
-    if len(among) < 2:
-        return
-    limit = LOUDEST * among[(len(among) - 1) // 2]
-    for name, value in loud.items():
-        if value > limit:
-            scale, factor = scales[name], value / limit
-            scales[name] = scale.grown(factor) if isinstance(scale, Columns) else scale * factor
+    return float(np.mean(np.where(np.isfinite(gaps), gaps, 0.0))) if gaps.size else 0.0
 
 
 def _labels(made: Assembled, samples: Mapping[str, Array], start: int) -> Array:

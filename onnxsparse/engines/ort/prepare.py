@@ -34,7 +34,7 @@ from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, scopes
 from onnxsparse.engines.ort.sequences import without_sequences
 from onnxsparse.engines.ort.shapes import declare, fix_inputs, shapes_of
-from onnxsparse.engines.ort.signals import Signal, choose, reached
+from onnxsparse.engines.ort.signals import Signal, choose, reached, stated
 from onnxsparse.engines.ort.taps import taps
 from onnxsparse.engines.ort.versions import FIRST_RUN, fit_version, lower
 from onnxsparse.errors import ModelError
@@ -74,6 +74,7 @@ class _Truth:
 def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], batch: int) -> Prepared:
     """Prepare a complete model, which is changed. Stored tensors to train carry their tag as `doc_string`."""
     given = Samples(model.graph, samples)
+    shown = stated(model)
     draft = Draft(inline_functions(model))
     lower(draft)
     refuse_endless(draft.graph)
@@ -93,7 +94,7 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
     problems: list[str] = []
     for size, way in _ways(runs):
         try:
-            made = _at(draft.copy(), given, size, way)
+            made = _at(draft.copy(), given, size, way, shown)
             problem = _differs(made, given, truth, draft) if made is not None else "no batch is stored in it"
         except ModelError as error:
             made, problem = None, str(error)
@@ -152,7 +153,7 @@ def _lift(draft: Draft, tags: set[str], samples: Samples) -> None:
     fix_numbers(draft, samples)
 
 
-def _at(draft: Draft, samples: Samples, batch: int, way: str) -> Prepared | None:
+def _at(draft: Draft, samples: Samples, batch: int, way: str, shown: Sequence[Signal]) -> Prepared | None:
     """The copy for a batch; None where there is nothing to widen."""
     widened = way != "as it is"
     step = 1 if widened else batch
@@ -160,7 +161,7 @@ def _at(draft: Draft, samples: Samples, batch: int, way: str) -> Prepared | None
     looked = min(len(starts) * step, samples.count) * samples.unit
     take_branches(draft, [samples.many(step, start) for start in starts], looked)
     lift(draft, set(draft.tags.values()))
-    tapped = _tapped(draft)
+    tapped = _tapped(draft, shown)
     outputs = [value.name for value in draft.graph.output]
     reduce_to(draft.model, [*outputs, *(name for names in tapped.values() for name in names)])
     if way == "folded and widened":
@@ -172,7 +173,7 @@ def _at(draft: Draft, samples: Samples, batch: int, way: str) -> Prepared | None
     _fit(draft, samples.many(batch))
     if without_sequences(draft):
         fold(draft)
-    return _described(draft, samples, batch, outputs, tapped)
+    return _described(draft, samples, batch, outputs, tapped, shown)
 
 
 def _fit(draft: Draft, feed: Mapping[str, Array]) -> None:
@@ -188,27 +189,45 @@ def _starts(batch: int, count: int) -> list[int]:
     return whole if len(whole) > 1 else [0, count // 2] if count > 1 else [0]
 
 
-def _tapped(draft: Draft) -> dict[str, list[str]]:
+def _tapped(draft: Draft, shown: Sequence[Signal]) -> dict[str, list[str]]:
+    """The taps of each output: those that the file shows, and what can be seen only in the copy."""
     graph = draft.graph
     moving = downstream(graph, [value.name for value in graph.input])
     stored = {tensor.name for tensor in graph.initializer}
     made = {name for node in graph.node for name in node.output if name}
     constants = frozenset((made | stored) - moving)
-    return {value.name: taps(graph, value.name, constants) for value in graph.output}
+    found = {}
+    for value in graph.output:
+        own = [one.name for one in shown if one.kind == "tap" and one.original == value.name and one.name in made]
+        found[value.name] = list(dict.fromkeys([*own, *taps(graph, value.name, constants)]))
+    return found
 
 
 def _described(
-    draft: Draft, samples: Samples, batch: int, outputs: Sequence[str], tapped: Mapping[str, Sequence[str]]
+    draft: Draft,
+    samples: Samples,
+    batch: int,
+    outputs: Sequence[str],
+    tapped: Mapping[str, Sequence[str]],
+    shown: Sequence[Signal],
 ) -> Prepared:
     feeds = [samples.many(batch, start) for start in _starts(batch, samples.count)[:MEASURED]]
     shapes = shapes_of(draft.model, feeds)
     signals = choose(draft.graph, outputs, tapped, draft.tags, shapes)
-    signals = [replace(signal, axis=axis_in(draft.model, signal.name)) for signal in signals]
+    signals = [_as_shown(signal, draft, shown) for signal in signals]
     found = reached(draft.graph, signals, draft.tags, shapes)
     weights = {name: tag for name, tag in draft.tags.items() if name in found}
     _name_nodes(draft)
     declare(draft, shapes)
     return Prepared(draft.model, weights, signals, batch, [], notes=draft.notes)
+
+
+def _as_shown(signal: Signal, draft: Draft, shown: Sequence[Signal]) -> Signal:
+    """With what the user's file says of it, where it is there."""
+    known = next((one for one in shown if one.name == signal.name), None)
+    if known is None:
+        return replace(signal, axis=axis_in(draft.model, signal.name), stated=False)
+    return replace(signal, axis=known.axis, stated=known.stated)
 
 
 def _name_nodes(draft: Draft) -> None:

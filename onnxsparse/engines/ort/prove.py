@@ -10,13 +10,13 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from onnxsparse.engines.ort.session import Session
+from onnxsparse.losses import shaken, size_of
 from onnxsparse.values import Array
 
 Feed = Mapping[str, Array]
@@ -73,12 +73,6 @@ def prove(session: Session, feeds: Sequence[Feed], groups: int = GROUPS) -> Proo
     return proof
 
 
-def shaken(array: Array, key: str, noise: float) -> Array:
-    """The same noise on every machine, relative to the tensor's scale."""
-    random = np.random.Generator(np.random.Philox(key=zlib.crc32(key.encode())))
-    return np.asarray(array + np.float32(noise * _size(array)) * random.standard_normal(array.shape, np.float32))
-
-
 def _gradients(session: Session, feeds: Sequence[Feed]) -> tuple[float, dict[str, Array]]:
     session.forget_gradients()
     loss = sum(session.step(feed) for feed in feeds)
@@ -89,10 +83,6 @@ def _gradients(session: Session, feeds: Sequence[Feed]) -> tuple[float, dict[str
 
 def _loss(session: Session, feeds: Sequence[Feed]) -> float:
     return sum(session.evaluate(feed)[0] for feed in feeds)
-
-
-def _size(array: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if array.size else 0.0
 
 
 def _groups(keys: Sequence[str], count: int) -> list[list[str]]:
@@ -109,7 +99,7 @@ def _agree(
 ) -> bool:
     """Whether some step size shows the slope that the gradients of these tensors promise."""
     lengths = {key: float(np.linalg.norm(gradients[key].astype(np.float64))) for key in keys}
-    sizes = {key: max(_size(start[key]), 1e-3) * np.sqrt(start[key].size) for key in keys}
+    sizes = {key: max(size_of(start[key]), 1e-3) * np.sqrt(start[key].size) for key in keys}
     ways = {key: gradients[key] * np.float32(sizes[key] / lengths[key]) for key in keys}
     promised = sum(lengths[key] * sizes[key] for key in keys)
     loss = max(abs(_loss(session, feeds)), FAINT)

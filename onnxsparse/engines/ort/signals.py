@@ -5,6 +5,8 @@
    floats of fixed shape; these are taps of it. So are those before a choice (TopK, ArgMax) that the weights make: the
    pruned model picks others, and numbers of different things say nothing.
 3. A weight is reached if a signal depends on it by way of floats alone.
+4. The loss that is reported is of the signals that the user's own file shows (`stated`): its float outputs and their
+   taps. These are the same for every engine. What an engine matches beside them only trains.
 """
 
 from __future__ import annotations
@@ -12,24 +14,54 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from onnx import GraphProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxsparse.engines.ort.reach import downstream, upstream
 from onnxsparse.engines.ort.scopes import reads
 from onnxsparse.engines.ort.shapes import Shaped
+from onnxsparse.engines.ort.taps import taps
+from onnxsparse.graph.class_axis import axis_in
 
 WHOLE = (TensorProto.INT64, TensorProto.INT32)
 
 
 @dataclass(frozen=True)
 class Signal:
-    """A value of the copy, the output of the user's graph it belongs to, its kind: output, tap or cut; and the axis of
-    its classes, where the graph says it."""
+    """A value of the copy, the output of the user's graph it belongs to, its kind: output, tap or cut; the axis of
+    its classes, where the graph says it; and whether the loss that is reported is of it."""
 
     name: str
     original: str
     kind: str
     axis: int | None = None
+    stated: bool = True
+
+    @property
+    def called(self) -> str:
+        """In words."""
+        return f"output '{self.name}'" if self.kind == "output" else f"'{self.name}', before an output,"
+
+
+def stated(model: ModelProto) -> list[Signal]:
+    """The outputs of a file as it is, whatever their types, and their taps, as far as inputs have a say in them."""
+    graph = model.graph
+    inputs = [value.name for value in graph.input]
+    moving, fed = downstream(graph, inputs), downstream(graph, inputs, sizes=False)
+    made = {name for node in graph.node for name in node.output if name}
+    constants = frozenset((made | {tensor.name for tensor in graph.initializer}) - moving)
+    found = {
+        value.name: Signal(value.name, value.name, "output", axis_in(model, value.name), value.name in fed)
+        for value in graph.output
+    }
+    for value in graph.output:
+        for name in taps(graph, value.name, constants):
+            found.setdefault(name, Signal(name, value.name, "tap", axis_in(model, name), name in fed))
+    return list(found.values())
+
+
+def squashed(signals: Iterable[Signal]) -> set[str]:
+    """The outputs that come from squashing functions."""
+    return {signal.original for signal in signals if signal.kind == "tap" and signal.stated}
 
 
 class Moving:

@@ -70,9 +70,9 @@ class Trial:
         dense, prepared = self._differentiable(plain, prepared)
         onnx.save(dense, self._at("teacher.onnx"))
         self._demand_weights(prepared)
-        feeds = Feeds(prepared, samples, dense)
+        feeds = Feeds(prepared, samples, dense, self.spec.batch, self._statistics)
         measured = feeds.measure()
-        prepared.notes += measured.notes
+        prepared.notes += [*measured.notes, *_behind(plain, prepared)]
         apart = _plain(prepared)
         made = assemble(prepared, _with_masks(self.spec), measured.scales, statistics)
         self._stage("building the gradients")
@@ -253,6 +253,13 @@ def _leave_out(prepared: Prepared, made: Assembled, names: Sequence[str]) -> Non
         prepared.unreached[made.drop(name)] = "what the loss measures hangs on it by whole numbers or steps only"
     if not made.trained:
         raise ModelError("no gradient comes to any weight: between them and the outputs are whole numbers or steps")
+
+
+def _behind(plain: Prepared, prepared: Prepared) -> list[str]:
+    """What the file shows and the graph to train does not compute, because it was cut."""
+    kept = {signal.name for signal in prepared.signals}
+    lost = [signal.called for signal in plain.signals if signal.stated and signal.name not in kept]
+    return [f"the loss is without {' and '.join(lost)}: the graph is cut before"] if lost else []
 
 
 def _with_inputs(prepared: Prepared, dense: ModelProto) -> Prepared:

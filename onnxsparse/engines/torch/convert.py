@@ -22,6 +22,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnxsparse.engines.torch import operators
 from onnxsparse.engines.torch.bodies import child_of
 from onnxsparse.engines.torch.draft import Child, Draft, Value
+from onnxsparse.engines.torch.explaining import ONNX
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.literals import attribute_value, numbers
 from onnxsparse.engines.torch.materialize import Pool, materialize
@@ -225,7 +226,7 @@ class Conversion:
 
 def define(node: NodeProto, called: Any, several: bool, sources: Sequence[Sources], scope: Scope) -> None:
     """The outputs of a node get their names."""
-    called.meta["onnx"] = (node.op_type, label(node))
+    called.meta[ONNX] = (node.op_type, label(node))
     for index, name in enumerate(node.output):
         if name:
             result = scope.draft.graph.call_function(operator.getitem, (called, index)) if several else called

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
-from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
-from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.spec import Spec, unit_of
 from onnxsparse.engines.torch.devices import device_of, in_words, narrowed
 from onnxsparse.engines.torch.goal import Goal, counted
 from onnxsparse.engines.torch.lending import Lending
@@ -39,10 +38,10 @@ from onnxsparse.engines.torch.student import (
     tensors_of,
     train_only,
 )
-from onnxsparse.errors import ModelError
+from onnxsparse.engines.torch.units import measured, moved_answers
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.losses import Columns, Scale, all_shares, scale_along, scale_of
+from onnxsparse.losses import Scale
 from onnxsparse.optimizers import clip_factor, finite
 from onnxsparse.values import Array
 
@@ -76,8 +75,10 @@ class TorchEngine(Engine):
         self._other: OtherTeacher | None = None
         self._input_names = list(module.onnx_names["inputs"])
         self._pieces = Pieces(list(module.onnx_names["inputs"]), self._device, spec.batch)
-        self._pieces.fit(samples, self.dense, declared(model, spec.turned.get("inputs", {})))
-        self._goal = Goal(spec.objective, made.signals, self._scales(samples))
+        self._pieces.fit(samples, self.dense, declared(model, samples, spec.turned.get("inputs", {})))
+        scales = self._scales(samples, spec.batch, made.paths)
+        self.unit = unit_of(spec.objective, scales.values())
+        self._goal = Goal(spec.objective, made.signals, scales)
         self._lesson = lesson_class()(self.student, self._goal, self._answers, self._narrowed)
         if setting.precision != "float32":
             self._try_out(samples)
@@ -252,8 +253,7 @@ class TorchEngine(Engine):
         return [count / mean if mean else 0.0 for count in counts]
 
     def _answers(self, inputs: Any) -> Any:
-        with torch().no_grad():
-            found = outputs_of(self._dense(*inputs))
+        found = self._plain_answers(inputs)
         return found if self._other is None else self._taught(list(found), inputs, self._other)
 
     def _taught(self, dense: list[Any], inputs: Any, teacher: OtherTeacher) -> list[Any]:
@@ -270,41 +270,17 @@ class TorchEngine(Engine):
         floats = [(signal, one) for signal, one in pairs if signal.kind == "output" and one.is_floating_point()]
         return {signal.original: one.detach().float().cpu().numpy() for signal, one in floats}
 
-    def _scales(self, samples: Mapping[str, Array]) -> dict[int, Scale]:
+    def _scales(self, samples: Mapping[str, Array], batch: int, paths: Mapping[str, str]) -> dict[int, Scale]:
         """The scale of each float signal, by its place."""
-        answers = [self._answers(inputs) for inputs, _ in self._pieces.of(Batch(samples))]
-        found: dict[int, Scale] = {}
-        why = []
-        for place, one in enumerate(answers[0]):
-            if one.is_floating_point():
-                signal, values = self._signals[place], _joined([answer[place].cpu().numpy() for answer in answers])
-                if np.isfinite(values).all():
-                    found[place] = scale = self._unit(signal, values, one.dim())
-                    self.notes += [scale.told(f"'{signal.name}'")] if isinstance(scale, Columns) else []
-                else:
-                    why.append(f"'{signal.name}' is not matched to the dense model's: {_not_finite(values)}")
-        if not found:
-            raise ModelError(
-                f"nothing that the model gives can be trained on: {why[0] if why else 'it has no float output'}"
-            )
-        self.notes += why
-        return found
+        pieces = [inputs for inputs, _ in self._pieces.of(Batch(samples))]
+        count = max((len(array) for array in samples.values() if array.ndim), default=1)
+        pieces = pieces[: max(1, count // self._pieces.size)]  # whole ones
+        together = -(-batch // self._pieces.size)
+        moved = moved_answers(self._dense, paths, self._device)
+        found = measured(self._signals, pieces, self._plain_answers, moved, together)
+        self.notes += found.notes
+        return found.scales
 
-    def _unit(self, signal: Signal, values: Array, rank: int) -> Scale:
-        tapped = any(one.kind == "tap" and one.original == signal.name for one in self._signals)
-        if values.ndim != rank or (tapped and all_shares(values)):
-            return scale_of(values)
-        return scale_along(values, rank, signal.axis)
-
-
-def _not_finite(values: Array) -> str:
-    bad = int((~np.isfinite(values)).sum())
-    count = "all of its numbers" if bad == values.size else f"{bad} of its {values.size} numbers"
-    return f"{count} for the first samples are not finite; look at the data, or at the model"
-
-
-def _joined(values: Sequence[Array]) -> Array:
-    """All of them along the first axis, or their elements alone where the shapes differ."""
-    if values[0].ndim and len({one.shape[1:] for one in values}) == 1:
-        return np.concatenate(values)
-    return np.concatenate([one.reshape(-1) for one in values])
+    def _plain_answers(self, inputs: Any) -> Sequence[Any]:
+        with torch().no_grad():
+            return outputs_of(self._dense(*inputs))

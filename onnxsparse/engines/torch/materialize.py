@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.torch.draft import Draft
+from onnxsparse.engines.torch.explaining import module_class
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.storage import StoredTensor
@@ -88,7 +89,7 @@ def _module(draft: Draft, pool: Pool, prefix: str, followed: set[Any]) -> Any:
             for body, label in zip(child.drafts, child.labels)
         ]
         _place(root, target, child.make(*parts))
-    return torch().fx.GraphModule(root, draft.graph, "OnnxModule")
+    return module_class()(root, draft.graph, "OnnxModule")
 
 
 def _place(root: Any, target: str, thing: Any) -> None:

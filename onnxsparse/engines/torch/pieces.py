@@ -22,13 +22,14 @@ class Pieces:
 
     def __init__(self, inputs: Sequence[str], device: Any, size: int) -> None:
         self._inputs, self._device, self.size = inputs, device, size
+        self._shared: set[str] = set()
 
     def of(self, batch: Batch) -> Iterator[tuple[list[Any], Any]]:
         """Inputs and labels of each piece."""
         count = max((len(array) for array in batch.arrays.values() if array.ndim), default=1)
         for start in range(0, count, self.size):
             rows = slice(start, start + self.size)
-            inputs = [self._tensor(_part(batch.arrays[name], rows, count)) for name in self._inputs]
+            inputs = [self._tensor(self._part(name, batch.arrays[name], rows, count)) for name in self._inputs]
             labels = batch.arrays.get(LABELS)
             yield inputs, None if labels is None else self._tensor(labels[rows])
 
@@ -37,7 +38,10 @@ class Pieces:
 
         Otherwise it is what the file declares, or one.
         """
-        some, wanted = Batch({name: array[:2] if array.ndim else array for name, array in samples.items()}), self.size
+        count = max((len(array) for array in samples.values() if array.ndim), default=1)
+        self._shared = {name for name, array in samples.items() if not array.ndim or len(array) != count}
+        some = Batch({name: array if name in self._shared else array[:2] for name, array in samples.items()})
+        wanted = self.size
         single, together = self._tried(some, run, 1), self._tried(some, run, 2)
         if single and together and all(_alike(together.get(name), value) for name, value in single.items()):
             self.size = wanted
@@ -55,15 +59,24 @@ class Pieces:
         except Exception:  # whatever torch makes of a batch that the graph was not made for
             return None
 
+    def _part(self, name: str, array: Array, rows: slice, count: int) -> Array:
+        return array[rows] if array.ndim and len(array) == count and name not in self._shared else array
+
     def _tensor(self, array: Array) -> Any:
         plain = np.ascontiguousarray(array)
         made = torch().from_numpy(plain if plain.flags.writeable else plain.copy())
         return (made.float() if made.is_floating_point() else made).to(self._device)
 
 
-def declared(model: Model, axes: Mapping[str, int]) -> int:
-    """How many samples the file says that it takes; 0 where it leaves that open. `axes` are those not the first."""
-    shapes = [(value.type.tensor_type.shape.dim, axes.get(value.name, 0)) for value in model.proto.graph.input]
+def declared(model: Model, samples: Mapping[str, Array], axes: Mapping[str, int]) -> int:
+    """How many samples the file says that it takes; 0 where it leaves that open, or all samples share the input.
+
+    `axes` are those of the samples where they are not the first.
+    """
+    count = max((len(array) for array in samples.values() if array.ndim), default=1)
+    by_rows = {name for name, array in samples.items() if array.ndim and len(array) == count}
+    values = [value for value in model.proto.graph.input if value.name in by_rows]
+    shapes = [(value.type.tensor_type.shape.dim, axes.get(value.name, 0)) for value in values]
     return max((dims[axis].dim_value for dims, axis in shapes if dims), default=0)
 
 
@@ -71,10 +84,6 @@ def joined(pieces: list[dict[str, Array]]) -> dict[str, Array]:
     if len(pieces) == 1:
         return pieces[0]
     return {name: np.concatenate([np.atleast_1d(piece[name]) for piece in pieces]) for name in pieces[0]}
-
-
-def _part(array: Array, rows: slice, count: int) -> Array:
-    return array[rows] if array.ndim and len(array) == count else array
 
 
 def _alike(one: Array | None, other: Array) -> bool:

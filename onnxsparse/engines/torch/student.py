@@ -16,9 +16,7 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from onnxsparse import sparsers
-from onnxsparse.engines.ort.reach import downstream
-from onnxsparse.engines.ort.signals import Signal
-from onnxsparse.engines.ort.taps import taps
+from onnxsparse.engines.ort.signals import Signal, stated
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch.chance import settle_chance, share_chance
 from onnxsparse.engines.torch.convert import to_module
@@ -28,7 +26,6 @@ from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.sparsers import effective
 from onnxsparse.engines.torch.writeback import names_of
 from onnxsparse.engines.turning import turn
-from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.sparsers.sparser import Moment
@@ -72,16 +69,10 @@ def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[Signal]]:
     """A whole copy whose outputs are the model's, and their taps."""
     opened = Model.open(model.path) if model.path is not None else Model.open(model.proto)
     proto = turn(opened.take_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
-    graph = proto.graph
-    moving = downstream(graph, [value.name for value in graph.input])
-    made = {name for node in graph.node for name in node.output if name}
-    constants = frozenset((made | {tensor.name for tensor in graph.initializer}) - moving)
-    signals = [Signal(value.name, value.name, "output", axis_in(proto, value.name)) for value in graph.output]
-    for value in list(graph.output):
-        for name in taps(graph, value.name, constants):
-            if all(name != signal.name for signal in signals):
-                signals.append(Signal(name, value.name, "tap", axis_in(proto, name)))
-                graph.output.add(name=name)
+    signals = stated(proto)
+    for signal in signals:
+        if signal.kind == "tap":
+            proto.graph.output.add(name=signal.name)
     return proto, signals
 
 

@@ -450,3 +450,41 @@ def test_nothing_waits_for_torch_before_it_is_needed() -> None:
 def test_fused_operators_hold_weights() -> None:
     nodes = [make_node("FusedMatMul", ["x", "w"], ["a"], domain=MICROSOFT), make_node("Relu", ["a"], ["y"])]
     assert parameters(assert_same(model(nodes, X, {"w": W}), X)) == {"w"}
+
+
+# -- what torch cannot compute, in one line
+
+
+@pytest.mark.parametrize(("place", "told"), [(4, "there is no 4"), (-5, "there is no -5")])
+@pytest.mark.parametrize("copied", [False, True])
+def test_places_beyond_a_table_are_told(place: int, told: str, copied: bool) -> None:
+    nodes = [
+        make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
+        make_node("Gather", ["w", "ids"], ["y"], name="look"),
+    ]
+    net = to_module(model(nodes, {"x": np.array([[0]], np.int32)}, {"w": W}))
+    net = copy.deepcopy(net) if copied else net
+    assert net(torch.tensor([[3, -4]], dtype=torch.int32)).shape == (1, 2, 5)
+    with pytest.raises(ModelError, match=f"Gather 'look' .* 'x' in the table 'w', which has 4 rows.*{told}") as error:
+        net(torch.tensor([[3, place]], dtype=torch.int32))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.uint64])
+@pytest.mark.parametrize("operator", ["Add", "Div", "Max"])
+def test_arithmetic_of_whole_numbers_without_a_sign_is_told(dtype: Any, operator: str) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [
+        make_node("Cast", ["x"], ["counts"], to=kind),
+        make_node(operator, ["counts", "c"], ["s"], name="sum"),
+        make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT),
+    ]
+    net = to_module(model(nodes, X, {"c": np.array([3], dtype)}))
+    with pytest.raises(ModelError, match=f"torch has no {operator} of {np.dtype(dtype).name}, as in {operator} 'sum'"):
+        net(torch.ones(2, 3))
+
+
+def test_other_errors_stay_torch_s_own() -> None:
+    net = to_module(model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": W}))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        net(torch.ones(3, 7))

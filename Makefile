@@ -92,7 +92,7 @@ mypy: $(VENV)/.dev
 	$(VENV)/bin/mypy --strict
 
 bench: $(VENV)/.dev
-	$(VENV)/bin/python tools/bench_files.py
+	$(VENV)/bin/python tools/bench/bench_files.py
 
 clean:
 	rm -rf $(VENV) $(PLAIN) $(TORCH) demo-output build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,9 +3,9 @@
     python models/train_mnist.py TRAIN.npz TEST.npz OUT.onnx [--epochs 8]
 
 Needs torch and onnxscript; takes some minutes. The files hold `x` (N, 1, 28, 28) and `labels`, as
-`tools/bench_finetune.py data` writes them. The network is unlike the CNN of models/train_digits.py: a convolution with
-normalisation, a depthwise and a pointwise one, two blocks of attention and a perceptron over 7 x 7 tokens, a linear
-head. The file is what torch's exporter makes of it, with a free batch.
+`tools/bench/bench_finetune.py data` writes them. The network is unlike the CNN of models/train_digits.py: a convolution
+with normalisation, a depthwise and a pointwise one, two blocks of attention and a perceptron over 7 x 7 tokens, a
+linear head. The file is what torch's exporter makes of it, with a free batch.
 """
 
 from __future__ import annotations

@@ -19,21 +19,18 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, put, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.arriving import SecondOpinion
+from onnxsparse.passes.check_fold import FoldCheck, verified
 from onnxsparse.passes.comparing import RANDOM_SAMPLES, Comparing
 from onnxsparse.passes.describe import (
     of_one_run,
     plain_row,
     planned_report,
     totals_of,
-    verified_report,
     with_macs,
 )
-from onnxsparse.passes.expect import expect
 from onnxsparse.passes.fold_masks import Folded, FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.levels import hold
 from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.plan import Plan, names_of, way_out
 from onnxsparse.passes.planfile import write_plan
@@ -47,7 +44,6 @@ from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.taken import graph_of, taken
-from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
 
@@ -220,11 +216,36 @@ def insert_masks(
     return finish(model, report, path, overwrite, made, before=before)
 
 
-def fold_masks(source: Source, *, output: Path | None = None, discard: bool = False, overwrite: bool = False) -> Result:
-    """Fold every mask in the graph into its weight and remove the nodes; with `discard` the masks are dropped."""
+def fold_masks(
+    source: Source,
+    *,
+    output: Path | None = None,
+    discard: bool = False,
+    pattern: str | None = None,
+    target: str | None = None,
+    sparsity: float | str | None = None,
+    plan: Path | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    level: float | str | None = None,
+    dims: Mapping[str, int] | None = None,
+    strict: bool = False,
+    full: bool = False,
+    overwrite: bool = False,
+) -> Result:
+    """Fold every mask in the graph into its weight and remove the nodes; with `discard` the masks are dropped.
+
+    The result is held against the rule or the plan, else against the plan that the file records. Where it does not
+    hold, `report.ok` is False, nothing is written, and there is no model.
+    """
     source = taken(source)
-    target = target_of(output, source, overwrite)
+    path = target_of(output, source, overwrite)
+    rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
+    named = None if plan is None else path_of(plan, "plan")
+    check = FoldCheck(rule, named, strict, full, dims or {}).demand(discard)
     model = load(source)
+    set_sizes(model, dims)
     names, before = names_of(model.weights), model.weights
     evaluated = Before.of(model, DISCARD if discard else FOLD, [site.weight.tensor for site in model.flow.mask_sites])
     folded = FoldMasks(model, discard)()
@@ -238,8 +259,8 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     notes = () if folded else ("the graph holds no masks; the file is a copy",)
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
-    report = Report("fold", called(source), title, tuple(rows), totals, True, target or "", notes)
-    return finish(model, report, target, overwrite, before=evaluated)
+    report = Report("fold", called(source), title, tuple(rows), totals, True, path or "", notes)
+    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check)
 
 
 def _folded(weight: Weight, name: str, entry: Folded | None, discard: bool) -> Row:
@@ -273,16 +294,22 @@ def verify(
     source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
-    rule = Rule.make(
+    rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
+    return Result(verified(model, called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full))
+
+
+def _rule_to_check(
+    pattern: str | None,
+    target: str | None,
+    sparsity: float | str | None,
+    include: Names,
+    exclude: Names,
+    allow: Names,
+    level: float | str | None,
+) -> Rule:
+    return Rule.make(
         pattern, target, sparsity, None, None, listed(include), listed(exclude), listed(allow), level=level
     )
-    expected = expect(model, rule, None if plan is None else path_of(plan, "plan"))
-    opinion, device = SecondOpinion(model.evaluator, full), expected.rule.target
-    checked = opinion.of(Verify(list(expected.weights), device)())
-    knows = device is not None and expected.rule.knows_levels
-    held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
-    report = verified_report(called(source), model, expected.rule, expected.title, checked, strict, held)
-    return Result(replace(report, sampled=opinion.sampled))
 
 
 def compare(
@@ -356,17 +383,19 @@ def finish(
     beside: Mapping[str, str] | None = None,
     note: Callable[[Iterable[str]], None] | None = None,
     before: Before | None = None,
+    check: Callable[[Report, Model], Report] | None = None,
 ) -> Result:
     """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
 
     Texts that belong `beside` it get their names just before it does: all of them or none. `note` is told the files
-    before they have their names.
+    before they have their names. What `check` finds wrong with the result is reported, and there is no result.
     """
     if before is not None:
         before.hold()
     if target is None:
         proto = model.take_proto()
-        return Result(_counted(report, Model.over(proto), made, before), proto=proto)
+        report = _counted(report, Model.over(proto), made, before, check)
+        return Result(report, proto=proto if report.ok else None)
     with Staged(overwrite) as staged:
         for path, text in (beside or {}).items():
             with staged.create(path) as file:
@@ -374,21 +403,30 @@ def finish(
         left = model.save(target, overwrite, staged)
         folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
         written = Model.open(staged.waiting[os.path.realpath(target)], folder)
-        report = _counted(report, written, made, before)
+        report = _counted(report, written, made, before, check)
+        if not report.ok:
+            return Result(report)
         if note is not None:
             note(staged.waiting.values())
         staged.commit()
     return Result(replace(report, notes=(*report.notes, *left)), target)
 
 
-def _counted(report: Report, written: Model, made: Plan | None, before: Before | None) -> Report:
+def _counted(
+    report: Report,
+    written: Model,
+    made: Plan | None,
+    before: Before | None,
+    check: Callable[[Report, Model], Report] | None,
+) -> Report:
     """The report with the zeros that are in the written model, proven where a plan promises them."""
     rows = proved(report.rows, written, made.planned if made else [], before, report.command == "mask")
     if report.command == "mask":
         return report  # its weights are as they were
     done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
     totals = totals_of(rows, written, done, report.totals.macs is not None)
-    return replace(report, rows=tuple(rows), totals=totals)
+    report = replace(report, rows=tuple(rows), totals=totals)
+    return check(report, written) if check else report
 
 
 __all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

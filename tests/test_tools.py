@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +15,12 @@ import numpy as np
 import onnx
 import pytest
 
+from models.digits import accuracy, training_half
 from onnxsparse import cli
+from onnxsparse.engines.ort import library
 
+ROOT = Path(__file__).resolve().parent.parent
+TRAINS = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 SCRIPTS = ("fold_masks", "insert_masks", "sparsify", "verify")
 
 
@@ -29,19 +35,19 @@ def bytes_of(command: list[str], out: Path) -> bytes:
 
 def test_sparsify_does_what_prune_does(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rule = ["--pattern", "unstructured", "--sparsity", "80%", "--allocation", "erk", "--exclude", "head"]
-    assert script("sparsify").main([str(digits_cnn), str(tmp_path / "script.onnx"), *rule]) == 0
+    assert script("sparsify").main([str(digits_cnn), "-o", str(tmp_path / "script.onnx"), *rule]) == 0
     assert "head.weight: dense, excluded by --exclude head" in capsys.readouterr().out
     assert (tmp_path / "script.onnx").read_bytes() == bytes_of(["prune", str(digits_cnn), *rule], tmp_path / "cli.onnx")
 
 
 def test_masks_go_in_and_out(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     masked, folded, dense = (str(tmp_path / name) for name in ("masked.onnx", "folded.onnx", "dense.onnx"))
-    assert script("insert_masks").main([str(digits_cnn), masked, "--target", "ampere", "--form", "bool"]) == 0
+    assert script("insert_masks").main([str(digits_cnn), "-o", masked, "--target", "ampere", "--form", "bool"]) == 0
     assert sum(node.op_type == "Mul" for node in onnx.load(masked).graph.node) == 4
-    assert script("fold_masks").main([masked, folded]) == 0
-    assert "4 of 5 weights: masks folded" in capsys.readouterr().out
+    assert script("fold_masks").main([masked, "-o", folded, "--target", "ampere"]) == 0
+    assert "masks of 4 of 5 weights, written to" in capsys.readouterr().out
     assert script("verify").main([folded, "--target", "ampere"]) == 0
-    assert script("fold_masks").main([masked, dense, "--discard"]) == 0
+    assert script("fold_masks").main([masked, "-o", dense, "--discard"]) == 0
     assert Path(dense).read_bytes() == digits_cnn.read_bytes()
 
 
@@ -50,14 +56,14 @@ def test_masks_of_ones_own(digits_cnn: Path, tmp_path: Path) -> None:
     mask[:, ::2] = True
     np.savez(tmp_path / "masks.npz", **{"head.weight": mask})
     masked = str(tmp_path / "masked.onnx")
-    assert script("insert_masks").main([str(digits_cnn), masked, "--masks", str(tmp_path / "masks.npz")]) == 0
-    assert script("fold_masks").main([masked, str(tmp_path / "folded.onnx")]) == 0
+    assert script("insert_masks").main([str(digits_cnn), "-o", masked, "--masks", str(tmp_path / "masks.npz")]) == 0
+    assert script("fold_masks").main([masked, "-o", str(tmp_path / "folded.onnx")]) == 0
     arrays = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(str(tmp_path / "folded.onnx")).graph.initializer}
     assert np.array_equal(arrays["head.weight"] != 0, mask)
 
 
 def test_a_mask_that_cannot_be_folded_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert script("fold_masks").main([_half_masked(tmp_path), str(tmp_path / "out.onnx")]) == 0
+    assert script("fold_masks").main([_half_masked(tmp_path), "-o", str(tmp_path / "out.onnx")]) == 0
     assert "w: left" in capsys.readouterr().out
 
 
@@ -93,14 +99,14 @@ def test_verify_is_a_gate(digits_cnn: Path, tmp_path: Path, capsys: pytest.Captu
 def test_strict_and_mistakes(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.onnx"
     for name in ("sparsify", "insert_masks"):
-        assert script(name).main([str(digits_cnn), str(out), "--target", "ampere", "--strict"]) == 1
-        assert script(name).main([str(digits_cnn), str(out), "--target", "amper"]) == 2
-        assert script(name).main([str(tmp_path / "none.onnx"), str(out), "--target", "ampere"]) == 2
+        assert script(name).main([str(digits_cnn), "-o", str(out), "--target", "ampere", "--strict"]) == 1
+        assert script(name).main([str(digits_cnn), "-o", str(out), "--target", "amper"]) == 2
+        assert script(name).main([str(tmp_path / "none.onnx"), "-o", str(out), "--target", "ampere"]) == 2
     assert not out.exists()
     assert len(capsys.readouterr().err.splitlines()) == 6
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [*SCRIPTS, "train_with_artifacts", "graph_passes"])
 def test_a_script_runs_from_anywhere_and_explains_itself(name: str, repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(repository / "tools" / f"{name}.py"), "--help"]
     environment = {"PYTHONPATH": str(repository)}
@@ -116,6 +122,111 @@ def test_a_script_shares_nothing_but_the_public_names(name: str, repository: Pat
     parts = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert plain <= {"argparse", "sys", "onnxsparse"}
     assert parts <= {"__future__", "collections.abc"}
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, "train_sparse", "train_with_artifacts", "graph_passes"])
+def test_a_script_is_about_a_page(name: str, repository: Path) -> None:
+    assert len((repository / "tools" / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 100
+
+
+# -- what trains
+
+
+def digits(folder: Path) -> str:
+    """The training half as a file."""
+    images, labels = training_half()
+    np.savez(folder / "train.npz", x=images, labels=labels)
+    return str(folder / "train.npz")
+
+
+def ran(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tools" / f"{name}.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, env=TRAINS, timeout=600)
+
+
+def numbers(path: Path) -> dict[str, np.ndarray]:
+    return {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(str(path)).graph.initializer}
+
+
+@pytest.mark.skipif(not library.available(), reason="onnxruntime-training is not installed")
+@pytest.mark.parametrize("form", ["mul", "bool", "uint8", "where"])
+def test_a_strangers_trainer_keeps_the_masks(form: str, digits_cnn: Path, tmp_path: Path) -> None:
+    """Plain onnxruntime-training, a file of a newer onnx than it knows, and nothing left of metadata and names."""
+    masked, trained, sparse = (tmp_path / f"{name}.onnx" for name in ("masked", "trained", "sparse"))
+    bytes_of(["prune", str(digits_cnn), "--target", "ampere"], tmp_path / "pruned.onnx")
+    wanted = numbers(tmp_path / "pruned.onnx")
+    bytes_of(["mask", str(digits_cnn), "--target", "ampere", "--form", form], masked)
+    model = onnx.load(str(masked))
+    model.ir_version = 13
+    onnx.save(model, str(masked))
+    done = ran("train_with_artifacts", str(masked), "-o", str(trained), "--data", digits(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "epoch 3: loss" in done.stdout
+    stripped = onnx.load(str(trained))
+    assert stripped.ir_version <= 10
+    del stripped.metadata_props[:]
+    for node in stripped.graph.node:
+        node.name = ""
+    onnx.save(stripped, str(trained))
+    assert cli.main(["fold", str(trained), "-o", str(tmp_path / "sparser.onnx"), "--pattern", "1:4", "-q"]) == 1
+    assert cli.main(["fold", str(trained), "-o", str(sparse), "--target", "ampere", "-q"]) == 0
+    assert cli.main(["verify", str(sparse), "--target", "ampere", "-q"]) == 0
+    assert not [node for node in onnx.load(str(sparse)).graph.node if node.op_type in ("Mul", "Where", "Cast")]
+    found, dense = numbers(sparse), numbers(digits_cnn)
+    for name in ("wide.weight", "residual.weight", "deep.weight", "head.weight"):
+        assert np.array_equal(found[name] == 0, wanted[name] == 0)
+        assert not np.array_equal(found[name], wanted[name])
+        assert not np.array_equal(numbers(trained)[name], dense[name])
+    assert accuracy(str(sparse)) > 0.96
+
+
+@pytest.mark.skipif(not library.available(), reason="onnxruntime-training is not installed")
+def test_mistakes_of_a_trainer(digits_cnn: Path, tmp_path: Path) -> None:
+    data, out = digits(tmp_path), str(tmp_path / "out.onnx")
+    images, _ = training_half()
+    np.savez(tmp_path / "raw.npz", x=images)
+    assert ran("train_with_artifacts", str(tmp_path / "none.onnx"), "-o", out, "--data", data).returncode == 2
+    assert ran("train_with_artifacts", str(digits_cnn), "-o", out, "--data", str(tmp_path / "raw.npz")).returncode == 2
+    assert ran("train_with_artifacts", str(digits_cnn), "-o", data, "--data", data).returncode == 2
+    assert not Path(out).exists()
+
+
+@pytest.mark.skipif(not library.available(), reason="onnxruntime-training is not installed")
+@pytest.mark.parametrize("labelled", [True, False])
+def test_passes_in_a_row_with_a_training_among_them(labelled: bool, digits_cnn: Path, tmp_path: Path) -> None:
+    """Without labels the model that was read teaches."""
+    data, out = digits(tmp_path), tmp_path / "out.onnx"
+    if not labelled:
+        np.savez(data, x=training_half()[0])
+    words = ["mask=2:4", f"train={data}", "fold", "verify=ampere"]
+    done = ran("graph_passes", str(digits_cnn), "-o", str(out), *words, "--json", str(tmp_path / "report.json"))
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["ok"]
+    assert [one["pass"] for one in report["passes"]] == ["mask=2:4", "fold", "verify=ampere"]
+    assert cli.main(["verify", str(out), "--target", "ampere", "-q"]) == 0
+    assert accuracy(str(out)) > 0.96
+
+
+def test_passes_in_a_row(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    passes, out = script("graph_passes"), tmp_path / "out.onnx"
+    start = [str(digits_cnn), "-o", str(out)]
+    assert passes.main([*start, "mask=ampere", "fold=1:4", "--json", str(tmp_path / "r.json")]) == 1
+    said = capsys.readouterr().out
+    assert "wide.weight: 2592 groups hold more than 1 non-zeros, first at [0, 0, 0, 0]" in said
+    assert json.loads((tmp_path / "r.json").read_text())["ok"] is False
+    assert passes.main([*start, "verify=ampere"]) == 1
+    assert passes.main([*start, "mask=2:5x", "fold"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    for words in (["mask=2:4", "melt"], []):
+        with pytest.raises(SystemExit) as stop:
+            passes.main([*start, *words])
+        assert stop.value.code == 2
+    assert not out.exists()
+    assert passes.main([*start, "mask=ampere", "fold=ampere", "verify"]) == 0
+    assert out.read_bytes() == bytes_of(["prune", str(digits_cnn), "--target", "ampere"], tmp_path / "pruned.onnx")
+    assert passes.main([*start, "--overwrite", "prune=unstructured,0.8", "verify"]) == 0
+    assert cli.main(["verify", str(out), "--pattern", "unstructured", "--sparsity", "0.8", "-q"]) == 0
 
 
 def test_the_demo_says_what_is_left_out(

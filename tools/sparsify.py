@@ -1,9 +1,10 @@
 """Prune a model from Python, in a form to copy: open it, choose the zeros, write the sparse file, report.
 
-    python tools/sparsify.py model.onnx sparse.onnx --target ampere
-    python tools/sparsify.py model.onnx sparse.onnx --pattern unstructured --sparsity 0.8 --allocation erk
+    python tools/sparsify.py model.onnx -o sparse.onnx --target ampere
+    python tools/sparsify.py model.onnx -o sparse.onnx --pattern unstructured --sparsity 0.8 --allocation erk
 
-Exit codes: 0 done, 1 something was left out under --strict (nothing is written), 2 a mistake to mend.
+Options and exit codes are those of `onnxsparse prune`: 0 done, 1 something was left out under --strict (nothing is
+written), 2 a mistake to mend.
 """
 
 from __future__ import annotations
@@ -14,22 +15,29 @@ from collections.abc import Sequence
 
 import onnxsparse as osp
 
+RULE = {
+    "pattern": "2:4, any N:M, unstructured, block:RxC, filter or channel",
+    "target": "a device instead of a pattern: ampere or amba, with :PROFILE",
+    "sparsity": "how much goes, such as 0.8 or 80%; N:M patterns and devices fix their own",
+    "level": "the network sparsity in per cent of a device that knows levels",
+    "score": "what goes first: magnitude (default), random, squared, ...",
+    "allocation": "how the share is spread: uniform, global, erk or energy",
+    "plan": "a plan written by `onnxsparse plan`, instead of all of these",
+    "masks": "masks of your own: an .npz with an array for each tensor name, non-zero = keep",
+}
+
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Write zeros into the weights of an ONNX model.")
-    parser.add_argument("model", help="the dense .onnx file")
-    parser.add_argument("output", help="the sparse .onnx file to write")
-    rule = parser.add_mutually_exclusive_group(required=True)
-    rule.add_argument("--pattern", help="such as 2:4, unstructured, block:4x1, filter or channel")
-    rule.add_argument("--target", help="a device instead of a pattern, such as ampere or ampere:asp")
-    rule.add_argument("--plan", help="a plan written by `onnxsparse plan`")
-    parser.add_argument("--sparsity", help="how much goes, such as 0.8 or 80%%; N:M patterns and devices fix their own")
-    parser.add_argument("--allocation", default="uniform", help="uniform (default), global or erk")
+    parser.add_argument("model", metavar="MODEL", help="the .onnx file")
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the sparse .onnx file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    for name, text in RULE.items():
+        parser.add_argument(f"--{name}", help=text.replace("%", "%%"))
     parser.add_argument("--include", nargs="+", default=[], help="only these tensors, layers or operator kinds")
     parser.add_argument("--exclude", nargs="+", default=[], help="all but these")
     parser.add_argument("--allow", nargs="+", default=[], help="words for what stays dense by default, such as stem")
     parser.add_argument("--strict", action="store_true", help="write nothing if a weight is left out unasked")
-    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     return parser
 
 

@@ -4,7 +4,8 @@
     python tools/verify.py sparse.onnx --target ampere
     python tools/verify.py sparse.onnx --pattern unstructured --sparsity 0.8
 
-Exit codes: 0 it holds, 1 it does not hold, 2 a mistake to mend. Nothing is run and nothing is written.
+Options and exit codes are those of `onnxsparse verify`: 0 it holds, 1 it does not hold, 2 a mistake to mend. Nothing is
+run and nothing is written.
 """
 
 from __future__ import annotations
@@ -15,21 +16,25 @@ from collections.abc import Sequence
 
 import onnxsparse as osp
 
+RULE = {
+    "pattern": "2:4, any N:M, unstructured, block:RxC, filter or channel",
+    "target": "a device instead of a pattern: ampere or amba, with :PROFILE",
+    "sparsity": "the level, where the pattern takes one",
+    "level": "the network sparsity in per cent of a device that knows levels",
+    "plan": "a plan written by `onnxsparse plan`, instead of all of these",
+}
+
 
 def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Check the zeros of an ONNX model.")
-    parser.add_argument("model", help="the .onnx file to check")
-    rule = parser.add_mutually_exclusive_group()
-    rule.add_argument("--pattern", help="such as 2:4, unstructured, block:4x1, filter or channel")
-    rule.add_argument("--target", help="a device instead of a pattern, such as ampere or ampere:asp")
-    rule.add_argument("--plan", help="a plan written by `onnxsparse plan`")
-    parser.add_argument("--sparsity", help="the level, such as 0.8 or 80%%, where the pattern takes one")
+    parser.add_argument("model", metavar="MODEL", help="the .onnx file to check")
+    for name, text in RULE.items():
+        parser.add_argument(f"--{name}", help=text.replace("%", "%%"))
     parser.add_argument("--include", nargs="+", default=[], help="only these tensors, layers or operator kinds")
     parser.add_argument("--exclude", nargs="+", default=[], help="all but these")
     parser.add_argument("--allow", nargs="+", default=[], help="words for what stays dense by default, such as stem")
-    parser.add_argument(
-        "--strict", action="store_true", help="fail if a weight is not checked that you did not exclude"
-    )
+    parser.add_argument("--strict", action="store_true", help="fail if a weight is not checked, and not excluded")
+    parser.add_argument("--full", action="store_true", help="evaluate all numbers of very large values, not samples")
     return parser
 
 
@@ -42,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     for row in report.rows:
         print(f"{row.name}: {row.status}" + (f", {row.reason}" if row.reason else ""))
-    print("holds" if report.ok else "DOES NOT HOLD")
+    print(*report.faults, "holds" if report.ok else "DOES NOT HOLD", sep="\n")
     return 0 if report.ok else 1
 
 

@@ -10,6 +10,7 @@ from onnxsparse.errors import OptionError, OutputError
 
 TAKEN = ("model", "output", "plan", "masks", "dense", "sparse", "data", "recipe")
 RULE = ("pattern", "target", "sparsity", "score", "allocation", "include", "exclude", "allow", "seed")
+CHECKED = ("pattern", "target", "sparsity", "include", "exclude", "allow")
 TARGETS = "a device: ampere or ampere:PROFILE; amba or amba:CHIP"
 
 
@@ -32,6 +33,19 @@ def add_rule(parser: ArgumentParser, allocation: str = "uniform (default), globa
     group.add_argument("--allocation", help=f"how it is shared out: {allocation}")
     group.add_argument("--seed", type=int, help="for scores that draw numbers (default 0)")
     add_names(parser)
+
+
+def add_rule_to_check(parser: ArgumentParser, title: str) -> None:
+    """Where zeros have to be in a model that has them."""
+    group = parser.add_argument_group(title)
+    group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
+    group.add_argument("--target", help=TARGETS)
+    group.add_argument("--sparsity", metavar="SHARE", help="the level, where the pattern takes one")
+    group.add_argument("--plan", metavar="PLAN.yaml", help="a plan written by `onnxsparse plan`")
+
+
+def add_full(parser: ArgumentParser) -> None:
+    parser.add_argument("--full", action="store_true", help="evaluate all numbers of very large values, not samples")
 
 
 def add_level(parser: ArgumentParser) -> None:

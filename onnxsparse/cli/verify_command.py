@@ -9,15 +9,11 @@ from onnxsparse.cli import arguments as shared
 
 def add_arguments(parser: ArgumentParser) -> None:
     shared.add_model(parser)
-    group = parser.add_argument_group("against what (without any: what the model's metadata records)")
-    group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
-    group.add_argument("--target", help=shared.TARGETS)
-    group.add_argument("--sparsity", metavar="SHARE", help="the level, where the pattern takes one")
-    group.add_argument("--plan", metavar="PLAN.yaml", help="a plan written by `onnxsparse plan`")
+    shared.add_rule_to_check(parser, "against what (without any: what the model's metadata records)")
     shared.add_level(parser)
     shared.add_names(parser)
     shared.add_strict(parser)
-    parser.add_argument("--full", action="store_true", help="evaluate all numbers of very large values, not samples")
+    shared.add_full(parser)
     shared.add_json(parser)
 
 
@@ -25,7 +21,7 @@ def run(arguments: Namespace) -> int:
     from onnxsparse import api
     from onnxsparse.cli.finish import finish, watched
 
-    options = shared.rule_of(arguments, ("pattern", "target", "sparsity", "include", "exclude", "allow"))
+    options = shared.rule_of(arguments, shared.CHECKED)
     with watched(arguments):
         result = api.verify(
             arguments.model,

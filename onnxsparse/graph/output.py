@@ -53,7 +53,7 @@ def check_target(path: str, overwrite: bool) -> None:
 
 
 class Staged:
-    """Files written under temporary names beside their targets and renamed together; on any failure nothing remains."""
+    """Files written under temporary names beside their targets, renamed together; without `commit` nothing remains."""
 
     def __init__(self, overwrite: bool = True) -> None:
         self._overwrite = overwrite
@@ -72,7 +72,7 @@ class Staged:
                 os.unlink(temporary)
         for handle in self._held:
             os.close(handle)
-        for folder in reversed(self._folders if error else []):
+        for folder in reversed(self._folders):
             with suppress(OSError):
                 os.rmdir(folder)
         if isinstance(error, OSError):
@@ -118,6 +118,7 @@ class Staged:
                 raise
             _forget(done)
             self._pending.clear()
+            self._folders.clear()
 
     def _rename(self, temporary: str, real: str) -> None:
         if self._overwrite or not hasattr(os, "link"):

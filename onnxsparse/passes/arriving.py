@@ -84,8 +84,9 @@ class SecondOpinion:
         return next(filter(None, reasons), "")
 
     def _first(self, name: str, weight: Weight, arrivals: Sequence[Arrival], pattern: Pattern, drop: int) -> str:
+        masked = any(use.masks for use in weight.uses)
         for arrival, uses in meetings(weight, arrivals):
-            judge = Judge(name, weight, arrival, uses, self._full)
+            judge = Judge(name, weight, arrival, uses, self._full, masked)
             try:
                 reason = judge(pattern, drop)
             except NoNumbersError as error:
@@ -101,8 +102,12 @@ class SecondOpinion:
 class Judge:
     """One weight at one input of one node, in one call."""
 
-    def __init__(self, name: str, weight: Weight, arrival: Arrival, uses: Sequence[Use], full: bool) -> None:
+    def __init__(
+        self, name: str, weight: Weight, arrival: Arrival, uses: Sequence[Use], full: bool, masked: bool
+    ) -> None:
+        """`masked`: any use of the weight is behind a mask."""
         self._name, self._weight, self._arrival, self._uses, self._full = name, weight, arrival, uses, full
+        self._masked = masked
         self.sampled = self.settled = False
 
     def __call__(self, pattern: Pattern, drop: int) -> str:
@@ -130,7 +135,7 @@ class Judge:
         """The walk's matrix is this one, and its zeros arrive as zeros: what it counted stands."""
         if use.masks:
             return not zeros and self._product_as_counted(matrix, use)
-        if any(one.masks for one in self._weight.uses):
+        if self._masked:
             return False
         return same_matrix(matrix, self._weight.tensor, use) and zero_stays(
             matrix, zeros, self._weight.tensor, counted_zero(self._name, self._weight, use)

@@ -13,7 +13,7 @@ from onnxsparse.passes.inspect import count_zeros, use_row, use_rows
 from onnxsparse.passes.layers import counts
 from onnxsparse.passes.levels import Held, bound_of, wasted
 from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.recorded import recorded
+from onnxsparse.passes.recorded import readable
 from onnxsparse.passes.remarks import moves, others_of, pays_off, unknown_sizes
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sizes import sparse_bytes
@@ -227,7 +227,7 @@ def verified_report(
         count = f"{len(left)} weights are" if len(left) > 1 else "1 weight is"
         faults.append(f"--strict: {count} not checked, or not whole (the first: '{left[0]}')")
     holds = any(row.status == "holds" for row in rows) and all(row.status != "violated" for row in rows)
-    if not holds and rule.sparsity is not None and not rule.knows_levels and recorded(model) is not None:
+    if not holds and rule.sparsity is not None and not rule.knows_levels and readable(model) is not None:
         remarks.append("the file records a level for each weight; leave --sparsity out to check those")
     ok = holds and not faults
     used = [one.expected.weight for one in checked if one.status == "holds"]

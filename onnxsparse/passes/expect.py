@@ -19,7 +19,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.names import NameFilter
 from onnxsparse.passes.plan import PlanRow, make_plan, names_of
 from onnxsparse.passes.planfile import plan_from_file, read_plan
-from onnxsparse.passes.recorded import Recorded, recorded
+from onnxsparse.passes.recorded import Recorded, readable, recorded
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.verify import Expected
 from onnxsparse.passes.words import DEPTHWISE
@@ -43,7 +43,7 @@ def expect(model: Model, rule: Rule, plan: str | None) -> Expectation:
     """Everything a model is held to."""
     if plan is not None:
         return _by_file(model, rule, plan)
-    known = recorded(model)
+    known = recorded(model) if rule.pattern is None else readable(model)
     if rule.pattern is not None:
         return Expectation(tuple(_by_rule(model, rule, known)), rule, rule.text)
     if known is None:

@@ -26,7 +26,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.layers import counts
 from onnxsparse.passes.matrices import Matrix
-from onnxsparse.passes.recorded import recorded, recorded_level
+from onnxsparse.passes.recorded import readable, recorded_level
 from onnxsparse.passes.rule import read_sparsity
 from onnxsparse.passes.verify import Checked
 from onnxsparse.patterns import parse as parse_pattern
@@ -50,7 +50,7 @@ class Held:
 
 def hold(model: Model, checked: Sequence[Checked], target: Target, level: float | None) -> Held:
     """Check everything that `verify` itself does not know of."""
-    record = recorded(model)
+    record = readable(model)
     before = record.before if record is not None else {}
     known = [_layer(one, target, before) if counts(one.expected.weight) else one for one in checked]
     layers = [one for one in known if counts(one.expected.weight)]

@@ -19,7 +19,7 @@ from onnxsparse.passes.heads import heads_of
 from onnxsparse.passes.layers import layers_of
 from onnxsparse.passes.matrices import Candidate, Matrix
 from onnxsparse.passes.names import named
-from onnxsparse.passes.recorded import recorded
+from onnxsparse.passes.recorded import readable
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.words import words_of
 from onnxsparse.patterns import Pattern
@@ -112,7 +112,7 @@ def _unique(name: str, seen: dict[str, int]) -> str:
 def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
     """The plan that a rule makes for a model; with `masked`, weights that have a mask already are not left out."""
     names = names_of(model.weights)
-    known = recorded(model)
+    known = readable(model)
     # A weight that was pruned before is no fixed mathematics, whatever its few numbers look like now.
     rule = replace(rule, trained=frozenset(known.pruned)) if known else rule
     rule = replace(rule, heads=_heads(model, names, rule))

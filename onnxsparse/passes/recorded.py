@@ -33,6 +33,14 @@ def recorded(model: Model) -> Recorded | None:
     return None
 
 
+def readable(model: Model) -> Recorded | None:
+    """The same where a rule was named: a record that cannot be read then counts as none."""
+    try:
+        return recorded(model)
+    except ModelError:
+        return None
+
+
 def recorded_level(model: Model) -> str:
     """The level that was asked for, as it is recorded; '' where none is."""
     metadata = model.metadata

@@ -37,7 +37,9 @@ def unknown_sizes(model: Model, rows: Sequence[Row], weights: Sequence[Weight]) 
     if found:
         given = ",".join(f"{name}=SIZE" for name in dims[:MOST_DIMS])
         more = f" and {len(dims) - MOST_DIMS} more" if len(dims) > MOST_DIMS else ""
-        gives = "would give them" if not lost else f"would give those of {len(found)} weights, in the JSON alone: {reason}"
+        gives = (
+            "would give them" if not lost else f"would give those of {len(found)} weights, in the JSON alone: {reason}"
+        )
         what = "the size of a dimension is" if len(dims) == 1 else "sizes of dimensions are"
         reason = f"{what} not known; --dim {given}{more} {gives}"
     return [f"multiply-accumulates are left out: {reason}"]

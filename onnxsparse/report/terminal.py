@@ -13,7 +13,7 @@ from rich.text import Text
 
 from onnxsparse.report.check_lines import check_lines
 from onnxsparse.report.levels_table import levels_lines, levels_table
-from onnxsparse.report.rows import NOTHING, Report, Row
+from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
 from onnxsparse.report.weights_table import printable as _printable
 from onnxsparse.report.weights_table import share as _share
 from onnxsparse.report.weights_table import weights_table
@@ -88,11 +88,12 @@ def _print(console: Console, lines: Iterable[str]) -> None:
 def _summary(report: Report) -> str:
     totals = report.totals
     bad = sum(row.status == "violated" for row in report.rows)
-    if report.command == "verify":
+    if report.command == "verify" or (report.command == "fold" and not report.ok):
         verdict = ("holds" if report.ok else "DOES NOT HOLD") + (" (sampled)" if report.sampled else "")
-        open_rows = totals.weights - totals.done - bad
-        counts = f"{totals.done} of {totals.weights} weights hold, {bad} do not, {open_rows} unchecked"
-        return f"{verdict}: {report.model} against {report.rule}: {counts}{_why(report)}"
+        good = sum(row.status != "violated" and row.pattern != DENSE for row in report.rows)
+        counts = f"{good} of {totals.weights} weights hold, {bad} do not, {totals.weights - good - bad} unchecked"
+        folded = (", folded,", "; nothing was written") if report.command == "fold" else ("", "")
+        return f"{verdict}: {report.model}{folded[0]} against {report.rule}: {counts}{_why(report)}{folded[1]}"
     share = f", {_share(totals.zeros, totals.elements)} of all weight elements are zero" if totals.elements else ""
     if report.command == "inspect":
         held = sum(bool(row.words) for row in report.rows)

@@ -320,7 +320,7 @@ def _cut(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
 
 
 def _back(draw: Callable[..., Any], chain: Chain, axis: int) -> None:
-    chain.add("Slice", [chain.now, *(chain.constant(ints(at)) for at in (-1, -99, axis, -1))])
+    chain.add("Slice", [chain.now, *(chain.constant(ints(at)) for at in (-1, -9999, axis, -1))])
 
 
 def _join(draw: Callable[..., Any], chain: Chain, axis: int) -> None:

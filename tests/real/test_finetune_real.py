@@ -1,6 +1,6 @@
 """Fine-tuning helps on models as other people exported them: less loss than right after pruning, outputs nearer by.
 
-`tools/bench_real.py` does the same for all of them, and says how much.
+`tools/bench/bench_real.py` does the same for all of them, and says how much.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import pytest
 
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.torch import library as torch_library
-from tools import bench_parity
-from tools.bench_real import measured
+from tools.bench import bench_parity
+from tools.bench.bench_real import measured
 from tools.fetch_models import default_folder, fetch
 
 pytestmark = [

@@ -104,7 +104,7 @@ def test_lines_in_any_order(seed: int) -> None:
 
 
 def test_a_recipe_of_a_thousand_lines_is_read_at_once(repository: Path) -> None:
-    tool = runpy.run_path(str(repository / "tools" / "bench_reading.py"))
+    tool = runpy.run_path(str(repository / "tools" / "bench" / "bench_reading.py"))
     text = tool["thousand"]()
     assert text.count("\n") >= 1000
     assert check(text)

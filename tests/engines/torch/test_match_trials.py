@@ -12,9 +12,9 @@ pytest.importorskip("onnxruntime")
 
 import onnxsparse as osp
 from onnxsparse.engines.torch.match import Match
-from tools import match_torch as trials
-from tools.match_trial import Outcome, Trial
-from tools.match_ways import Way
+from tools.bench import match_torch as trials
+from tools.bench.match_trial import Outcome, Trial
+from tools.bench.match_ways import Way
 
 NEW, TRAINED = False, True
 CASES = [

@@ -19,7 +19,7 @@ from onnx.helper import make_node
 from onnxsparse.engines.torch import operators
 from onnxsparse.engines.torch.signatures import signature
 from tests.engines.torch.running import Array, assert_same, model, numbers, without_gradient
-from tools import conformance_torch as conformance
+from tools.bench import conformance_torch as conformance
 
 ENOUGH = 0.95
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from onnxsparse.engines.ort import library
-from tools import bench_parity
+from tools.bench import bench_parity
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training beside torch")
 

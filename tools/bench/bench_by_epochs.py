@@ -1,8 +1,8 @@
 """Recipes held to their bars: accuracy, the same masks everywhere, and what modifiers cost.
 
-    python tools/bench_by_epochs.py accuracy MODEL TRAIN.npz TEST.npz [--only NAME] [--seed 0] [--hardness 0]
-    python tools/bench_by_epochs.py examples MODEL TRAIN.npz [--count 512]
-    python tools/bench_by_epochs.py cost
+    python tools/bench/bench_by_epochs.py accuracy MODEL TRAIN.npz TEST.npz [--only NAME] [--seed 0] [--hardness 0]
+    python tools/bench/bench_by_epochs.py examples MODEL TRAIN.npz [--count 512]
+    python tools/bench/bench_by_epochs.py cost
 
 `accuracy` tunes a model by two recipes with labels and measures it on other images: gradual pruning to 85 % in 3
 epochs, and phases of AC/DC to 90 % in 6, which have to end pruned; each with learning rates in the recipe, and without,
@@ -26,7 +26,7 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")

@@ -1,6 +1,6 @@
 """Time and memory from file to file, side by side in one run, held to the bars that the project promises.
 
-    python tools/bench_files.py [--models resnet50 bert external single] [--peers PYTHON] [--repeat 3]
+    python tools/bench/bench_files.py [--models resnet50 bert external single] [--peers PYTHON] [--repeat 3]
                                 [--folder FOLDER] [--only TEXT] [--json FILE] [--markdown FILE]
 
 Each row is a process of its own on one thread: CPU seconds (user and system, imports included) are the least of the
@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 MODELS = ("resnet50", "bert", "external", "single")
 SMALL = ("resnet50", "bert")

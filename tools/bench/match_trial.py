@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 
 from onnxsparse.engines.torch.entries import bare, entries
 from onnxsparse.engines.torch.match import Match, Matched
-from tools.match_ways import Way
+from tools.bench.match_ways import Way
 
 Array = np.ndarray[Any, Any]
 

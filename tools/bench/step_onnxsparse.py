@@ -1,7 +1,7 @@
-"""One training step of onnxsparse, measured from inside; what tools/bench_steps.py starts.
+"""One training step of onnxsparse, measured from inside; what tools/bench/bench_steps.py starts.
 
-    python tools/step_onnxsparse.py time MODEL DATA.npz --batch 32 --steps 100
-    python tools/step_onnxsparse.py memory MODEL DATA.npz --batch 32 --steps 2000
+    python tools/bench/step_onnxsparse.py time MODEL DATA.npz --batch 32 --steps 100
+    python tools/bench/step_onnxsparse.py memory MODEL DATA.npz --batch 32 --steps 2000
 
 `time` alternates the same step with masks on all weights and without any, and prints the median of both in CPU
 milliseconds and the median of their ratios. `memory` fine-tunes to 2:4 and prints the peaks of resident memory of
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 SPARSITY, WATCHED = "0.8", (200, 2000)

@@ -1,9 +1,9 @@
 """The step of a fine-tuning: what masks cost, time and memory beside torch, and whether memory grows.
 
-    python tools/bench_steps.py --net NAME MODEL DATA.npz [--net ...] [--torch PYTHON] [--only time memory growth]
+    python tools/bench/bench_steps.py --net NAME MODEL DATA.npz [--net ...] [--torch PYTHON] [--only time memory growth]
                                 [--batch 32] [--steps 100] [--rounds 3] [--markdown FILE]
 
-A net may be any whose input is `x` and whose operators tools/step_torch.py knows; `bert4` as MODEL stands for a
+A net may be any whose input is `x` and whose operators tools/bench/step_torch.py knows; `bert4` as MODEL stands for a
 BERT-like net of 4 layers with random weights, made in a temporary folder together with its data.
 
 * time: AdamW towards the dense outputs, the same batch and weights, CPU milliseconds on one thread; with masks on all
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 MASKS, MEMORY, GROWTH, LITTLE = 1.05, 1.3, 1.02, 2e6
 PARTS = ("time", "memory", "growth")
@@ -54,11 +54,11 @@ class Bench:
     missed: list[str] = field(default_factory=list)
 
     def ours(self, what: str, net: list[str], steps: int) -> Any:
-        tool = [sys.executable, str(ROOT / "tools" / "step_onnxsparse.py"), what, *net[1:]]
+        tool = [sys.executable, str(ROOT / "tools" / "bench" / "step_onnxsparse.py"), what, *net[1:]]
         return said([*tool, "--batch", str(self.batch), "--steps", str(steps)])
 
     def peer(self, net: list[str], steps: int) -> Any:
-        tool = [self.torch, str(ROOT / "tools" / "step_torch.py"), *net[1:]]
+        tool = [self.torch, str(ROOT / "tools" / "bench" / "step_torch.py"), *net[1:]]
         return said([*tool, "--batch", str(self.batch), "--steps", str(steps)])
 
     def head(self, *cells: str) -> None:

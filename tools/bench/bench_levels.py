@@ -1,7 +1,7 @@
 """Levels held to their bars: accuracy of every level of one run, and the CPU seconds of sharing levels out by energy.
 
-    python tools/bench_levels.py train MODEL TRAIN TEST [--seeds 0 1] [--folder FOLDER] [--bar 89.9] [--last 88.0]
-    python tools/bench_levels.py energy MODEL [--dim NAME=SIZE ...] [--bar 6]
+    python tools/bench/bench_levels.py train MODEL TRAIN TEST [--seeds 0 1] [--folder FOLDER] [--bar 89.9] [--last 88.0]
+    python tools/bench/bench_levels.py energy MODEL [--dim NAME=SIZE ...] [--bar 6]
 
 `train` runs `onnxsparse levels` with its defaults, one epoch for each level, for every seed; the bars are the least
 mean accuracy, in per cent, of all levels but the last one, and of that. A folder of a run that is done is not run
@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 TOLERANCE = 0.015
 

@@ -1,7 +1,7 @@
 """What masks cost: renewed while training, beside `np.copyto` of the same numbers; or put into a graph, and folded.
 
-    OMP_NUM_THREADS=1 python tools/bench_masks.py [--millions 10] [--repeats 5] [--markdown]
-    OMP_NUM_THREADS=1 python tools/bench_masks.py --weights 3000 [--markdown]
+    OMP_NUM_THREADS=1 python tools/bench/bench_masks.py [--millions 10] [--repeats 5] [--markdown]
+    OMP_NUM_THREADS=1 python tools/bench/bench_masks.py --weights 3000 [--markdown]
 
 A renewal scores the weights, chooses, writes float masks and zeros the weights. Every number is the least CPU time of
 several runs from the same start: weights that an optimizer has moved, hidden ones too, under the masks of before.

@@ -1,6 +1,6 @@
 """What the second opinion costs: prune and verify of this tree against those of another checkout, file to file.
 
-    python tools/bench_evaluator.py FOLDER --against CHECKOUT [--models resnet50 bert] [--repeat 5]
+    python tools/bench/bench_evaluator.py FOLDER --against CHECKOUT [--models resnet50 bert] [--repeat 5]
 
 FOLDER gets the models (models/builders.py) and forms of them: float16 behind Cast, int8 behind DequantizeLinear for
 each output, and a mask before every weight. CPU seconds on one thread, imports included, the least of
@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BARS = {"prune": 1.15, "verify": 1.3}
 FORMS = ("float32", "float16", "int8")
 

@@ -1,14 +1,14 @@
 """Trains the same models in both engines, on the same data, and measures how far the results are apart.
 
-    python tools/bench_parity.py [--markdown] [--steps N] [MODEL ...]
-    python tools/bench_parity.py --losses [--markdown] [--only TEXT] [MODEL or FOLDER ...]
+    python tools/bench/bench_parity.py [--markdown] [--steps N] [MODEL ...]
+    python tools/bench/bench_parity.py --losses [--markdown] [--only TEXT] [MODEL or FOLDER ...]
 
 Needs onnxruntime-training and torch in one environment. Without models it exports three networks: a ResNet-18, a
 transformer encoder, and one with depthwise and transposed convolutions, a shared layer and an LSTM. What is printed is
 the largest max|a-b| / max|a| over all tensors: between the pruned model and the trained one, and between both engines.
 
 With --losses it is the loss on samples held out right after pruning, in both engines, on models as other people
-exported them: those of `tools/fetch_models.py`, on the made-up samples of `tools/bench_real.py`.
+exported them: those of `tools/fetch_models.py`, on the made-up samples of `tools/bench/bench_real.py`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import numpy_helper
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import onnxsparse as osp
-from tools import bench_real
+from tools.bench import bench_real
 
 NETS = {"resnet18": (3, 64, 64), "encoder": (9,), "mixed": (4, 8, 8)}
 NAMES = {

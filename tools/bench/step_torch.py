@@ -1,6 +1,6 @@
 """The peer of the step benchmarks: an ONNX graph trained in torch, eager, on one thread, towards its own dense outputs.
 
-    python tools/step_torch.py MODEL DATA.npz --batch 32 --steps 100
+    python tools/bench/step_torch.py MODEL DATA.npz --batch 32 --steps 100
 
 Prints JSON: the median of the steps in CPU milliseconds, and the peak of resident memory. A step multiplies the pruned
 weights with their masks, takes the loss and its gradients, and has AdamW move the weights; the dense outputs are kept

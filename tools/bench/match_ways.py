@@ -1,4 +1,4 @@
-"""The ways to export that `tools/match_torch.py` tries: networks, what wraps them, what is done to the files."""
+"""The ways to export that `tools/bench/match_torch.py` tries: networks, what wraps them, what is done to the files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch.nn.utils import parametrizations, parametrize, prune
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 BUILD = importlib.import_module("tests.engines.torch.nets").build
 MORE_NETS = importlib.import_module("tests.engines.torch.more_nets")

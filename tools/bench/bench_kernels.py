@@ -1,6 +1,6 @@
 """What selecting, erasing and checking cost, as multiples of `np.copyto` of the same array.
 
-    OMP_NUM_THREADS=1 python tools/bench_kernels.py [--megabytes 64] [--repeats 5] [--markdown]
+    OMP_NUM_THREADS=1 python tools/bench/bench_kernels.py [--megabytes 64] [--repeats 5] [--markdown]
 
 Every number is the least CPU time of several runs; arrays are at least as large as asked, the destination was touched.
 """

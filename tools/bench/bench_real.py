@@ -1,6 +1,6 @@
 """Does fine-tuning help on models as other people exported them? One line for each.
 
-    python tools/bench_real.py [FOLDER or FILE ...] [--only TEXT] [--steps 50] [--pattern 2:4]
+    python tools/bench/bench_real.py [FOLDER or FILE ...] [--only TEXT] [--steps 50] [--pattern 2:4]
 
 Every model is pruned 2:4 (where that divides too little, half of the weights go unstructured), trained with the
 defaults for a few steps on samples made up from a seed, and held against the one-shot pruned file on other samples, in
@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import onnxsparse as osp
 from onnxsparse.engines.processes import end_unless_alone

@@ -1,6 +1,6 @@
 """How long a recipe of a thousand lines takes to be read, in seconds of CPU time.
 
-    python tools/bench_reading.py [LINES]
+    python tools/bench/bench_reading.py [LINES]
 
 It tells the first time, with everything that has to be imported for it, and the best of several. Every modifier, list,
 variable, expression and alias that users write stands in it.

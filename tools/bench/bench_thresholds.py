@@ -1,6 +1,6 @@
 """Where trained thresholds (MSBench's preset `str`) settle, and how weight decay moves that: a table in Markdown.
 
-    python tools/bench_thresholds.py MODEL TRAIN TEST [--decay 0 0.0005 0.002 0.01] [--start -5] [--steps 1250]
+    python tools/bench/bench_thresholds.py MODEL TRAIN TEST [--decay 0 0.0005 0.002 0.01] [--start -5] [--steps 1250]
 
 TRAIN and TEST are made by `bench_finetune.py data`. Decay counts for thresholds as for any other parameter.
 """

@@ -1,6 +1,6 @@
 """Holds the torch functions of the operators against the node tests that come with onnx, and writes the result down.
 
-    python tools/conformance_torch.py [TABLE.md]
+    python tools/bench/conformance_torch.py [TABLE.md]
 
 Counted are the cases of one node, of an operator that there is a function for, with float32 in and out. Each failure
 has to have its reason in REASONS.
@@ -149,8 +149,8 @@ def table(outcomes: list[Outcome]) -> str:
     lines = [
         "# The operators in torch, against the node tests of onnx",
         "",
-        f"Written by `tools/conformance_torch.py` with onnx {onnx.__version__}. Of the cases with one node, of an",
-        "operator that has a function, with float32 in and out,",
+        f"Written by `tools/bench/conformance_torch.py` with onnx {onnx.__version__}.",
+        "Of the cases with one node, of an operator that has a function, with float32 in and out,",
         f"**{passed} of {len(outcomes)} pass ({passed / len(outcomes):.1%})**.",
         "",
         "| case that fails | operator | what is different | reason |",

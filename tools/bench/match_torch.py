@@ -1,6 +1,6 @@
 """Matches the parameters of many networks, exported in many ways, and writes down how often that was right.
 
-    python tools/match_torch.py [TABLE.md] [NET ...]
+    python tools/bench/match_torch.py [TABLE.md] [NET ...]
 
 Every match is tried: new numbers at half of the places of a parameter, in the module, and in the tensor that the match
 names, as `layout` says; the module and onnxruntime, which reads the tensor as an input, have to agree on the outputs
@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import onnx
 import torch
 
 import onnxsparse as osp
 from onnxsparse.engines.processes import end_unless_alone
-from tools.match_trial import Outcome, Trial
-from tools.match_ways import CHANGED, NETS, WRAPPERS, Way, export, network, ways
+from tools.bench.match_trial import Outcome, Trial
+from tools.bench.match_ways import CHANGED, NETS, WRAPPERS, Way, export, network, ways
 
 
 def run(net: str, way: Way, folder: Path) -> Outcome:
@@ -59,8 +59,9 @@ def table(outcomes: Sequence[Outcome]) -> str:
     lines = [
         "# Parameters of torch modules in their exports",
         "",
-        f"Written by `tools/match_torch.py` with torch {version}, onnx {onnx.__version__}. In {len(tried)} exports of",
-        f"{len({one.net for one in tried})} networks, **{total['wrong']} of {matched} matched tensors are wrong**.",
+        f"Written by `tools/bench/match_torch.py` with torch {version}, onnx {onnx.__version__}.",
+        f"In {len(tried)} exports of {len({one.net for one in tried})} networks,",
+        f"**{total['wrong']} of {matched} matched tensors are wrong**.",
         "",
         "A match is tried by writing new numbers at half of the places of a parameter, in the module and, as the match",
         "says, in the file: both have to give the same outputs again. *right* are those where the outputs changed as",

@@ -1,7 +1,7 @@
 """Fine-tuning held to its bars: accuracy, CPU seconds and memory of `onnxsparse finetune` with its defaults.
 
-    python tools/bench_finetune.py data IMAGES LABELS OUT.npz --mean M --std S [--count 20000]
-    python tools/bench_finetune.py run --net NAME MODEL TRAIN TEST [--net ...] [--gains NAME ...]
+    python tools/bench/bench_finetune.py data IMAGES LABELS OUT.npz --mean M --std S [--count 20000]
+    python tools/bench/bench_finetune.py run --net NAME MODEL TRAIN TEST [--net ...] [--gains NAME ...]
                                        [--seeds 0 1 2] [--jobs 1] [--results FILE] [--markdown FILE]
 
 `data` turns IDX files (as of MNIST and its kin, plain or .gz) into the arrays `x` and `labels`; with --count, that
@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 SECONDS = 60.0
 

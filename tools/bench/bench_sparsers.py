@@ -1,6 +1,6 @@
 """Sparsers side by side on the small network of models/: accuracy on the half of the digits that nobody trained on.
 
-    python tools/bench_sparsers.py [--seeds 0 1] [--markdown FILE]
+    python tools/bench/bench_sparsers.py [--seeds 0 1] [--markdown FILE]
 
 Every sparser is tuned with the defaults, without labels and with them, on the training half; the mean over the seeds is
 told. Needs scikit-learn, whose handwritten digits are the data, and the extra `ort`.
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -7,7 +7,7 @@ it in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,8 +39,8 @@ from onnxsparse.passes.plan import Plan, names_of, way_out
 from onnxsparse.passes.planfile import write_plan
 from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, Before, proved
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.record import record, settle
-from onnxsparse.passes.recorded import MASKED
+from onnxsparse.passes.record import record, record_moment, settle
+from onnxsparse.passes.recorded import MASKED, MOMENT
 from onnxsparse.passes.remarks import unknown_sizes
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
@@ -198,11 +198,30 @@ def insert_masks(
     set_sizes(model, dims)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
+    return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
+
+
+def with_masks(
+    model: Model,
+    made: Plan,
+    notes: Sequence[str],
+    name: str,
+    path: str | None,
+    *,
+    form: str = "mul",
+    strict: bool = False,
+    overwrite: bool = False,
+    moment: Mapping[str, Any] | None = None,
+) -> Result:
+    """A model with the masks of a plan in its graph; `moment` is what is known of the schedule that they come from."""
     made = maskable(model, made)
     demand_whole(made, strict)
-    report = planned_report("mask", called(source), made, model, notes, path)
+    report = planned_report("mask", name, made, model, notes, path)
     before = Before.of(model, MASK, [row.weight.tensor for row in made.planned])
     record(model, made, MASKED)
+    if moment:
+        record_moment(model, moment)
+        report = replace(report, details={"moment": {key: moment[key] for key in MOMENT if key in moment}})
     InsertMasks(model, made, form)()
     return finish(model, report, path, overwrite, made, before=before)
 

@@ -13,6 +13,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     shared.add_rule(parser)
     shared.add_level(parser)
     shared.add_plan(parser)
+    _add_schedules(parser)
     shared.add_strict(parser)
     shared.add_json(parser)
     form = (
@@ -21,17 +22,39 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--form", default="mul", help=form)
 
 
+def _add_schedules(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("masks of a schedule, at one moment of it (the end, where none is said)")
+    group.add_argument(
+        "--config", metavar="SPARSITY.yaml", help="MSBench's sections: mask_generator, fake_sparse, scheduler"
+    )
+    group.add_argument("--iteration", type=int, metavar="N", help="before which iteration; or --level N")
+    group.add_argument(
+        "--expected", action="store_true", help="of masks that are drawn: the most probable numbers, without chance"
+    )
+    group.add_argument("--recipe", metavar="RECIPE.md", help="what a SparseML recipe has masked")
+    group.add_argument("--epoch", type=float, metavar="E", help="before the step at which epoch")
+    group.add_argument(
+        "--steps-per-epoch", type=int, metavar="N", help="the steps by which the recipe's clock goes (default: any)"
+    )
+
+
 def run(arguments: Namespace) -> int:
-    from onnxsparse import api
     from onnxsparse.cli.finish import finish, watched
+    from onnxsparse.dialects.masking import insert_masks
 
     with watched(arguments):
-        result = api.insert_masks(
+        result = insert_masks(
             arguments.model,
             output=arguments.output,
             overwrite=arguments.overwrite,
             plan=arguments.plan,
             masks=arguments.masks,
+            config=arguments.config,
+            iteration=arguments.iteration,
+            expected=arguments.expected,
+            recipe=arguments.recipe,
+            epoch=arguments.epoch,
+            steps_per_epoch=arguments.steps_per_epoch,
             strict=arguments.strict,
             form=arguments.form,
             level=arguments.level,

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from onnxsparse.errors import OptionError
 from onnxsparse.loops.network import Site
 from onnxsparse.sparsers.probabilistic import Probabilistic
 from onnxsparse.sparsers.sparser import Moment
+from onnxsparse.values import Array
+
+if TYPE_CHECKING:
+    from onnxsparse.dialects.msbench.masking import When
 
 
 class ProbMaskPruneScheduler(BaseScheduler):
@@ -97,6 +101,31 @@ class ProbMaskPruneScheduler(BaseScheduler):
     def _moments(self) -> dict[str, Moment]:
         """What the subnet is drawn by."""
         return {site.key: Moment(site.name, self.fixed, 1.0, self.seed) for site in self.prunable}
+
+    # -- masks in a graph, without a training
+
+    def _take_level(self, level: float) -> None:
+        self._with_arguments(prune_rate=level / 100)
+
+    def _iteration_of(self, moment: When) -> int:
+        return self.fixed if moment.iteration is None else moment.iteration
+
+    def promise_masks(self) -> None:
+        """A subnet that is not drawn yet stays so."""
+        super()._keep_promise()
+
+    def level_of_moment(self) -> float:
+        return round(100 * self.rate(self.iteration), 6)
+
+    def take_masks(self, masks: Mapping[str, Array]) -> None:
+        """Masks in a file are a subnet that was drawn."""
+        keys = {site.key for site in self.prunable}
+        self._network.use(dict.fromkeys(keys, "mask"))
+        self._network.set_masks({key: keep for key, keep in masks.items() if key in keys})
+        self._drawn = True
+
+    def fits(self, facts: Mapping[str, Any]) -> bool:
+        return isinstance(facts.get("drawn"), bool)
 
     def _end(self) -> tuple[str, int]:
         return "total_iterations", self.total

@@ -37,15 +37,16 @@ from onnxsparse.passes.levels import hold
 from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.plan import Plan, names_of, way_out
 from onnxsparse.passes.planfile import write_plan
-from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, Before, proved
+from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before, proved
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.record import record, record_moment, settle
+from onnxsparse.passes.record import record, record_moment, recount, settle
 from onnxsparse.passes.recorded import MASKED, MOMENT
 from onnxsparse.passes.remarks import unknown_sizes
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
+from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, demand_written, soft_sites, zeros_made
 from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
@@ -212,17 +213,26 @@ def with_masks(
     strict: bool = False,
     overwrite: bool = False,
     moment: Mapping[str, Any] | None = None,
+    forms: Sequence[Form] = (),
 ) -> Result:
-    """A model with the masks of a plan in its graph; `moment` is what is known of the schedule that they come from."""
+    """A model with the masks of a plan in its graph; `moment` is what is known of the schedule that they come from.
+
+    `forms`: thresholds and soft masks in the place of masks, for all weights of the plan.
+    """
     made = maskable(model, made)
     demand_whole(made, strict)
     report = planned_report("mask", name, made, model, notes, path)
-    before = Before.of(model, MASK, [row.weight.tensor for row in made.planned])
+    tensors = [row.weight.tensor for row in made.planned]
+    before = Before.of(model, SOFT, tensors, tensors) if forms else Before.of(model, MASK, tensors)
     record(model, made, MASKED)
     if moment:
         record_moment(model, moment)
         report = replace(report, details={"moment": {key: moment[key] for key in MOMENT if key in moment}})
-    InsertMasks(model, made, form)()
+    if forms:
+        InsertSoft(model, forms)()
+        demand_written(model, forms)
+    else:
+        InsertMasks(model, made, form)()
     return finish(model, report, path, overwrite, made, before=before)
 
 
@@ -231,14 +241,22 @@ def fold_masks(source: Source, *, output: Path | None = None, discard: bool = Fa
     target = target_of(output, source, overwrite)
     model = load(source)
     names, before = names_of(model.weights), model.weights
-    evaluated = Before.of(model, DISCARD if discard else FOLD, [site.weight.tensor for site in model.flow.mask_sites])
-    folded = FoldMasks(model, discard)()
+    soft = soft_sites(model)
+    tensors = [*(site.weight.tensor for site in model.flow.mask_sites), *(site.tensor for site in soft)]
+    evaluated = Before.of(model, DISCARD if discard else FOLD, tensors, [site.tensor for site in soft])
+    folded = [
+        *FoldMasks(model, discard)(),
+        *(Folded(site.weight, reason) for site, reason in FoldSoft(model, soft, discard)()),
+    ]
     done = {id(one.weight): one for one in folded}
+    beside = {leaf for site in soft for leaf in site.leaves.values()}
+    before = [weight for weight in before if weight.tensor not in beside]
     rows = [_folded(weight, names[id(weight)], done.get(id(weight)), discard) for weight in before]
     rows += [_folded(one.weight, one.weight.name, one, discard) for one in folded if id(one.weight) not in names]
     if discard:
         model.drop_metadata(MASKED)
     elif all(not entry.reason for entry in folded):
+        recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in soft})
         settle(model)
     notes = () if folded else ("the graph holds no masks; the file is a copy",)
     totals = totals_of(rows, model, {"folded", "discarded"})

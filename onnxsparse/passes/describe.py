@@ -17,6 +17,7 @@ from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.remarks import moves, others_of, pays_off, unknown_sizes
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sizes import sparse_bytes
+from onnxsparse.passes.soft_masks import soft_sites
 from onnxsparse.passes.verify import Checked, UseChecked
 from onnxsparse.patterns import Pattern
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row, Totals, UseRow
@@ -199,6 +200,11 @@ def _of_network(made: Plan) -> list[str]:
     return [f"{said}: out of reach, with these limits and exclusions"]
 
 
+MASKED_STILL = (
+    "the zeros are made by nodes of the graph: devices see none behind a multiplication; run `onnxsparse fold` first"
+)
+
+
 def verified_report(
     called: str,
     model: Model,
@@ -218,6 +224,7 @@ def verified_report(
         *_remarks(rule, rows),
         *(held.notes if held else ()),
         *in_training(model),
+        *([MASKED_STILL] if model.flow.mask_sites or soft_sites(model) else []),
     ]
     faults = list(held.faults if held else ())
     if all(row.status == "unchecked" for row in rows):

@@ -19,6 +19,7 @@ from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.given_masks import graph_mask
 from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.recorded import MASKED, PREFIX, recorded_moment
+from onnxsparse.passes.soft_masks import FoldSoft, soft_sites
 from onnxsparse.values import Array
 
 ORIGIN = "input_sha256"
@@ -30,9 +31,11 @@ class MaskedBefore:
 
     masks: Mapping[str, Array] = field(default_factory=dict)
     moment: Mapping[str, Any] = field(default_factory=dict)
+    trained: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
+    """Of weights behind a threshold or a soft mask: what is trained beside them, by role."""
 
     def __bool__(self) -> bool:
-        return bool(self.masks)
+        return bool(self.masks or self.trained)
 
 
 def open_without_masks(source: Source) -> tuple[Model, MaskedBefore]:
@@ -40,13 +43,17 @@ def open_without_masks(source: Source) -> tuple[Model, MaskedBefore]:
     model = Model.open(source)
     names = names_of(model.weights)
     masked = [one for one in model.weights if any(use.masks for use in one.uses)]
-    if not masked:
+    sites = soft_sites(model)
+    if not masked and not sites:
         return model, MaskedBefore()
     masks = {names[id(one)]: graph_mask(one, names[id(one)]).reshape(one.shape) for one in masked}
-    before = MaskedBefore(masks, recorded_moment(model))
-    left = next((one for one in FoldMasks(model, discard=True)() if one.reason), None)
-    if left is not None:
-        raise ModelError(f"the mask of '{left.weight.name}' cannot be replaced: {left.reason}")
+    trained = {names.get(id(site.weight), site.weight.name): site.parameters() for site in sites}
+    before = MaskedBefore(masks, recorded_moment(model), trained)
+    left = [(one.weight, one.reason) for one in FoldMasks(model, discard=True)()]
+    left += [(site.weight, reason) for site, reason in FoldSoft(model, sites, discard=True)()]
+    for weight, reason in left:
+        if reason:
+            raise ModelError(f"the mask of '{weight.name}' cannot be replaced: {reason}")
     origin = model.metadata.get(MASKED + ORIGIN)
     model.drop_metadata(MASKED)
     if origin and PREFIX + ORIGIN not in model.metadata:

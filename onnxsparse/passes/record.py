@@ -71,6 +71,21 @@ def record_moment(model: Model, moment: Mapping[str, Any]) -> None:
     model.set_metadata({MASKED + SCHEDULE: text})
 
 
+def recount(model: Model, counts: Mapping[str, int]) -> None:
+    """How many numbers of some weights are zero now, where somebody trained what decides it."""
+    text = model.metadata.get(MASKED + "plan")
+    if not counts or text is None:
+        return
+    try:
+        plan = json.loads(text)
+        for name, count in counts.items():
+            if name in plan["pruned"]:
+                plan["pruned"][name] = ["unstructured", count]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return  # whoever reads it says that it is damaged
+    model.set_metadata({MASKED + "plan": json.dumps(plan, separators=(",", ":"), ensure_ascii=False)})
+
+
 def settle(model: Model) -> None:
     """Masks were folded: what stood under `onnxsparse.mask.` is now simply what was done."""
     moved = {PREFIX + key[len(MASKED) :]: value for key, value in model.metadata.items() if key.startswith(MASKED)}

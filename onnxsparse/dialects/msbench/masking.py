@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,10 +34,12 @@ from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
 from onnxsparse.passes.request import Path
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
+from onnxsparse.passes.soft_masks import DRAWN, SOFT, Form, form_of, given, why_not_soft
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.values import Array
 
+MASK = "mask"
 OTHER = "the record in the file is of another configuration: its masks count, and all else is decided anew"
 CORRECTED = "weight_correction: numbers that are kept were rescaled, so that each output keeps its mean and deviation"
 
@@ -147,9 +149,15 @@ def written(
         model = _sent(model, network)
         notes.append(CORRECTED)
     made = _plan(model, network, network.promise)
+    forms = _forms(model, network)
+    if forms:
+        made = _with_forms(made, forms)
+        notes += _said_of(forms, made)
     known = moment_of(scheduler, network)
     remarks = [*notes, *dict.fromkeys(scheduler.notes), said(known)]
-    return with_masks(model, made, remarks, name, path, form=form, strict=strict, overwrite=overwrite, moment=known)
+    return with_masks(
+        model, made, remarks, name, path, form=form, strict=strict, overwrite=overwrite, moment=known, forms=forms
+    )
 
 
 def said(known: Mapping[str, Any]) -> str:
@@ -199,6 +207,50 @@ def _row(row: PlanRow, tag: str, masks: Mapping[str, Array], promise: Promise) -
     return PlanRow(row.name, row.weight, pattern, dropped(pattern, row.use.matrix(~flat)), keep=flat)
 
 
+def _forms(model: Model, network: OnnxNetwork) -> list[Form]:
+    """What stands in for weights that have no mask of zeros and ones."""
+    by_name = {name: weight for weight in model.weights for name in [names_of(model.weights)[id(weight)]]}
+    found = []
+    for key, name in network.names().items():
+        text = network.used.get(key, MASK)
+        if text == MASK:
+            continue
+        reason = why_not_soft(model, by_name[name])
+        if reason:
+            raise OptionError(f"'{name}' cannot be masked by {text.partition(':')[0]}: {reason}; leave it out by name")
+        arrays = {**network.trained(key), **network.frozen(key)}
+        found.append(form_of(by_name[name].tensor, text.partition(":")[0], arrays))
+    return found
+
+
+def _with_forms(made: Plan, forms: Sequence[Form]) -> Plan:
+    """The rows of weights behind a form: as many single numbers as are zero there now."""
+    by_tensor = {form.tensor: form for form in forms}
+    rows = []
+    for row in made.rows:
+        form = by_tensor.get(row.weight.tensor)
+        if form is None:
+            rows.append(row)
+            continue
+        numbers = given(form, form.tensor.read().reshape(form.tensor.shape))
+        zeros = int(numbers.size - np.count_nonzero(numbers))
+        rows.append(PlanRow(row.name, row.weight, parse_pattern("unstructured"), zeros))
+    return Plan(tuple(rows), made.rule)
+
+
+def _said_of(forms: Sequence[Form], made: Plan) -> list[str]:
+    zeros, size = sum(row.drop for row in made.planned), sum(row.weight.tensor.size for row in made.planned)
+    kind = forms[0].kind
+    share = f"{100 * zeros / max(size, 1):.1f} % are zero now"
+    if kind == DRAWN:
+        return [
+            f"soft masks of probabilities that train, with noise: {share}; the subnet is drawn when they are trained"
+        ]
+    few = "; hardly any before a training has raised them" if zeros < size / 100 else ""
+    learns = "" if kind == SOFT else ", which a trainer without straight-through gradients leaves where they are"
+    return [f"thresholds that train beside the weights{learns}: {share}{few}"]
+
+
 def _sent(model: Model, network: OnnxNetwork) -> Model:
     """The model with the numbers that the scheduler changed; what is masked stays as it is there."""
     base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
@@ -224,7 +276,7 @@ def moment_of(scheduler: Any, network: OnnxNetwork) -> dict[str, Any]:
         "iteration": scheduler.iteration,
         "level": level,
         "target": network.promise.target,
-        "seed": getattr(scheduler, "seed", None),
+        **scheduler.chance(),
         "settings": settings(scheduler.config),
         "facts": named(scheduler.facts(), network.names()),
     }
@@ -235,7 +287,11 @@ def go_on(scheduler: Any, network: OnnxNetwork, before: MaskedBefore) -> list[st
     """Have a prepared scheduler stand where the masks of a file do; remarks on that."""
     tags = {name: tag for tag, name in network.names().items()}
     known = before.moment
-    scheduler.take_masks({tags[name]: keep for name, keep in before.masks.items() if name in tags})
+    if before.masks:
+        scheduler.take_masks({tags[name]: keep for name, keep in before.masks.items() if name in tags})
+    for name, arrays in before.trained.items():
+        if name in tags and tags[name] in network.used:
+            network.sent(tags[name], arrays)
     if known.get("settings") == settings(scheduler.config) and isinstance(known.get("facts"), Mapping):
         facts = named(known["facts"], tags)
         if scheduler.fits(facts):

@@ -70,11 +70,11 @@ class ADMMScheduler(BaseScheduler):
             self._split()
         return {"loss": self._network.pull()}
 
-    def go_to(self, moment: When) -> None:
+    def go_to(self, when: When) -> None:
         """Where nobody says how long a training is, its masks are those after the first third."""
-        if not self._until and moment.iteration is None:
+        if not self._until and when.iteration is None:
             self._last(1, SHARE)
-        self.iteration = self._iteration_of(moment)
+        self.iteration = self._iteration_of(when)
         if self._until and self.iteration < self._until:
             self._remark(f"ADMMScheduler masks nothing before iteration {self._until}: weights are drawn first")
             return

@@ -150,8 +150,8 @@ class AmpereScheduler(BaseScheduler):
             raise OptionError(f"AmpereScheduler prunes for --target ampere, not {moment.target!r:.40}")
         super().set_moment(replace(moment, target=None), shapes)
 
-    def go_to(self, moment: When) -> None:
-        self.iteration = self._iteration_of(moment)
+    def go_to(self, when: When) -> None:
+        self.iteration = self._iteration_of(when)
         if not self._masked:
             self.compute_sparse_masks()
 

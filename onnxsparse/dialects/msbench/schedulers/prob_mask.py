@@ -50,7 +50,7 @@ class ProbMaskPruneScheduler(BaseScheduler):
                 "warmup_iteration_stamps, finetune_iteration_stamps and total_iterations come in that order, not "
                 f"{self.warm}, {self.fixed}, {self.total}"
             )
-        self._drawn = False
+        self._drawn = self._expected = False
 
     def rate(self, iteration: int) -> float:
         """The share that is pruned before an iteration."""
@@ -110,6 +110,28 @@ class ProbMaskPruneScheduler(BaseScheduler):
     def _iteration_of(self, moment: When) -> int:
         return self.fixed if moment.iteration is None else moment.iteration
 
+    def go_to(self, when: When) -> None:
+        """The noise of an iteration, the subnet; or what is most probable, without either."""
+        self.iteration = self._iteration_of(when)
+        self._expected = when.expected
+        if not when.expected or self._drawn:
+            self._prune(self.iteration)
+            return
+        self._project(self.iteration)
+        network, masks = self._network, {}
+        for site in self.prunable:
+            masks[site.key] = most_probable(network.trained(site.key)["score"], network.weight(site.key))
+        network.use(dict.fromkeys(masks, "mask"))
+        network.set_masks(masks)
+        self._drawn = True
+
+    def chance(self) -> dict[str, Any]:
+        if self._expected:
+            return {"expected": True}
+        at = min(self.iteration, self.fixed)
+        progress = 1.0 if self._drawn else at / self.total
+        return {"seed": self.seed, "temperature": Probabilistic(anneal=True).sharpness(progress)}
+
     def promise_masks(self) -> None:
         """A subnet that is not drawn yet stays so."""
         super()._keep_promise()
@@ -147,3 +169,13 @@ class ProbMaskPruneScheduler(BaseScheduler):
         if not self._drawn:
             self._draw()
         super()._keep_promise()
+
+
+def most_probable(score: Array, weight: Array) -> Array:
+    """As many numbers as are expected to stay, those of the highest probability; among equals the largest, then the
+    later."""
+    kept = int(np.floor(float(np.sum(score, dtype=np.float64)) + 0.5))
+    order = np.lexsort((np.arange(score.size), np.abs(weight).reshape(-1), score.reshape(-1)))
+    keep = np.zeros(score.size, bool)
+    keep[order[score.size - min(kept, score.size) :]] = True
+    return keep.reshape(score.shape)

@@ -245,11 +245,13 @@ class BaseScheduler:
         scheduler = self.config.scheduler
         self._configure(replace(self.config, scheduler=replace(scheduler, kwargs={**scheduler.kwargs, **kwargs})))
 
-    def go_to(self, moment: When) -> None:
+    def go_to(self, when: When) -> None:
         """Do what is to be done before the iteration of a moment."""
+        if when.expected:
+            raise OptionError("expected is of masks that are drawn, those of ProbMaskPruneScheduler: leave it out")
         if self._without_level():
-            raise OptionError(f"{self._without_level()}; or say --level")
-        self.iteration = self._iteration_of(moment)
+            raise OptionError(self._without_level() + ("; or say --level" if self.generator.masks else ""))
+        self.iteration = self._iteration_of(when)
         self._prune(self.iteration)
 
     def _iteration_of(self, moment: When) -> int:
@@ -269,6 +271,10 @@ class BaseScheduler:
         """Go on with the masks that a file had; layers that stay dense, or have no masks here, lose them."""
         used = self._network.used
         self._network.set_masks({key: keep for key, keep in masks.items() if used.get(key) == "mask"})
+
+    def chance(self) -> dict[str, Any]:
+        """What numbers were drawn by, for the record."""
+        return {}
 
     def fits(self, facts: Mapping[str, Any]) -> bool:
         """Whether recorded facts are of the layers of this network."""

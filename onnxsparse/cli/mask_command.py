@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from onnxsparse.cli import arguments as shared
+from onnxsparse.errors import OptionError
+
+if TYPE_CHECKING:
+    from onnxsparse.recipes import Recipe
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -32,10 +37,22 @@ def _add_schedules(parser: ArgumentParser) -> None:
         "--expected", action="store_true", help="of masks that are drawn: the most probable numbers, without chance"
     )
     group.add_argument("--recipe", metavar="RECIPE.md", help="what a SparseML recipe has masked")
+    group.add_argument("--variables", metavar="NAME=VALUE,...", help="other values of the recipe's variables")
+    group.add_argument("--lenient", action="store_true", help="leave out of the recipe what nothing runs, and say it")
     group.add_argument("--epoch", type=float, metavar="E", help="before the step at which epoch")
     group.add_argument(
         "--steps-per-epoch", type=int, metavar="N", help="the steps by which the recipe's clock goes (default: any)"
     )
+
+
+def _recipe(arguments: Namespace) -> Recipe | None:
+    from onnxsparse.recipes import Recipe
+
+    if arguments.recipe is not None:
+        return Recipe.load(arguments.recipe, arguments.variables, strict=not arguments.lenient)
+    if arguments.variables is not None or arguments.lenient:
+        raise OptionError("--variables and --lenient speak of a recipe; pass --recipe too")
+    return None
 
 
 def run(arguments: Namespace) -> int:
@@ -52,7 +69,7 @@ def run(arguments: Namespace) -> int:
             config=arguments.config,
             iteration=arguments.iteration,
             expected=arguments.expected,
-            recipe=arguments.recipe,
+            recipe=_recipe(arguments),
             epoch=arguments.epoch,
             steps_per_epoch=arguments.steps_per_epoch,
             strict=arguments.strict,

@@ -140,8 +140,7 @@ def _by_recipe(
     driven = loaded.driven()
     timed = [one for one in driven.modifiers if isinstance(one, Scheduled)]
     made, notes = _timed(model, timed, epoch, per_epoch, before) if timed else _at_the_end(model, driven, epoch)
-    name = "recipe" if isinstance(recipe, Recipe) else called(path_of(recipe, "recipe"))
-    moment: dict[str, Any] = {"recipe": name, **({} if epoch is None else {"epoch": epoch})}
+    moment: dict[str, Any] = {"recipe": loaded.to_yaml(), **({} if epoch is None else {"epoch": epoch})}
     at = "at its end" if epoch is None else f"at epoch {epoch:g}"
     said = [*driven.notes, *notes, f"masks of the recipe {at}"]
     return with_masks(

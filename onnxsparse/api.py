@@ -22,6 +22,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.arriving import SecondOpinion
 from onnxsparse.passes.comparing import RANDOM_SAMPLES, Comparing
 from onnxsparse.passes.describe import (
+    MASKED_STILL,
     of_one_run,
     plain_row,
     planned_report,
@@ -46,7 +47,7 @@ from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole,
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
-from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, demand_written, soft_sites, zeros_made
+from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, demand_written, soft_sites, zeros_made
 from onnxsparse.passes.verify import Verify
 from onnxsparse.passes.words import words_of
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
@@ -294,6 +295,9 @@ def verify(
     samples are looked at, with `full` all.
     """
     model = _look(source)
+    behind_nodes = bool(soft_sites(model))
+    if behind_nodes:  # what arrives is what is to be checked
+        model = as_folded(load(source)) or model
     set_sizes(model, dims)
     rule = Rule.make(
         pattern, target, sparsity, None, None, listed(include), listed(exclude), listed(allow), level=level
@@ -304,6 +308,8 @@ def verify(
     knows = device is not None and expected.rule.knows_levels
     held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
     report = verified_report(called(source), model, expected.rule, expected.title, checked, strict, held)
+    if behind_nodes:
+        report = replace(report, notes=(*dict.fromkeys((*report.notes, MASKED_STILL)),))
     return Result(replace(report, sampled=opinion.sampled))
 
 

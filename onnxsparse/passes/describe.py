@@ -17,7 +17,6 @@ from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.remarks import moves, others_of, pays_off, unknown_sizes
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sizes import sparse_bytes
-from onnxsparse.passes.soft_masks import soft_sites
 from onnxsparse.passes.verify import Checked, UseChecked
 from onnxsparse.patterns import Pattern
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row, Totals, UseRow
@@ -224,7 +223,7 @@ def verified_report(
         *_remarks(rule, rows),
         *(held.notes if held else ()),
         *in_training(model),
-        *([MASKED_STILL] if model.flow.mask_sites or soft_sites(model) else []),
+        *([MASKED_STILL] if model.flow.mask_sites else []),
     ]
     faults = list(held.faults if held else ())
     if all(row.status == "unchecked" for row in rows):

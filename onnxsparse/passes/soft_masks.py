@@ -31,9 +31,20 @@ from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.constant_operators import Call, UnclearError, results
 from onnxsparse.graph.constants import Constant, Known, NoNumbersError, Stored
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import FreshNames, Outputs, Unread, all_names, bodies, remove_nodes, rename_reads
+from onnxsparse.graph.rewire import (
+    FreshNames,
+    Outputs,
+    Unread,
+    all_names,
+    bodies,
+    insert_nodes,
+    remove_nodes,
+    rename_reads,
+)
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.plan import names_of
+from onnxsparse.passes.record import recount
 from onnxsparse.values import Array
 
 SOFT, HARD, DRAWN = "soft-threshold", "hard-threshold", "probabilistic"
@@ -46,7 +57,7 @@ ELEMENTWISE = frozenset((
 BENDING = frozenset(("Relu", "Abs", "Sign", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Clip"))
 LARGEST_EXPONENT, TINY, PROBES = 60.0, 1e-20, 257
 MOST_NODES, MOST_READ = 40, 1 << 28
-NO_PLACE = "it is no initializer of the main graph, which nodes with parameters of their own are written beside"
+NO_PLACE = "it does not stand in the main graph (of IR version 4 or later), beside which initializers can train"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +80,17 @@ class InsertSoft:
         self._fresh = FreshNames(all_names(model.proto))
 
     def __call__(self) -> None:
-        graph, nodes, names = self._model.proto.graph, list[NodeProto](), dict[str, str]()
+        graph, names = self._model.proto.graph, dict[str, str]()
+        made = {output: at for at, node in enumerate(graph.node, 1) for output in node.output}
+        written = []
         for form in self._forms:
             writer = _Writer(form, self._fresh)
             names[form.tensor.name] = _WRITERS[form.kind](writer, form.tensor.name)
-            nodes += writer.nodes
+            written.append((made.get(form.tensor.name, 0), writer.nodes))
             graph.initializer.extend(writer.tensors)
         rename_reads(graph.node, names)
-        for at, node in enumerate(nodes):
-            graph.node.insert(at, node)
+        for at, nodes in sorted(reversed(written), key=lambda one: one[0], reverse=True):
+            insert_nodes(graph, at, nodes)
         self._model.forget()
 
 
@@ -146,7 +159,7 @@ def why_not_soft(model: Model, weight: Weight) -> str:
     """Why a weight cannot have a form; nothing where it can."""
     tensor = weight.tensor
     home = model.flow.stores.homes[tensor]
-    if home.node is not None or home.container is not model.proto.graph or model.proto.ir_version < 4:
+    if home.container is not model.proto.graph or model.proto.ir_version < 4:
         return NO_PLACE
     if tensor.kind not in KINDS:
         return f"it is stored as {tensor.kind}; thresholds and probabilities are computed in {', '.join(KINDS)}"
@@ -433,6 +446,20 @@ class FoldSoft:
         except (UnclearError, NoNumbersError) as error:
             return str(error)
         return "" if whole else "what its nodes make of it is no finite number"
+
+
+def as_folded(model: Model) -> Model | None:
+    """A model to look at, with thresholds and soft masks folded as they are now; None where it has none.
+
+    The model that is given must not be used afterwards, if there are some.
+    """
+    sites = soft_sites(model)
+    if not sites:
+        return None
+    names = names_of(model.weights)
+    done = [site for site, reason in FoldSoft(model, sites)() if not reason]
+    recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in done})
+    return Model.over(model.take_proto())
 
 
 class _Numbers:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import jsonschema
 import numpy as np
 import onnx
 import pytest
@@ -309,7 +311,19 @@ def test_on_the_command_line(tmp_path, capsys):
     assert "masks of AmbaLevelPruneScheduler at iteration 0, level 30" in capsys.readouterr().out
     again = tmp_path / "p.onnx"
     assert main(["mask", str(out), "-o", str(again), "--config", str(text), "--iteration", "7", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["details"]["moment"]["iteration"] == 7
+    report = json.loads(capsys.readouterr().out)
+    assert report["details"]["moment"]["iteration"] == 7
+    schema = json.loads((Path(osp.__file__).parent / "report" / "schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(report)
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("level: 0.8\n" + RECIPES["gradual"].replace("0.8", "eval(level)"))
+    asked = ["mask", str(again), "-o", str(out), "--overwrite", "--recipe", str(recipe), "--variables", "level=0.9"]
+    assert main([*asked, "--epoch", "6", "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator(schema).validate(report)
+    assert report["details"]["moment"]["epoch"] == 6
+    assert round(report["totals"]["zeros"] / report["totals"]["elements"], 2) == 0.9
+    assert main(["mask", str(model), "-o", str(out), "--overwrite", "--lenient", "--pattern", "2:4"]) == 2
     assert main(["mask", str(model), "-o", str(out), "--config", str(tmp_path / "none.yaml")]) == 2
 
 

@@ -111,7 +111,12 @@ def test_verify_of_a_masked_file_says_to_fold_first():
         osp.insert_masks(onnx_model(), config=threshold()).model,
         osp.insert_masks(onnx_model(), pattern="2:4").model,
     ):
-        assert any("onnxsparse fold" in note for note in osp.verify(proto, pattern="2:4").report.notes)
+        assert any("onnxsparse fold" in note for note in osp.verify(proto).report.notes)
+        assert osp.verify(proto).report.ok
+        if "head.weight_threshold" in stored(proto):
+            raised = changed(proto, {f"{name}_threshold": -1.5 for name in SHAPES})
+            assert osp.verify(raised).report.ok
+            assert osp.verify(raised).report.totals.zeros > osp.verify(proto).report.totals.zeros
         assert not any("fold" in note for note in osp.verify(osp.fold_masks(proto).model).report.notes)
 
 
@@ -284,3 +289,74 @@ def test_a_row_for_each_weight_and_none_for_what_stands_beside_it():
     assert [row.name for row in osp.fold_masks(masked).report.rows] == list(SHAPES)
     known = {one.key: one.value for one in osp.fold_masks(masked).model.metadata_props}
     assert json.loads(known["onnxsparse.schedule"])["scheduler"] == "ProbMaskPruneScheduler"
+
+
+def test_weights_that_stand_elsewhere_are_masked_or_left_with_a_reason():
+    proto = onnx_model()
+    head = next(one for one in proto.graph.initializer if one.name == "head.weight")
+    constant = make_node("Constant", [], ["head.weight"], "/constant", value=head)
+    proto.graph.initializer.remove(head)
+    proto.graph.node.insert(5, constant)
+    masked = osp.insert_masks(proto, config=threshold())
+    assert masked.report.row("head.weight").status == "masked"
+    onnx.checker.check_model(masked.model)
+    assert osp.fold_masks(masked.model).report.row("head.weight").status == "folded"
+    proto.ir_version = 3
+    del proto.graph.input[1:]
+    for tensor in proto.graph.initializer:
+        proto.graph.input.append(make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.dims))
+    left = osp.insert_masks(proto, config=threshold()).report
+    assert {row.status for row in left.rows} == {"dense"}
+    assert "main graph" in left.row("stem.weight").reason
+
+
+def test_a_model_with_its_data_beside_it(tmp_path):
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx_model(), path, save_as_external_data=True, location="m.data", size_threshold=0)
+    for name, config in (("str", threshold()), ("drawn", probmask())):
+        masked = osp.insert_masks(path, config=config, output=tmp_path / f"{name}.onnx")
+        again = osp.insert_masks(masked.path, config=config, output=tmp_path / f"{name}2.onnx")
+        folded = osp.fold_masks(again.path, output=tmp_path / f"{name}_folded.onnx")
+        whole = osp.fold_masks(osp.insert_masks(onnx_model(), config=config).model).model
+        assert stored(folded.model).keys() == stored(whole).keys()
+        for tensor, array in stored(whole).items():
+            np.testing.assert_array_equal(stored(folded.model)[tensor], array)
+        assert osp.verify(folded.path).report.ok
+
+
+def test_a_stranger_learns_the_threshold(tmp_path):
+    pytest.importorskip("torch")  # which the package of the training runtime imports
+    artifacts = pytest.importorskip("onnxruntime.training.artifacts")
+    api = pytest.importorskip("onnxruntime.training.api")
+    masked = osp.insert_masks(onnx_model(), config=threshold()).model
+    learned = [*SHAPES, *(f"{name}_threshold" for name in SHAPES)]
+    frozen = [one.name for one in masked.graph.initializer if one.name not in learned]
+    artifacts.generate_artifacts(
+        masked, requires_grad=learned, frozen_params=frozen, loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW, artifact_directory=str(tmp_path),
+    )  # fmt: skip
+    for path in tmp_path.glob("*.onnx"):  # an onnx newer than the runtime writes IR versions that it refuses
+        proto = onnx.load(path)
+        proto.ir_version = min(proto.ir_version, 9)
+        onnx.save(proto, path)
+    state = api.CheckpointState.load_checkpoint(str(tmp_path / "checkpoint"))
+    module = api.Module(str(tmp_path / "training_model.onnx"), state, str(tmp_path / "eval_model.onnx"))
+    optimizer = api.Optimizer(str(tmp_path / "optimizer_model.onnx"), module)
+    optimizer.set_learning_rate(0.05)
+    for step in range(3):
+        module.train()
+        module(*batch(step))
+        optimizer.step()
+        module.lazy_reset_grad()
+    module.export_model_for_inferencing(str(tmp_path / "out.onnx"), ["y"])
+    trained = onnx.load(tmp_path / "out.onnx")
+    del trained.metadata_props[:]
+    folded = osp.fold_masks(trained)
+    assert all(row.status == "folded" for row in folded.report.rows)
+    before, after = stored(masked), stored(trained)
+    for name in SHAPES:
+        s = float(after[f"{name}_threshold"][0])
+        assert s != before[f"{name}_threshold"][0]
+        near(stored(folded.model)[name], soft(after[name], s), after[name], sigmoid(np.float32(s)))
+    x, _ = batch(9)
+    np.testing.assert_allclose(run(folded.model, x), run(trained, x), atol=1e-5)

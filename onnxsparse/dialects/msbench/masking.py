@@ -149,10 +149,10 @@ def written(
         model = _sent(model, network)
         notes.append(CORRECTED)
     made = _plan(model, network, network.promise)
-    forms = _forms(model, network)
-    if forms:
-        made = _with_forms(made, forms)
-        notes += _said_of(forms, made)
+    forms, left = _forms(model, network)
+    if forms or left:
+        made = _with_forms(made, forms, left)
+        notes += _said_of(forms, made) if forms else []
     known = moment_of(scheduler, network)
     remarks = [*notes, *dict.fromkeys(scheduler.notes), said(known)]
     return with_masks(
@@ -207,30 +207,32 @@ def _row(row: PlanRow, tag: str, masks: Mapping[str, Array], promise: Promise) -
     return PlanRow(row.name, row.weight, pattern, dropped(pattern, row.use.matrix(~flat)), keep=flat)
 
 
-def _forms(model: Model, network: OnnxNetwork) -> list[Form]:
-    """What stands in for weights that have no mask of zeros and ones."""
-    by_name = {name: weight for weight in model.weights for name in [names_of(model.weights)[id(weight)]]}
-    found = []
+def _forms(model: Model, network: OnnxNetwork) -> tuple[list[Form], dict[str, str]]:
+    """What stands in for weights that have no mask of zeros and ones; and by name, why a weight has nothing."""
+    names = names_of(model.weights)
+    by_name = {names[id(weight)]: weight for weight in model.weights}
+    found, left = [], {}
     for key, name in network.names().items():
-        text = network.used.get(key, MASK)
-        if text == MASK:
+        kind = network.used.get(key, MASK).partition(":")[0]
+        if kind == MASK:
             continue
         reason = why_not_soft(model, by_name[name])
         if reason:
-            raise OptionError(f"'{name}' cannot be masked by {text.partition(':')[0]}: {reason}; leave it out by name")
-        arrays = {**network.trained(key), **network.frozen(key)}
-        found.append(form_of(by_name[name].tensor, text.partition(":")[0], arrays))
-    return found
+            left[name] = reason
+        else:
+            found.append(form_of(by_name[name].tensor, kind, {**network.trained(key), **network.frozen(key)}))
+    return found, left
 
 
-def _with_forms(made: Plan, forms: Sequence[Form]) -> Plan:
+def _with_forms(made: Plan, forms: Sequence[Form], left: Mapping[str, str]) -> Plan:
     """The rows of weights behind a form: as many single numbers as are zero there now."""
     by_tensor = {form.tensor: form for form in forms}
     rows = []
     for row in made.rows:
         form = by_tensor.get(row.weight.tensor)
         if form is None:
-            rows.append(row)
+            reason = left.get(row.name, "")
+            rows.append(PlanRow(row.name, row.weight, reason=reason) if reason else row)
             continue
         numbers = given(form, form.tensor.read().reshape(form.tensor.shape))
         zeros = int(numbers.size - np.count_nonzero(numbers))

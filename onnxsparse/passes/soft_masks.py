@@ -13,7 +13,7 @@ folded.
    they make of other weights, too; a soft mask by being a sigmoid of numbers that are stored. A product with a constant
    is none of these.
 3. To fold is to store the very numbers that the nodes give, and to take the nodes out.
-What it does not do: look into bodies or functions, or fold where any reader gets the weight itself.
+What it does not do: look for nodes in bodies or functions, or fold where any reader gets the weight itself.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ class InsertSoft:
     def __call__(self) -> None:
         graph, names = self._model.proto.graph, dict[str, str]()
         made = {output: at for at, node in enumerate(graph.node, 1) for output in node.output}
-        written = []
+        written: dict[int, list[NodeProto]] = {}
         for form in self._forms:
             writer = _Writer(form, self._fresh)
             names[form.tensor.name] = _WRITERS[form.kind](writer, form.tensor.name)
-            written.append((made.get(form.tensor.name, 0), writer.nodes))
+            written.setdefault(made.get(form.tensor.name, 0), []).extend(writer.nodes)
             graph.initializer.extend(writer.tensors)
         rename_reads(graph.node, names)
-        for at, nodes in sorted(reversed(written), key=lambda one: one[0], reverse=True):
-            insert_nodes(graph, at, nodes)
+        for at in sorted(written, reverse=True):
+            insert_nodes(graph, at, written[at])
         self._model.forget()
 
 
@@ -250,12 +250,13 @@ class _Search:
         self._stored = {name: one for name, one in own.items() if name not in overridden}
         self._made: dict[str, NodeProto] = {}
         self._readers: dict[str, list[NodeProto]] = {}
-        self._outside = {entry.name for entry in graph.output}
+        self._outputs = {entry.name for entry in graph.output}
+        self._in_bodies: set[str] = set()
         self._opset = max((one.version for one in model.proto.opset_import if one.domain in ("", "ai.onnx")), default=1)
         for node in graph.node:
             for name in node.input:
                 self._readers.setdefault(name, []).append(node)
-            self._outside.update(_read_in_bodies(node))
+            self._in_bodies.update(_read_in_bodies(node))
             if self._computes(node):
                 self._made[node.output[0]] = node
 
@@ -266,7 +267,7 @@ class _Search:
     def found(self) -> list[SoftSite]:
         sites = []
         for name, tensor in self._stored.items():
-            if tensor.kind in KINDS and 1 < tensor.size <= MOST_READ and len(tensor.shape) > 1:
+            if tensor.kind in KINDS and 0 < tensor.size <= MOST_READ and tensor.shape:
                 site = self._site(name, tensor)
                 if site is not None:
                     sites.append(site)
@@ -274,11 +275,11 @@ class _Search:
 
     def _site(self, name: str, tensor: StoredTensor) -> SoftSite | None:
         inside, leaving = self._behind(name)
-        if len(leaving) != 1 or not inside or name in self._outside:
+        if len(leaving) != 1 or not inside or leaving[0] == name:
             return None
         result = leaving[0]
         nodes = self._before(result)
-        if result in self._outside or len(nodes) > MOST_NODES:
+        if result in self._outputs or len(nodes) > MOST_NODES:
             return None
         leaves = {one: self._stored[one] for node in nodes for one in node.input if one in self._stored and one != name}
         weight = self._model.flow.consumers(tensor)
@@ -299,7 +300,7 @@ class _Search:
                 elif made not in inside:
                     inside[made] = node
                     waiting.append(made)
-            if here in self._outside:
+            if here in self._outputs or here in self._in_bodies:
                 leaving.append(here)
         return inside, list(dict.fromkeys(leaving))
 
@@ -352,10 +353,10 @@ def _of_threshold(site: SoftSite) -> str:
     """Whether nodes put a threshold to a weight, by what they make of it and of others."""
     stored = site.tensor.read().reshape(site.tensor.shape)
     largest = float(np.abs(stored).max(initial=0))
-    if not np.isfinite(largest) or not largest:
+    if not np.isfinite(largest):
         return ""
     level = threshold_of(site)
-    reach = np.linspace(-1, 1, min(PROBES, stored.size), dtype=np.float64) * 3 * max(largest, level)
+    reach = np.linspace(-1, 1, min(PROBES, stored.size), dtype=np.float64) * 3 * (max(largest, level) or 1)
     other = np.resize(reach, stored.shape).astype(stored.dtype)
     for kind in (SOFT, HARD):
         if all(_follows(kind, level, one, site.numbers(one)) for one in (stored, other)):

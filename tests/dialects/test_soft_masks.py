@@ -360,3 +360,34 @@ def test_a_stranger_learns_the_threshold(tmp_path):
         near(stored(folded.model)[name], soft(after[name], s), after[name], sigmoid(np.float32(s)))
     x, _ = batch(9)
     np.testing.assert_allclose(run(folded.model, x), run(trained, x), atol=1e-5)
+
+
+def test_what_bodies_read_comes_through_the_nodes_as_well():
+    def branch(name):
+        return make_graph(
+            [make_node("MatMul", ["x", "w"], [name])], name, [], [make_tensor_value_info(name, TensorProto.FLOAT, None)]
+        )
+
+    node = make_node("If", ["c"], ["y"], "/if", then_branch=branch("a"), else_branch=branch("b"))
+    first = make_node("MatMul", ["x", "w"], ["q"], "/first")
+    weight = np.random.default_rng(0).standard_normal((12, 8)).astype(np.float32)
+    graph = make_graph(
+        [first, node], "net",
+        [make_tensor_value_info("x", TensorProto.FLOAT, [2, 12]), make_tensor_value_info("c", TensorProto.BOOL, [])],
+        [make_tensor_value_info(name, TensorProto.FLOAT, [2, 8]) for name in ("y", "q")],
+        [numpy_helper.from_array(weight, "w")],
+    )  # fmt: skip
+    proto = make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
+    masked = osp.insert_masks(proto, config=threshold()).model
+    folded = osp.fold_masks(masked).model
+    near(stored(folded)["w"], soft(weight, -3.0), weight, sigmoid(np.float32(-3)))
+    assert folded.graph.node[1] == node
+
+
+@pytest.mark.parametrize("weight", [np.zeros((12, 8)), np.full((12, 1), 0.25), np.full((12, 8), 100.0)])
+def test_odd_weights_have_thresholds_as_well(weight):
+    proto, _ = foreign([make_node("Identity", ["w"], ["v"])])
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight.astype(np.float32), "w"))
+    masked = osp.insert_masks(proto, config=threshold()).model
+    folded = stored(osp.fold_masks(masked).model)["w"]
+    assert np.abs(folded - soft(weight.astype(np.float32), -3.0)).max() <= 1e-6 * max(np.abs(weight).max(), 1e-9)

@@ -13,7 +13,8 @@ from onnxsparse.version import __version__
 
 if TYPE_CHECKING:
     from onnxsparse import graphsurgeon
-    from onnxsparse.api import Result, compare, fold_masks, insert_masks, inspect, load, plan, prune, verify
+    from onnxsparse.api import Result, compare, fold_masks, inspect, load, plan, prune, verify
+    from onnxsparse.dialects.masking import insert_masks
     from onnxsparse.finetuning import finetune
     from onnxsparse.leveling import levels
     from onnxsparse.recipes import Recipe
@@ -44,6 +45,7 @@ _HOMES = {
     "Report": "onnxsparse.report.rows",
     "Row": "onnxsparse.report.rows",
     "finetune": "onnxsparse.finetuning",
+    "insert_masks": "onnxsparse.dialects.masking",
     "levels": "onnxsparse.leveling",
 }
 

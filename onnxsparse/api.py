@@ -7,7 +7,7 @@ With `output` the model is written there, all or nothing; without, `Result.model
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.check_fold import FoldCheck, verified
 from onnxsparse.passes.comparing import RANDOM_SAMPLES, Comparing
 from onnxsparse.passes.describe import (
+    MASKED_STILL,
     of_one_run,
     plain_row,
     planned_report,
@@ -34,15 +35,16 @@ from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.plan import Plan, names_of, way_out
 from onnxsparse.passes.planfile import write_plan
-from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, Before, proved
+from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before, proved
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.record import record, settle
-from onnxsparse.passes.recorded import MASKED
+from onnxsparse.passes.record import record, record_moment, recount, settle
+from onnxsparse.passes.recorded import MASKED, MOMENT
 from onnxsparse.passes.remarks import unknown_sizes
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
+from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, demand_written, soft_sites, zeros_made
 from onnxsparse.passes.taken import graph_of, taken
 from onnxsparse.passes.words import words_of
 from onnxsparse.report.rows import DENSE, Report, Row, Totals
@@ -207,12 +209,40 @@ def insert_masks(
     set_sizes(model, dims)
     options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
     made, notes = planned(model, plan, masks, options)
+    return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
+
+
+def with_masks(
+    model: Model,
+    made: Plan,
+    notes: Sequence[str],
+    name: str,
+    path: str | None,
+    *,
+    form: str = "mul",
+    strict: bool = False,
+    overwrite: bool = False,
+    moment: Mapping[str, Any] | None = None,
+    forms: Sequence[Form] = (),
+) -> Result:
+    """A model with the masks of a plan in its graph; `moment` is what is known of the schedule that they come from.
+
+    `forms`: thresholds and soft masks in the place of masks, for all weights of the plan.
+    """
     made = maskable(model, made)
     demand_whole(made, strict)
-    report = planned_report("mask", called(source), made, model, notes, path)
-    before = Before.of(model, MASK, [row.weight.tensor for row in made.planned])
+    report = planned_report("mask", name, made, model, notes, path)
+    tensors = [row.weight.tensor for row in made.planned]
+    before = Before.of(model, SOFT, tensors, tensors) if forms else Before.of(model, MASK, tensors)
     record(model, made, MASKED)
-    InsertMasks(model, made, form)()
+    if moment:
+        record_moment(model, moment)
+        report = replace(report, details={"moment": {key: moment[key] for key in MOMENT if key in moment}})
+    if forms:
+        InsertSoft(model, forms)()
+        demand_written(model, forms)
+    else:
+        InsertMasks(model, made, form)()
     return finish(model, report, path, overwrite, made, before=before)
 
 
@@ -247,14 +277,22 @@ def fold_masks(
     model = load(source)
     set_sizes(model, dims)
     names, before = names_of(model.weights), model.weights
-    evaluated = Before.of(model, DISCARD if discard else FOLD, [site.weight.tensor for site in model.flow.mask_sites])
-    folded = FoldMasks(model, discard)()
+    soft = soft_sites(model)
+    tensors = [*(site.weight.tensor for site in model.flow.mask_sites), *(site.tensor for site in soft)]
+    evaluated = Before.of(model, DISCARD if discard else FOLD, tensors, [site.tensor for site in soft])
+    folded = [
+        *FoldMasks(model, discard)(),
+        *(Folded(site.weight, reason) for site, reason in FoldSoft(model, soft, discard)()),
+    ]
     done = {id(one.weight): one for one in folded}
+    beside = {leaf for site in soft for leaf in site.leaves.values()}
+    before = [weight for weight in before if weight.tensor not in beside]
     rows = [_folded(weight, names[id(weight)], done.get(id(weight)), discard) for weight in before]
     rows += [_folded(one.weight, one.weight.name, one, discard) for one in folded if id(one.weight) not in names]
     if discard:
         model.drop_metadata(MASKED)
     elif all(not entry.reason for entry in folded):
+        recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in soft})
         settle(model)
     notes = () if folded else ("the graph holds no masks; the file is a copy",)
     totals = totals_of(rows, model, {"folded", "discarded"})
@@ -293,9 +331,15 @@ def verify(
     """
     source = taken(source)
     model = _look(source)
+    behind_nodes = bool(soft_sites(model))
+    if behind_nodes:  # what arrives is what is to be checked
+        model = as_folded(load(source)) or model
     set_sizes(model, dims)
     rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
-    return Result(verified(model, called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full))
+    report = verified(model, called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full)
+    if behind_nodes:
+        report = replace(report, notes=(*dict.fromkeys((*report.notes, MASKED_STILL)),))
+    return Result(report)
 
 
 def _rule_to_check(

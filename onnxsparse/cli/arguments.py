@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxsparse.errors import OptionError, OutputError
 
-TAKEN = ("model", "output", "plan", "masks", "dense", "sparse", "data", "recipe")
+TAKEN = ("model", "output", "plan", "masks", "dense", "sparse", "data", "recipe", "config")
 RULE = ("pattern", "target", "sparsity", "score", "allocation", "include", "exclude", "allow", "seed")
 CHECKED = ("pattern", "target", "sparsity", "include", "exclude", "allow")
 TARGETS = "a device: ampere or ampere:PROFILE; amba or amba:CHIP"

@@ -534,6 +534,12 @@ def _quantize(call: Call) -> Result:
     return Constant.of(Applied(compute, [value, scale, *zeros], kind))
 
 
+def _sigmoid(numbers: Array) -> Array:
+    """1 / (1 + exp(-x)) without overflow."""
+    small = np.exp(-np.abs(numbers))
+    return np.asarray(np.where(numbers >= 0, 1 / (1 + small), small / (1 + small)))
+
+
 RULES: dict[str, Rule] = {
     "Identity": _identity,
     "Dropout": _dropout,
@@ -584,6 +590,7 @@ RULES: dict[str, Rule] = {
     "Ceil": _elementwise(np.ceil),
     "Round": _elementwise(np.rint),
     "Tanh": _elementwise(np.tanh),
+    "Sigmoid": _elementwise(_sigmoid),
     "Relu": _elementwise(lambda array: np.maximum(array, 0)),
     "Not": _elementwise(np.logical_not),
     "And": _elementwise(np.logical_and, "bool"),

@@ -31,7 +31,7 @@ from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.layers import counts, layers_of
 from onnxsparse.passes.plan import make_plan
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.trainable import trainables
+from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.rates.warmup import factor_at
 from onnxsparse.sparsers.renewal import hide, write
 from onnxsparse.values import Array
@@ -310,6 +310,14 @@ class OnnxNetwork(Network):
 
     def names(self) -> dict[str, str]:
         return {tag: row.name for tag, row in self._rows.items()}
+
+    def with_live_weights(self) -> Model:
+        """The model with the numbers as they are in training, those under masks included."""
+        model = Model.open(self.source)
+        plan = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=PRUNED))
+        tags = trainables(model, plan, self.options.train_bn)
+        send_back({tag: self.weight(tag) for tag in tags}, tags)
+        return Model.open(model.take_proto())
 
     def finish(self) -> ModelProto:
         made = delivered(self.source, self.arrays(), self.names(), self.promise, None, self.options.train_bn)

@@ -199,6 +199,11 @@ def _of_network(made: Plan) -> list[str]:
     return [f"{said}: out of reach, with these limits and exclusions"]
 
 
+MASKED_STILL = (
+    "the zeros are made by nodes of the graph: devices see none behind a multiplication; run `onnxsparse fold` first"
+)
+
+
 def verified_report(
     called: str,
     model: Model,
@@ -218,6 +223,7 @@ def verified_report(
         *_remarks(rule, rows),
         *(held.notes if held else ()),
         *in_training(model),
+        *([MASKED_STILL] if model.flow.mask_sites else []),
     ]
     faults = list(held.faults if held else ())
     if all(row.status == "unchecked" for row in rows):

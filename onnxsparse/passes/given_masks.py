@@ -54,12 +54,13 @@ def _found(model: Model) -> Iterator[GivenMask]:
         name = names[id(weight)]
         if not weight.uses or weight.refusal or (known and name not in known.pruned):
             continue
-        keep = _masked(weight, name) if any(use.masks for use in weight.uses) else _not_zero(weight, name)
+        keep = graph_mask(weight, name) if any(use.masks for use in weight.uses) else _not_zero(weight, name)
         if known or not keep.all():
             yield GivenMask(name, weight, keep.reshape(weight.shape))
 
 
-def _masked(weight: Weight, name: str) -> Array:
+def graph_mask(weight: Weight, name: str) -> Array:
+    """True where the masks in the graph keep a number, flat in stored order."""
     first, *others = (
         np.logical_and.reduce([mask.stored() for mask in use.masks] or [np.ones(weight.tensor.size, bool)])
         for use in weight.uses

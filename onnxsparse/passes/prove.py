@@ -7,6 +7,8 @@
        mask       the same; and where no masked weight comes from, nothing changed
        fold       every number is what it was (0 is -0 here, and what is no number equals itself)
        discard    a number is what it was, or it was 0
+       soft mask  a weight that comes through nodes of its own (see `soft_masks`) has other numbers, all finite; so has
+                  one whose nodes are discarded
    What reads a pruned or masked weight otherwise (an element-wise operator, an output) gets other numbers: allowed.
 3. What does not hold is a `ProofError`: one line with the weight, the node and the call, and nothing is written.
 """
@@ -33,7 +35,7 @@ from onnxsparse.passes.verify import Checked, Expected, Verify
 from onnxsparse.report.rows import Row
 from onnxsparse.values import Array
 
-PRUNE, MASK, FOLD, DISCARD = "prune", "mask", "fold", "discard"
+PRUNE, MASK, FOLD, DISCARD, SOFT = "prune", "mask", "fold", "discard", "soft mask"
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,18 @@ class Before:
     command: str
     evaluator: Evaluator
     touched: frozenset[StoredTensor]
+    softened: frozenset[StoredTensor] = frozenset()
 
     @classmethod
-    def of(cls, model: Model, command: str, touched: Iterable[StoredTensor]) -> Before:
+    def of(
+        cls, model: Model, command: str, touched: Iterable[StoredTensor], softened: Iterable[StoredTensor] = ()
+    ) -> Before:
         """To be taken before anything is changed. What shares bytes of a data file is touched together."""
         chosen = set(touched)
         for alike in _sharing(model.flow.stores.homes):
             if not chosen.isdisjoint(alike):
                 chosen.update(alike)
-        return cls(command, model.evaluator, frozenset(chosen))
+        return cls(command, model.evaluator, frozenset(chosen), frozenset(softened))
 
     def hold(self) -> None:
         """Keep numbers that saving replaces: those that stand in the graph itself, not in a file."""
@@ -156,10 +161,14 @@ class _Pair:
         self._command, self._touched = before.command, before.touched
         self._old, self._new = old, new
         self._changing = bool(old.tensors & before.touched)
+        self._other = before.command in (SOFT, DISCARD) and bool(old.tensors & before.softened)
 
     def __call__(self) -> None:
         if not self._changing and self._command == PRUNE:
             return  # the graph is as it was, and so are the bytes
+        if self._other:
+            self._demand_numbers()
+            return
         plain = isinstance(self._new.value, Constant) and isinstance(self._new.value.source, Stored)
         other = self._command in (PRUNE, MASK) or (self._command == DISCARD and not plain)
         if self._changing and other and self._old.slot is None:
@@ -180,7 +189,7 @@ class _Pair:
     def _demand_numbers(self) -> None:
         """Other numbers are allowed here, but none that are not finite because of a mask."""
         old, new = self._old.value, self._new.value
-        if self._command != MASK or not isinstance(new, Constant) or new.size * new.source_width > WHOLE:
+        if self._command not in (MASK, SOFT) or not isinstance(new, Constant) or new.size * new.source_width > WHOLE:
             return
         try:
             more = isinstance(old, Constant) and _count_nan(new.numbers()) > _count_nan(old.numbers())

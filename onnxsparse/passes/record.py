@@ -7,6 +7,7 @@
     onnxsparse.input_sha256   the digest of the dense file; it survives later runs
     onnxsparse.plan           JSON: for every pruned weight its pattern and count (for levels of a device also how many
                               outputs and numbers were zero before, where that matters), for every dense one the reason
+    onnxsparse.schedule       JSON: which iteration, epoch or level of which scheduler or recipe masks are of
 
 While masks are in the graph the same keys stand under `onnxsparse.mask.`, so that dropping the masks drops them too.
 """
@@ -14,12 +15,14 @@ While masks are in the graph the same keys stand under `onnxsparse.mask.`, so th
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.levels import empty_outputs_of
 from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.recorded import MASKED, PREFIX
+from onnxsparse.passes.recorded import MASKED, PREFIX, SCHEDULE
 from onnxsparse.version import __version__
 
 
@@ -60,6 +63,27 @@ def _before(row: PlanRow, plan: Plan) -> list[int]:
         return []
     empty, zeros = len(empty_outputs_of(row.matrix)), count_zeros(row.weight) or 0
     return [empty, zeros] if empty or zeros > row.drop else []
+
+
+def record_moment(model: Model, moment: Mapping[str, Any]) -> None:
+    """Which moment of which schedule the masks in the graph are of, and what its next masks go on from."""
+    text = json.dumps(moment, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    model.set_metadata({MASKED + SCHEDULE: text})
+
+
+def recount(model: Model, counts: Mapping[str, int]) -> None:
+    """How many numbers of some weights are zero now, where somebody trained what decides it."""
+    text = model.metadata.get(MASKED + "plan")
+    if not counts or text is None:
+        return
+    try:
+        plan = json.loads(text)
+        for name, count in counts.items():
+            if name in plan["pruned"]:
+                plan["pruned"][name] = ["unstructured", count]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return  # whoever reads it says that it is damaged
+    model.set_metadata({MASKED + "plan": json.dumps(plan, separators=(",", ":"), ensure_ascii=False)})
 
 
 def settle(model: Model) -> None:

@@ -11,6 +11,9 @@ from onnxsparse.graph.model import Model
 
 PREFIX = "onnxsparse."
 MASKED = "onnxsparse.mask."
+SCHEDULE = "schedule"
+MOMENT = ("scheduler", "recipe", "iteration", "epoch", "level", "target", "seed", "temperature", "expected")
+"""What of a moment a person wants to know; the rest is what the next masks go on from."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,15 @@ def recorded_level(model: Model) -> str:
     """The level that was asked for, as it is recorded; '' where none is."""
     metadata = model.metadata
     return metadata.get(MASKED + "sparsity") or metadata.get(PREFIX + "sparsity", "")
+
+
+def recorded_moment(model: Model) -> dict[str, Any]:
+    """Where the schedule of the masks in a file stands; nothing where none is recorded, or it cannot be read."""
+    try:
+        found: Any = json.loads(model.metadata.get(MASKED + SCHEDULE, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _read(text: str, target: str) -> Recorded:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from onnxsparse.dialects.msbench.choosing import chosen, drops_of
 from onnxsparse.dialects.msbench.configuration import Configuration, count
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
+
+if TYPE_CHECKING:
+    from onnxsparse.dialects.msbench.masking import When
 
 DUAL, ANCHOR = "dual", "anchor"
 SHARE = 3
@@ -66,6 +69,19 @@ class ADMMScheduler(BaseScheduler):
         if iteration % self._per_epoch == 0 or not self._network.kept:
             self._split()
         return {"loss": self._network.pull()}
+
+    def go_to(self, when: When) -> None:
+        """Where nobody says how long a training is, its masks are those after the first third."""
+        if not self._until and when.iteration is None:
+            self._last(1, SHARE)
+        self.iteration = self._iteration_of(when)
+        if self._until and self.iteration < self._until:
+            self._remark(f"ADMMScheduler masks nothing before iteration {self._until}: weights are drawn first")
+            return
+        self._prune(self.iteration)
+
+    def _iteration_of(self, moment: When) -> int:
+        return self._until if moment.iteration is None else moment.iteration
 
     def _split(self) -> None:
         """Z and U anew; what the weights are drawn towards is Z - U."""

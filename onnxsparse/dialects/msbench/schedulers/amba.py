@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from onnxsparse.graph.output import make_folder, write_text
 from onnxsparse.loops.statistics import as_csv, statistics
 from onnxsparse.schedules.stages import Stages
 from onnxsparse.values import Array
+
+if TYPE_CHECKING:
+    from onnxsparse.dialects.msbench.masking import When
 
 REPORT = "sparse_report"
 ANALYSED_SPARSE = (
@@ -75,7 +78,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         if 0 < self.levels[-1] < 1:
             self._remark(f"sparsity_table is in per cent: {self.levels[-1]:g} is less than one per cent")
         for folder in (self.kwargs[name] for name in PATHS):
-            if folder:
+            if folder and not self._silent:
                 make_folder(folder)  # now, and not when a level is trained
         network.use({site.key: "mask" for site in self.prunable})
         self._measured = network.measure(self.kwargs["default_input_shape"], self.kwargs["default_input_custom"])
@@ -200,6 +203,45 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         """Numbers, non-zero ones and MACs of every layer as it is now, and of all."""
         return statistics(self._demand("statistics"), self._measured, self.device)
 
+    # -- masks in a graph, without a training
+
+    def set_moment(self, moment: When, shapes: Mapping[str, list[int]] | None) -> None:
+        """A target says the chip, and sizes of dynamic axes the shapes of inputs; an analysis is read, not written."""
+        self._silent = True
+        chip = _chip_of(moment.target)
+        if chip and self.chip not in ("", chip):
+            raise OptionError(f"prun_hw_aware says {self.chip}, and --target {chip}: leave one out")
+        kwargs = self.kwargs
+        folder = None if kwargs["do_sparse_analysis"] else kwargs["output_dir"]
+        shape, custom = kwargs["default_input_shape"], kwargs["default_input_custom"]
+        shape = dict(shapes) if shapes and shape is None and custom is None else shape
+        self._with_arguments(
+            prun_hw_aware=chip or self.chip, output_dir=folder, save_dir=None, default_input_shape=shape
+        )
+        if moment.level is not None and moment.level not in self.levels:
+            raise OptionError(
+                f"--level {moment.level:g} is not in the sparsity_table: {', '.join(f'{one:g}' for one in self.levels)}"
+            )
+
+    def _iteration_of(self, moment: When) -> int:
+        if moment.level is not None:
+            return self.stages.begin(self.levels.index(moment.level))
+        return self.stages.total - 1 if moment.iteration is None else moment.iteration
+
+    def level_of_moment(self) -> float | None:
+        return self.levels[self._stage] if self._stage >= 0 else None
+
+    def take_masks(self, masks: Mapping[str, Array]) -> None:
+        """What is pruned stays so: no level drops less of a layer than its mask did, unless the record says it."""
+        super().take_masks(masks)
+        gone = {key: int(keep.size - np.count_nonzero(keep)) for key, keep in masks.items() if key not in self._dense}
+        self._drops = [{key: max(drop, gone.get(key, 0)) for key, drop in drops.items()} for drops in self._drops]
+
+    def fits(self, facts: Mapping[str, Any]) -> bool:
+        drops, keys = facts.get("drops"), {site.key for site in self._network.sites}
+        whole = isinstance(drops, list) and len(drops) == len(self.levels)
+        return whole and all(isinstance(one, Mapping) and set(one) == keys for one in drops or ())
+
     # -- what it goes on from
 
     def facts(self) -> dict[str, Any]:
@@ -270,6 +312,17 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             network.options = replace(network.options, lr=rate)
         else:
             self._remark(f"init_lr {rate:g} has no effect beside lr={network.options.lr:g}, at which each level begins")
+
+
+def _chip_of(target: str | None) -> str:
+    """The chip in `amba:cv22`; none in `amba`."""
+    if target is None:
+        return ""
+    name, _, chip = target.partition(":")
+    if name != "amba":
+        raise OptionError(f"AmbaLevelPruneScheduler prunes for --target amba or amba:CHIP, not {target!r:.40}")
+    targets.parse(target)
+    return chip
 
 
 def _demand_shape(shape: Any) -> None:

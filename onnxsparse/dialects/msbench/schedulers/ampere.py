@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from onnxsparse.loops.network import Site
 from onnxsparse.loops.stored import Promise
 from onnxsparse.targets.ampere import PROFILES
 from onnxsparse.values import Array
+
+if TYPE_CHECKING:
+    from onnxsparse.dialects.msbench.masking import When
 
 ASP = PROFILES["asp"]
 PROFILE = "ampere:asp"
@@ -139,6 +143,20 @@ class AmpereScheduler(BaseScheduler):
 
     def is_sparsity_enabled(self) -> bool:
         return self._masked
+
+    def set_moment(self, moment: When, shapes: Mapping[str, list[int]] | None) -> None:
+        """A target may be said, where it is the one that its masks are for."""
+        if moment.target is not None and moment.target.partition(":")[0] != "ampere":
+            raise OptionError(f"AmpereScheduler prunes for --target ampere, not {moment.target!r:.40}")
+        super().set_moment(replace(moment, target=None), shapes)
+
+    def go_to(self, when: When) -> None:
+        self.iteration = self._iteration_of(when)
+        if not self._masked:
+            self.compute_sparse_masks()
+
+    def fits(self, facts: Mapping[str, Any]) -> bool:
+        return isinstance(facts.get("masked"), bool)
 
     def facts(self) -> dict[str, Any]:
         return {"masked": self._masked}

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from onnxsparse.errors import OptionError
 from onnxsparse.loops.network import Site
 from onnxsparse.sparsers.probabilistic import Probabilistic
 from onnxsparse.sparsers.sparser import Moment
+from onnxsparse.values import Array
+
+if TYPE_CHECKING:
+    from onnxsparse.dialects.msbench.masking import When
 
 
 class ProbMaskPruneScheduler(BaseScheduler):
@@ -46,7 +50,7 @@ class ProbMaskPruneScheduler(BaseScheduler):
                 "warmup_iteration_stamps, finetune_iteration_stamps and total_iterations come in that order, not "
                 f"{self.warm}, {self.fixed}, {self.total}"
             )
-        self._drawn = False
+        self._drawn = self._expected = False
 
     def rate(self, iteration: int) -> float:
         """The share that is pruned before an iteration."""
@@ -98,6 +102,53 @@ class ProbMaskPruneScheduler(BaseScheduler):
         """What the subnet is drawn by."""
         return {site.key: Moment(site.name, self.fixed, 1.0, self.seed) for site in self.prunable}
 
+    # -- masks in a graph, without a training
+
+    def _take_level(self, level: float) -> None:
+        self._with_arguments(prune_rate=level / 100)
+
+    def _iteration_of(self, moment: When) -> int:
+        return self.fixed if moment.iteration is None else moment.iteration
+
+    def go_to(self, when: When) -> None:
+        """The noise of an iteration, the subnet; or what is most probable, without either."""
+        self.iteration = self._iteration_of(when)
+        self._expected = when.expected
+        if not when.expected or self._drawn:
+            self._prune(self.iteration)
+            return
+        self._project(self.iteration)
+        network, masks = self._network, {}
+        for site in self.prunable:
+            masks[site.key] = most_probable(network.trained(site.key)["score"], network.weight(site.key))
+        network.use(dict.fromkeys(masks, "mask"))
+        network.set_masks(masks)
+        self._drawn = True
+
+    def chance(self) -> dict[str, Any]:
+        if self._expected:
+            return {"expected": True}
+        at = min(self.iteration, self.fixed)
+        progress = 1.0 if self._drawn else at / self.total
+        return {"seed": self.seed, "temperature": Probabilistic(anneal=True).sharpness(progress)}
+
+    def promise_masks(self) -> None:
+        """A subnet that is not drawn yet stays so."""
+        super()._keep_promise()
+
+    def level_of_moment(self) -> float:
+        return round(100 * self.rate(self.iteration), 6)
+
+    def take_masks(self, masks: Mapping[str, Array]) -> None:
+        """Masks in a file are a subnet that was drawn."""
+        keys = {site.key for site in self.prunable}
+        self._network.use(dict.fromkeys(keys, "mask"))
+        self._network.set_masks({key: keep for key, keep in masks.items() if key in keys})
+        self._drawn = True
+
+    def fits(self, facts: Mapping[str, Any]) -> bool:
+        return isinstance(facts.get("drawn"), bool)
+
     def _end(self) -> tuple[str, int]:
         return "total_iterations", self.total
 
@@ -118,3 +169,13 @@ class ProbMaskPruneScheduler(BaseScheduler):
         if not self._drawn:
             self._draw()
         super()._keep_promise()
+
+
+def most_probable(score: Array, weight: Array) -> Array:
+    """As many numbers as are expected to stay, those of the highest probability; among equals the largest, then the
+    later."""
+    kept = int(np.floor(float(np.sum(score, dtype=np.float64)) + 0.5))
+    order = np.lexsort((np.arange(score.size), np.abs(weight).reshape(-1), score.reshape(-1)))
+    keep = np.zeros(score.size, bool)
+    keep[order[score.size - min(kept, score.size) :]] = True
+    return keep.reshape(score.shape)

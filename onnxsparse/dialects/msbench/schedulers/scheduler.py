@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from onnxsparse.loops.rates import Restarts, text_of
 from onnxsparse.loops.stored import Promise
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.values import Array
+
+if TYPE_CHECKING:
+    from onnxsparse.dialects.msbench.masking import When
 
 NO_LAYER = "the network has no layer that can be made sparse"
 NOT_BEGUN = (
@@ -54,6 +58,7 @@ class BaseScheduler:
         self._restarts: Restarts | None = None
         self._dense: dict[str, str] = {}
         self._reached, self._steps = -1, 0
+        self._silent, self.iteration = False, 0
         self.notes: list[str] = []
 
     def _configure(self, config: Configuration) -> None:
@@ -205,6 +210,77 @@ class BaseScheduler:
         if self._reached < 0 and self.prunable and all(network.effective(site.key).all() for site in self.prunable):
             self._remark(NOT_BEGUN)
 
+    # -- masks in a graph, without a training
+
+    def insert_masks(self, model: Any = None, *, output: Any = None, **options: Any) -> Any:
+        """The masks of this schedule as nodes in an ONNX model's graph: a `Result`, as of `onnxsparse.insert_masks`.
+
+        Of a path or a ModelProto the masks are those at `iteration=` or `level=`, or at the end of the schedule; of
+        what `prepare_sparse_model` returned those that it has now.
+        """
+        from onnxsparse.dialects.msbench.masking import insert
+
+        return insert(self, model, output, options)
+
+    @property
+    def network(self) -> Any:
+        """What was prepared; None before that."""
+        return self._network
+
+    def set_moment(self, moment: When, shapes: Mapping[str, list[int]] | None) -> None:
+        """Take over the level and the target of a moment, and write no files but the model."""
+        self._silent = True
+        if moment.target is not None:
+            raise OptionError(f"a {self.config.scheduler.type} prunes for no target: leave --target out")
+        if moment.level is not None:
+            self._take_level(moment.level)
+
+    def _take_level(self, level: float) -> None:
+        if self.generator.masks and not self.pattern.takes_sparsity:
+            raise OptionError(f"{self.pattern.text} fixes how much goes: leave --level out")
+        self._configure(replace(self.config, target_sparsity=level / 100))
+
+    def _with_arguments(self, **kwargs: Any) -> None:
+        """The same configuration with other arguments of the scheduler."""
+        scheduler = self.config.scheduler
+        self._configure(replace(self.config, scheduler=replace(scheduler, kwargs={**scheduler.kwargs, **kwargs})))
+
+    def go_to(self, when: When) -> None:
+        """Do what is to be done before the iteration of a moment."""
+        if when.expected:
+            raise OptionError("expected is of masks that are drawn, those of ProbMaskPruneScheduler: leave it out")
+        if self._without_level():
+            raise OptionError(self._without_level() + ("; or say --level" if self.generator.masks else ""))
+        self.iteration = self._iteration_of(when)
+        self._prune(self.iteration)
+
+    def _iteration_of(self, moment: When) -> int:
+        """The iteration of a moment; the last one at which masks change where none is said."""
+        return 0 if moment.iteration is None else moment.iteration
+
+    def promise_masks(self) -> None:
+        """What the record of a file with masks in it says."""
+        self._keep_promise()
+
+    def level_of_moment(self) -> float | None:
+        """The level of the masks as they are, in per cent."""
+        target = self.config.target_sparsity
+        return None if target is None or not self.pattern.takes_sparsity else round(100 * target, 6)
+
+    def take_masks(self, masks: Mapping[str, Array]) -> None:
+        """Go on with the masks that a file had; layers that stay dense, or have no masks here, lose them."""
+        used = self._network.used
+        self._network.set_masks({key: keep for key, keep in masks.items() if used.get(key) == "mask"})
+
+    def chance(self) -> dict[str, Any]:
+        """What numbers were drawn by, for the record."""
+        return {}
+
+    def fits(self, facts: Mapping[str, Any]) -> bool:
+        """Whether recorded facts are of the layers of this network."""
+        drops = facts.get("drops")
+        return isinstance(drops, Mapping) and set(drops) <= {site.key for site in self.prunable}
+
     # -- what a checkpoint holds
 
     def facts(self) -> dict[str, Any]:
@@ -302,6 +378,8 @@ class BaseScheduler:
     def _writes(self) -> bool:
         """Whether this process writes files: of several that go through one loop the first alone does."""
         first = is_first_joined()
+        if self._silent:
+            return False
         if not first:
             self._remark("this is not the first process of the run, so it writes nothing: the first one does")
         return first
@@ -362,7 +440,8 @@ class BaseScheduler:
         """A note that is said at any verbosity."""
         if note not in self.notes:
             self.notes.append(note)
-            self._say(0, f"note: {note}")
+            if not self._silent:
+                self._say(0, f"note: {note}")
 
     def _note(self, note: str) -> None:
         if note not in self.notes:

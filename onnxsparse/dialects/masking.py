@@ -1,0 +1,183 @@
+"""`insert_masks`: masks in the graph, by a rule, by MSBench's configuration at a moment, or by a recipe at an epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxsparse import api
+from onnxsparse.api import Result, called, target_of, with_masks
+from onnxsparse.dialects.msbench import build_sparse_scheduler
+from onnxsparse.dialects.msbench.configuration import Source as Config
+from onnxsparse.dialects.msbench.masking import When
+from onnxsparse.dialects.msbench.masking import insert_masks as insert_by_config
+from onnxsparse.epochs.at_epoch import at_epoch, held_by
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.modifiers.training import Training
+from onnxsparse.passes.masked_before import MaskedBefore, open_without_masks
+from onnxsparse.passes.plan import Plan, PlanRow, make_plan
+from onnxsparse.passes.request import Masks, Names, Options, Path, path_of, planned
+from onnxsparse.passes.rule import WORDS, Rule
+from onnxsparse.passes.sides import set_sizes
+from onnxsparse.passes.taken import taken
+from onnxsparse.passes.trainable import MARK
+from onnxsparse.recipes import Recipe
+from onnxsparse.runs.zeros import asked_zeros
+
+UNMASKED = "nothing of it is masked at this moment"
+SMALL = "has masks at this epoch, and none in the graph: it is no weight"
+
+
+def insert_masks(
+    source: Source,
+    *,
+    output: Path | None = None,
+    pattern: str | None = None,
+    target: str | None = None,
+    sparsity: float | str | None = None,
+    allocation: str | None = None,
+    score: str | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    seed: int | None = None,
+    level: float | str | None = None,
+    dims: Mapping[str, int] | None = None,
+    plan: Path | None = None,
+    masks: Masks | None = None,
+    config: Config | None = None,
+    iteration: int | None = None,
+    expected: bool = False,
+    recipe: Recipe | Path | None = None,
+    epoch: float | None = None,
+    steps_per_epoch: int | None = None,
+    form: str = "mul",
+    strict: bool = False,
+    overwrite: bool = False,
+) -> Result:
+    """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are.
+
+    With `config`, a configuration of MSBench, the masks are those of its scheduler at an `iteration` or a `level`, or
+    at the end; with `recipe` those at an `epoch`, or at the end. Of a masked file they are the next masks.
+    """
+    source = taken(source)
+    given: dict[str, Any] = {
+        "pattern": pattern, "sparsity": sparsity, "allocation": allocation, "score": score, "include": include,
+        "exclude": exclude, "allow": allow, "seed": seed, "plan": plan, "masks": masks,
+    }  # fmt: skip
+    finish: dict[str, Any] = {"output": output, "form": form, "strict": strict, "overwrite": overwrite}
+    by_config = {"iteration": iteration, "expected": expected or None}
+    by_recipe = {"epoch": epoch, "steps_per_epoch": steps_per_epoch}
+    if config is not None:
+        _refuse("config", {**given, **by_recipe, "recipe": recipe})
+        when = When.of(iteration, level, target, expected)
+        return insert_by_config(build_sparse_scheduler(config), source, when=when, dims=dims, **finish)
+    _demand("config", by_config)
+    if recipe is not None:
+        _refuse("recipe", {**given, "level": level, "target": target})
+        return _by_recipe(source, recipe, _epoch(epoch), _steps(steps_per_epoch), dims, **finish)
+    _demand("recipe", by_recipe)
+    return api.insert_masks(source, target=target, level=level, dims=dims, **given, **finish)
+
+
+def _refuse(source: str, options: Mapping[str, Any]) -> None:
+    names = [_spelled(name) for name, value in options.items() if value not in (None, (), [])]
+    if names:
+        raise OptionError(f"{_spelled(source)} says what is masked; leave {', '.join(names)} out")
+
+
+def _demand(source: str, options: Mapping[str, Any]) -> None:
+    names = [_spelled(name) for name, value in options.items() if value is not None]
+    if names:
+        raise OptionError(f"{', '.join(names)} goes with {_spelled(source)}; pass that too")
+
+
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _epoch(epoch: Any) -> float | None:
+    if epoch is None:
+        return None
+    try:
+        found = -1.0 if isinstance(epoch, bool) else float(epoch)
+    except (TypeError, ValueError):
+        found = -1.0
+    if not 0 <= found < math.inf:
+        raise OptionError(f"--epoch is a number from 0, not {epoch!r:.40}")
+    return found
+
+
+def _steps(steps: Any) -> int | None:
+    if steps is None or (isinstance(steps, int) and not isinstance(steps, bool) and steps > 0):
+        return steps
+    raise OptionError(f"--steps-per-epoch is a whole number from 1, not {steps!r:.40}")
+
+
+# -- by a recipe
+
+
+def _by_recipe(
+    source: Source,
+    recipe: Recipe | Path,
+    epoch: float | None,
+    per_epoch: int | None,
+    dims: Mapping[str, int] | None,
+    output: Path | None,
+    form: str,
+    strict: bool,
+    overwrite: bool,
+) -> Result:
+    path = target_of(output, source, overwrite)
+    loaded = recipe if isinstance(recipe, Recipe) else Recipe.load(path_of(recipe, "recipe"))
+    model, before = open_without_masks(source)
+    set_sizes(model, dims)
+    driven = loaded.driven()
+    timed = [one for one in driven.modifiers if isinstance(one, Scheduled)]
+    made, notes = _timed(model, timed, epoch, per_epoch, before) if timed else _at_the_end(model, driven, epoch)
+    moment: dict[str, Any] = {"recipe": loaded.to_yaml(), **({} if epoch is None else {"epoch": epoch})}
+    at = "at its end" if epoch is None else f"at epoch {epoch:g}"
+    said = [*driven.notes, *notes, f"masks of the recipe {at}"]
+    return with_masks(
+        model, made, said, called(source), path, form=form, strict=strict, overwrite=overwrite, moment=moment
+    )
+
+
+def _at_the_end(model: Model, recipe: Recipe, epoch: float | None) -> tuple[Plan, list[str]]:
+    """A recipe that goes by the share of a run: what it comes to."""
+    if epoch is not None:
+        raise OptionError("the recipe prunes by the share of a run, not by epochs: leave --epoch out")
+    pruning = recipe.only(Pruning)
+    if pruning.pattern is None and pruning.target is None:
+        raise OptionError("the recipe prunes nothing: it has no modifier with masks")
+    asked: Options = asked_zeros(pruning, None, None, recipe.only(Training))
+    return planned(model, None, None, asked)
+
+
+def _timed(
+    model: Model, modifiers: Sequence[Scheduled], epoch: float | None, per_epoch: int | None, before: MaskedBefore
+) -> tuple[Plan, list[str]]:
+    found = at_epoch(model, modifiers, epoch, per_epoch, before.masks)
+    rule = Rule.make()
+    base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
+    tags = {tensor: f"{MARK}{number}" for number, tensor in enumerate(model.flow.stores.homes)}
+    rows = []
+    for row in base.rows:
+        tag = tags[row.weight.tensor]
+        keep = found.masks.get(tag)
+        if keep is None:
+            reason = row.reason if row.weight.refusal else UNMASKED
+            rows.append(PlanRow(row.name, row.weight, reason=reason, chosen=not row.weight.refusal))
+        else:
+            pattern, drop = held_by(found.patterns[tag], row.weight.uses[0].matrix(~keep))
+            rows.append(PlanRow(row.name, row.weight, pattern, drop, keep=np.ascontiguousarray(keep)))
+    weights = {tags[row.weight.tensor] for row in base.rows}
+    small = [param.name for param in found.params if param.tag in found.masks and param.tag not in weights]
+    return Plan(tuple(rows), replace(rule)), [f"'{name}' {SMALL}" for name in small]

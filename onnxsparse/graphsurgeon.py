@@ -20,6 +20,7 @@ from onnx import ModelProto
 
 from onnxsparse import api
 from onnxsparse.api import Result
+from onnxsparse.dialects import masking
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.surgeon import is_graph, put_back
@@ -30,7 +31,7 @@ __all__ = ["export_onnx", "fold_masks", "import_onnx", "insert_masks", "prune", 
 
 def insert_masks(graph: Any, **options: Any) -> Result:
     """Put a mask-multiply before every weight that the options would prune; the weights stay as they are."""
-    return _in_place("insert_masks", api.insert_masks, graph, options)
+    return _in_place("insert_masks", masking.insert_masks, graph, options)
 
 
 def prune(graph: Any, **options: Any) -> Result:

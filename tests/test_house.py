@@ -27,8 +27,8 @@ LEVELS: tuple[set[str], ...] = (
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},
     {"recipes", "modifiers", "epochs", "runs"},
-    {"api", "finetuning", "graphsurgeon", "leveling", "loops", "torch", "tuning"},
-    {"cli", "dialects", "__main__", "__init__"},
+    {"api", "finetuning", "leveling", "loops", "torch", "tuning"},
+    {"cli", "dialects", "graphsurgeon", "__main__", "__init__"},
 )
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 BESIDE = "report"  # below everything that is above the graph

@@ -202,3 +202,19 @@ def test_a_journal_moves_nothing_out_of_its_folder(tmp_path: Path) -> None:
         osp.inspect(source)
         assert (tmp_path / "victim").read_text() == "kept"
         assert part.exists()
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_a_journal_that_came_with_a_folder_moves_nothing(known: int, tmp_path: Path) -> None:
+    """Whoever packs an archive does not know the inodes that its files get: with both of them it would be ours."""
+    source = external(tmp_path / "m.onnx", 1)
+    part, victim = tmp_path / PART, tmp_path / "notes.txt"
+    part.write_bytes(b"theirs")
+    victim.write_text("kept")
+    journal = tmp_path / f".onnxsparse-{unfinished.mark_of(str(source))}.journal"
+    journal.write_text("")
+    inodes = [journal.stat().st_ino if known > 0 else 1, part.stat().st_ino if known > 1 else 2]
+    journal.write_text(json.dumps({"overwrite": True, "inodes": inodes, "files": [[PART, "notes.txt", ""]]}))
+    osp.inspect(source)
+    assert victim.read_text() == ("theirs" if known > 1 else "kept")
+    assert not journal.exists()

@@ -14,7 +14,7 @@ arguments and attributes bound. What it does not do: run or infer anything; shap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -143,7 +143,14 @@ class Flow:
     # -- scopes
 
     def _graph(
-        self, graph: GraphProto, title: str, outer: Scope | None, caller: Caller, given: Sequence[Value], opset: int
+        self,
+        graph: GraphProto,
+        title: str,
+        outer: Scope | None,
+        caller: Caller,
+        given: Sequence[Value],
+        opset: int,
+        unread: Collection[int] = (),
     ) -> list[Value]:
         scope = Scope(title, graph, outer, caller, opset=opset)
         for tensor in graph.initializer:
@@ -157,8 +164,9 @@ class Flow:
                 scope.define(entry.name, given[index] if index < len(given) else None)
         self._body(graph.node, scope)
         results = [scope.find(entry.name) if entry.name else None for entry in graph.output]
-        for result in results:
-            self._found.consume(result, "a graph output")
+        for index, result in enumerate(results):
+            if index not in unread or result is not given[index + 1]:
+                self._found.consume(result, "a graph output")
         return results
 
     def _call(self, function: FunctionProto, node: NodeProto, scope: Scope) -> None:
@@ -315,8 +323,17 @@ class Flow:
             for graph in graphs:
                 title = "/".join(part for part in (scope.title, label(node), name) if part)
                 given = _body_inputs(node, values, graph, attributes, scope.opset)
-                results.append(self._graph(graph, title, scope, scope.caller, given, scope.opset))
+                unread = self._unread(node, len(graph.output), scope)
+                results.append(self._graph(graph, title, scope, scope.caller, given, scope.opset, unread))
         return results
+
+    def _unread(self, node: NodeProto, count: int, scope: Scope) -> set[int]:
+        """Outputs of a Loop's body that nobody behind the Loop reads: a state that is handed on as it is ends there."""
+        if node.op_type != "Loop":
+            return set()
+        readers, handed = self._readers(scope), {getattr(one, "name", one) for one in scope.container.output}
+        read = {at for at, name in enumerate(node.output, 1) if name and (readers(name) or name in handed)}
+        return set(range(1, count)) - read
 
     def _results(self, place: Place, scope: Scope) -> list[Value]:
         """What the outputs of a node stand for."""

@@ -5,7 +5,8 @@
 2. Several files that belong together get their names one after the other. Before the first one does, a journal beside
    the last, the model, says which there are. Whoever opens that model or writes to it finds the journal of a process
    that was killed in between, and gives the rest their names: they had all been written and proven.
-3. A journal is believed only where everything it names lies in its own folder, and it belongs to the same user.
+3. A journal is believed only where everything it names lies in its own folder, it belongs to the same user, and it
+   says the inodes that it and the files it names have: one that came with somebody's archive does not know them.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def journal(moves: Sequence[Move], overwrite: bool) -> Iterator[None]:
     target = moves[-1].real if moves else ""
     folder = os.path.dirname(target)
     together = len(moves) > 1 and fcntl is not None and all(_inside(move.real, folder) for move in moves)
-    handle = _begun(target, _written(moves, overwrite, folder)) if together else None
+    handle = _begun(target, moves, overwrite) if together else None
     try:
         yield
     finally:
@@ -138,7 +139,7 @@ def journal(moves: Sequence[Move], overwrite: bool) -> Iterator[None]:
             os.close(handle)
 
 
-def _begun(target: str, facts: bytes) -> int | None:
+def _begun(target: str, moves: Sequence[Move], overwrite: bool) -> int | None:
     """A journal, locked; None where there can be none: the files are then written without."""
     finish(target)
     try:
@@ -146,6 +147,7 @@ def _begun(target: str, facts: bytes) -> int | None:
     except OSError:
         return None
     with suppress(OSError):
+        facts = _written(moves, overwrite, os.path.dirname(target), os.fstat(handle).st_ino)
         if _lock(handle, otherwise=False) and os.write(handle, facts) == len(facts):
             return handle
     os.close(handle)
@@ -199,9 +201,10 @@ def _journal_of(real: str) -> str:
     return os.path.join(os.path.dirname(real), f".onnxsparse-{mark_of(real)}.journal")
 
 
-def _written(moves: Sequence[Move], overwrite: bool, folder: str) -> bytes:
+def _written(moves: Sequence[Move], overwrite: bool, folder: str, own: int) -> bytes:
     names = [[os.path.relpath(name, folder) if name else "" for name in vars(move).values()] for move in moves]
-    return json.dumps({"overwrite": overwrite, "files": names}).encode()
+    inodes = [own, *(_inode(move.temporary) for move in moves)]
+    return json.dumps({"overwrite": overwrite, "inodes": inodes, "files": names}).encode()
 
 
 def _read(handle: int, folder: str) -> tuple[list[Move], bool]:
@@ -211,19 +214,32 @@ def _read(handle: int, folder: str) -> tuple[list[Move], bool]:
         names = [[name and os.path.join(folder, name) for name in entry] for entry in facts["files"]]
         moves = [Move(*entry) for entry in names]
         overwrite = facts["overwrite"] is True
-        return (moves, overwrite) if all(_is_ours(move, folder) for move in moves) else ([], False)
+        own, *parts = facts["inodes"]
+        ours = own == os.fstat(handle).st_ino and len(parts) == len(moves)
+        ours = ours and all(_is_ours(move, folder, inode) for move, inode in zip(moves, parts))
+        return (moves, overwrite) if ours else ([], False)
     except (ValueError, TypeError, KeyError, RecursionError):  # also a name that no file can have
         return [], False
 
 
-def _is_ours(move: Move, folder: str) -> bool:
+def _is_ours(move: Move, folder: str, inode: int) -> bool:
     paths = [path for path in (move.temporary, move.real, move.spare) if path]
     if any(b"\0" in os.fsencode(path) for path in paths):
         return False
+    if _inode(move.temporary) not in (0, inode):
+        return False  # a file that has its name already is not there any more
     spare = not move.spare or SPARE.fullmatch(os.path.basename(move.spare))
     return bool(
         all(_inside(path, folder) for path in paths) and PART.fullmatch(os.path.basename(move.temporary)) and spare
     )
+
+
+def _inode(path: str) -> int:
+    """What tells a file from a copy of it; 0 where there is none."""
+    try:
+        return os.lstat(path).st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _inside(path: str, folder: str) -> bool:

@@ -35,6 +35,7 @@ from onnxsparse.passes.request import Path
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.soft_masks import DRAWN, SOFT, Form, form_of, given, why_not_soft
+from onnxsparse.passes.taken import taken
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.values import Array
@@ -85,6 +86,7 @@ def insert_masks(
     overwrite: bool = False,
 ) -> Result:
     """The model with the masks of a scheduler in its graph, as they are at a moment."""
+    source = taken(source)
     path = target_of(output, source, overwrite)
     model, before = open_without_masks(source)
     set_sizes(model, dims)

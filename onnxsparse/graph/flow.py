@@ -165,7 +165,9 @@ class Flow:
         self._body(graph.node, scope)
         results = [scope.find(entry.name) if entry.name else None for entry in graph.output]
         for index, result in enumerate(results):
-            if index not in unread or result is not given[index + 1]:
+            if (
+                index not in unread or result is not given[index + 1]
+            ):  # a state: the input after, behind the step's number
                 self._found.consume(result, "a graph output")
         return results
 
@@ -218,8 +220,9 @@ class Flow:
         attributes = Attributes(node, scope.caller)
         place = Place(node, values, attributes, scope.title, self._peek(scope), self._readers(scope), varying)
         taken = self._found.record(place)
-        bodies = self._bodies(node, found, attributes, scope)
-        results = _results_of_bodies(node, values, bodies) if bodies else self._results(place, scope)
+        unread = self._unread(node, scope)
+        bodies = self._bodies(node, found, attributes, scope, unread)
+        results = _results_of_bodies(node, values, bodies, unread) if bodies else self._results(place, scope)
         self._found.note_others(node, values, taken, results)
         met = None if taken or bodies else self._met(place, found, scope)
         for index, name in enumerate(node.output):
@@ -312,7 +315,12 @@ class Flow:
         return readers
 
     def _bodies(
-        self, node: NodeProto, values: Sequence[Value], attributes: Attributes, scope: Scope
+        self,
+        node: NodeProto,
+        values: Sequence[Value],
+        attributes: Attributes,
+        scope: Scope,
+        unread: Collection[int] = (),
     ) -> list[list[Value]]:
         """Walk the bodies of a node; return what their outputs stand for."""
         results = []
@@ -323,17 +331,16 @@ class Flow:
             for graph in graphs:
                 title = "/".join(part for part in (scope.title, label(node), name) if part)
                 given = _body_inputs(node, values, graph, attributes, scope.opset)
-                unread = self._unread(node, len(graph.output), scope)
                 results.append(self._graph(graph, title, scope, scope.caller, given, scope.opset, unread))
         return results
 
-    def _unread(self, node: NodeProto, count: int, scope: Scope) -> set[int]:
-        """Outputs of a Loop's body that nobody behind the Loop reads: a state that is handed on as it is ends there."""
+    def _unread(self, node: NodeProto, scope: Scope) -> set[int]:
+        """States of a Loop, by their place among its body's outputs, that nobody behind it reads: they end there."""
         if node.op_type != "Loop":
             return set()
         readers, handed = self._readers(scope), {getattr(one, "name", one) for one in scope.container.output}
         read = {at for at, name in enumerate(node.output, 1) if name and (readers(name) or name in handed)}
-        return set(range(1, count)) - read
+        return set(range(1, len(node.input) - 1)) - read
 
     def _results(self, place: Place, scope: Scope) -> list[Value]:
         """What the outputs of a node stand for."""
@@ -421,7 +428,9 @@ def _read_inside(node: NodeProto) -> Iterator[str]:
             yield from _read_inside(inner)
 
 
-def _results_of_bodies(node: NodeProto, values: Sequence[Value], bodies: list[list[Value]]) -> list[Value]:
+def _results_of_bodies(
+    node: NodeProto, values: Sequence[Value], bodies: list[list[Value]], unread: Collection[int]
+) -> list[Value]:
     """An If that chooses between constants is a constant that nobody can follow, and so is what a loop hands out."""
     if node.op_type == "If":
         return [_chosen(branches) for branches in zip(*bodies)]
@@ -431,13 +440,20 @@ def _results_of_bodies(node: NodeProto, values: Sequence[Value], bodies: list[li
         started = values[first + index] if node.op_type == "Loop" and first + index < len(values) else None
         given = [one for one in (value, started) if one is not None]
         why = f"{node.op_type}, which hands it out"
-        if value is None or isinstance(value, Known):
+        if index + skipped in unread and _handed_on(value, started):
+            results.append(value)
+        elif value is None or isinstance(value, Known):
             results.append(None)
         elif isinstance(value, Varying):
             results.append(value)
         else:
             results.append(computed(given, why))
     return results
+
+
+def _handed_on(result: Value, state: Value) -> bool:
+    """Whether a state of a loop is what it was before the step."""
+    return isinstance(result, Traced) and isinstance(state, Traced) and result.key == state.key
 
 
 def _chosen(branches: Sequence[Value]) -> Value:

@@ -323,3 +323,27 @@ def test_what_moves_with_the_zeros_is_said_in_the_row(
     assert (first["others"], second["others"], second["reason"]) == (["Add 'far'", "a graph output"], [], "")
     assert first["reason"] == said
     assert first["status"] != "dense"
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_state_of_a_loop_that_nobody_reads_behind_it_is_no_other_reader(read: bool) -> None:
+    """Exporters hand weights into a Loop as states that no step changes."""
+    weight = numpy_helper.from_array(np.random.default_rng(1).standard_normal((32, 32), np.float32), "w")
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Identity", ["state"], ["same"]),
+            helper.make_node("MatMul", ["x", "state"], ["step"]),
+        ],
+        "body",
+        [info("at", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("state", FLOAT, [32, 32])],
+        [info("on", TensorProto.BOOL, []), info("same", FLOAT, [32, 32]), info("step", FLOAT, [3, 32])],
+    )
+    stored = [weight, numpy_helper.from_array(np.array(2), "n"), numpy_helper.from_array(np.array(True), "c")]
+    outputs = [info("steps", FLOAT, None), *([info("last", FLOAT, None)] if read else [])]
+    loop = helper.make_node("Loop", ["n", "c", "w"], ["last", "steps"], "loop", body=body)
+    graph = helper.make_graph([loop], "g", [info("x", FLOAT, [3, 32])], outputs, stored)
+    row = osp.prune(helper.make_model(graph), pattern="2:4").report.row("w")
+    assert row.status == "pruned"
+    assert bool(row.others) == read

@@ -165,9 +165,8 @@ class Flow:
         self._body(graph.node, scope)
         results = [scope.find(entry.name) if entry.name else None for entry in graph.output]
         for index, result in enumerate(results):
-            if (
-                index not in unread or result is not given[index + 1]
-            ):  # a state: the input after, behind the step's number
+            # A state of a Loop is the body's input after that of its output: the number of the step comes before them.
+            if index not in unread or not _handed_on(result, given[index + 1]):
                 self._found.consume(result, "a graph output")
         return results
 

@@ -38,7 +38,7 @@ from onnxsparse.passes.planfile import write_plan
 from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before, proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, record_moment, recount, settle
-from onnxsparse.passes.recorded import MASKED, MOMENT
+from onnxsparse.passes.recorded import MASKED, MOMENT, readable
 from onnxsparse.passes.remarks import unknown_sizes
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
@@ -291,7 +291,7 @@ def fold_masks(
     rows += [_folded(one.weight, one.weight.name, one, discard) for one in folded if id(one.weight) not in names]
     if discard:
         model.drop_metadata(MASKED)
-    elif all(not entry.reason for entry in folded):
+    elif not _left_of_record(model, [names.get(id(one.weight), one.weight.name) for one in folded if one.reason]):
         recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in soft})
         settle(model)
     notes = () if folded else ("the graph holds no masks; the file is a copy",)
@@ -299,6 +299,12 @@ def fold_masks(
     title = "discard" if discard else "fold"
     report = Report("fold", called(source), title, tuple(rows), totals, True, path or "", notes)
     return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check)
+
+
+def _left_of_record(model: Model, left: Sequence[str]) -> bool:
+    """Whether a mask that the record in the file speaks of stays in the graph; those of others are none of its."""
+    known = readable(model)
+    return any(known is None or name in known.pruned for name in left)
 
 
 def _folded(weight: Weight, name: str, entry: Folded | None, discard: bool) -> Row:

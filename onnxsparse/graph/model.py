@@ -38,6 +38,7 @@ class _Digest(Protocol):
 
 
 LARGEST_FILE = 2**31 - 1
+LINKED = "{} is a link into another folder: the data lies beside {}, where runtimes look for it by that name only"
 LEFT = "data that {} names no more was left where it is; delete it if nothing else reads it: {}"
 
 
@@ -162,7 +163,9 @@ class Model:
         written = self._write(real, staged)
         self._check_unchanged()
         left = no_longer_named(real, named, written)
-        return [LEFT.format(os.path.basename(real), ", ".join(left[:3]) + _and_more(len(left) - 3))] if left else []
+        said = [LEFT.format(os.path.basename(real), ", ".join(left[:3]) + _and_more(len(left) - 3))] if left else []
+        elsewhere = written and os.path.dirname(os.path.abspath(target)) != os.path.dirname(real)
+        return [*said, LINKED.format(target, real)] if elsewhere and os.path.islink(target) else said
 
     def _check_unchanged(self) -> None:
         """What was read must be one state of the files: nobody may have changed them meanwhile."""

@@ -12,9 +12,10 @@ from typing import Any
 from onnxsparse.api import Result, called, finish, target_of
 from onnxsparse.checkpoints import note_delivery
 from onnxsparse.data import LABELS, Samples, Stream, check_block, check_labels, open_data
-from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.engine import NO_GRADIENT, Answering, Engine
 from onnxsparse.engines.spec import Spec
-from onnxsparse.errors import OptionError, OutputError
+from onnxsparse.engines.torch.support import may_take
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError, OutputError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target
 from onnxsparse.graph.vectors import statistics
@@ -43,7 +44,18 @@ from onnxsparse.runs.frame import framed, idle_labels
 from onnxsparse.runs.goal import demand_floats, demand_keys, demand_output, goal_of
 from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.measuring import Flat, Glance, Measure
+from onnxsparse.runs.whole import Whole
 from onnxsparse.runs.zeros import asked_zeros, pruned_share, zeros_by_epochs
+
+NOT_RUN = (MissingExtraError, ModelError, ValueError)
+"""What is raised where a whole file cannot be run; the last where it is too large to be one message."""
+WHOLE = (
+    "only a part of the network is in the graph that trains: the losses are of that part, the other figures of the "
+    "whole file"
+)
+OF_PART, OF_WHOLE = ", of the part that trains", ", of the whole file"
+PART_ONLY = "the metrics are of the part that trains, not of the delivered file, which `compare` measures"
+TORCH_TRAINS = "`--engine torch` trains the weights of which this engine has no gradient"
 
 
 class Tuning:
@@ -135,6 +147,8 @@ class Tuning:
         self.engines = Engines(self.model, self.tags, self.feeding, training, self.means, self.axes)
         self.measure = self._measure(eval_data, labels, metrics)
         self._classes = 0
+        self._whole: Whole | None = Whole(self.model, self.tags, self.plan, self.axes, set(self.measure.data.shared))
+        self._partial = ""
 
     def _measure(self, data: Any, labels: str | None, metrics: Sequence[Any]) -> Measure:
         """What is measured on data of its own, if there is some, or else on the samples held out."""
@@ -184,8 +198,8 @@ class Tuning:
             folder=folder,
             resume=resume,
             watch=watch,
-            measure=self._by_first(self.measure),
-            measure_dense=self._by_first(self.measure.dense),
+            measure=self._by_first(lambda engine: self._figures(engine, self.measure)),
+            measure_dense=self._by_first(lambda engine: self._figures(engine, self.measure.dense)),
             each_epoch=self.measure.each_epoch,
             processes=self.processes,
             params=self.by_epochs.params if self.by_epochs is not None else (),
@@ -205,8 +219,38 @@ class Tuning:
     def _begun(self, engine: Engine) -> Engine:
         if self.objective.task == "cross-entropy" and not self._classes:
             self.demand_classes(self._classes_seen(engine))
-        self.measure.begin(engine)
+        try:
+            self.measure.begin(self.seen(engine))
+        except NOT_RUN as error:
+            if not self._partial or self._whole is None:
+                raise
+            self._whole, self._partial = None, OF_PART
+            self.notes.append(f"{PART_ONLY}: {error}")
+            self.measure.begin(engine)
         return engine
+
+    def _figures(self, engine: Engine, measure: Callable[[Answering], dict[str, float]]) -> dict[str, float]:
+        """What is measured; nothing where that is the whole file and it fails now, for the training is done."""
+        seen = self.seen(engine)
+        if seen is engine:
+            return measure(engine)
+        try:
+            return measure(seen)
+        except ModelError as error:
+            self.notes.append(f"not measured: the whole file could not be run to the end: {error}")
+            return {}
+
+    def seen(self, engine: Engine, rest: Sequence[PlanRow] | None = None) -> Answering:
+        """What is measured: the engine, or the whole file where the engine's network is only a part of it.
+
+        `rest` are the weights that are pruned there beside those of the engine: by default all that are planned.
+        """
+        known = {id(row) for tag, row in self.planned.items() if tag in engine.weights}
+        rest = [row for row in self.plan.planned if id(row) not in known] if rest is None else rest
+        if self._whole is None or not (engine.partial or rest):
+            return engine
+        self._partial = OF_WHOLE
+        return self._whole.of(engine, rest)
 
     def _classes_seen(self, engine: Engine) -> int:
         batch = next(self.feeding.probe())
@@ -240,7 +284,10 @@ class Tuning:
         made = decided(self.recipe, self.plan, self.feeding.per_epoch or 0, pruned_share(self.planned))
         axes = {"batch_axes": dict(self.axes.inputs), "states": dict(self.axes.states)}
         engine = self.engines.chosen if outcome.attempts else "none"
-        details = {"engine": engine, **axes, **_details(outcome, made, self.measure.on)}
+        of_part = OF_PART if self._partial == OF_PART else ""
+        details = {"engine": engine, **axes, **_details(outcome, made, self.measure.on + of_part)}
+        if self._partial and outcome.unit:
+            details["loss_unit"] = outcome.unit + OF_PART
         report = replace(report, command="finetune", details=details)
         record(self.model, self.plan)
         texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
@@ -258,6 +305,11 @@ class Tuning:
         idle = [self.planned[tag] for tag in outcome.unreached if tag in self.planned]
         for row in {id(row): row for row in [*rest, *idle]}.values():
             notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")
+        stopped = any(outcome.unreached.get(tag, "").startswith(NO_GRADIENT) for tag in self.planned)
+        if stopped and self.engines.chosen == "ort" and may_take(self.model.proto):
+            notes.append(TORCH_TRAINS)
+        if self._partial == OF_WHOLE:
+            notes.append(WHOLE)
         return list(filter(None, dict.fromkeys(notes)))
 
     def _why(self, row: PlanRow, outcome: Outcome) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.values import Array
+
+NO_GRADIENT = "the engine has no gradient of"
+"""How the reason begins why a weight that another engine could train does not."""
 
 
 class DivergedError(OnnxSparseError):
@@ -62,12 +65,22 @@ class Pace:
         return {tag: gradient for tag, gradient in gradients.items() if tag not in self.held}
 
 
+class Answering(Protocol):
+    """What metrics are measured of: a network, and the dense model beside it."""
+
+    def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]: ...
+
+    def dense(self, batch: Batch) -> dict[str, Array]: ...
+
+
 class Engine(ABC):
     """One training graph and its state."""
 
     notes: list[str]
     unit: str = ""
     """What the loss of `evaluate` is, in words."""
+    partial: bool = False
+    """Whether what `evaluate` gives is computed from something that the weights move, but that the dense model gave."""
     unreached: Mapping[str, str]  # tag -> why no gradient comes to it
     weights: Mapping[str, Array]
     frozen: Mapping[str, Array]

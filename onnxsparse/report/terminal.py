@@ -162,7 +162,8 @@ def _training(report: Report) -> list[str]:
     lines = [f"loss on samples held out: {before:.4g} pruned, {came_to}{unit}"]
     stages = [("dense", found["metrics_dense"]), ("pruned", found["metrics_without_training"])]
     stages += [("trained", found["metrics"])] if trained else []
-    on = f" on {HELD_OUT}" if found.get("measured_on") == HELD_OUT else ""
+    measured_on = str(found.get("measured_on", ""))
+    on = f" on {measured_on}" if measured_on.startswith(HELD_OUT) or "," in measured_on else ""
     for name in found["metrics"]:
         own = name.partition(":")[0] == DISTANCE  # the dense model is no way off itself
         told = [f"{one[name]:.4g} {stage}" for stage, one in stages if name in one and not (own and stage == "dense")]

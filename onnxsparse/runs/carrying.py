@@ -13,12 +13,12 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from onnxsparse.data import IGNORED, LABELS, Data, Field, Samples
-from onnxsparse.engines.engine import Batch, Engine, Pace
+from onnxsparse.engines.engine import Answering, Batch, Engine, Pace
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.turning import turn
 from onnxsparse.errors import ModelError, OptionError
@@ -134,6 +134,14 @@ class Carried(Engine):
     @property
     def unreached(self) -> Mapping[str, str]:  # type: ignore[override]
         return self._inner.unreached
+
+    @property
+    def partial(self) -> bool:  # type: ignore[override]
+        return self._inner.partial
+
+    def around(self, inner: Callable[[Engine], Answering]) -> Answering:
+        """What is made of the engine of single steps, asked about sequences."""
+        return Carried(cast(Engine, inner(self._inner)), self._sequences, self._plain)
 
     @property
     def weights(self) -> Mapping[str, Array]:  # type: ignore[override]

@@ -16,7 +16,7 @@ import numpy as np
 from onnxsparse.data import Data, Samples, Stream
 from onnxsparse.data.field import LABELS
 from onnxsparse.data.samples import USUAL
-from onnxsparse.engines.engine import Batch, Engine
+from onnxsparse.engines.engine import Answering, Batch
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.metrics import Function, Meter, Metric, available, function_metric
 from onnxsparse.metrics import parse as parse_metric
@@ -63,7 +63,7 @@ class Measure:
     def _usual(self, data: Samples | HeldOut, task: str) -> list[str]:
         return [LOSS, *_of_labels(data, task), "distance"]
 
-    def __call__(self, engine: Engine) -> dict[str, float]:
+    def __call__(self, engine: Answering) -> dict[str, float]:
         """Figures of the model in training."""
         losses: list[tuple[int, float]] = []
 
@@ -76,11 +76,11 @@ class Measure:
         mean = sum(count * loss for count, loss in losses) / max(1, sum(count for count, _ in losses))
         return {LOSS: mean, **found} if self._loss else found
 
-    def dense(self, engine: Engine) -> dict[str, float]:
+    def dense(self, engine: Answering) -> dict[str, float]:
         """Figures of the dense model."""
         return self._measured(engine, engine.dense)
 
-    def begin(self, engine: Engine) -> None:
+    def begin(self, engine: Answering) -> None:
         """Measure one batch; of what nobody asked for, what says nothing of this model is left out."""
         if not self._asked and self.data.has_labels:
             rows = np.resize(np.arange(min(self._batch, self.data.count)), self._batch)
@@ -95,7 +95,7 @@ class Measure:
         return [one for one in self._metrics if not (few and one.text == TOP)]
 
     def _measured(
-        self, engine: Engine, run: Callable[[Batch], dict[str, Any]], limit: int | None = None
+        self, engine: Answering, run: Callable[[Batch], dict[str, Any]], limit: int | None = None
     ) -> dict[str, float]:
         meters: list[Meter] = [metric.meter() for metric in self._metrics]
         asks = any(DENSE in metric.needs or isinstance(metric, Function) for metric in self._metrics)
@@ -123,10 +123,10 @@ class Glance(Measure):
     def _usual(self, data: Samples | HeldOut, task: str) -> list[str]:
         return [one for one in _of_labels(data, task) if one != TOP] or ["distance"]
 
-    def dense(self, engine: Engine) -> dict[str, float]:
+    def dense(self, engine: Answering) -> dict[str, float]:
         return dict(self._known or {})
 
-    def begin(self, engine: Engine) -> None:
+    def begin(self, engine: Answering) -> None:
         """Labels that nobody spoke of may fit no output: then the distance is measured."""
         if self._known is not None:
             return

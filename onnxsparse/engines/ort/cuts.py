@@ -20,6 +20,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 from onnx.helper import make_tensor_value_info
 
+from onnxsparse.engines.engine import NO_GRADIENT
 from onnxsparse.engines.ort.chance import take_as_inputs
 from onnxsparse.engines.ort.draft import called, keep
 from onnxsparse.engines.ort.fold import RANDOM
@@ -84,6 +85,7 @@ class _Cut:
     kept: list[NodeProto] = field(default_factory=list)
     signals: dict[str, Signal] = field(default_factory=dict)
     given: dict[str, None] = field(default_factory=dict)
+    partial: bool = False
 
     def __post_init__(self) -> None:
         graph = self.model.graph
@@ -114,6 +116,7 @@ class _Cut:
         self.given.update(dict.fromkeys(name for name in node.output if name))
         known = {signal.name for signal in self.prepared.signals}
         original = self._belongs_to(node)
+        self.partial |= bool(moved) and node.op_type not in RANDOM
         for name in moved:
             for value in frontier(self.model.graph, name, self.moving, self.shapes):
                 if value in self.alive and value not in known and node.op_type not in RANDOM:
@@ -144,6 +147,7 @@ class _Cut:
             fed=[*self.prepared.fed, *(name for name, _, _ in inputs if name in self.given)],
             notes=[*self.prepared.notes, _note(self.stops)],
             unreached={**self.prepared.unreached, **self._lost(weights)},
+            partial=self.prepared.partial or self.partial,
         )
 
     def _lost(self, weights: set[str]) -> dict[str, str]:
@@ -152,7 +156,7 @@ class _Cut:
             if name not in weights:
                 after = downstream(self.prepared.model.graph, [name])
                 stop = next((node for node in self.stops if any(one in after for one in reads(node))), self.stops[0])
-                reasons[tag] = f"the engine has no gradient of {called(stop)}, and nothing before it can be matched"
+                reasons[tag] = f"{NO_GRADIENT} {called(stop)}, and nothing before it can be matched"
         return reasons
 
 

@@ -35,6 +35,7 @@ class OrtEngine(Engine):
         self._other: OtherTeacher | None = None
         self.weights, self.frozen = self._session.weights, self._session.frozen
         self.unit: str = manifest.get("unit", "")
+        self.partial = bool(manifest.get("partial", False))
         self.notes, self.unreached = list(manifest["notes"]), dict(manifest["unreached"])
         self._signals: list[dict[str, str]] = manifest["signals"]
         self._originals = {one["name"]: one["original"] for one in self._signals if one["kind"] == "output"}

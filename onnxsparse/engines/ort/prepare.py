@@ -50,7 +50,8 @@ Input = tuple[str, np.dtype[Any], tuple[int, ...]]
 @dataclass
 class Prepared:
     """A graph to train. `weights` are its trained initializers and their tags, `signals` its outputs, `inputs` what has
-    to be fed; `fed` are those among them that come from the dense model. `batch` may be 1."""
+    to be fed; `fed` are those among them that come from the dense model. `batch` may be 1. It is `partial` where some
+    of what is fed would move with the weights."""
 
     model: ModelProto
     weights: dict[str, str]
@@ -60,6 +61,7 @@ class Prepared:
     fed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unreached: dict[str, str] = field(default_factory=dict)
+    partial: bool = False
 
 
 @dataclass(frozen=True)

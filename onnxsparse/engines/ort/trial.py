@@ -216,6 +216,7 @@ class Trial:
                 "signals": [vars(signal) for signal in prepared.signals],
                 "notes": prepared.notes,
                 "unreached": prepared.unreached,
+                "partial": prepared.partial,
                 "proof": vars(proof),
             },
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
-from onnxsparse.engines.torch import operators
+from onnxsparse.engines.torch import library, operators
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import label
 
@@ -85,6 +85,17 @@ def demand_support(proto: ModelProto) -> None:
             f"torch has no function for {_listed(unknown)}; cut the model before that with "
             "onnx.utils.extract_model, or export it without"
         )
+
+
+def may_take(proto: ModelProto) -> bool:
+    """Whether nothing is known that torch would refuse; without torch only what is quantized is known."""
+    if not library.available():
+        return not any(_is_quantized(node) for node, _ in _reached(proto))
+    try:
+        demand_support(proto)
+    except ModelError:
+        return False
+    return True
 
 
 def _is_quantized(node: NodeProto) -> bool:

@@ -473,6 +473,27 @@ def test_two_tensors_of_one_name_are_refused() -> None:
         osp.prune(graph, **TWO_FOUR)
 
 
+def test_a_constant_of_a_body_with_a_name_from_outside_is_refused() -> None:
+    """gs.import_onnx reads it as the one outside: the body would get those numbers."""
+    x, use = gs.Variable("x", np.float32, (3, 16)), gs.Variable("use", np.bool_, ())
+    made, y = gs.Variable("made", np.float32), gs.Variable("y", np.float32, (3, 16))
+    bodies, own = {}, gs.Constant("w", weight(16, 16) + 1)
+    for name in ("then_branch", "else_branch"):
+        result = gs.Variable(name, np.float32)
+        bodies[name] = gs.Graph([gs.Node("MatMul", name, inputs=[made, own], outputs=[result])], [], [result], opset=17)
+    nodes = [
+        gs.Node("MatMul", "first", inputs=[x, gs.Constant("w", weight(16, 16))], outputs=[made]),
+        gs.Node("If", "if", inputs=[use], outputs=[y], attrs=bodies),
+    ]
+    graph, before = gs.Graph(nodes, [x, use], [y], opset=17), own.values.copy()
+    with pytest.raises(osp.OnnxSparseError, match="two tensors of the graph are called 'w'; rename one of them"):
+        osp.graphsurgeon.insert_masks(graph, **TWO_FOUR)
+    assert np.array_equal(own.values, before)
+    own.name = "inner"
+    osp.graphsurgeon.insert_masks(graph, **TWO_FOUR)
+    assert np.array_equal(own.values, before)
+
+
 def test_a_graph_is_fine_tuned() -> None:
     library: Any = pytest.importorskip("onnxsparse.engines.ort.library")
     if not library.available():

@@ -229,6 +229,24 @@ def test_passes_in_a_row(digits_cnn: Path, tmp_path: Path, capsys: pytest.Captur
     assert cli.main(["verify", str(out), "--pattern", "unstructured", "--sparsity", "0.8", "-q"]) == 0
 
 
+def test_passes_on_what_is_no_model_or_no_data_end_in_one_line(
+    digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passes, out = script("graph_passes"), tmp_path / "out.onnx"
+    (tmp_path / "junk.onnx").write_bytes(b"\x00\x01garbage" * 50)
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    np.savez(tmp_path / "shape.npz", x=np.zeros((8, 3), np.float32))
+    assert passes.main([str(tmp_path / "junk.onnx"), "-o", str(out), "fold"]) == 2
+    for data in ("array.npy", "shape.npz"):
+        assert passes.main([str(digits_cnn), "-o", str(out), "mask=2:4", f"train={tmp_path / data}"]) == 2
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == ["graph_passes"] * 3
+    for report in (tmp_path / "none" / "r.json", tmp_path, out):
+        with pytest.raises(SystemExit) as stop:
+            passes.main([str(digits_cnn), "-o", str(out), "prune=2:4", "--json", str(report)])
+        assert stop.value.code == 2
+    assert not out.exists()
+
+
 def test_the_demo_says_what_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

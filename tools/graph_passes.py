@@ -66,9 +66,8 @@ def run(given: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
         if not report.ok:
             return 1
         model = result.model or model
-    waiting = f"{given.output}.part"
-    onnx.save(model, waiting)
-    os.replace(waiting, given.output)
+    onnx.save(model, f"{given.output}.part")
+    os.replace(f"{given.output}.part", given.output)
     return 0
 
 
@@ -78,19 +77,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the .onnx file to write")
     parser.add_argument("passes", metavar="PASS", nargs="+", help=f"{', '.join((*PASSES, 'train'))}, each with =WHAT")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
-    parser.add_argument("--json", metavar="FILE", help="write the reports of all passes as JSON")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the reports of all passes as JSON")
     given = parser.parse_args(argv)
     unknown = [word for word in given.passes if word.partition("=")[0] not in (*PASSES, "train")]
     if unknown or (os.path.exists(given.output) and not given.overwrite):
         parser.error(f"unknown pass {unknown[0]}" if unknown else f"{given.output} exists; pass --overwrite")
     reports: list[dict[str, Any]] = []
+    if given.json and (given.json.is_dir() or not given.json.parent.is_dir() or given.json == Path(given.output)):
+        parser.error(f"--json {given.json}: name another file, in a folder that is there")
     try:
         code = run(given, reports)
-    except (osp.OnnxSparseError, ImportError, OSError, ValueError, RuntimeError) as error:
-        print(f"graph_passes: {error}", file=sys.stderr)
+        if given.json:
+            given.json.write_text(json.dumps({"ok": code == 0, "passes": reports}, indent=2), encoding="utf-8")
+    except Exception as error:  # onnx, numpy and the runtime have too many kinds of them to name
+        print("graph_passes:", *str(error).split(), file=sys.stderr)
         return getattr(error, "exit_code", 2)
-    if given.json:
-        Path(given.json).write_text(json.dumps({"ok": code == 0, "passes": reports}, indent=2), encoding="utf-8")
     return code
 
 

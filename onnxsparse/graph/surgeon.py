@@ -44,8 +44,8 @@ def is_a(value: object, package: str, name: str) -> bool:
 def exported(graph: Any) -> ModelProto:
     """The model of a graph, without what was recorded in the file that it came from."""
     try:
-        for one in (graph, *graph.subgraphs(recursive=True), *graph.functions):
-            _demand_names(one)
+        for one in (graph, *graph.functions):
+            _demand_names(one, {})
         proto: ModelProto = surgeon().export_onnx(graph)
         _store_once(graph, proto.graph)
     except OnnxSparseError:
@@ -61,13 +61,24 @@ def exported(graph: Any) -> ModelProto:
     return proto
 
 
-def _demand_names(graph: Any) -> None:
-    """Two constants of one name are written as one, with a warning; which node reads which would be a guess."""
+def _demand_names(graph: Any, outer: Mapping[str, Any]) -> None:
+    """Two constants of one name are written as one, with a warning; which node reads which would be a guess.
+
+    A body that has a constant of a name from outside is written, and read again as if it were the one outside.
+    """
     seen: dict[str, Any] = {}
     ends = [tensor for node in graph.nodes for tensor in (*node.inputs, *node.outputs)]
     for tensor in (*graph.inputs, *ends, *graph.outputs):
-        if tensor.name and seen.setdefault(tensor.name, tensor) is not tensor:
+        if not tensor.name:
+            continue
+        hidden = outer.get(tensor.name, tensor)
+        shadows = hidden is not tensor and (is_a(hidden, PACKAGE, "Constant") or is_a(tensor, PACKAGE, "Constant"))
+        if shadows or seen.setdefault(tensor.name, tensor) is not tensor:
             raise ModelError(f"two tensors of the graph are called '{one_line(tensor.name)[:80]}'; rename one of them")
+    for node in graph.nodes:
+        for value in node.attrs.values():
+            if is_a(value, PACKAGE, "Graph"):
+                _demand_names(value, {**outer, **seen})
 
 
 def imported(proto: ModelProto) -> Any:

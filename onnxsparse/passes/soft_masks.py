@@ -275,6 +275,8 @@ class _Search:
 
     def _site(self, name: str, tensor: StoredTensor) -> SoftSite | None:
         inside, leaving = self._behind(name)
+        if len(inside) > MOST_NODES:  # not all of its readers were looked at
+            return None
         if len(leaving) != 1 or not inside or leaving[0] == name:
             return None
         result = leaving[0]

@@ -271,6 +271,12 @@ def test_what_another_reader_sees_stays():
         assert osp.fold_masks(proto).model.graph == proto.graph
 
 
+def test_a_reader_behind_a_long_chain_sees_the_weight_without_its_nodes():
+    chain = [make_node("Neg", ["w" if at == 0 else f"c{at}"], [f"c{at + 1}"]) for at in range(45)]
+    proto, _ = foreign([*chain, *SIGN], [make_node("MatMul", ["x", "c45"], ["q"])])
+    assert osp.fold_masks(proto).model.graph == proto.graph
+
+
 def test_a_trained_threshold_in_half_precision():
     proto = onnx_model()
     for tensor in proto.graph.initializer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -391,3 +392,16 @@ def test_odd_weights_have_thresholds_as_well(weight):
     masked = osp.insert_masks(proto, config=threshold()).model
     folded = stored(osp.fold_masks(masked).model)["w"]
     assert np.abs(folded - soft(weight.astype(np.float32), -3.0)).max() <= 1e-6 * max(np.abs(weight).max(), 1e-9)
+
+
+def test_a_level_moves_no_thresholds_that_the_file_has(digits_cnn: Path) -> None:
+    config = {
+        "mask_generator": {"type": "STRMaskGenerator"},
+        "fake_sparse": {"type": "STRFakeSparse"},
+        "scheduler": {"type": "STRScheduler"},
+    }
+    first = osp.insert_masks(str(digits_cnn), config=config, level=50)
+    again = osp.insert_masks(first.model, config=config, level=60)
+    assert again.report.row("wide.weight").dropped == first.report.row("wide.weight").dropped
+    assert not any("go on as they are" in note for note in first.report.notes)
+    assert any("go on as they are" in note for note in again.report.notes)

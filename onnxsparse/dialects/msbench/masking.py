@@ -187,10 +187,11 @@ def _shapes(model: Model, dims: Mapping[str, int] | None) -> dict[str, list[int]
         for axis, dim in enumerate(one.type.tensor_type.shape.dim)
     }
     sizes = {name: dims.get(name, dims.get(param)) for name, param in named.items()}
-    return {
-        field.name: [size or sizes.get(f"{field.name}.{axis}") or 1 for axis, size in enumerate(field.shape or ())]
-        for field in fields_of(model)
+    shapes = {
+        one.name: [size or sizes.get(f"{one.name}.{at}") or int(at == 0) for at, size in enumerate(one.shape or ())]
+        for one in fields_of(model)
     }
+    return {name: shape for name, shape in shapes.items() if all(shape)} or None  # a size that nobody said is asked for
 
 
 # -- from what the scheduler says to a plan

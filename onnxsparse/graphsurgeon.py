@@ -90,7 +90,8 @@ def _in_place(called: str, function: Callable[..., Result], graph: Any, options:
             f"osp.graphsurgeon.{called} changes the graph itself; save what osp.graphsurgeon.export_onnx returns"
         )
     result = function(of_graph(_graph(graph, called)), **options)
-    assert result.proto is not None
+    if result.proto is None:  # a fold that does not hold makes no model, and the report says why
+        return result
     put_back(graph, result.proto)
     keep(graph, result.proto)
     result.made = graph

@@ -287,6 +287,19 @@ def test_where_a_pass_raises_the_graph_is_as_it_was() -> None:
     assert content(gs.export_onnx(graph)) == before
 
 
+def test_where_a_fold_does_not_hold_the_graph_is_as_it_was() -> None:
+    graph = osp.graphsurgeon.import_onnx(network())
+    osp.graphsurgeon.insert_masks(graph, **TWO_FOUR)
+    before, nodes = content(osp.graphsurgeon.export_onnx(graph)), list(graph.nodes)
+    report = osp.graphsurgeon.fold_masks(graph, pattern="1:4", allow=ALL).report
+    assert not report.ok
+    assert "violated" in [row.status for row in report.rows]
+    assert len(graph.nodes) == len(nodes)
+    assert all(one is other for one, other in zip(graph.nodes, nodes))
+    assert content(osp.graphsurgeon.export_onnx(graph)) == before
+    assert osp.graphsurgeon.fold_masks(graph).report.ok
+
+
 # -- the record
 
 

@@ -51,6 +51,27 @@ def test_masks_go_in_and_out(digits_cnn: Path, tmp_path: Path, capsys: pytest.Ca
     assert Path(dense).read_bytes() == digits_cnn.read_bytes()
 
 
+def test_masks_of_a_schedule(digits_cnn: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "mask_generator: {type: NormalMaskGenerator}\nfake_sparse: {type: FakeSparse}\n"
+        "scheduler: {type: BaseScheduler}\n"
+    )
+    (tmp_path / "r.yaml").write_text(
+        "modifiers:\n  - !GMPruningModifier {params: __ALL_PRUNABLE__, init_sparsity: 0.1, final_sparsity: 0.8, "
+        "start_epoch: 0, end_epoch: 4, update_frequency: 1}\n"
+    )
+    for words in (
+        ["--config", str(tmp_path / "c.yaml"), "--level", "50"],
+        ["--recipe", str(tmp_path / "r.yaml"), "--epoch", "1.5", "--steps-per-epoch", "2"],
+    ):
+        out, wanted = tmp_path / "script.onnx", tmp_path / f"{words[0]}.onnx"
+        assert script("insert_masks").main([str(digits_cnn), "-o", str(out), "--overwrite", *words]) == 0
+        assert out.read_bytes() == bytes_of(["mask", str(digits_cnn), *words], wanted)
+    with pytest.raises(SystemExit) as stop:
+        script("insert_masks").main([str(digits_cnn), "-o", str(tmp_path / "x.onnx"), "--dim", "N"])
+    assert stop.value.code == 2
+
+
 def test_masks_of_ones_own(digits_cnn: Path, tmp_path: Path) -> None:
     mask = np.zeros((10, 64), bool)
     mask[:, ::2] = True
@@ -206,6 +227,34 @@ def test_passes_in_a_row_with_a_training_among_them(labelled: bool, digits_cnn: 
     assert [one["pass"] for one in report["passes"]] == ["mask=2:4", "fold", "verify=ampere"]
     assert cli.main(["verify", str(out), "--target", "ampere", "-q"]) == 0
     assert accuracy(str(out)) > 0.96
+
+
+@pytest.mark.skipif(not library.available(), reason="onnxruntime-training is not installed")
+def test_a_training_takes_the_batch_that_the_model_fixes(digits_cnn: Path, tmp_path: Path) -> None:
+    """100 samples at a time of 899: the rest is left out, by the dense model that teaches as by the training."""
+    model, out = onnx.load(str(digits_cnn)), tmp_path / "out.onnx"
+    for one in (model.graph.input[0], model.graph.output[0]):
+        one.type.tensor_type.shape.dim[0].dim_value = 100
+    onnx.save(model, str(tmp_path / "fixed.onnx"))
+    start = [str(tmp_path / "fixed.onnx"), "-o", str(out)]
+    images = training_half()[0]
+    np.savez(tmp_path / "raw.npz", x=images)
+    np.savez(tmp_path / "few.npz", x=images[:20])
+    np.savez(tmp_path / "bad.npz", x=images[:, :, :4])
+    np.savez(tmp_path / "other.npz", y=images)
+    for name, words in (
+        ("few", "Expected: 100"),
+        ("bad", "invalid dimensions"),
+        ("other", "an array for each input"),
+    ):
+        done = ran("graph_passes", *start, "mask=2:4", f"train={tmp_path / name}.npz", "fold")
+        assert done.returncode == 2
+        assert words in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+    assert not out.exists()
+    done = ran("graph_passes", *start, "mask=2:4", f"train={tmp_path / 'raw.npz'}", "fold", "verify=ampere")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "epoch 3: loss" in done.stdout
 
 
 def test_passes_in_a_row(digits_cnn: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

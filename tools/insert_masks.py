@@ -2,6 +2,7 @@
 
     python tools/insert_masks.py model.onnx -o masked.onnx --target ampere
     python tools/insert_masks.py model.onnx -o masked.onnx --masks my_masks.npz --form where
+    python tools/insert_masks.py model.onnx -o masked.onnx --config sparse.yaml --level 50
 
 Options and exit codes are those of `onnxsparse mask`: 0 done, 1 something was left out under --strict (nothing is
 written), 2 a mistake to mend.
@@ -24,7 +25,14 @@ RULE = {
     "allocation": "how the share is spread: uniform, global, erk or energy",
     "plan": "a plan written by `onnxsparse plan`, instead of all of these",
     "masks": "masks of your own: an .npz with an array for each tensor name, non-zero = keep",
+    "config": "a configuration of MSBench: its masks at an --iteration, at a --level, or at the end",
+    "recipe": "a recipe of SparseML: its masks at an --epoch, or at the end",
 }
+
+
+def sizes(text: str) -> dict[str, int]:
+    """NAME=SIZE,... of dynamic dimensions."""
+    return {name: int(size) for name, _, size in (one.rpartition("=") for one in text.split(","))}
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -34,6 +42,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     for name, text in RULE.items():
         parser.add_argument(f"--{name}", help=text.replace("%", "%%"))
+    parser.add_argument("--iteration", type=int, help="the moment of --config")
+    parser.add_argument("--expected", action="store_true", help="of masks that are drawn: the most probable numbers")
+    parser.add_argument("--epoch", type=float, help="the moment of --recipe")
+    parser.add_argument("--steps-per-epoch", type=int, help="the steps by which the recipe's clock goes")
+    parser.add_argument("--dim", dest="dims", type=sizes, metavar="NAME=SIZE,...", help="sizes of dynamic dimensions")
     parser.add_argument("--include", nargs="+", default=[], help="only these tensors, layers or operator kinds")
     parser.add_argument("--exclude", nargs="+", default=[], help="all but these")
     parser.add_argument("--allow", nargs="+", default=[], help="words for what stays dense by default, such as stem")

@@ -12,7 +12,6 @@ error) for the first output. Exit codes: 0 done, 2 a mistake to mend.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import types
@@ -39,19 +38,27 @@ def parameters(model: ModelProto) -> tuple[list[str], list[str]]:
     return sorted(floats - stay), sorted(stay & numbers.keys())
 
 
+def batches(model: ModelProto, rows: np.ndarray, batch: int) -> list[np.ndarray]:
+    """The rows in parts: of the size that the model fixes, without what is left over, or of about `batch`."""
+    fixed = sum(one.dim_value for one in model.graph.input[0].type.tensor_type.shape.dim[:1])
+    rows = rows[: len(rows) // fixed * fixed] if fixed else rows
+    return np.array_split(rows, max(1, len(rows) // (fixed or batch)))
+
+
 def train(model: ModelProto, data: dict[str, np.ndarray], epochs: int = 3, batch: int = 32, lr: float = 1e-3) -> bytes:
     """The model with trained weights, its masks still in it, as the bytes of a file."""
     from onnxruntime.training import api, artifacts
 
     inputs = [one.name for one in model.graph.input if one.name in data]
+    if not inputs or len(data) != len(inputs) + 1:
+        raise ValueError(f"an array for each input of the model and one of labels are needed, not {', '.join(data)}")
     (labels,) = (array for name, array in data.items() if name not in inputs)
     loss, kind = ("CrossEntropyLoss", np.int64) if labels.dtype.kind in "iu" else ("MSELoss", np.float32)
-    weights, others = parameters(model)
     onnx.IR_VERSION = IR_VERSION  # type: ignore[assignment]  # of the optimizer's graph, which is made here
     model.ir_version = min(model.ir_version, IR_VERSION)
     options = {"loss": artifacts.LossType[loss], "optimizer": artifacts.OptimType.AdamW}
     with tempfile.TemporaryDirectory() as folder:
-        artifacts.generate_artifacts(model, weights, others, artifact_directory=folder, **options)
+        artifacts.generate_artifacts(model, *parameters(model), artifact_directory=folder, **options)
         state = api.CheckpointState.load_checkpoint(f"{folder}/checkpoint")
         module = api.Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
         optimizer = api.Optimizer(f"{folder}/optimizer_model.onnx", module)
@@ -59,7 +66,7 @@ def train(model: ModelProto, data: dict[str, np.ndarray], epochs: int = 3, batch
         drawn = np.random.default_rng(0)
         for epoch in range(epochs):
             module.train()
-            for rows in np.array_split(drawn.permutation(len(labels)), max(1, len(labels) // batch)):
+            for rows in batches(model, drawn.permutation(len(labels)), batch):
                 found = module(*[data[name][rows] for name in inputs], labels[rows].astype(kind))
                 optimizer.step()
                 module.lazy_reset_grad()
@@ -77,13 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, usual in (("epochs", 3), ("batch-size", 32), ("lr", 1e-3)):
         parser.add_argument(f"--{name}", type=type(usual), default=usual, help=f"(default {usual})")
     given = parser.parse_args(argv)
-    if os.path.exists(given.output) and not given.overwrite:
+    if Path(given.output).exists() and not given.overwrite:
         parser.error(f"{given.output} exists; choose another name or pass --overwrite")
     try:
         trained = train(onnx.load(given.model), dict(np.load(given.data)), given.epochs, given.batch_size, given.lr)
         Path(given.output).write_bytes(trained)
-    except (ImportError, OSError, ValueError, RuntimeError) as error:
-        print(f"train_with_artifacts: {error}", file=sys.stderr)
+    except Exception as error:  # onnxruntime's own errors have no class in common
+        print(f"train_with_artifacts: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 

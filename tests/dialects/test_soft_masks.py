@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -397,3 +398,37 @@ def test_odd_weights_have_thresholds_as_well(weight):
     masked = osp.insert_masks(proto, config=threshold()).model
     folded = stored(osp.fold_masks(masked).model)["w"]
     assert np.abs(folded - soft(weight.astype(np.float32), -3.0)).max() <= 1e-6 * max(np.abs(weight).max(), 1e-9)
+
+
+def test_a_level_moves_no_thresholds_that_the_file_has(digits_cnn: Path) -> None:
+    config = {
+        "mask_generator": {"type": "STRMaskGenerator"},
+        "fake_sparse": {"type": "STRFakeSparse"},
+        "scheduler": {"type": "STRScheduler"},
+    }
+    first = osp.insert_masks(str(digits_cnn), config=config, level=50)
+    again = osp.insert_masks(first.model, config=config, level=60)
+    assert again.report.row("wide.weight").dropped == first.report.row("wide.weight").dropped
+    assert not any("go on as they are" in note for note in first.report.notes)
+    assert any("go on as they are" in note for note in again.report.notes)
+
+
+def test_a_size_that_nobody_said_is_asked_for() -> None:
+    """Beside one that was said; samples alone count as one."""
+    draw = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(draw.normal(size=(16, 16, 3, 3)).astype(np.float32), name) for name in ("one", "two")
+    ]
+    nodes = [make_node("Conv", ["x", "one"], ["y"], pads=[1] * 4), make_node("Conv", ["y", "two"], ["z"], pads=[1] * 4)]
+    ends = [[make_tensor_value_info(name, TensorProto.FLOAT, ["n", 16, "height", "width"])] for name in ("x", "z")]
+    model = make_model(make_graph(nodes, "open", *ends, weights), opset_imports=[make_opsetid("", 17)], ir_version=9)
+    kwargs = {"total_iters": 70, "sparsity_table": [30, 50], "prun_algo": 1}
+    config = {
+        "mask_generator": {"type": "NormalMaskGenerator"},
+        "fake_sparse": {"type": "FakeSparse"},
+        "scheduler": {"type": "AmbaLevelPruneScheduler", "kwargs": kwargs},
+    }
+    for dims in ({"n": 1}, {"height": 8}, {"n": 1, "x.2": 8}):
+        with pytest.raises(OptionError, match=r"say the size of .*width"):
+            osp.insert_masks(model, config=config, level=50, dims=dims)
+    assert osp.insert_masks(model, config=config, level=50, dims={"height": 8, "width": 8}).report.totals.done == 2

@@ -41,7 +41,8 @@ from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.values import Array
 
 MASK = "mask"
-OTHER = "the record in the file is of another configuration: its masks count, and all else is decided anew"
+OTHER = "the record in the file is of another configuration or --level: its masks count, and all else is decided anew"
+STAND = "the thresholds that the file has go on as they are: --level says where new ones begin"
 CORRECTED = "weight_correction: numbers that are kept were rescaled, so that each output keeps its mean and deviation"
 
 
@@ -99,8 +100,16 @@ def insert_masks(
     scheduler.prepare_sparse_model(network)
     if before:
         notes += go_on(scheduler, network, before)
+        if when.level is not None and _thresholds(network, before):
+            notes.append(STAND)
     scheduler.go_to(when)
     return written(scheduler, network, model, called(source), path, notes, form, strict, overwrite)
+
+
+def _thresholds(network: OnnxNetwork, before: MaskedBefore) -> bool:
+    """Whether thresholds of the file are taken over."""
+    keys = [key for key, name in network.names().items() if name in before.trained]
+    return any(network.used.get(key, MASK).partition(":")[0] not in (MASK, DRAWN) for key in keys)
 
 
 OPTIONS = ("iteration", "level", "target", "expected", "dims", "form", "strict", "overwrite")
@@ -178,10 +187,11 @@ def _shapes(model: Model, dims: Mapping[str, int] | None) -> dict[str, list[int]
         for axis, dim in enumerate(one.type.tensor_type.shape.dim)
     }
     sizes = {name: dims.get(name, dims.get(param)) for name, param in named.items()}
-    return {
-        field.name: [size or sizes.get(f"{field.name}.{axis}") or 1 for axis, size in enumerate(field.shape or ())]
-        for field in fields_of(model)
+    shapes = {
+        one.name: [size or sizes.get(f"{one.name}.{at}") or int(at == 0) for at, size in enumerate(one.shape or ())]
+        for one in fields_of(model)
     }
+    return {name: shape for name, shape in shapes.items() if all(shape)} or None  # a size that nobody said is asked for
 
 
 # -- from what the scheduler says to a plan

@@ -59,8 +59,7 @@ def run(given: argparse.Namespace, reports: list[dict[str, Any]]) -> int:
         if name == "train":
             model = onnx.load_from_string(train(model, taught(dense, what)))
             continue
-        result = PASSES[name](model, **rule(what))
-        report = result.report
+        report = (result := PASSES[name](model, **rule(what))).report
         reports.append({**dataclasses.asdict(report), "pass": word})
         wrong = [*report.faults, *(f"{row.name}: {row.reason}" for row in report.rows if row.status == "violated")]
         print(f"{word}: {report.totals.done} of {report.totals.weights} weights", *wrong, sep="\n  ")

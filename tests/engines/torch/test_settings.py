@@ -140,7 +140,7 @@ def test_what_has_no_form_in_half_precision_is_said_at_once(digits_cnn: Path, mo
 
     monkeypatch.setattr(torch, "relu", refuse)
     monkeypatch.setattr(TorchEngine, "dense", lambda engine, batch: {})
-    monkeypatch.setattr(TorchEngine, "_scales", lambda engine, samples: {0: 1.0})
+    monkeypatch.setattr(TorchEngine, "_scales", lambda *_: {0: 1.0})
     says = "cannot train this model in float16 on cpu .*: not implemented for 'Half'$"
     with pytest.raises(ModelError, match=says):
         tune(digits_cnn, precision="float16")

@@ -5,7 +5,8 @@
 FOLDER gets the models (models/builders.py) and forms of them: float16 behind Cast, int8 behind DequantizeLinear for
 each output, and a mask before every weight. CPU seconds on one thread, imports included, the least of
 the repetitions; the two trees take turns. Exit code 1: prune took more than 1.15 times as long as the other tree's, or
-verify more than 1.3 times. Masks have no bar: what arrives behind them is computed.
+verify more than 1.3 times. CHECKOUT is to be compiled first (python -m compileall CHECKOUT/onnxsparse): a tree that
+compiles itself in every run is no measure.
 """
 
 from __future__ import annotations

@@ -230,7 +230,11 @@ class Flow:
                 scope.define(name, met if result is None else result)
 
     def _met(self, place: Place, found: Sequence[Value], scope: Scope) -> Varying | None:
-        """What comes out where stored tensors that may be weights meet run-time values."""
+        """What comes out where stored tensors that may be weights meet run-time values.
+
+        `sure` where the result is no larger than the tensors: then a weight was moved by a run-time value, and not an
+        activation by a table.
+        """
         node, values = place.node, place.values
         if node.op_type not in MOVING | UNARY or node.domain not in ("", "ai.onnx"):
             return None

@@ -295,8 +295,3 @@ def as_kind(numbers: Array, kind: str) -> Array:
         finite = np.isfinite(numbers.astype(np.float32))
         return np.where(finite, rounded.astype(np.uint32).view(np.float32), numbers.astype(np.float32))
     return numbers.astype(_FLOATS.get(kind, kind))
-
-
-def zero_of(kind: str) -> Array:
-    """The zero that is written into a stored float tensor."""
-    return np.zeros((), np.float32 if kind == "bfloat16" else kind)

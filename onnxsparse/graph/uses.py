@@ -52,7 +52,7 @@ class Uses:
         self._stores = stores
         self._weights: dict[int, Weight] = {}
         self._seen: dict[int, set[object]] = {}
-        self._later: list[tuple[StoredTensor, str, str, bool]] = []
+        self._later: list[tuple[StoredTensor, str, str]] = []
 
     @property
     def weights(self) -> list[Weight]:
@@ -71,17 +71,20 @@ class Uses:
             if value is not None:
                 taken.add(slot.index)
                 self._use(place, slot, value)
-        self._moved_at_run_time(
-            place, [slot for slot in slots if slot.index not in taken] if _apart(slots, taken) else []
-        )
+        if not taken or not any(slot.family in PRODUCTS for slot in slots):
+            # Where one operand of a product is a constant, the other one is what flows through the model.
+            self._moved_at_run_time(place, [slot for slot in slots if slot.index not in taken])
         taken |= self._refused(place)
         if not is_known(place.node.domain, place.node.op_type):
             self._unknown(place)
         return taken
 
     def _moved_at_run_time(self, place: Place, slots: Sequence[Slot]) -> None:
-        """Weights that meet a run-time value on their way. Of the operands of a product none of which is a constant,
-        an activation to which a table was added is none of them; whether it is one is asked when all uses are known."""
+        """Refuse weights that meet a run-time value on their way.
+
+        An operand of a product may as well be an activation to which a table or a bias was added: where its size does
+        not tell, the tensor is refused only if another node uses it as a weight, which is known at the end.
+        """
         for slot in slots:
             value = place.varying[slot.index] if slot.index < len(place.varying) else None
             if value is None:
@@ -90,7 +93,7 @@ class Uses:
             if value.sure or (slot.family != "Embedding" and slot.family not in PRODUCTS):
                 self._refuse(value, reason, place.node)
             else:
-                self._later += [(tensor, reason, label(place.node), value.sure) for tensor in value.tensors]
+                self._later += [(tensor, reason, label(place.node)) for tensor in value.tensors]
 
     def _refused(self, place: Place) -> set[int]:
         indices, reason = REFUSED.get((place.node.domain, place.node.op_type), ((), ""))
@@ -159,9 +162,9 @@ class Uses:
 
     def settle(self) -> None:
         """What can be said when all uses are known, those of other names of the same bytes among them."""
-        for tensor, reason, by, sure in self._later:
+        for tensor, reason, by in self._later:
             weight = self.weight(tensor)
-            if any(sure or use.family != "Embedding" for use in weight.all_uses):
+            if any(use.family != "Embedding" for use in weight.all_uses):
                 weight.refusal = weight.refusal or reason
                 weight.refused_by = weight.refused_by or by
         for weight in self._weights.values():
@@ -189,11 +192,6 @@ class Uses:
                 weight.masked_readers.append(one.masks)
             else:
                 weight.bare.append(by)
-
-
-def _apart(slots: Sequence[Slot], taken: set[int]) -> bool:
-    """Whether inputs that are no constants may be weights: not where the other operand of a product is one."""
-    return not taken or not any(slot.family in PRODUCTS for slot in slots)
 
 
 def _rows(value: Part | Joined) -> list[tuple[int, int]]:

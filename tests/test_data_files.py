@@ -70,7 +70,7 @@ def without_names(path: Path) -> bytes:
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = ""
-    kept = [entry for entry in proto.metadata_props if not entry.key.endswith("input_sha256")]
+    kept = [entry for entry in proto.metadata_props if not entry.key.endswith("input_digest")]
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
     return proto.SerializeToString()

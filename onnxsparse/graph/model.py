@@ -135,6 +135,17 @@ class Model:
             _digest_pages(path, digest)
         return digest.hexdigest()
 
+    def digest(self) -> str:
+        """What a file is recognised by: SHA-256 of its size and one page in every 256 kB, and so for its data files;
+        all of a file of up to 16 MB. Reading everything would take a third of the time of pruning."""
+        digest = hashlib.sha256()
+        if self.path is None:
+            digest.update(_serialized(self.proto))
+            return digest.hexdigest()
+        for path in (self.path, *ExternalFiles.of(self.proto, self._folder).paths):
+            _digest_pages(path, digest, 1 << 18 if os.path.getsize(path) > 1 << 24 else 4096)
+        return digest.hexdigest()
+
     @property
     def file_size(self) -> int:
         if self.path is None:
@@ -268,11 +279,11 @@ def _blocks(path: str) -> Iterator[memoryview]:
             yield buffer[:count]
 
 
-def _digest_pages(path: str, digest: _Digest) -> None:
+def _digest_pages(path: str, digest: _Digest, every: int = 1 << 20) -> None:
     size = os.path.getsize(path)
     digest.update(f"{size}\n".encode())
     with open(path, "rb", buffering=0) as file:
-        for at in range(0, size, 1 << 20):
+        for at in range(0, size, every):
             digest.update(os.pread(file.fileno(), 4096, at))
 
 

@@ -18,11 +18,9 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.given_masks import graph_mask
 from onnxsparse.passes.plan import names_of
-from onnxsparse.passes.recorded import MASKED, PREFIX, recorded_moment
+from onnxsparse.passes.recorded import MASKED, ORIGINS, PREFIX, recorded_moment
 from onnxsparse.passes.soft_masks import FoldSoft, soft_sites
 from onnxsparse.values import Array
-
-ORIGIN = "input_sha256"
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,10 @@ def open_without_masks(source: Source) -> tuple[Model, MaskedBefore]:
     for weight, reason in left:
         if reason:
             raise ModelError(f"the mask of '{weight.name}' cannot be replaced: {reason}")
-    origin = model.metadata.get(MASKED + ORIGIN)
+    origins = {MASKED + key: model.metadata[MASKED + key] for key in ORIGINS if MASKED + key in model.metadata}
     model.drop_metadata(MASKED)
-    if origin and PREFIX + ORIGIN not in model.metadata:
-        model.set_metadata({MASKED + ORIGIN: origin})  # the dense file is still the one that the first masks were for
+    if not any(PREFIX + key in model.metadata for key in ORIGINS):
+        model.set_metadata(origins)  # the dense file is still the one that the first masks were for
     model.forget()
     _ = model.weights
     return model, before

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import yaml
 
 from onnxsparse import patterns
 from onnxsparse.errors import OnnxSparseError, PlanError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import SLAB
-from onnxsparse.passes.plain_yaml import SAFE, WrittenTwiceError, read_yaml
 from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit, names_of
 from onnxsparse.passes.rule import Rule, read_sparsity
 from onnxsparse.patterns import Pattern
@@ -37,6 +35,8 @@ _HEAD = """# What onnxsparse would do to each weight. Edit `pattern` ("2:4", uns
 
 def write_plan(plan: Plan, model: Model) -> str:
     """The plan as the text of a YAML file."""
+    import yaml  # a fifth of the package's import time, for the commands that meet a plan file
+
     entries = [_entry(row) for row in plan.rows]
     document = {
         "onnxsparse_plan": VERSION,
@@ -117,6 +117,10 @@ def read_plan(path: str) -> PlanFile:
 
 
 def _load(path: str) -> Any:
+    import yaml
+
+    from onnxsparse.passes.plain_yaml import SAFE, WrittenTwiceError, read_yaml
+
     try:
         if os.path.getsize(path) > LARGEST:
             raise PlanError(f"{path} is larger than {LARGEST >> 20} MB, more than any plan is")

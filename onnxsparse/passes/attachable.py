@@ -34,6 +34,8 @@ def masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model
         return _by_plan(inner, read_plan(os.fspath(source)), match, model)
     if model is not None:
         raise OptionError("model= belongs to a plan; other masks are decided already")
+    if isinstance(source, Mapping) and not source:
+        raise OptionError("the mapping of masks is empty, nothing would be masked; say a mask for each parameter")
     if isinstance(source, Mapping):
         return _by_arrays(inner, source, match)
     if isinstance(source, (str, os.PathLike, ModelProto, Model)):

@@ -124,11 +124,14 @@ def _mend(checked: Checked) -> str:
 
 
 def totals_of(rows: Sequence[Row], model: Model, done: Iterable[str], sized: bool = True) -> Totals:
-    """Sums over the rows; of multiply-accumulates only where the sizes of all layers are known (`sized`)."""
+    """Sums over the rows; of multiply-accumulates only where the sizes of all layers are known (`sized`).
+
+    A row of which a plan takes no number (0 %) is done with, and not counted as done.
+    """
     wanted = set(done)
     return Totals(
         weights=len(rows),
-        done=sum(row.status in wanted for row in rows),
+        done=sum(row.status in wanted and row.dropped != 0 for row in rows),
         elements=sum(row.size for row in rows),
         zeros=sum(_zeros(row) for row in rows),
         bytes_dense=sum(row.bytes_dense for row in rows),

@@ -665,6 +665,8 @@ def test_a_model_without_zeros_has_no_masks(digits_cnn: Path) -> None:
         attach(to_module(digits_cnn), digits_cnn)
     with pytest.raises(osp.OnnxSparseError, match="no masks are attached"):
         finish(net())
+    with pytest.raises(osp.OnnxSparseError, match="the mapping of masks is empty"):
+        attach(net(), {})
 
 
 def test_wrong_updates_change_nothing() -> None:

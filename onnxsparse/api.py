@@ -32,8 +32,8 @@ from onnxsparse.passes.describe import (
 from onnxsparse.passes.fold_masks import Folded, FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.matrices import Matrix
-from onnxsparse.passes.plan import Plan, names_of, way_out
+from onnxsparse.passes.matrices import weight_param
+from onnxsparse.passes.plan import Plan, way_out
 from onnxsparse.passes.planfile import write_plan
 from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before, proved
 from onnxsparse.passes.prune import Prune
@@ -94,16 +94,15 @@ def inspect(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
     source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
-    names = names_of(model.weights)
-    rows, sized = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
+    rows, sized = with_macs([_inspected(one) for one in model.weights], model.weights, model)
     notes = (*of_one_run(model, rows), *unknown_sizes(model, rows, model.weights))
     totals = totals_of(rows, model, {"prunable"}, sized)
     return Result(Report("inspect", called(source), "", tuple(rows), totals, notes=notes))
 
 
-def _inspected(weight: Weight, name: str) -> Row:
-    words = words_of(Matrix(name, weight, weight.uses[0])) if weight.uses and not weight.refusal else {}
-    row = plain_row(name, weight, DENSE if weight.refusal or words else "prunable")
+def _inspected(weight: Weight) -> Row:
+    words = words_of(weight_param(weight)) if weight.uses and not weight.refusal else {}
+    row = plain_row(weight, DENSE if weight.refusal or words else "prunable")
     text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
     masked = "a mask is applied to it in the graph" if row.masked else ""
     advice = f"stays dense by default; --allow {','.join(words)}" if words else way_out(weight.refusal)
@@ -276,7 +275,7 @@ def fold_masks(
     check = FoldCheck(rule, named, strict, full, dims or {}).demand(discard)
     model = load(source)
     set_sizes(model, dims)
-    names, before = names_of(model.weights), model.weights
+    before = model.weights
     soft = soft_sites(model)
     tensors = [*(site.weight.tensor for site in model.flow.mask_sites), *(site.tensor for site in soft)]
     evaluated = Before.of(model, DISCARD if discard else FOLD, tensors, [site.tensor for site in soft])
@@ -284,15 +283,14 @@ def fold_masks(
         *FoldMasks(model, discard)(),
         *(Folded(site.weight, reason) for site, reason in FoldSoft(model, soft, discard)()),
     ]
-    done = {id(one.weight): one for one in folded}
+    done = {one.weight: one for one in folded}
     beside = {leaf for site in soft for leaf in site.leaves.values()}
-    before = [weight for weight in before if weight.tensor not in beside]
-    rows = [_folded(weight, names[id(weight)], done.get(id(weight)), discard) for weight in before]
-    rows += [_folded(one.weight, one.weight.name, one, discard) for one in folded if id(one.weight) not in names]
+    rows = [_folded(weight, done.get(weight), discard) for weight in before if weight.tensor not in beside]
+    rows += [_folded(one.weight, one, discard) for one in folded if one.weight not in set(before)]
     if discard:
         model.drop_metadata(MASKED)
-    elif not _left_of_record(model, [names.get(id(one.weight), one.weight.name) for one in folded if one.reason]):
-        recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in soft})
+    elif not _left_of_record(model, [one.weight.name for one in folded if one.reason]):
+        recount(model, {site.weight.name: zeros_made(site.tensor) for site in soft})
         settle(model)
     notes = () if folded else ("the graph holds no masks; the file is a copy",)
     totals = totals_of(rows, model, {"folded", "discarded"})
@@ -307,12 +305,12 @@ def _left_of_record(model: Model, left: Sequence[str]) -> bool:
     return any(known is None or name in known.pruned for name in left)
 
 
-def _folded(weight: Weight, name: str, entry: Folded | None, discard: bool) -> Row:
+def _folded(weight: Weight, entry: Folded | None, discard: bool) -> Row:
     if entry is None:
-        return replace(plain_row(name, weight, "left"), reason="no mask is applied to it")
+        return replace(plain_row(weight, "left"), reason="no mask is applied to it")
     if entry.reason:
-        return replace(plain_row(name, weight, "left"), reason=entry.reason, advice="make every reader see one mask")
-    return plain_row(name, weight, "discarded" if discard else "folded")
+        return replace(plain_row(weight, "left"), reason=entry.reason, advice="make every reader see one mask")
+    return plain_row(weight, "discarded" if discard else "folded")
 
 
 def verify(

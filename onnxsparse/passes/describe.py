@@ -23,11 +23,11 @@ from onnxsparse.report.rows import DENSE, NOTHING, Report, Row, Totals, UseRow
 from onnxsparse.targets import Target, Verdict
 
 
-def plain_row(name: str, weight: Weight, status: str) -> Row:
+def plain_row(weight: Weight, status: str) -> Row:
     """What is known of a weight before anything is done to it."""
     width = weight.tensor.dtype.itemsize if weight.tensor.readable else 0
     return Row(
-        name=name,
+        name=weight.name,
         scope=weight.scope,
         shape=weight.shape,
         dtype=weight.tensor.kind,
@@ -44,7 +44,7 @@ def plain_row(name: str, weight: Weight, status: str) -> Row:
 
 def planned_row(row: PlanRow, status: str, target: Target | None = None) -> Row:
     """One row of a plan, as `plan`, `prune` and `mask` show it."""
-    plain = plain_row(row.name, row.weight, status if row.pattern else DENSE)
+    plain = plain_row(row.weight, status if row.pattern else DENSE)
     if row.pattern is None:
         return replace(plain, reason=row.reason, advice=row.advice, words=row.words)
     dropped = dropped_elements(row.pattern, row.use.shape4, row.drop)
@@ -76,7 +76,7 @@ def compressed(row: Row, pattern: Pattern | None, zeros: int) -> Row:
 def checked_row(checked: Checked) -> Row:
     """One row of `verify`."""
     expected = checked.expected
-    plain = plain_row(expected.name, expected.weight, checked.status)
+    plain = plain_row(expected.weight, checked.status)
     plain = replace(plain, target_density=checked.target_density, wasted=checked.wasted)
     if expected.pattern is None:
         zeros = count_zeros(expected.weight)
@@ -150,7 +150,7 @@ def _macs_left(row: Row) -> int:
 def with_macs(rows: Sequence[Row], weights: Sequence[Weight], model: Model) -> tuple[list[Row], bool]:
     """Rows with their multiply-accumulates, and whether those of all layers are known."""
     counts, sized = macs.of_weights(model, list(weights))
-    return [replace(row, macs=counts.get(id(weight))) for row, weight in zip(rows, weights)], sized
+    return [replace(row, macs=counts.get(weight)) for row, weight in zip(rows, weights)], sized
 
 
 def planned_report(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.crossings import mask_of
 from onnxsparse.graph.flow import MaskSite
 from onnxsparse.graph.model import Model
@@ -41,10 +42,10 @@ class FoldMasks:
 
     def __init__(self, model: Model, discard: bool = False) -> None:
         self._model, self._discard, self._outputs = model, discard, Outputs()
-        self._sites_at: dict[int, list[MaskSite]] = {}
+        self._sites_at: dict[IdentityKey, list[MaskSite]] = {}
         self._sites_of: dict[StoredTensor, list[MaskSite]] = {}
         for site in model.flow.mask_sites:
-            self._sites_at.setdefault(id(site.node), []).append(site)
+            self._sites_at.setdefault(IdentityKey(site.node), []).append(site)
             self._sites_of.setdefault(site.weight.tensor, []).append(site)
 
     def __call__(self) -> list[Folded]:
@@ -54,7 +55,7 @@ class FoldMasks:
             for one in done:
                 self._edit(one.weight)
         gone = [site for one in done for site in self._sites_of[one.weight.tensor]]
-        self._remove({id(site.node): site for site in gone})
+        self._remove([*{IdentityKey(site.node): site for site in gone}.values()])
         return folded
 
     def _judged(self, tensor: StoredTensor) -> Folded:
@@ -95,24 +96,24 @@ class FoldMasks:
     def _shared(self, sites: list[MaskSite]) -> str:
         """Why a node that other calls of a function share cannot go; '' where every call has the same mask in it."""
         for site in sites:
-            here = self._sites_at[id(site.node)]
+            here = self._sites_at[IdentityKey(site.node)]
             if any(one.weight.tensor is not site.weight.tensor for one in here):
                 return "the mask stands in a function that is called with several weights"
             if len(here) < self._model.flow.calls_of(site.node):
                 return "the mask stands in a function that is also called with something else in its place"
         return ""
 
-    def _remove(self, sites: dict[int, MaskSite]) -> None:
+    def _remove(self, sites: Sequence[MaskSite]) -> None:
         """Take the nodes out: whoever read a product reads the weight again."""
-        by_container: dict[int, list[MaskSite]] = {}
-        for site in sites.values():
-            by_container.setdefault(id(site.container), []).append(site)
+        by_container: dict[IdentityKey, list[MaskSite]] = {}
+        for site in sites:
+            by_container.setdefault(IdentityKey(site.container), []).append(site)
         for group in by_container.values():
             container = group[0].container
             names = {site.node.output[0]: site.node.input[site.weight_input] for site in group}
             rename_reads(container.node, {old: _source(old, names) for old in names})
             remove_nodes(container, [site.node for site in group])
-        Unread(self._model.proto).remove(name for site in sites.values() for name in _mask_inputs(site))
+        Unread(self._model.proto).remove(name for site in sites for name in _mask_inputs(site))
 
 
 def _source(name: str, names: dict[str, str]) -> str:

@@ -17,7 +17,7 @@ from onnxsparse.errors import ModelError, OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.plan import Plan, names_of
+from onnxsparse.passes.plan import Plan
 from onnxsparse.passes.planfile import PlanFile, plan_from_file
 from onnxsparse.passes.prune import kept_by
 from onnxsparse.passes.recorded import recorded
@@ -29,9 +29,12 @@ from onnxsparse.values import Array
 class GivenMask:
     """What stays of one stored tensor, in its shape; True = keep."""
 
-    name: str
     weight: Weight
     keep: Array
+
+    @property
+    def name(self) -> str:
+        return self.weight.name
 
     @property
     def inputs_first(self) -> bool:
@@ -49,31 +52,31 @@ def masks_of_model(model: Model, called: str) -> list[GivenMask]:
 
 
 def _found(model: Model) -> Iterator[GivenMask]:
-    known, names = recorded(model), names_of(model.weights)
+    known = recorded(model)
     for weight in model.weights:
-        name = names[id(weight)]
+        name = weight.name
         if not weight.uses or weight.refusal or (known and name not in known.pruned):
             continue
-        keep = graph_mask(weight, name) if any(use.masks for use in weight.uses) else _not_zero(weight, name)
+        keep = graph_mask(weight) if any(use.masks for use in weight.uses) else _not_zero(weight)
         if known or not keep.all():
-            yield GivenMask(name, weight, keep.reshape(weight.shape))
+            yield GivenMask(weight, keep.reshape(weight.shape))
 
 
-def graph_mask(weight: Weight, name: str) -> Array:
+def graph_mask(weight: Weight) -> Array:
     """True where the masks in the graph keep a number, flat in stored order."""
     first, *others = (
         np.logical_and.reduce([mask.stored() for mask in use.masks] or [np.ones(weight.tensor.size, bool)])
         for use in weight.uses
     )
     if weight.bare or any(not np.array_equal(first, other) for other in others):
-        raise ModelError(f"the readers of '{name}' see different masks of it, or none; a parameter has one mask")
+        raise ModelError(f"the readers of '{weight.name}' see different masks of it, or none; a parameter has one mask")
     return np.asarray(first)
 
 
-def _not_zero(weight: Weight, name: str) -> Array:
+def _not_zero(weight: Weight) -> Array:
     if weight.tensor.kind not in FLOAT_KINDS:
         raise ModelError(
-            f"weight '{name}' is stored as {weight.tensor.kind}; attach takes the model before quantization"
+            f"weight '{weight.name}' is stored as {weight.tensor.kind}; attach takes the model before quantization"
         )
     numbers = weight.tensor.read()
     bits = numbers << 1 if weight.tensor.kind == "bfloat16" else numbers  # the sign of a zero means nothing
@@ -94,4 +97,4 @@ def masks_of_rows(made: Plan, called: str) -> list[GivenMask]:
     if not made.planned:
         raise PlanError(f"{called} prunes no weight; there is nothing to attach")
     score = made.rule.score
-    return [GivenMask(row.name, row.weight, kept_by(row, score).reshape(row.weight.shape)) for row in made.planned]
+    return [GivenMask(row.weight, kept_by(row, score).reshape(row.weight.shape)) for row in made.planned]

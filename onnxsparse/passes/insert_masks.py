@@ -17,6 +17,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 from onnx.helper import make_node
 
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.rewire import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
@@ -55,13 +56,13 @@ class InsertMasks:
             )
         self._model, self._plan, self._form = model, plan, form
         self._fresh = FreshNames(all_names(model.proto))
-        self._places: dict[int, dict[str, int]] = {}
+        self._places: dict[IdentityKey, dict[str, int]] = {}
 
     def __call__(self) -> None:
-        by_container: dict[int, list[Insertion]] = {}
+        by_container: dict[IdentityKey, list[Insertion]] = {}
         for row in self._plan.planned:
             made = self._prepared(row)
-            by_container.setdefault(id(made.home.container), []).append(made)
+            by_container.setdefault(IdentityKey(made.home.container), []).append(made)
         for mine in by_container.values():
             container = mine[0].home.container
             rename_reads(container.node, {one.old: one.new for one in mine})
@@ -87,10 +88,12 @@ class InsertMasks:
 
     def _after(self, home: Home, name: str) -> int:
         """Right after the node that makes the weight; at the start where none does."""
-        places = self._places.get(id(home.container))
+        places = self._places.get(IdentityKey(home.container))
         if places is None:
             made = enumerate(home.container.node, 1)
-            places = self._places[id(home.container)] = {output: at for at, node in made for output in node.output}
+            places = self._places[IdentityKey(home.container)] = {
+                output: at for at, node in made for output in node.output
+            }
         return places.get(name, 0)
 
     def _as_initializer(self, home: Home) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxsparse.graph.weights import Use, Weight
-from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.matrices import weight_param
 from onnxsparse.report.rows import UseRow
 
 
@@ -32,8 +32,8 @@ def count_zeros(weight: Weight) -> int | None:
         return None
     if not weight.uses:
         return _plain_zeros(weight)
-    matrix = Matrix(weight.name, weight, weight.uses[0])
-    return sum(int(np.count_nonzero(matrix.over(flat, start, stop).is_zero())) for start, stop, flat in matrix.slabs())
+    param = weight_param(weight)
+    return sum(int(np.count_nonzero(param.over(flat, start, stop).is_zero())) for start, stop, flat in param.slabs())
 
 
 def _plain_zeros(weight: Weight) -> int:

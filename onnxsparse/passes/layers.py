@@ -48,8 +48,8 @@ def counts(weight: Weight) -> bool:
     return bool(weight.uses) and not weight.refusal and any(use.family in FAMILIES for use in weight.uses)
 
 
-def layers_of(model: Model, weights: Sequence[Weight]) -> dict[int, Layer]:
-    """The layers among some weights, by id of the weight."""
+def layers_of(model: Model, weights: Sequence[Weight]) -> dict[Weight, Layer]:
+    """The layers among some weights."""
     order, inputs = _nodes(model)
     found = [weight for weight in weights if counts(weight)]
     found.sort(key=lambda weight: order.get(weight.uses[0].node, 0))
@@ -64,7 +64,7 @@ def layers_of(model: Model, weights: Sequence[Weight]) -> dict[int, Layer]:
     ]
     groups = stride_groups(sizes)
     facts = zip(found, convolutions, groups, sizes)
-    return {id(weight): Layer(weight, one, group, size) for weight, one, group, size in facts}
+    return {weight: Layer(weight, one, group, size) for weight, one, group, size in facts}
 
 
 def _nodes(model: Model) -> tuple[dict[str, int], dict[str, str]]:

@@ -25,7 +25,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.layers import counts
-from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.matrices import WeightParam, weight_param
 from onnxsparse.passes.recorded import readable, recorded_level
 from onnxsparse.passes.rule import read_sparsity
 from onnxsparse.passes.verify import Checked
@@ -106,16 +106,16 @@ def _empty_fault(one: Checked, before: int) -> str:
         return ""
     if one.zeros == one.expected.weight.tensor.size:
         return "the whole layer is zero"
-    empty = empty_outputs_of(Matrix(one.expected.name, one.expected.weight, one.expected.weight.uses[0]))
+    empty = empty_outputs_of(weight_param(one.expected.weight))
     shown = ", ".join(map(str, empty[:PLACES])) + (" ..." if len(empty) > PLACES else "")
     return f"{len(empty)} outputs are zero altogether ({shown})" if len(empty) > before else ""
 
 
-def empty_outputs_of(matrix: Matrix) -> list[int]:
+def empty_outputs_of(param: WeightParam) -> list[int]:
     """The outputs of a weight, through all groups, that have no number but zero; masks in the graph count."""
-    zero = matrix.whole().is_zero()
-    for mask in matrix.use.masks:
-        zero = zero | matrix.use.matrix(~mask.stored())
+    zero = param.whole().is_zero()
+    for mask in param.use.masks:
+        zero = zero | param.use.matrix(~mask.stored())
     return [group * zero.shape[1] + out for group, out in empty_outputs(np.asarray(zero))]
 
 

@@ -17,7 +17,6 @@ from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.given_masks import graph_mask
-from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.recorded import MASKED, PREFIX, recorded_moment
 from onnxsparse.passes.soft_masks import FoldSoft, soft_sites
 from onnxsparse.values import Array
@@ -41,13 +40,12 @@ class MaskedBefore:
 def open_without_masks(source: Source) -> tuple[Model, MaskedBefore]:
     """A model whose masks were taken out of its graph, and what they were."""
     model = Model.open(source)
-    names = names_of(model.weights)
     masked = [one for one in model.weights if any(use.masks for use in one.uses)]
     sites = soft_sites(model)
     if not masked and not sites:
         return model, MaskedBefore()
-    masks = {names[id(one)]: graph_mask(one, names[id(one)]).reshape(one.shape) for one in masked}
-    trained = {names.get(id(site.weight), site.weight.name): site.parameters() for site in sites}
+    masks = {one.name: graph_mask(one).reshape(one.shape) for one in masked}
+    trained = {site.weight.name: site.parameters() for site in sites}
     before = MaskedBefore(masks, recorded_moment(model), trained)
     left = [(one.weight, one.reason) for one in FoldMasks(model, discard=True)()]
     left += [(site.weight, reason) for site, reason in FoldSoft(model, sites, discard=True)()]

@@ -14,7 +14,8 @@ import numpy as np
 
 from onnxsparse import progress, rank
 from onnxsparse.errors import PlanError
-from onnxsparse.passes.matrices import SLAB, demand_finite
+from onnxsparse.math.param import demand_finite
+from onnxsparse.passes.matrices import SLAB
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.patterns.erasing import erase_block
 from onnxsparse.patterns.nm import NM
@@ -89,18 +90,18 @@ class Pruned:
         return Reading(kind) if found is None else Reading(kind, found.scale.reshape(1), found.zero_point.reshape(1))
 
     def _values(self, flat: Array, start: int, stop: int) -> Values:
-        values = self._row.matrix.over(flat, start, stop)
+        values = self._row.param.over(flat, start, stop)
         demand_finite(values, self._row.name)
         return values
 
     def _by_mask(self, keep: Array) -> Iterator[Array]:
-        for start, stop, flat in self._row.matrix.slabs():
+        for start, stop, flat in self._row.param.slabs():
             values = self._values(flat, start, stop)
             kept = self._row.use.matrix(keep[start:stop])
             yield self._row.use.restore(np.where(kept, values.stored, values.zero))
 
     def _by_groups(self, pattern: NM) -> Iterator[Array]:
-        for start, stop, flat in self._row.matrix.slabs(pattern.m):
+        for start, stop, flat in self._row.param.slabs(pattern.m):
             values = self._values(flat, start, stop)
             pattern.prune(values, self._score, 0, values.stored)
             yield flat if np.shares_memory(values.stored, flat) else self._row.use.restore(values.stored)
@@ -169,7 +170,7 @@ def kept_by(row: PlanRow, score: Score) -> Array:
         return row.keep
     if row.pattern is None:
         raise PlanError(f"weight '{row.name}' is not planned")
-    values = row.matrix.whole()
+    values = row.param.whole()
     demand_finite(values, row.name)
     if isinstance(row.pattern, Unstructured) and values.reading.scale is None:
         flat = Values(row.weight.tensor.read().reshape(1, 1, 1, -1), values.reading)

@@ -61,7 +61,7 @@ def _before(row: PlanRow, plan: Plan) -> list[int]:
     """What was zero before, for devices that want to know: outputs altogether, and numbers, if more than go."""
     if not plan.rule.knows_levels:
         return []
-    empty, zeros = len(empty_outputs_of(row.matrix)), count_zeros(row.weight) or 0
+    empty, zeros = len(empty_outputs_of(row.param)), count_zeros(row.weight) or 0
     return [empty, zeros] if empty or zeros > row.drop else []
 
 

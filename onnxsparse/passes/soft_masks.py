@@ -43,7 +43,6 @@ from onnxsparse.graph.rewire import (
 )
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.record import recount
 from onnxsparse.values import Array
 
@@ -459,9 +458,8 @@ def as_folded(model: Model) -> Model | None:
     sites = soft_sites(model)
     if not sites:
         return None
-    names = names_of(model.weights)
     done = [site for site, reason in FoldSoft(model, sites)() if not reason]
-    recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in done})
+    recount(model, {site.weight.name: zeros_made(site.tensor) for site in done})
     return Model.over(model.take_proto())
 
 

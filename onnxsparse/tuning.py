@@ -274,7 +274,7 @@ class Tuning:
         rest = [row for tag, row in self.planned.items() if tag not in done]
         known = set(self.planned.values())
         rest += [row for row in self.plan.planned if row not in known]
-        Prune(Plan(tuple(rest), self.plan.rule))()
+        Prune(Plan(tuple(rest), self.plan.rule))(self.model)
         send_back(outcome.arrays, self.tags)
         if self.by_epochs is not None:
             self.plan = self.by_epochs.done(outcome.arrays)

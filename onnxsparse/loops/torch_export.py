@@ -23,8 +23,8 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import Staged, make_folder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.loops.stored import Promise
-from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.levels import NEARLY_DENSE
+from onnxsparse.passes.matrices import count_zeros
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.record import record
 from onnxsparse.passes.rule import Rule

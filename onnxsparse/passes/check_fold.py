@@ -1,10 +1,13 @@
-"""What a folded model is held against before it gets its name.
+"""Verifying a model, and what a folded one is held against before it gets its name.
 
-1. The rule or the plan file that the user named, otherwise the plan that the file records. What is checked is the
-   result as it was written, by the rules of `verify`: a file that `fold` delivers is one that `verify` says holds.
-2. A row says what became of its mask (folded, left) and, from the check, its pattern, uses, verdicts and places; one
+1. The zeros of a model are held against a plan file, a rule, or its own record. What holds in a tensor has to hold in
+   the numbers that its nodes get, too.
+2. For a fold it is the rule or the plan file that the user named, otherwise the plan that the file records. What is
+   checked is the result as it was written, by the rules of `verify`: a file that `fold` delivers is one that `verify`
+   says holds.
+3. A row says what became of its mask (folded, left) and, from the check, its pattern, uses, verdicts and places; one
    that does not hold is `violated`.
-3. Where nobody says what has to hold, nothing is checked, and that is said; under `strict` it is a fault, and so is a
+4. Where nobody says what has to hold, nothing is checked, and that is said; under `strict` it is a fault, and so is a
    mask that stays in the graph: a device sees no zeros behind a multiplication.
 """
 
@@ -19,42 +22,54 @@ from onnxsparse.passes.arriving import SecondOpinion
 from onnxsparse.passes.describe import totals_of, verified_report
 from onnxsparse.passes.expect import expect
 from onnxsparse.passes.levels import hold
+from onnxsparse.passes.model_pass import Check
 from onnxsparse.passes.names import NameFilter
 from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sides import set_sizes
-from onnxsparse.passes.verify import Verify
-from onnxsparse.report.rows import DENSE, Report, Row
+from onnxsparse.passes.verify import ZeroCheck
+from onnxsparse.report.rows import DENSE, Report, Row, Totals
 
+NOT_FOLDED = Report("fold", "", "", (), Totals())
 UNCHECKED = "nothing was checked: the file records no plan; say what has to hold: --target, --pattern or --plan"
 
 
-def verified(model: Model, called: str, rule: Rule, plan: str | None, strict: bool, full: bool = False) -> Report:
-    """The zeros of a model against a plan file, a rule, or its own record."""
-    expected = expect(model, rule, plan)
-    opinion, device = SecondOpinion(model.evaluator, full), expected.rule.target
-    checked = opinion.of(Verify(list(expected.weights), device)())
-    knows = device is not None and expected.rule.knows_levels
-    held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
-    report = verified_report(called, model, expected.rule, expected.title, checked, strict, held)
-    return replace(report, sampled=opinion.sampled)
+@dataclass(frozen=True)
+class Verify(Check):
+    """The zeros of a model, which reports call `called`, against a plan file, a rule, or its own record."""
+
+    called: str
+    rule: Rule
+    plan: str | None = None
+    strict: bool = False
+    full: bool = False
+
+    def call(self, model: Model) -> Report:
+        expected = expect(model, self.rule, self.plan)
+        opinion, device = SecondOpinion(model.evaluator, self.full), expected.rule.target
+        checked = opinion.of(ZeroCheck(expected.weights, device).checked())
+        knows = device is not None and expected.rule.knows_levels
+        held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
+        report = verified_report(self.called, model, expected.rule, expected.title, checked, self.strict, held)
+        return replace(report, sampled=opinion.sampled)
 
 
 @dataclass(frozen=True)
-class FoldCheck:
-    """What was asked of the folded model."""
+class CheckFold(Check):
+    """The report of a fold, `folded`, with what is found in the model that is to be delivered."""
 
     rule: Rule
     plan: str | None = None
     strict: bool = False
     full: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
+    folded: Report = NOT_FOLDED
 
     @property
     def _named(self) -> bool:
         return self.rule.pattern is not None or self.plan is not None
 
-    def demand(self, discard: bool) -> FoldCheck:
+    def demand(self, discard: bool) -> CheckFold:
         """Refuse what means nothing together."""
         beside = self.rule.sparsity is not None or self.rule.names != NameFilter() or bool(self.rule.allow)
         if discard and (self._named or beside or self.strict or self.full):
@@ -65,13 +80,12 @@ class FoldCheck:
             raise OptionError("--sparsity and the names of weights belong to a rule; name a --pattern or --target, too")
         return self
 
-    def __call__(self, report: Report, written: Model) -> Report:
-        """The report of `fold` with what the check found in the model that is to be delivered."""
-        known = None if self._named else recorded(written)
+    def call(self, model: Model) -> Report:
+        report, known = self.folded, None if self._named else recorded(model)
         if not self._named and (known is None or not known.pruned):
             return _unchecked(report, self.strict)
-        set_sizes(written, self.dims)
-        found = verified(written, report.output or report.model, self.rule, self.plan, self.strict, self.full)
+        set_sizes(model, self.dims)
+        found = Verify(report.output or report.model, self.rule, self.plan, self.strict, self.full)(model)
         rows = _merged(report.rows, found.rows)
         faults = [*found.faults, *(_masks_left(rows) if self.strict else [])]
         ok = found.ok and not faults
@@ -79,7 +93,7 @@ class FoldCheck:
         counts = f"checked against {found.rule}: {holding} of {len(found.rows)} weights hold"
         notes = [*report.notes, *([counts] if ok else []), *found.notes, *([] if self.strict else _masks_left(rows))]
         notes += [fault for fault in faults if fault not in notes]
-        totals = totals_of(rows, written, {"folded"}, found.totals.macs is not None)
+        totals = totals_of(rows, model, {"folded"}, found.totals.macs is not None)
         return replace(
             report,
             rule=found.rule,

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.training_mode import training_mode
-from onnxsparse.graph.weights import Weight
+from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.passes import macs
-from onnxsparse.passes.inspect import count_zeros, use_row, use_rows
 from onnxsparse.passes.layers import counts
 from onnxsparse.passes.levels import Held, bound_of, wasted
+from onnxsparse.passes.matrices import count_zeros
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.recorded import readable
 from onnxsparse.passes.remarks import moves, others_of, pays_off, unknown_sizes
@@ -34,11 +34,24 @@ def plain_row(weight: Weight, status: str) -> Row:
         storage="external data" if weight.tensor.external else weight.storage,
         status=status,
         size=weight.tensor.size,
-        uses=use_rows(weight),
+        uses=tuple(map(use_row, weight.uses)),
         masked=any(use.masks for use in weight.uses),
         others=others_of(weight),
         bytes_dense=weight.tensor.size * width,
         bytes_sparse=weight.tensor.size * width,
+    )
+
+
+def use_row(use: Use) -> UseRow:
+    group, out, reduce, _ = use.runs
+    return UseRow(
+        op=use.op,
+        node=use.node,
+        slot=use.slot,
+        reduction=use.stored_axes(reduce),
+        out=use.stored_axes(out),
+        groups=use.shape4[0] if group else 1,
+        matrix=use.shape4,
     )
 
 

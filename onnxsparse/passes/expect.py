@@ -20,7 +20,6 @@ from onnxsparse.passes.plan import PlanRow, make_plan
 from onnxsparse.passes.planfile import plan_from_file, read_plan
 from onnxsparse.passes.recorded import Recorded, readable, recorded
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.words import DEPTHWISE
 from onnxsparse.patterns import Pattern
 
 EVEN = allocations.parse("uniform")
@@ -68,18 +67,8 @@ def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[PlanRow]:
     leveled = rule.pattern is not None and rule.pattern.takes_sparsity
     if leveled and rule.sparsity is None and known is None and not rule.knows_levels:
         raise OptionError(f"pattern {rule.text} says nothing without a level; pass --sparsity or --plan")
-    found = _with_depthwise(model, _without_allocation(rule) if leveled else rule, known)
-    return [_reconciled(entry, rule, known) for entry in found] if known else found
-
-
-def _with_depthwise(model: Model, rule: Rule, known: Recorded | None) -> list[PlanRow]:
-    """The rows of a rule, and those of depthwise layers that the record calls pruned."""
-    rows = make_plan(model, rule, masked=True).rows
-    pruned = {row.name for row in rows if row.words == (DEPTHWISE,) and known and row.name in known.pruned}
-    if not pruned:
-        return list(rows)
-    allowed = make_plan(model, replace(rule, allow=rule.allow | {DEPTHWISE}), masked=True).rows
-    return [other if row.name in pruned and other.pattern else row for row, other in zip(rows, allowed)]
+    found = make_plan(model, _without_allocation(rule) if leveled else rule, verifying=True).rows
+    return [_reconciled(entry, rule, known) for entry in found] if known else list(found)
 
 
 def _without_allocation(rule: Rule) -> Rule:

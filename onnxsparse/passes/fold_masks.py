@@ -12,7 +12,6 @@ What it does not do: fold a mask that only some readers of a tensor see, or a fa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,21 +25,24 @@ from onnxsparse.graph.steps import Mask, arrives
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import SLAB
+from onnxsparse.passes.model_pass import Changed, Pass
 from onnxsparse.values import Array, Reading, Values
 
 
-@dataclass(frozen=True, eq=False)
-class Folded:
-    """One masked tensor: folded, or left with the reason."""
-
-    weight: Weight
-    reason: str = ""
-
-
-class FoldMasks:
+class FoldMasks(Pass):
     """Folds, or discards, every mask in a model's graph."""
 
-    def __init__(self, model: Model, discard: bool = False) -> None:
+    def __init__(self, discard: bool = False) -> None:
+        self._discard = discard
+
+    def call(self, model: Model) -> Changed:
+        return _Folding(model, self._discard).fold()
+
+
+class _Folding:
+    """The masks of a model, by node and by weight."""
+
+    def __init__(self, model: Model, discard: bool) -> None:
         self._model, self._discard, self._outputs = model, discard, Outputs()
         self._sites_at: dict[IdentityKey, list[MaskSite]] = {}
         self._sites_of: dict[StoredTensor, list[MaskSite]] = {}
@@ -48,19 +50,15 @@ class FoldMasks:
             self._sites_at.setdefault(IdentityKey(site.node), []).append(site)
             self._sites_of.setdefault(site.weight.tensor, []).append(site)
 
-    def __call__(self) -> list[Folded]:
-        folded = [self._judged(tensor) for tensor in self._sites_of]
-        done = [one for one in folded if not one.reason]
+    def fold(self) -> Changed:
+        weights = map(self._model.flow.consumers, self._sites_of)
+        changed = Changed({one: self._obstacle(one.tensor, self._sites_of[one.tensor], one) for one in weights})
         if not self._discard:
-            for one in done:
-                self._edit(one.weight)
-        gone = [site for one in done for site in self._sites_of[one.weight.tensor]]
+            for one in changed.weights:
+                self._edit(one)
+        gone = [site for one in changed.weights for site in self._sites_of[one.tensor]]
         self._remove([*{IdentityKey(site.node): site for site in gone}.values()])
-        return folded
-
-    def _judged(self, tensor: StoredTensor) -> Folded:
-        weight = self._model.flow.consumers(tensor)
-        return Folded(weight, self._obstacle(tensor, self._sites_of[tensor], weight))
+        return changed
 
     def _edit(self, weight: Weight) -> None:
         if any(twin.tensor.edit for twin in weight.twins):

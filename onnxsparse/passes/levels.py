@@ -23,9 +23,8 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.convolution import convolution_of
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.layers import counts
-from onnxsparse.passes.matrices import WeightParam, weight_param
+from onnxsparse.passes.matrices import WeightParam, count_zeros, weight_param
 from onnxsparse.passes.recorded import readable, recorded_level
 from onnxsparse.passes.rule import read_sparsity
 from onnxsparse.passes.verify import Checked

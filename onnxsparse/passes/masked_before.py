@@ -47,11 +47,9 @@ def open_without_masks(source: Source) -> tuple[Model, MaskedBefore]:
     masks = {one.name: graph_mask(one).reshape(one.shape) for one in masked}
     trained = {site.weight.name: site.parameters() for site in sites}
     before = MaskedBefore(masks, recorded_moment(model), trained)
-    left = [(one.weight, one.reason) for one in FoldMasks(model, discard=True)()]
-    left += [(site.weight, reason) for site, reason in FoldSoft(model, sites, discard=True)()]
-    for weight, reason in left:
-        if reason:
-            raise ModelError(f"the mask of '{weight.name}' cannot be replaced: {reason}")
+    discarded = FoldMasks(discard=True)(model) | FoldSoft(sites, discard=True)(model)
+    for weight, reason in discarded.left.items():
+        raise ModelError(f"the mask of '{weight.name}' cannot be replaced: {reason}")
     origin = model.metadata.get(MASKED + ORIGIN)
     model.drop_metadata(MASKED)
     if origin and PREFIX + ORIGIN not in model.metadata:

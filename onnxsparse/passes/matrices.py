@@ -89,3 +89,15 @@ def as_float32(tensor: StoredTensor) -> Array:
     """What is stored, in the tensor's shape."""
     flat = Values(tensor.read(), Reading(tensor.kind)).real()
     return flat.astype(np.float32, copy=False).reshape(tensor.shape)
+
+
+def count_zeros(weight: Weight) -> int | None:
+    """Zeros of a weight, as the hardware would see them; None where its numbers cannot be read."""
+    tensor = weight.tensor
+    if not tensor.readable or tensor.size == 0:
+        return None
+    if not weight.uses:
+        numbers = tensor.read() & np.uint16(0x7FFF) if tensor.kind == "bfloat16" else tensor.read()
+        return int(numbers.size - np.count_nonzero(numbers))
+    param = weight_param(weight)
+    return sum(int(np.count_nonzero(param.over(flat, start, stop).is_zero())) for start, stop, flat in param.slabs())

@@ -22,7 +22,7 @@ from onnxsparse.passes.matrices import WeightParam, weight_param
 from onnxsparse.passes.names import named
 from onnxsparse.passes.recorded import readable
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.words import words_of
+from onnxsparse.passes.words import DEPTHWISE, words_of
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
@@ -94,14 +94,18 @@ class Reason:
     chosen: bool = False
 
 
-def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
-    """The plan that a rule makes for a model; with `masked`, weights that have a mask already are not left out."""
+def make_plan(model: Model, rule: Rule, verifying: bool = False) -> Plan:
+    """The plan that a rule makes for a model.
+
+    `verifying`: it is what a model has to be already, so weights behind a mask, and depthwise layers that the record
+    calls pruned, are not left out.
+    """
     known = readable(model)
     # A weight that was pruned before is no fixed mathematics, whatever its few numbers look like now.
     rule = replace(rule, trained=frozenset(known.pruned)) if known else rule
     rule = replace(rule, heads=_heads(model, rule))
     chosen = rule.names.choose([named(weight) for weight in model.weights])
-    rows = [_row(weight, chosen[weight.name], rule, masked) for weight in model.weights]
+    rows = [_row(weight, chosen[weight.name], rule, verifying) for weight in model.weights]
     return Plan(tuple(_alike(_allocated(model, _agreed(rows), rule))), rule)
 
 
@@ -141,28 +145,28 @@ def _alike(rows: list[PlanRow]) -> list[PlanRow]:
     return [replace(row, drop=drops.get(row.weight, row.drop)) if row.weight.twins else row for row in rows]
 
 
-def _row(weight: Weight, deselected: str, rule: Rule, masked: bool) -> PlanRow:
-    reason = why_dense(weight, deselected, rule, masked)
+def _row(weight: Weight, deselected: str, rule: Rule, verifying: bool) -> PlanRow:
+    reason = why_dense(weight, deselected, rule, verifying)
     if reason is None:
         return PlanRow(weight, rule.pattern)
     return PlanRow(weight, None, 0, reason.text, reason.advice, reason.words, reason.chosen)
 
 
-def why_dense(weight: Weight, deselected: str, rule: Rule, masked: bool) -> Reason | None:
+def why_dense(weight: Weight, deselected: str, rule: Rule, verifying: bool) -> Reason | None:
     """The first reason to leave a weight dense, or None."""
     return (
-        _impossible(weight, masked)
+        _impossible(weight, verifying)
         or (Reason(deselected, chosen=True) if deselected else None)
-        or _held_back(weight_param(weight), rule)
+        or _held_back(weight_param(weight), rule, verifying)
         or _refused_by_target(weight, rule)
         or (does_not_fit(weight, rule.pattern) if rule.pattern else None)
     )
 
 
-def _impossible(weight: Weight, masked: bool) -> Reason | None:
+def _impossible(weight: Weight, verifying: bool) -> Reason | None:
     if weight.refusal:
         return Reason(weight.refusal, way_out(weight.refusal))
-    if not masked and any(use.masks for use in weight.uses):
+    if not verifying and any(use.masks for use in weight.uses):
         return Reason("a mask is applied to it in the graph already", "run `onnxsparse fold` first")
     return None
 
@@ -176,7 +180,7 @@ def way_out(refusal: str) -> str:
     )
 
 
-def _held_back(param: WeightParam, rule: Rule) -> Reason | None:
+def _held_back(param: WeightParam, rule: Rule, verifying: bool) -> Reason | None:
     found = words_of(param)
     if param.name in rule.heads:
         found["output"] = "an output layer: a filter less is an output that says nothing"
@@ -185,14 +189,16 @@ def _held_back(param: WeightParam, rule: Rule) -> Reason | None:
     blocking = {word: seen for word, seen in found.items() if word not in rule.allow}
     if not blocking:
         return None
+    misfit = does_not_fit(param.weight, rule.pattern) if rule.pattern else None
+    further = misfit or _refused_by_target(param.weight, rule)
+    if verifying and tuple(blocking) == (DEPTHWISE,) and param.name in rule.trained and further is None:
+        return None
     text = ", ".join(f"{word} ({seen})" for word, seen in blocking.items())
-    return Reason(text, _way_out(param.weight, tuple(blocking), rule), tuple(blocking))
+    return Reason(text, _way_out(tuple(blocking), further), tuple(blocking))
 
 
-def _way_out(weight: Weight, words: tuple[str, ...], rule: Rule) -> str:
+def _way_out(words: tuple[str, ...], further: Reason | None) -> str:
     """Allowing a word helps only where the pattern and the target would take the weight then."""
-    misfit = does_not_fit(weight, rule.pattern) if rule.pattern else None
-    further = misfit or _refused_by_target(weight, rule)
     if further is None:
         return f"--allow {','.join(words)} to prune it"
     return f"allowing it would not help: {further.text}"

@@ -28,9 +28,9 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.arriving import SLAB, WHOLE, SecondOpinion, slabs_of
-from onnxsparse.passes.inspect import count_zeros
+from onnxsparse.passes.matrices import count_zeros
 from onnxsparse.passes.plan import PlanRow
-from onnxsparse.passes.verify import Checked, Verify
+from onnxsparse.passes.verify import Checked, ZeroCheck
 from onnxsparse.report.rows import Row
 from onnxsparse.values import Array
 
@@ -92,7 +92,7 @@ def proved(
 
 def _held(expected: Sequence[PlanRow]) -> dict[str, Checked]:
     """What the walk counts in the tensors."""
-    checked = {entry.expected.name: entry for entry in Verify(expected, None, finite=True)()}
+    checked = {entry.expected.name: entry for entry in ZeroCheck(expected, None, finite=True).checked()}
     broken = next((name for name, entry in checked.items() if entry.status != "holds"), None)
     if broken is not None:
         raise ProofError(f"the pattern does not hold in '{broken}' after pruning; nothing was written")

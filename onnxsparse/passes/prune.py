@@ -13,9 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxsparse import progress, rank
-from onnxsparse.errors import PlanError
+from onnxsparse.errors import OnnxSparseError, PlanError
+from onnxsparse.graph.model import Model
 from onnxsparse.math.param import demand_finite
 from onnxsparse.passes.matrices import SLAB
+from onnxsparse.passes.model_pass import Changed, Pass
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.patterns.erasing import erase_block
 from onnxsparse.patterns.nm import NM
@@ -41,19 +43,24 @@ class Scratch:
         return self._memory
 
 
-class Prune:
-    """Sets the edit of every planned weight's tensor."""
+class Prune(Pass):
+    """Sets the edit of every planned weight's tensor, which is computed when the model is written."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def __call__(self) -> list[PlanRow]:
+    def refusal(self, model: Model) -> OnnxSparseError | None:
+        homes = model.flow.stores.homes
+        other = next((row.name for row in self._plan.planned if row.weight.tensor not in homes), None)
+        return None if other is None else PlanError(f"weight '{other}' of the plan is one of another model")
+
+    def call(self, model: Model) -> Changed:
         scratch, done = Scratch(), progress.Counter("prune", sum(row.weight.tensor.size for row in self._plan.planned))
         for row in self._plan.planned:
             if any(twin.tensor.edit for twin in row.weight.twins):
                 continue  # the same bytes under another name
             row.weight.tensor.edit = Pruned(row, self._plan.rule.score, scratch, done)
-        return self._plan.planned
+        return Changed({row.weight: "" for row in self._plan.planned})
 
 
 class Pruned:

@@ -1,4 +1,4 @@
-"""Proving that the zeros of a model are where a pattern, a device or a plan wants them.
+"""Counting zeros: whether those of stored tensors are where a pattern, a device or a plan wants them.
 
 1. For each (tensor, use): does the pattern hold, how often not, and where first; may the device use it; does it pay.
 2. What is expected comes from a plan file, from the rule the user named, or from what the model's metadata records.
@@ -72,14 +72,14 @@ class _Tally:
         return min(self.each.values(), default=0)
 
 
-class Verify:
-    """Checks what is expected of every weight."""
+class ZeroCheck:
+    """Counts zeros and violations, for what is expected of every weight."""
 
     def __init__(self, expected: Sequence[PlanRow], target: Target | None, finite: bool = False) -> None:
         """`finite`: the numbers are known to be finite."""
         self._expected, self._target, self._finite = expected, target, finite
 
-    def __call__(self) -> list[Checked]:
+    def checked(self) -> list[Checked]:
         done = Counter("verify", sum(expected.weight.tensor.size for expected in self._expected if expected.pattern))
         return [self._counted(expected, done) for expected in self._expected]
 

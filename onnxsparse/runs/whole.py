@@ -61,7 +61,7 @@ class Whole:
         before = [tensor.edit for tensor in homes]
         copy = self._opened()
         try:
-            Prune(Plan(tuple(rest), self._plan.rule))()
+            Prune(Plan(tuple(rest), self._plan.rule))(self._model)
             send_back({tag: weights.baked(engine, tag) for tag in weights.stored(engine)}, self._tags)
             for own, other in zip(copy.flow.stores.homes, homes):
                 own.edit = other.edit

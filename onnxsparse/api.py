@@ -19,10 +19,9 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, put, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.check_fold import CheckFold, Verify
+from onnxsparse.passes.check_fold import MASKED_STILL, CheckFold, Verify
 from onnxsparse.passes.comparing import Compare
 from onnxsparse.passes.describe import (
-    MASKED_STILL,
     plain_row,
     planned_report,
     totals_of,

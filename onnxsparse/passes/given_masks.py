@@ -17,12 +17,14 @@ from onnxsparse.errors import ModelError, OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.plan import Plan
+from onnxsparse.math.param import demand_finite
+from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.planfile import PlanFile, plan_from_file
-from onnxsparse.passes.prune import kept_by
 from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.rule import Rule
-from onnxsparse.values import Array
+from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.scores import Score
+from onnxsparse.values import Array, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +43,20 @@ class GivenMask:
         """Whether a matrix is stored as (in, out), where torch has (out, in)."""
         use = self.weight.uses[0]
         return len(self.weight.shape) == 2 and use.stored_axes(use.runs[1]) == (1,)
+
+
+def kept_by(row: PlanRow, score: Score) -> Array:
+    """The mask that pruning a row would leave, in stored order, True = keep."""
+    if row.keep is not None:
+        return row.keep
+    if row.pattern is None:
+        raise PlanError(f"weight '{row.name}' is not planned")
+    values = row.param.whole()
+    demand_finite(values, row.name)
+    if isinstance(row.pattern, Unstructured) and values.reading.scale is None:
+        flat = Values(row.weight.tensor.read().reshape(1, 1, 1, -1), values.reading)
+        return row.pattern.select(flat, score.bind(row.name), row.drop).reshape(-1)
+    return row.use.restore(row.pattern.select(values, score.bind(row.name), row.drop))
 
 
 def masks_of_model(model: Model, called: str) -> list[GivenMask]:

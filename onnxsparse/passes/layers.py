@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,17 @@ class Layer:
 def counts(weight: Weight) -> bool:
     """Whether a weight is a layer whose zeros make up the network's sparsity."""
     return bool(weight.uses) and not weight.refusal and any(use.family in FAMILIES for use in weight.uses)
+
+
+def bound_of(weight: Weight, target: Target | None) -> float | None:
+    """The density below which zeros of a weight gain nothing."""
+    layer = convolution_of(weight.uses[0]) if target is not None and weight.uses else None
+    return target.target_density(layer) if target is not None and layer is not None else None
+
+
+def wasted(zeros: int, size: int, bound: float | None) -> int | None:
+    """Zeros beyond what the device can use."""
+    return None if bound is None else max(0, zeros - math.floor((1 - bound) * size + 0.5))
 
 
 def layers_of(model: Model, weights: Sequence[Weight]) -> dict[Weight, Layer]:

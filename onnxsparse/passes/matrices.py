@@ -16,6 +16,7 @@ from onnxsparse import rank
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.param import Param
+from onnxsparse.patterns.alive import empty_outputs
 from onnxsparse.values import Array, Reading, Values
 
 SAMPLE_EVERY = 1 << 10
@@ -101,3 +102,11 @@ def count_zeros(weight: Weight) -> int | None:
         return int(numbers.size - np.count_nonzero(numbers))
     param = weight_param(weight)
     return sum(int(np.count_nonzero(param.over(flat, start, stop).is_zero())) for start, stop, flat in param.slabs())
+
+
+def empty_outputs_of(param: WeightParam) -> list[int]:
+    """The outputs of a weight, through all groups, that have no number but zero; masks in the graph count."""
+    zero = param.whole().is_zero()
+    for mask in param.use.masks:
+        zero = zero | param.use.matrix(~mask.stored())
+    return [group * zero.shape[1] + out for group, out in empty_outputs(np.asarray(zero))]

@@ -169,17 +169,3 @@ class Pruned:
         values = self._values(flat, 0, size)
         row.pattern.prune(values, self._score, row.drop, values.stored)
         yield flat if np.shares_memory(values.stored, flat) else row.use.restore(values.stored)
-
-
-def kept_by(row: PlanRow, score: Score) -> Array:
-    """The mask that pruning a row would leave, in stored order, True = keep."""
-    if row.keep is not None:
-        return row.keep
-    if row.pattern is None:
-        raise PlanError(f"weight '{row.name}' is not planned")
-    values = row.param.whole()
-    demand_finite(values, row.name)
-    if isinstance(row.pattern, Unstructured) and values.reading.scale is None:
-        flat = Values(row.weight.tensor.read().reshape(1, 1, 1, -1), values.reading)
-        return row.pattern.select(flat, score.bind(row.name), row.drop).reshape(-1)
-    return row.use.restore(row.pattern.select(values, score.bind(row.name), row.drop))

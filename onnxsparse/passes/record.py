@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.levels import empty_outputs_of
-from onnxsparse.passes.matrices import count_zeros
+from onnxsparse.passes.matrices import count_zeros, empty_outputs_of
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.recorded import MASKED, PREFIX, SCHEDULE
 from onnxsparse.version import __version__

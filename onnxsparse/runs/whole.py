@@ -18,10 +18,10 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxsparse.engines.engine import Answering, Batch, Engine
+from onnxsparse.engines.inference import Session
 from onnxsparse.engines.turning import turn
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.matrices import StoredParam
-from onnxsparse.passes.outputs import Session
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.sample_axes import SampleAxes

@@ -77,7 +77,7 @@ class Stores:
         found = self._made.get(IdentityKey(proto))
         if found is None:
             found = self._open(proto, name)
-            self._add(proto, found, scope, storage, container, node)
+            self._remember(proto, found, self._home(scope, storage, container, node))
         return found
 
     def twins(self) -> list[list[StoredTensor]]:
@@ -89,11 +89,8 @@ class Stores:
 
     def overlapping(self, everything: Iterable[TensorProto]) -> dict[StoredTensor, str]:
         """Tensors that share some bytes of a data file with another one of the model, and the other's name."""
-        unseen = [
-            one
-            for one in everything
-            if one.data_location == TensorProto.EXTERNAL and IdentityKey(one) not in self._made
-        ]
+        outside = [one for one in everything if one.data_location == TensorProto.EXTERNAL]
+        unseen = [one for one in outside if IdentityKey(one) not in self._made]
         others = [self._open(proto, proto.name or "a tensor outside the graph") for proto in unseen]
         placed = sorted([*_places(self.homes), *_places(others)], key=lambda place: place[:3])
         found: dict[StoredTensor, str] = {}
@@ -128,17 +125,13 @@ class Stores:
                 raise _in_one_place(first, tensor.name, "are the same bytes of")
         return list(places.values())
 
-    def _add(
-        self,
-        owner: object,
-        stored: StoredTensor,
-        scope: str,
-        storage: str,
-        container: Container,
-        node: NodeProto | None,
-    ) -> None:
+    def _home(self, scope: str, storage: str, container: Container, node: NodeProto | None = None) -> Home:
+        """That of the next tensor."""
+        return Home(len(self.homes), scope, storage, container, node)
+
+    def _remember(self, owner: object, stored: StoredTensor, home: Home) -> None:
         self._made[IdentityKey(owner)] = stored
-        self.homes[stored] = Home(len(self.homes), scope, storage, container, node)
+        self.homes[stored] = home
 
     def _open(self, proto: TensorProto, name: str) -> StoredTensor:
         stored = StoredTensor(proto, name)
@@ -170,7 +163,7 @@ class Stores:
             stored = StoredTensor(
                 dense, name, problem="it is stored as a sparse tensor already; store it dense to prune it"
             )
-            self._add(proto, stored, scope, "sparse_initializer", container, None)
+            self._remember(proto, stored, self._home(scope, "sparse_initializer", container))
         return stored
 
     def of_constant(
@@ -187,7 +180,7 @@ class Stores:
                 )
             if attribute.type == AttributeProto.SPARSE_TENSOR:
                 return self.of_sparse(attribute.sparse_tensor, scope, container)
-            listed = self._of_list(attribute, name, scope, container, node)
+            listed = self._of_list(attribute, name, self._home(scope, "Constant node", container, node))
             if listed is not None:
                 return listed
         return None
@@ -195,12 +188,9 @@ class Stores:
     def _constant_name(self, node: NodeProto, key: str, name: str) -> str:
         return name or f"{label(node)}.{key}"
 
-    def _of_list(
-        self, attribute: AttributeProto, name: str, scope: str, container: Container, node: NodeProto
-    ) -> StoredTensor | None:
-        found = self._made.get(IdentityKey(attribute))
-        if found is not None:
-            return found
+    def _of_list(self, attribute: AttributeProto, name: str, home: Home) -> StoredTensor | None:
+        if IdentityKey(attribute) in self._made:
+            return self._made[IdentityKey(attribute)]
         kinds = {
             AttributeProto.FLOATS: (TensorProto.FLOAT, "floats"),
             AttributeProto.INTS: (TensorProto.INT64, "ints"),
@@ -215,7 +205,7 @@ class Stores:
         proto = TensorProto(name=name, data_type=data_type, dims=[len(values)] if listed else [])
         (proto.float_data if data_type == TensorProto.FLOAT else proto.int64_data).extend(values)
         stored = FloatsAttribute(proto, name, attribute=attribute)
-        self._add(attribute, stored, scope, "Constant node", container, node)
+        self._remember(attribute, stored, home)
         return stored
 
 

@@ -19,35 +19,29 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, put, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.check_fold import FoldCheck, verified
-from onnxsparse.passes.comparing import RANDOM_SAMPLES, Comparing
+from onnxsparse.passes.check_fold import MASKED_STILL, CheckFold, Verify
+from onnxsparse.passes.comparing import Compare
 from onnxsparse.passes.describe import (
-    MASKED_STILL,
-    of_one_run,
     plain_row,
     planned_report,
     totals_of,
-    with_macs,
 )
-from onnxsparse.passes.fold_masks import Folded, FoldMasks
+from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
-from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.matrices import Matrix
-from onnxsparse.passes.plan import Plan, names_of, way_out
+from onnxsparse.passes.inspect import Inspect
+from onnxsparse.passes.plan import Plan
 from onnxsparse.passes.planfile import write_plan
 from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before, proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, record_moment, recount, settle
 from onnxsparse.passes.recorded import MASKED, MOMENT, readable
-from onnxsparse.passes.remarks import unknown_sizes
 from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, demand_written, soft_sites, zeros_made
 from onnxsparse.passes.taken import graph_of, taken
-from onnxsparse.passes.words import words_of
-from onnxsparse.report.rows import DENSE, Report, Row, Totals
+from onnxsparse.report.rows import Report, Row
 
 
 @dataclass
@@ -94,20 +88,7 @@ def inspect(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
     source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
-    names = names_of(model.weights)
-    rows, sized = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
-    notes = (*of_one_run(model, rows), *unknown_sizes(model, rows, model.weights))
-    totals = totals_of(rows, model, {"prunable"}, sized)
-    return Result(Report("inspect", called(source), "", tuple(rows), totals, notes=notes))
-
-
-def _inspected(weight: Weight, name: str) -> Row:
-    words = words_of(Matrix(name, weight, weight.uses[0])) if weight.uses and not weight.refusal else {}
-    row = plain_row(name, weight, DENSE if weight.refusal or words else "prunable")
-    text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
-    masked = "a mask is applied to it in the graph" if row.masked else ""
-    advice = f"stays dense by default; --allow {','.join(words)}" if words else way_out(weight.refusal)
-    return replace(row, zeros=count_zeros(weight), reason=text or masked, advice=advice, words=tuple(words))
+    return Result(Inspect(called(source))(model))
 
 
 def plan(
@@ -176,7 +157,7 @@ def prune(
     demand_whole(made, strict)
     report = planned_report("prune", called(source), made, model, notes, path)
     before = Before.of(model, PRUNE, [row.weight.tensor for row in made.planned])
-    Prune(made)()
+    Prune(made)(model)
     record(model, made)
     return finish(model, report, path, overwrite, made, before=before)
 
@@ -239,10 +220,10 @@ def with_masks(
         record_moment(model, moment)
         report = replace(report, details={"moment": {key: moment[key] for key in MOMENT if key in moment}})
     if forms:
-        InsertSoft(model, forms)()
+        InsertSoft(forms)(model)
         demand_written(model, forms)
     else:
-        InsertMasks(model, made, form)()
+        InsertMasks(made, form)(model)
     return finish(model, report, path, overwrite, made, before=before)
 
 
@@ -273,28 +254,24 @@ def fold_masks(
     path = target_of(output, source, overwrite)
     rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
     named = None if plan is None else path_of(plan, "plan")
-    check = FoldCheck(rule, named, strict, full, dims or {}).demand(discard)
+    check = CheckFold(rule, named, strict, full, dims or {}).demand(discard)
     model = load(source)
     set_sizes(model, dims)
-    names, before = names_of(model.weights), model.weights
+    before = model.weights
     soft = soft_sites(model)
     tensors = [*(site.weight.tensor for site in model.flow.mask_sites), *(site.tensor for site in soft)]
     evaluated = Before.of(model, DISCARD if discard else FOLD, tensors, [site.tensor for site in soft])
-    folded = [
-        *FoldMasks(model, discard)(),
-        *(Folded(site.weight, reason) for site, reason in FoldSoft(model, soft, discard)()),
-    ]
-    done = {id(one.weight): one for one in folded}
+    folded = FoldMasks(discard)(model) | FoldSoft(soft, discard)(model)
     beside = {leaf for site in soft for leaf in site.leaves.values()}
-    before = [weight for weight in before if weight.tensor not in beside]
-    rows = [_folded(weight, names[id(weight)], done.get(id(weight)), discard) for weight in before]
-    rows += [_folded(one.weight, one.weight.name, one, discard) for one in folded if id(one.weight) not in names]
+    listed = [weight for weight in before if weight.tensor not in beside]
+    listed += [weight for weight in folded.outcome if weight not in set(before)]
+    rows = [_folded(weight, folded.outcome.get(weight), discard) for weight in listed]
     if discard:
         model.drop_metadata(MASKED)
-    elif not _left_of_record(model, [names.get(id(one.weight), one.weight.name) for one in folded if one.reason]):
-        recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in soft})
+    elif not _left_of_record(model, [weight.name for weight in folded.left]):
+        recount(model, {site.weight.name: zeros_made(site.tensor) for site in soft})
         settle(model)
-    notes = () if folded else ("the graph holds no masks; the file is a copy",)
+    notes = () if folded.outcome else ("the graph holds no masks; the file is a copy",)
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
     report = Report("fold", called(source), title, tuple(rows), totals, True, path or "", notes)
@@ -307,12 +284,12 @@ def _left_of_record(model: Model, left: Sequence[str]) -> bool:
     return any(known is None or name in known.pruned for name in left)
 
 
-def _folded(weight: Weight, name: str, entry: Folded | None, discard: bool) -> Row:
-    if entry is None:
-        return replace(plain_row(name, weight, "left"), reason="no mask is applied to it")
-    if entry.reason:
-        return replace(plain_row(name, weight, "left"), reason=entry.reason, advice="make every reader see one mask")
-    return plain_row(name, weight, "discarded" if discard else "folded")
+def _folded(weight: Weight, reason: str | None, discard: bool) -> Row:
+    if reason is None:
+        return replace(plain_row(weight, "left"), reason="no mask is applied to it")
+    if reason:
+        return replace(plain_row(weight, "left"), reason=reason, advice="make every reader see one mask")
+    return plain_row(weight, "discarded" if discard else "folded")
 
 
 def verify(
@@ -337,13 +314,14 @@ def verify(
     """
     source = taken(source)
     model = _look(source)
-    behind_nodes = bool(soft_sites(model))
-    if behind_nodes:  # what arrives is what is to be checked
-        model = as_folded(load(source)) or model
+    if isinstance(source, ModelProto) and soft_sites(model):
+        model = load(source)  # folding changes a model, and this one is the caller's
+    folded = as_folded(model)  # what arrives is what is to be checked
+    model = folded or model
     set_sizes(model, dims)
     rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
-    report = verified(model, called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full)
-    if behind_nodes:
+    report = Verify(called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full)(model)
+    if folded is not None:
         report = replace(report, notes=(*dict.fromkeys((*report.notes, MASKED_STILL)),))
     return Result(report)
 
@@ -390,17 +368,8 @@ def compare(
     for one in (model, Model.open(sparse)):  # a file that is not a model is said in our own words
         one.demand_checksums()
     set_sizes(model, dims)
-    comparing = Comparing(model, (dense, sparse), sample_axes(model, batch_axis, state), axis)
-    if data is None:
-        found = comparing.on_random(samples or RANDOM_SAMPLES, seed)
-    else:
-        named = isinstance(data, (str, os.PathLike))
-        found = comparing.on_data(path_of(data, "data") if named else data, str(data) if named else "the data", samples)
-    details: dict[str, object] = {"inputs": found.inputs, "outputs": found.outputs}
-    report = Report(
-        "compare", called(dense), found.title, (), Totals(), output=called(sparse), notes=found.notes, details=details
-    )
-    return Result(report)
+    axes = sample_axes(model, batch_axis, state)
+    return Result(Compare(called(dense), sparse, called(sparse), axes, axis, data, samples, seed)(model))
 
 
 # -- what the commands share
@@ -433,7 +402,7 @@ def finish(
     beside: Mapping[str, str] | None = None,
     note: Callable[[Iterable[str]], None] | None = None,
     before: Before | None = None,
-    check: Callable[[Report, Model], Report] | None = None,
+    check: CheckFold | None = None,
 ) -> Result:
     """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
 
@@ -467,7 +436,7 @@ def _counted(
     written: Model,
     made: Plan | None,
     before: Before | None,
-    check: Callable[[Report, Model], Report] | None,
+    check: CheckFold | None,
 ) -> Report:
     """The report with the zeros that are in the written model, proven where a plan promises them."""
     rows = proved(report.rows, written, made.planned if made else [], before, report.command == "mask")
@@ -476,7 +445,7 @@ def _counted(
     done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
     totals = totals_of(rows, written, done, report.totals.macs is not None)
     report = replace(report, rows=tuple(rows), totals=totals)
-    return check(report, written) if check else report
+    return replace(check, folded=report)(written) if check else report
 
 
 __all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

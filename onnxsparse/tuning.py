@@ -245,8 +245,8 @@ class Tuning:
 
         `rest` are the weights that are pruned there beside those of the engine: by default all that are planned.
         """
-        known = {id(row) for tag, row in self.planned.items() if tag in engine.weights}
-        rest = [row for row in self.plan.planned if id(row) not in known] if rest is None else rest
+        known = {row for tag, row in self.planned.items() if tag in engine.weights}
+        rest = [row for row in self.plan.planned if row not in known] if rest is None else rest
         if self._whole is None or not (engine.partial or rest):
             return engine
         self._partial = OF_WHOLE
@@ -272,12 +272,12 @@ class Tuning:
         """Send what was trained back into the user's graph, and have it proven and written."""
         done = set(outcome.masked)
         rest = [row for tag, row in self.planned.items() if tag not in done]
-        known = {id(row) for row in self.planned.values()}
-        rest += [row for row in self.plan.planned if id(row) not in known]
-        Prune(Plan(tuple(rest), self.plan.rule))()
+        known = set(self.planned.values())
+        rest += [row for row in self.plan.planned if row not in known]
+        Prune(Plan(tuple(rest), self.plan.rule))(self.model)
         send_back(outcome.arrays, self.tags)
         if self.by_epochs is not None:
-            self.plan = self.by_epochs.done(outcome.arrays, self.model)
+            self.plan = self.by_epochs.done(outcome.arrays)
         report = planned_report(
             "prune", called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
         )
@@ -303,7 +303,7 @@ class Tuning:
             notes.append(framed(self.training, outcome.steps, per_epoch, self.engines.chosen))
         notes += [still_falling(probes, outcome.loss_untrained)] if outcome.helped else []
         idle = [self.planned[tag] for tag in outcome.unreached if tag in self.planned]
-        for row in {id(row): row for row in [*rest, *idle]}.values():
+        for row in dict.fromkeys([*rest, *idle]):
             notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")
         stopped = any(outcome.unreached.get(tag, "").startswith(NO_GRADIENT) for tag in self.planned)
         if stopped and self.engines.chosen == "ort" and may_take(self.model.proto):

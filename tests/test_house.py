@@ -19,7 +19,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "onnxsparse"
 
 MATHEMATICS = {
-    "allocations", "patterns", "plugins", "rank", "schedules", "scores", "solvers", "sparsers", "values",
+    "allocations", "math", "patterns", "plugins", "rank", "schedules", "scores", "solvers", "sparsers", "values",
 }  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
     {"errors", "progress", "version"},
@@ -131,6 +131,23 @@ def test_no_module_runs_what_a_file_holds() -> None:
             node.func for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)
         ]
         assert not {call.id for call in calls if isinstance(call, ast.Name)} & {"eval", "exec", "compile"}, title(path)
+
+
+BY_ID = {
+    "engines/torch/holding.py": "the memo of Python's copy protocol is keyed by id()",
+}
+"""Modules that call `id`, and why nothing else does there."""
+
+
+def test_nothing_is_keyed_by_id() -> None:
+    """The id of an object that is gone comes again; objects are keys themselves, protobuf messages as `IdentityKey`."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name) and node.id == "id"
+    }
+    assert found == set(BY_ID)
 
 
 def test_no_module_is_called_by_what_it_is_not() -> None:

@@ -27,7 +27,6 @@ from onnxsparse.passes.request import Masks, Names, Options, Path, path_of, plan
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.taken import taken
-from onnxsparse.passes.trainable import MARK
 from onnxsparse.recipes import Recipe
 from onnxsparse.runs.zeros import asked_zeros
 
@@ -167,17 +166,16 @@ def _timed(
     found = at_epoch(model, modifiers, epoch, per_epoch, before.masks)
     rule = Rule.make()
     base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
-    tags = {tensor: f"{MARK}{number}" for number, tensor in enumerate(model.flow.stores.homes)}
     rows = []
     for row in base.rows:
-        tag = tags[row.weight.tensor]
+        tag = row.weight.tag
         keep = found.masks.get(tag)
         if keep is None:
             reason = row.reason if row.weight.refusal else UNMASKED
-            rows.append(PlanRow(row.name, row.weight, reason=reason, chosen=not row.weight.refusal))
+            rows.append(PlanRow(row.weight, reason=reason, chosen=not row.weight.refusal))
         else:
             pattern, drop = held_by(found.patterns[tag], row.weight.uses[0].matrix(~keep))
-            rows.append(PlanRow(row.name, row.weight, pattern, drop, keep=np.ascontiguousarray(keep)))
-    weights = {tags[row.weight.tensor] for row in base.rows}
+            rows.append(PlanRow(row.weight, pattern, drop, keep=np.ascontiguousarray(keep)))
+    weights = {row.weight.tag for row in base.rows}
     small = [param.name for param in found.params if param.tag in found.masks and param.tag not in weights]
     return Plan(tuple(rows), replace(rule)), [f"'{name}' {SMALL}" for name in small]

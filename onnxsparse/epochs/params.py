@@ -12,20 +12,17 @@
 from __future__ import annotations
 
 import importlib
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.math.param import Param as BareParam
+from onnxsparse.math.param import View
 from onnxsparse.passes.names import Named, NamedWeights, module_path
 from onnxsparse.values import Array
-
-View = Callable[[Array], Array]
 
 ALL, ALL_PRUNABLE, REGULAR = "__ALL__", "__ALL_PRUNABLE__", "re:"
 SECONDS = 2.0
@@ -39,34 +36,19 @@ MOST = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Param:
-    """One parameter: the tag by which its host knows it, its names, and how its numbers lie in rows and columns."""
+class Param(BareParam):
+    """One parameter with all that a recipe may call it; `numbers` are those that it begins with."""
 
-    tag: str
-    name: str
-    shape: tuple[int, ...]
-    names: tuple[str, ...] = ()
-    layers: tuple[str, ...] = ()
-    prunable: bool = False
     matrix: View | None = None
     restore: View | None = None
     numbers: Callable[[], Array] | None = field(default=None, repr=False)
-    """The numbers that it begins with."""
+    names: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    prunable: bool = False
     refusal: str = ""
     """Why it cannot train; then it is none of those that are meant together, and named alone it is an error."""
     named: Named | None = None
     """What it answers to, where more is known than its names and layers."""
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def shape4(self) -> tuple[int, ...]:
-        """As (group, out, in, tap)."""
-        if self.matrix is None:
-            return (1, 1, 1, self.size)
-        return self.matrix(np.broadcast_to(np.float32(0), (self.size,))).shape
 
     @property
     def is_small(self) -> bool:
@@ -91,15 +73,15 @@ def is_renamed(param: Param) -> bool:
 def find(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str) -> list[Param]:
     """The parameters that the entries of a modifier mean, in the order of the model."""
     entries = [wanted] if isinstance(wanted, str) else list(wanted or (ALL_PRUNABLE,))
-    chosen: set[int] = set()
+    chosen = set[Param]()
     unknown, known = [], NamedWeights(param.answers for param in params)
     for entry in entries:
         found = _meant(params, known, entry, where)
         unknown += [] if found else [entry]
-        chosen.update(map(id, found))
+        chosen.update(found)
     if unknown:
         raise OptionError(_nothing(params, unknown, where))
-    return [param for param in params if id(param) in chosen]
+    return [param for param in params if param in chosen]
 
 
 def named(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str) -> set[str]:

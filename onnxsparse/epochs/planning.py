@@ -20,9 +20,8 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit, names_of
+from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.trainable import MARK
 from onnxsparse.values import Array
 
 UNNAMED = "no modifier of the recipe prunes it"
@@ -43,18 +42,17 @@ class ByEpochs:
         """The tags of all that has to have a mask, weights or not."""
         return list(self.goals)
 
-    def done(self, arrays: Mapping[str, Array], model: Model) -> Plan:
+    def done(self, arrays: Mapping[str, Array]) -> Plan:
         """The plan as it came out."""
-        tags = {id(weight): tag for tag, weight in _weights(model).items()}
-        return replace(self.plan, rows=tuple(self._row(row, tags, arrays) for row in self.plan.rows))
+        return replace(self.plan, rows=tuple(self._row(row, arrays) for row in self.plan.rows))
 
-    def _row(self, row: PlanRow, tags: Mapping[int, str], arrays: Mapping[str, Array]) -> PlanRow:
-        tag = tags.get(id(row.weight), "")
+    def _row(self, row: PlanRow, arrays: Mapping[str, Array]) -> PlanRow:
+        tag = row.weight.tag
         if row.pattern is None or tag not in arrays:
             return row
         goal = self.goals[tag]
         if not goal.stays:
-            return PlanRow(row.name, row.weight, reason=LET_GO, chosen=True)
+            return PlanRow(row.weight, reason=LET_GO, chosen=True)
         if goal.keep is not None:
             keep = arrays[tag] != 0
             return replace(row, keep=keep.reshape(-1), drop=int(keep.size - np.count_nonzero(keep)))
@@ -72,13 +70,8 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
         left.update(act.left())
         for tag, goal in act.goals().items():
             goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
-    weights, names = _weights(model), names_of(model.weights)
-    tags = {id(weight): tag for tag, weight in weights.items()}
-    rows = []
-    for weight in model.weights:
-        tag = tags.get(id(weight), "")
-        rows.append(_planned(weight, names[id(weight)], goals.get(tag), left.get(tag, "")))
-    return ByEpochs(params, goals, Plan(tuple(rows), Rule.make()))
+    rows = tuple(_planned(weight, goals.get(weight.tag), left.get(weight.tag, "")) for weight in model.weights)
+    return ByEpochs(params, goals, Plan(rows, Rule.make()))
 
 
 def _beside(earlier: Goal, later: Goal) -> Goal:
@@ -91,24 +84,17 @@ def _beside(earlier: Goal, later: Goal) -> Goal:
     return replace(more, shared=True)
 
 
-def _planned(weight: Weight, name: str, goal: Goal | None, left: str) -> PlanRow:
+def _planned(weight: Weight, goal: Goal | None, left: str) -> PlanRow:
     if goal is None and left:
-        return PlanRow(name, weight, reason=left)
+        return PlanRow(weight, reason=left)
     if goal is None:
-        return PlanRow(name, weight, reason=weight.refusal or UNNAMED, chosen=not weight.refusal)
+        return PlanRow(weight, reason=weight.refusal or UNNAMED, chosen=not weight.refusal)
     if goal.keep is not None and goal.drop == 0:
-        return PlanRow(name, weight, reason=NO_ZEROS, chosen=True)
+        return PlanRow(weight, reason=NO_ZEROS, chosen=True)
     misfit = does_not_fit(weight, goal.pattern)
     if misfit is not None:
-        raise OptionError(f"the recipe prunes {name} by {goal.pattern.text}: {misfit.text}")
-    return PlanRow(name, weight, goal.pattern, goal.drop, keep=goal.keep)
-
-
-def _weights(model: Model) -> dict[str, Weight]:
-    """By tag."""
-    by_tensor = {weight.tensor: weight for weight in model.weights}
-    homes = enumerate(model.flow.stores.homes)
-    return {f"{MARK}{number}": by_tensor[tensor] for number, tensor in homes if tensor in by_tensor}
+        raise OptionError(f"the recipe prunes {weight.name} by {goal.pattern.text}: {misfit.text}")
+    return PlanRow(weight, goal.pattern, goal.drop, keep=goal.keep)
 
 
 def _zero_units(row: PlanRow, array: Array) -> int:

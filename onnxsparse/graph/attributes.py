@@ -54,6 +54,25 @@ class Attributes:
         return getattr(attribute, _FIELDS[kind])
 
 
+class IdentityKey:
+    """A protobuf message as the key of a table.
+
+    Messages compare by their content and have no hash, and Python gives the address of one that nobody holds to the
+    next; so the key is the very message, and holds it.
+    """
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: object) -> None:
+        self._message = message
+
+    def __hash__(self) -> int:
+        return object.__hash__(self._message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and self._message is other._message
+
+
 def label(node: NodeProto) -> str:
     """What a person would call the node: its name, else its first output."""
     return text(node.name or next((name for name in node.output if name), "") or node.op_type)

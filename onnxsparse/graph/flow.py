@@ -14,6 +14,7 @@ arguments and attributes bound. What it does not do: run or infer anything; shap
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +22,7 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.attributes import Attributes, Caller, label, text
+from onnxsparse.graph.attributes import Attributes, Caller, IdentityKey, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
 from onnxsparse.graph.every import demand_bounded, every_tensor, functions_of
 from onnxsparse.graph.integers import Declared, Shapes, known, shape_of
@@ -110,7 +111,7 @@ class Flow:
         self._functions = functions_of(proto)
         self._found = Uses(stores)
         self.mask_sites: list[MaskSite] = []
-        self._met_at: dict[int, tuple[NodeProto, int]] = {}
+        self._met_at: Counter[IdentityKey] = Counter()
         self._shapes = Shapes(proto)
         self._nodes_seen = 0
         self._calls: list[str] = []
@@ -130,7 +131,7 @@ class Flow:
 
     def calls_of(self, node: NodeProto) -> int:
         """How often a node that may apply a mask was met inside local functions: once for each call."""
-        return self._met_at.get(id(node), (node, 0))[1]
+        return self._met_at[IdentityKey(node)]
 
     def consumers(self, tensor: StoredTensor) -> Weight:
         """All uses of a stored tensor, whether it counts as a weight or not."""
@@ -202,8 +203,8 @@ class Flow:
             self._nodes_seen += 1
             if self._nodes_seen > MOST_NODES:
                 raise ModelError(f"the model has more than {MOST_NODES} nodes once its functions are called; refused")
-            if self._calls and node.op_type in APPLYING:  # held, since the id of a node that is gone comes again
-                self._met_at[id(node)] = (node, self.calls_of(node) + 1)
+            if self._calls and node.op_type in APPLYING:
+                self._met_at[IdentityKey(node)] += 1
             self._node(node, scope)
 
     # -- nodes

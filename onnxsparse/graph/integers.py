@@ -17,7 +17,7 @@ import onnx.shape_inference
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxsparse.graph.arithmetic import LARGEST, evaluate
-from onnxsparse.graph.attributes import Attributes
+from onnxsparse.graph.attributes import Attributes, IdentityKey
 from onnxsparse.graph.storage import Array, StoredTensor
 from onnxsparse.graph.traced import Dims, Known, Traced, Value, computed, small_array
 
@@ -31,18 +31,19 @@ class Shapes:
 
     def __init__(self, proto: ModelProto) -> None:
         self._proto = proto
-        self._declared: dict[int, dict[str, Sizes]] = {}
-        self._inferred: dict[int, dict[str, Sizes]] | None = None
+        self._declared: dict[IdentityKey, dict[str, Sizes]] = {}
+        self._inferred: dict[IdentityKey, dict[str, Sizes]] | None = None
 
     def of(self, name: str, container: GraphProto | FunctionProto) -> Sizes | None:
         """What the file declares of a value, corrected by what its operators say; None where it declares nothing."""
-        if id(container) not in self._declared:
+        key = IdentityKey(container)
+        if key not in self._declared:
             given = getattr(container, "input", ()) if isinstance(container, GraphProto) else ()
-            self._declared[id(container)] = _sizes_of([*container.value_info, *given])
-        said = self._declared[id(container)].get(name)
+            self._declared[key] = _sizes_of([*container.value_info, *given])
+        said = self._declared[key].get(name)
         if said is None or not any(size is not None for size in said):
             return said
-        found = self._by_operators().get(id(container), {}).get(name)
+        found = self._by_operators().get(key, {}).get(name)
         if found is None:
             return said
         if len(found) != len(said):
@@ -51,9 +52,9 @@ class Shapes:
 
     def known(self, name: str, container: GraphProto | FunctionProto) -> Sizes | None:
         """What the operators say of a value, or else the file."""
-        return self._by_operators().get(id(container), {}).get(name) or self.of(name, container)
+        return self._by_operators().get(IdentityKey(container), {}).get(name) or self.of(name, container)
 
-    def _by_operators(self) -> dict[int, dict[str, Sizes]]:
+    def _by_operators(self) -> dict[IdentityKey, dict[str, Sizes]]:
         if self._inferred is None and len(self._proto.graph.node) > LARGEST_GRAPH:
             self._inferred = {}
         if self._inferred is None:
@@ -69,10 +70,12 @@ class Shapes:
                 self._inferred = {}
                 return self._inferred
             pairs = zip(_graphs(self._proto.graph), _graphs(bare.graph))
-            self._inferred = {id(own): _sizes_of([*made.value_info, *made.output]) for own, made in pairs}
+            self._inferred = {IdentityKey(own): _sizes_of([*made.value_info, *made.output]) for own, made in pairs}
             given = {info.name for info in self._proto.graph.input}
-            main = self._inferred[id(self._proto.graph)]
-            self._inferred[id(self._proto.graph)] = {name: one for name, one in main.items() if name not in given}
+            main = self._inferred[IdentityKey(self._proto.graph)]
+            self._inferred[IdentityKey(self._proto.graph)] = {
+                name: one for name, one in main.items() if name not in given
+            }
         return self._inferred
 
 

@@ -11,6 +11,8 @@ from typing import Any, Union
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
+from onnxsparse.graph.attributes import IdentityKey
+
 Container = Union[GraphProto, FunctionProto]
 
 
@@ -55,12 +57,13 @@ class Outputs:
     """Which names are outputs of a graph or function; each list is looked through once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Container, set[str]]] = {}
+        self._known: dict[IdentityKey, set[str]] = {}
 
     def has(self, container: Container, name: str) -> bool:
-        if id(container) not in self._known:
-            self._known[id(container)] = container, _outputs(container)
-        return name in self._known[id(container)][1]
+        key = IdentityKey(container)
+        if key not in self._known:
+            self._known[key] = _outputs(container)
+        return name in self._known[key]
 
 
 def _outputs(container: Container) -> set[str]:
@@ -76,8 +79,8 @@ def insert_nodes(container: Container, at: int, nodes: list[NodeProto]) -> None:
 
 def remove_nodes(container: Container, nodes: Iterable[NodeProto]) -> None:
     """Remove these very nodes; equal ones elsewhere stay."""
-    gone = {id(node) for node in nodes}
-    _delete(container.node, [index for index, node in enumerate(container.node) if id(node) in gone])
+    gone = set(map(IdentityKey, nodes))
+    _delete(container.node, [index for index, node in enumerate(container.node) if IdentityKey(node) in gone])
 
 
 def _delete(repeated: MutableSequence[Any], places: Sequence[int]) -> None:
@@ -111,8 +114,8 @@ class Unread:
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove what makes `names` where nobody reads it, and then what only that read."""
-        nodes: dict[int, tuple[Container, list[NodeProto]]] = {}
-        tensors: dict[int, tuple[GraphProto, set[str]]] = {}
+        nodes: dict[IdentityKey, tuple[Container, list[NodeProto]]] = {}
+        tensors: dict[IdentityKey, tuple[GraphProto, set[str]]] = {}
         waiting = list(dict.fromkeys(names))
         while waiting:
             name = waiting.pop()
@@ -121,9 +124,9 @@ class Unread:
             container, node = self._made.pop(name)
             if node is None:
                 assert isinstance(container, GraphProto)
-                tensors.setdefault(id(container), (container, set()))[1].add(name)
+                tensors.setdefault(IdentityKey(container), (container, set()))[1].add(name)
             elif len(node.output) == 1 and not list(bodies(node)):
-                nodes.setdefault(id(container), (container, []))[1].append(node)
+                nodes.setdefault(IdentityKey(container), (container, []))[1].append(node)
                 self._reads.subtract(node.input)
                 waiting += [entry for entry in node.input if entry]
         for container, gone in nodes.values():

@@ -16,7 +16,8 @@ from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.modifiers.objective import Objective
-from onnxsparse.passes.trainable import Trainable, tagged
+from onnxsparse.passes.matrices import StoredParam
+from onnxsparse.passes.trainable import tagged
 from onnxsparse.values import Array
 
 LABELS = "labels"
@@ -25,7 +26,7 @@ LABELS = "labels"
 class Making:
     """Makes engines for one model; every graph is made with the same samples."""
 
-    def __init__(self, model: Model, tags: Mapping[str, Trainable]) -> None:
+    def __init__(self, model: Model, tags: Mapping[str, StoredParam]) -> None:
         self._model, self._tags, self._room = model, tags, ExitStack()
         self.notes: list[str] = []
         self.fixed = 0

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,8 +18,10 @@ import numpy as np
 from onnxsparse import sparsers
 from onnxsparse.allocations.energy import Place, stride_groups
 from onnxsparse.graph.convolution import Convolution
+from onnxsparse.math.param import Candidate, Param
 from onnxsparse.passes.names import Named
 from onnxsparse.patterns import Pattern
+from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores.magnitude import Magnitude
 from onnxsparse.sparsers.renewal import Choice
 from onnxsparse.targets import Target
@@ -73,22 +75,6 @@ class Measured:
 
     size: float | None
     macs: int
-
-
-@dataclass(frozen=True, eq=False)
-class Sized:
-    """A layer as an allocation sees it."""
-
-    name: str
-    shape4: Shape4
-    numbers: Array
-    place: Place
-
-    def unit_scores(self) -> Iterator[Array]:
-        yield np.abs(self.numbers).reshape(-1)
-
-    def sample_scores(self) -> Array | None:
-        return None
 
 
 class Network(ABC):
@@ -185,14 +171,19 @@ class Network(ABC):
 
     def candidates(
         self, found: Mapping[str, Measured], target: Target | None, dense: Callable[[Site], bool]
-    ) -> list[Sized]:
+    ) -> list[Candidate]:
         """All layers, for an allocation that asks where they are."""
         groups = stride_groups([found[site.key].size for site in self.sites])
         live = self.live
         return [
-            Sized(site.key, site.shape4, live[site.key], _place(site, group, target, dense(site)))
+            _candidate(site, live[site.key], _place(site, group, target, dense(site)))
             for site, group in zip(self.sites, groups)
         ]
+
+
+def _candidate(site: Site, numbers: Array, place: Place) -> Candidate:
+    param = Param(site.key, site.key, site.shape, site.matrix, site.restore, lambda: numbers)
+    return Candidate(param, Unstructured(), Magnitude(), place)
 
 
 def _place(site: Site, group: int, target: Target | None, dense: bool) -> Place:

@@ -19,7 +19,7 @@ def site_of(tag: str, row: PlanRow) -> Site:
     """A planned weight as a layer; it answers to the names of its tensor and of its nodes."""
     weight, use = row.weight, row.use
     stem = row.name[: -len(".weight")] if row.name.endswith(".weight") else row.name
-    names, answers = tuple(dict.fromkeys((stem, row.name, *weight.layers))), named(weight, row.name)
+    names, answers = tuple(dict.fromkeys((stem, row.name, *weight.layers))), named(weight)
 
     def refuses(pattern: Pattern) -> str:
         reason = does_not_fit(weight, pattern)

@@ -299,7 +299,7 @@ class OnnxNetwork(Network):
         layers = layers_of(model, weights)
         found, _ = macs.of_weights(model, weights)
         rows = self._rows.items()
-        return {tag: Measured(layers[id(r.weight)].size, found.get(id(r.weight), 0)) for tag, r in rows}
+        return {tag: Measured(layers[r.weight].size, found.get(r.weight, 0)) for tag, r in rows}
 
     # -- results
 

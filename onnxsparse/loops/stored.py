@@ -60,9 +60,9 @@ def _row(row: PlanRow, tag: str | None, arrays: Mapping[str, Array], promise: Pr
     text = promise.patterns.get(tag or "", "")
     if tag is None or not text:
         reason = promise.dense.get(tag or "", "")
-        return PlanRow(row.name, row.weight, reason=reason or row.reason or "left dense", chosen=bool(reason))
+        return PlanRow(row.weight, reason=reason or row.reason or "left dense", chosen=bool(reason))
     pattern = parse_pattern(text)
-    return PlanRow(row.name, row.weight, pattern, dropped(pattern, row.use.matrix(arrays[tag].reshape(-1) == 0)))
+    return PlanRow(row.weight, pattern, dropped(pattern, row.use.matrix(arrays[tag].reshape(-1) == 0)))
 
 
 def dropped(pattern: Pattern, zero: Array) -> int:

@@ -23,9 +23,9 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import Staged, make_folder
 from onnxsparse.graph.weights import Weight
 from onnxsparse.loops.stored import Promise
-from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.levels import NEARLY_DENSE
-from onnxsparse.passes.plan import Plan, PlanRow, names_of
+from onnxsparse.passes.matrices import count_zeros
+from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.record import record
 from onnxsparse.passes.rule import Rule
 from onnxsparse.patterns import parse as parse_pattern
@@ -41,11 +41,8 @@ def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Ma
     make_folder(folder)
     with tempfile.TemporaryDirectory(prefix=".onnxsparse-", dir=folder) as waiting:
         model = Model.open(_exported(module, inputs, os.path.join(waiting, "model.onnx"), path))
-        names = names_of(model.weights)
         paths, lost = _paths(model, module, [*promise.patterns, *promise.dense])
-        rows = tuple(
-            _row(names[id(one)], paths.get((one.scope, one.name), ""), one, promise, drops) for one in model.weights
-        )
+        rows = tuple(_row(paths.get((one.scope, one.tensor.name), ""), one, promise, drops) for one in model.weights)
         record(model, Plan(rows, Rule.make(target=promise.target, sparsity=promise.level)))
         with Staged(True) as staged:
             left = model.save(path, True, staged)
@@ -73,14 +70,14 @@ def _exported(module: Any, inputs: Any, file: str, path: str) -> str:
 
 def _paths(model: Model, module: Any, wanted: Sequence[str]) -> tuple[dict[tuple[str, str], str], list[str]]:
     """The path of the parameter that each stored weight is, by scope and name; and the paths of those that are none."""
-    stored = {(weight.scope, weight.name): weight.tensor.size for weight in model.weights}
+    stored = {(weight.scope, weight.tensor.name): weight.tensor.size for weight in model.weights}
     found = {key: key[1] for key in stored if key[1] in wanted}
     lost = [path for path in wanted if path not in found.values()]
     if lost:
         matched = _match(model, module)
         places = {path: _places(matched, path) for path in lost}
         found.update({key: path for path, keys in places.items() for key, size in keys if stored.get(key) == size})
-    refused = {(weight.scope, weight.name) for weight in model.weights if weight.refusal}
+    refused = {(weight.scope, weight.tensor.name) for weight in model.weights if weight.refusal}
     proven = {path for key, path in found.items() if key not in refused}
     return found, [path for path in wanted if path not in proven]
 
@@ -129,11 +126,11 @@ def _beside(weight: Weight) -> str:
     return "no layer that the scheduler prunes" if nearly else ""
 
 
-def _row(name: str, path: str, weight: Weight, promise: Promise, drops: Mapping[str, int]) -> PlanRow:
+def _row(path: str, weight: Weight, promise: Promise, drops: Mapping[str, int]) -> PlanRow:
     text = promise.patterns.get(path)
     if text is None or weight.refusal:
         reason = promise.dense.get(path) or ("" if weight.refusal else _beside(weight))
-        return PlanRow(name, weight, reason=reason or weight.refusal or "left dense", chosen=bool(reason))
+        return PlanRow(weight, reason=reason or weight.refusal or "left dense", chosen=bool(reason))
     pattern = parse_pattern(text)
     drop = drops[path] if isinstance(pattern, NM) else min(drops[path], count_zeros(weight) or 0)
-    return PlanRow(name, weight, pattern, drop)
+    return PlanRow(weight, pattern, drop)

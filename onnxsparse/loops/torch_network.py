@@ -161,8 +161,8 @@ class TorchNetwork(Network):
         _WATCHED[self] = weakref.WeakMethod(stepped)
 
     def is_moved_by(self, optimizer: Any) -> bool:
-        mine = {id(self._original(key)) for key in self._owners}
-        return any(id(one) in mine for group in optimizer.param_groups for one in group["params"])
+        mine = {self._original(key) for key in self._owners}
+        return any(one in mine for group in optimizer.param_groups for one in group["params"])
 
     def settle(self) -> None:
         """Zeros in the weights themselves, at masked places."""
@@ -224,10 +224,10 @@ class TorchNetwork(Network):
     def measure(self, shape: Sequence[int] | None, real: Any = None) -> dict[str, Measured]:
         inputs = _inputs(shape, real, next(self.module.parameters()))
         found: dict[str, list[Measured]] = {site.key: [] for site in self.sites}
-        owners = {id(owner): key for key, owner in self._owners.items()}
+        owners = {owner: key for key, owner in self._owners.items()}
 
         def look(owner: Any, given: Any, made: Any) -> None:
-            found[owners[id(owner)]].append(measured(owner, given[0], made))
+            found[owners[owner]].append(measured(owner, given[0], made))
 
         hooks = [owner.register_forward_hook(look) for owner in self._owners.values()]
         modes = [(one, one.training) for one in self.module.modules()]

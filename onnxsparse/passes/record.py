@@ -20,8 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.levels import empty_outputs_of
+from onnxsparse.passes.matrices import count_zeros, empty_outputs_of
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.recorded import MASKED, ORIGINS, PREFIX, SCHEDULE
 from onnxsparse.version import __version__
@@ -64,7 +63,7 @@ def _before(row: PlanRow, plan: Plan) -> list[int]:
     """What was zero before, for devices that want to know: outputs altogether, and numbers, if more than go."""
     if not plan.rule.knows_levels:
         return []
-    empty, zeros = len(empty_outputs_of(row.matrix)), count_zeros(row.weight) or 0
+    empty, zeros = len(empty_outputs_of(row.param)), count_zeros(row.weight) or 0
     return [empty, zeros] if empty or zeros > row.drop else []
 
 

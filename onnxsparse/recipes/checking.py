@@ -190,7 +190,7 @@ def _is_sparse(source: Any) -> bool:
     if source is None:
         return False
     from onnxsparse.graph.model import Model
-    from onnxsparse.passes.inspect import count_zeros
+    from onnxsparse.passes.matrices import count_zeros
 
     counted = [(count_zeros(one), one.tensor.size) for one in Model.open(source).weights]
     known = [(zeros, size) for zeros, size in counted if zeros is not None]

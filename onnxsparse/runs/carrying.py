@@ -19,12 +19,12 @@ import numpy as np
 
 from onnxsparse.data import IGNORED, LABELS, Data, Field, Samples
 from onnxsparse.engines.engine import Answering, Batch, Engine, Pace
+from onnxsparse.engines.inference import Session
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.turning import turn
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.outputs import Session
 from onnxsparse.passes.sample_axes import SampleAxes
 from onnxsparse.values import Array
 

@@ -17,8 +17,9 @@ from onnxsparse.engines.turning import turn
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
+from onnxsparse.passes.matrices import StoredParam
 from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
-from onnxsparse.passes.trainable import Trainable, tagged
+from onnxsparse.passes.trainable import tagged
 from onnxsparse.runs.carrying import FEWEST, Carried, Plain, first_steps, sequences_of
 from onnxsparse.runs.feeding import Feeding
 
@@ -85,7 +86,7 @@ class Engines:
     def __init__(
         self,
         model: Model,
-        tags: Mapping[str, Trainable],
+        tags: Mapping[str, StoredParam],
         feeding: Feeding,
         training: Training,
         means: Means,

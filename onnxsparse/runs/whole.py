@@ -18,13 +18,14 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxsparse.engines.engine import Answering, Batch, Engine
+from onnxsparse.engines.inference import Session
 from onnxsparse.engines.turning import turn
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.outputs import Session
+from onnxsparse.passes.matrices import StoredParam
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.sample_axes import SampleAxes
-from onnxsparse.passes.trainable import Trainable, send_back
+from onnxsparse.passes.trainable import send_back
 from onnxsparse.runs import weights
 from onnxsparse.runs.carrying import Carried
 from onnxsparse.values import Array
@@ -36,7 +37,7 @@ class Whole:
     """The files of one run; `shared` are the inputs that are the same for all samples."""
 
     def __init__(
-        self, model: Model, tags: Mapping[str, Trainable], plan: Plan, axes: SampleAxes, shared: Collection[str]
+        self, model: Model, tags: Mapping[str, StoredParam], plan: Plan, axes: SampleAxes, shared: Collection[str]
     ) -> None:
         self._model, self._tags, self._plan, self._axes, self._shared = model, tags, plan, axes, shared
         self._dense: _File | None = None
@@ -60,7 +61,7 @@ class Whole:
         before = [tensor.edit for tensor in homes]
         copy = self._opened()
         try:
-            Prune(Plan(tuple(rest), self._plan.rule))()
+            Prune(Plan(tuple(rest), self._plan.rule))(self._model)
             send_back({tag: weights.baked(engine, tag) for tag in weights.stored(engine)}, self._tags)
             for own, other in zip(copy.flow.stores.homes, homes):
                 own.edit = other.edit

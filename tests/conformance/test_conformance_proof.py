@@ -403,7 +403,7 @@ def folded(change: Callable[[onnx.ModelProto], None]) -> tuple[Before, Model]:
     """A model before folding, and what a fold that does `change` as well would write."""
     model = Model.open(plain().model())
     before = Before.of(model, FOLD, [site.weight.tensor for site in model.flow.mask_sites])
-    FoldMasks(model)()
+    FoldMasks()(model)
     before.hold()
     proto = model.take_proto()
     change(proto)

@@ -9,7 +9,6 @@ import pytest
 from graphs.builders import CASES
 from graphs.expectations import EVERYTHING
 
-from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.request import Options, planned
 from onnxsparse.sparsers import Choice, renew
 
@@ -29,8 +28,7 @@ def test_renewed_is_pruned(name: str, rule: tuple[str, float | None, str | None]
     built = CASES[name].build()
     made, _ = planned(osp.load(built.model), None, None, Options(**options(*rule)))
     weights = osp.load(osp.prune(built.model, **options(*rule)).model).weights
-    names = names_of(weights)
-    pruned = {names[id(weight)]: weight for weight in weights}
+    pruned = {weight.name: weight for weight in weights}
     for row in made.rows:
         if row.pattern is None or row.weight.tensor.kind != "float32":
             continue

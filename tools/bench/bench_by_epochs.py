@@ -219,7 +219,7 @@ def cost(_: argparse.Namespace) -> bool:
     run: Any = SimpleNamespace(engine=engine, per_epoch=1000, total=100_000, caution=1.0, pace=Pace(0.1))
     four = (1, 8, 8, 1)
     params = [
-        Param(tag, tag, (8, 8), (), (), True, lambda flat: flat.reshape(four), lambda view: view.reshape(-1))
+        Param(tag, tag, (8, 8), lambda flat: flat.reshape(four), lambda view: view.reshape(-1), prunable=True)
         for tag in tags
     ]
     run.host = RunHost(run, params)

@@ -21,7 +21,8 @@ from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
-from onnxsparse.passes.trainable import Trainable, as_float32, send_back
+from onnxsparse.passes.matrices import as_float32, vector_param
+from onnxsparse.passes.trainable import send_back
 from onnxsparse.values import Array
 
 EMA, STATES = ("ema", "ema_state_dict"), ("model", "state_dict", "model_state_dict")
@@ -61,7 +62,7 @@ def _bare(name: str) -> str:
 def filled(source: str, numbers: Mapping[str, Array]) -> ModelProto:
     """The model in a file with other numbers, wherever a tensor of that name and shape is stored."""
     model = Model.open(source)
-    tags = {one.name: Trainable(one.name, one.name, one) for one in homes(model) if one.kind in FLOAT_KINDS}
+    tags = {one.name: vector_param(one, one.name) for one in homes(model) if one.kind in FLOAT_KINDS}
     fitting = {name: numbers[name] for name, one in tags.items() if _fits(numbers, name, one.tensor.shape)}
     send_back({name: np.asarray(array, np.float32) for name, array in fitting.items()}, tags)
     return model.take_proto()

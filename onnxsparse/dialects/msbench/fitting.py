@@ -6,11 +6,11 @@ import numpy as np
 
 from onnxsparse.data import BOUNDLESS, LABELS, Samples, check_labels
 from onnxsparse.dialects.msbench.job import Job
+from onnxsparse.engines.inference import Session
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.losses.cross_entropy import class_axis
-from onnxsparse.passes.outputs import Session
 from onnxsparse.runs.classes import declared_classes
 from onnxsparse.runs.feeding import LEAST
 from onnxsparse.runs.goal import goal_of

@@ -30,7 +30,7 @@ from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.stored import Promise, dropped
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.masked_before import MaskedBefore, hidden, open_without_masks, plain_source
-from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
+from onnxsparse.passes.plan import Plan, PlanRow, make_plan
 from onnxsparse.passes.request import Path
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
@@ -211,18 +211,17 @@ def _row(row: PlanRow, tag: str, masks: Mapping[str, Array], promise: Promise) -
     text = promise.patterns.get(tag, "")
     if tag not in masks or not text:
         reason = promise.dense.get(tag, "")
-        return PlanRow(row.name, row.weight, reason=reason or row.reason or "left dense", chosen=bool(reason))
+        return PlanRow(row.weight, reason=reason or row.reason or "left dense", chosen=bool(reason))
     keep = masks[tag]
     if keep.all():
-        return PlanRow(row.name, row.weight, reason="nothing of it is masked at this moment", chosen=True)
+        return PlanRow(row.weight, reason="nothing of it is masked at this moment", chosen=True)
     pattern, flat = parse_pattern(text), np.ascontiguousarray(keep).reshape(-1)
-    return PlanRow(row.name, row.weight, pattern, dropped(pattern, row.use.matrix(~flat)), keep=flat)
+    return PlanRow(row.weight, pattern, dropped(pattern, row.use.matrix(~flat)), keep=flat)
 
 
 def _forms(model: Model, network: OnnxNetwork) -> tuple[list[Form], dict[str, str]]:
     """What stands in for weights that have no mask of zeros and ones; and by name, why a weight has nothing."""
-    names = names_of(model.weights)
-    by_name = {names[id(weight)]: weight for weight in model.weights}
+    by_name = {weight.name: weight for weight in model.weights}
     found, left = [], {}
     for key, name in network.names().items():
         kind = network.used.get(key, MASK).partition(":")[0]
@@ -244,11 +243,11 @@ def _with_forms(made: Plan, forms: Sequence[Form], left: Mapping[str, str]) -> P
         form = by_tensor.get(row.weight.tensor)
         if form is None:
             reason = left.get(row.name, "")
-            rows.append(PlanRow(row.name, row.weight, reason=reason) if reason else row)
+            rows.append(PlanRow(row.weight, reason=reason) if reason else row)
             continue
         numbers = given(form, form.tensor.read().reshape(form.tensor.shape))
         zeros = int(numbers.size - np.count_nonzero(numbers))
-        rows.append(PlanRow(row.name, row.weight, parse_pattern("unstructured"), zeros))
+        rows.append(PlanRow(row.weight, parse_pattern("unstructured"), zeros))
     return Plan(tuple(rows), made.rule)
 
 
@@ -268,8 +267,8 @@ def _said_of(forms: Sequence[Form], made: Plan) -> list[str]:
 def _sent(model: Model, network: OnnxNetwork) -> Model:
     """The model with the numbers that the scheduler changed; what is masked stays as it is there."""
     base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
-    tags, masks, names = trainables(model, base), network.masks(), names_of(model.weights)
-    by_name = {names[id(one.weight)]: tag for tag, one in tags.items() if one.weight is not None}
+    tags, masks = trainables(model, base), network.masks()
+    by_name = {weight.name: weight.tag for weight in model.weights if weight.tag in tags}
     sent = {}
     for key, name in network.names().items():
         if key in masks and name in by_name:

@@ -14,9 +14,10 @@ from typing import Any
 
 from onnxsparse.engines.torch.layers import layers_as_model
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.epochs.params import Param, View
+from onnxsparse.epochs.params import Param
 from onnxsparse.errors import PlanError
 from onnxsparse.graph.model import Model
+from onnxsparse.math.param import View
 from onnxsparse.passes.names import Named, layers_of_node, names_of_node
 
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
@@ -28,18 +29,16 @@ Homes = list[tuple[Any, str]]  # the modules a parameter stands in, and its name
 
 def params_of(module: Any) -> list[tuple[Param, Any, Homes]]:
     """Every parameter once, with the tensor, and everywhere that it stands."""
-    named: dict[int, list[tuple[str, Any, str]]] = {}
-    tensors: dict[int, Any] = {}
+    named: dict[Any, list[tuple[str, Any, str]]] = {}  # by tensor
     for prefix, owner in module.named_modules():
         for name, tensor in owner._parameters.items():
             if tensor is not None:
-                tensors[id(tensor)] = tensor
-                named.setdefault(id(tensor), []).append((f"{prefix}.{name}" if prefix else name, owner, name))
+                named.setdefault(tensor, []).append((f"{prefix}.{name}" if prefix else name, owner, name))
     calls = _calls(module)
     traced = _traced(module, calls)
     return [
-        (_param(tensors[key], places, traced, calls), tensors[key], [(owner, name) for _, owner, name in places])
-        for key, places in named.items()
+        (_param(tensor, places, traced, calls), tensor, [(owner, name) for _, owner, name in places])
+        for tensor, places in named.items()
     ]
 
 
@@ -53,14 +52,14 @@ def _param(
     matrix, restore = views or _views(owner, tensor) or (None, None)
     layers = [name.rpartition(".")[0] for name in names if name.endswith(WEIGHT) and "." in name]
     slashes = [layer.replace(".", "/") for layer in layers]
-    read = {id(call): call for one, _, _ in places if one in traced for call in calls[one]}
-    nodes = [call.meta["onnx"][1] for call in read.values() if "onnx" in call.meta]
+    read = dict.fromkeys(call for one, _, _ in places if one in traced for call in calls[one])
+    nodes = [call.meta["onnx"][1] for call in read if "onnx" in call.meta]
     layers = [*layers, *slashes, *(layer for node in nodes for layer in layers_of_node(node))]
     own = tuple(dict.fromkeys(name for node in nodes for name in names_of_node(node)))
     answers = Named(names[0], names, own, tuple(dict.fromkeys(layers)), of=frozenset(read or filter(None, layers)))
     return Param(
-        names[0], names[0], tuple(tensor.shape), names, (*answers.nodes, *answers.layers), prunable,
-        matrix, restore, lambda: numbers_of(tensor), named=answers,
+        names[0], names[0], tuple(tensor.shape), matrix, restore, lambda: numbers_of(tensor), names,
+        (*answers.nodes, *answers.layers), prunable, named=answers,
     )  # fmt: skip
 
 

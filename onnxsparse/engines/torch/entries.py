@@ -142,5 +142,5 @@ def _identity(values: list[Any]) -> Hashable:
 
 def _storage(tensor: Any) -> Hashable:
     if tensor.numel() == 0:
-        return id(tensor)
+        return (tensor,)  # which is hashed by its identity
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype

@@ -78,9 +78,9 @@ def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[Signal]]:
 
 def train_only(module: Any, wanted: Iterable[Any]) -> None:
     """Gradients for these parameters alone."""
-    chosen = {id(one) for one in wanted}
+    chosen = set(wanted)
     for parameter in module.parameters():
-        parameter.requires_grad_(id(parameter) in chosen)
+        parameter.requires_grad_(parameter in chosen)
 
 
 def frozen_copy(module: Any) -> Any:

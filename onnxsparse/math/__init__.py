@@ -1,0 +1,1 @@
+"""What the mathematics works on, in numpy only: parameters and their numbers."""

@@ -278,6 +278,8 @@ class Run:
         """Everything that the next step depends on: arrays, which are live, and facts for JSON."""
         arrays, facts = self.engine.state()
         arrays.update({BEST + tag: array for tag, array in self._best.items()})
+        for act in self.acts:
+            arrays.update(act.arrays())
         saved = {
             "engine": facts,
             "parts": [act.state() for act in self.acts],
@@ -294,6 +296,7 @@ class Run:
         self.engine.restore(found.arrays, facts["engine"])
         self._best = {key[len(BEST) :]: found.arrays[key] for key in found.arrays if key.startswith(BEST)}
         for act, state in zip(self.acts, facts["parts"]):
+            act.load(found.arrays)
             act.restore(state, self.trainee)
         self.trainee.restore(facts["host"])
         self._account.restore(facts["account"])

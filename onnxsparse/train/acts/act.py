@@ -12,7 +12,7 @@ first step makes it as it was then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,13 @@ class Act:
 
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
         """Take a state over."""
+
+    def arrays(self) -> Mapping[str, Array]:
+        """Live arrays that belong to the state, under names that no other act and no trainee has."""
+        return {}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """Take them over from all arrays of a checkpoint; called before `restore`."""
 
 
 class TimedAct(Act):

@@ -74,6 +74,10 @@ class Act:
     def after_step(self, trainee: Trainee, step: int) -> None:
         """The weights have moved."""
 
+    def ended(self, step: int) -> Iterable[int]:
+        """The numbers of stages of the run, if any, whose last step this was: each is handed over as it is."""
+        return ()
+
     def finish(self, trainee: Trainee) -> None:
         """All steps are done; the weights may be changed for the last time."""
 

@@ -1,4 +1,4 @@
-"""The plan of a recipe that prunes by epochs: what each weight comes to, before anything runs and when it is done.
+"""The plan of a recipe that prunes by epochs: the acts of its modifiers, bound once, and the final mask of each weight.
 
 1. The last modifier that prunes a weight says what it comes to, unless an earlier one holds more; one that only holds
    zeros says it where no other does.
@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxsparse.epochs.act import Goal
-from onnxsparse.epochs.params import Param
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
@@ -22,6 +20,8 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit
 from onnxsparse.passes.rule import Rule
+from onnxsparse.train.acts.act import FinalMask, TimedAct
+from onnxsparse.train.params import Param
 from onnxsparse.values import Array
 
 UNNAMED = "no modifier of the recipe prunes it"
@@ -34,7 +34,9 @@ class ByEpochs:
     """What the modifiers of a recipe mean in a model."""
 
     params: Sequence[Param]
-    goals: Mapping[str, Goal]
+    acts: Sequence[TimedAct]
+    """One for each modifier, in their order: those that the run has."""
+    goals: Mapping[str, FinalMask]
     plan: Plan
 
     @property
@@ -62,19 +64,21 @@ class ByEpochs:
 def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
     """Bind every modifier to the model; what cannot be is refused."""
     params = params_of(model)
-    goals: dict[str, Goal] = {}
+    goals: dict[str, FinalMask] = {}
     left: dict[str, str] = {}
+    acts = []
     for modifier in modifiers:
         act = modifier.act()
         act.bind(params)
-        left.update(act.left())
-        for tag, goal in act.goals().items():
+        acts.append(act)
+        left.update(act.left_dense())
+        for tag, goal in act.final_masks().items():
             goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
     rows = tuple(_planned(weight, goals.get(weight.tag), left.get(weight.tag, "")) for weight in model.weights)
-    return ByEpochs(params, goals, Plan(rows, Rule.make()))
+    return ByEpochs(params, acts, goals, Plan(rows, Rule.make()))
 
 
-def _beside(earlier: Goal, later: Goal) -> Goal:
+def _beside(earlier: FinalMask, later: FinalMask) -> FinalMask:
     """What two come to: zeros of both are there, so a count is known when the run is over."""
     if later.keep is not None or earlier.keep is not None:
         return later if later.keep is None else earlier
@@ -84,7 +88,7 @@ def _beside(earlier: Goal, later: Goal) -> Goal:
     return replace(more, shared=True)
 
 
-def _planned(weight: Weight, goal: Goal | None, left: str) -> PlanRow:
+def _planned(weight: Weight, goal: FinalMask | None, left: str) -> PlanRow:
     if goal is None and left:
         return PlanRow(weight, reason=left)
     if goal is None:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 
 from onnxsparse.engines.torch.recording import recorded_match
-from onnxsparse.epochs.params import Param
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.vectors import vectors
@@ -22,6 +21,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import as_float32, weight_param
 from onnxsparse.passes.names import named
 from onnxsparse.passes.words import words_of
+from onnxsparse.train.params import Param
 
 RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 FIXED = "basis"

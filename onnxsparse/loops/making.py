@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.rooms import temporary
-from onnxsparse.engines.spec import Objective as Goal
-from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.spec import LossSpec, Spec
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
@@ -71,9 +70,9 @@ class Making:
         return TorchEngine(self._model, tensors, spec, samples, Setting(optimizer=options.optimizer))
 
 
-def _goal(objective: Objective, labels: Array | None) -> Goal:
+def _goal(objective: Objective, labels: Array | None) -> LossSpec:
     task = objective.task
-    return Goal(
+    return LossSpec(
         task,
         objective.output,
         tuple(labels.shape[1:]) if task and labels is not None else (),

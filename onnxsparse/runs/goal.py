@@ -13,21 +13,21 @@ from onnxsparse.data import Data, Stream
 from onnxsparse.engines.ort.draft import FLOATS, called
 from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.shapes import COUNTING
-from onnxsparse.engines.spec import Objective as Goal
+from onnxsparse.engines.spec import LossSpec
 from onnxsparse.errors import ModelError, OptionError, nearest
 from onnxsparse.graph.model import Model
-from onnxsparse.modifiers.distillation import DistillationModifier
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import Objective
+from onnxsparse.recipes.modifiers.distillation import DistillationModifier
 
 
-def goal_of(objective: Objective, data: Data) -> Goal:
+def goal_of(objective: Objective, data: Data) -> LossSpec:
     shape: tuple[int, ...] = ()
     dtype = "int64" if objective.task == "cross-entropy" else "float32"
     if objective.task:
         some = data.take(np.zeros(1, np.int64)) if not isinstance(data, Stream) else data.batch(0, 1)
         shape = tuple(some["labels"].shape[1:])
-    return Goal(
+    return LossSpec(
         objective.task,
         objective.output,
         shape,

@@ -25,9 +25,10 @@ from onnxsparse.engines.torch.layers import layers_as_model
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.graph.model import Model
+from onnxsparse.math.param import View
 from onnxsparse.passes.names import Named, layers_of_node, names_of_node
 from onnxsparse.train.acts.act import TimedAct
-from onnxsparse.train.params import Param, View
+from onnxsparse.train.params import Param
 from onnxsparse.train.trainee import Groups, Trainee
 from onnxsparse.values import Array
 

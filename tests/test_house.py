@@ -26,7 +26,7 @@ LEVELS: tuple[set[str], ...] = (
     {"graph"} | MATHEMATICS,
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},
-    {"recipes", "modifiers", "epochs", "runs"},
+    {"recipes", "modifiers", "epochs", "runs", "train"},
     {"api", "finetuning", "leveling", "loops", "torch", "tuning"},
     {"cli", "dialects", "graphsurgeon", "__main__", "__init__"},
 )

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from onnxsparse.engines.torch.recording import recorded_match
 from onnxsparse.epochs.params import Param
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.torch_match import recorded_match
 from onnxsparse.graph.vectors import vectors
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import Matrix

@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.match import Match, match
+from onnxsparse.engines.torch.match import match
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import Staged, make_folder
+from onnxsparse.graph.torch_match import Match
 from onnxsparse.graph.weights import Weight
 from onnxsparse.loops.stored import Promise
 from onnxsparse.passes.inspect import count_zeros

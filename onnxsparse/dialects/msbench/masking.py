@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from onnxsparse.api import Result, called, target_of, with_masks
+from onnxsparse.api import Result, with_masks
 from onnxsparse.dialects.msbench.configuration import Configuration, iteration_of
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.loops.onnx_network import OnnxNetwork
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.stored import Promise, dropped
+from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.masked_before import MaskedBefore, hidden, open_without_masks, plain_source
 from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of

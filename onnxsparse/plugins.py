@@ -1,7 +1,8 @@
 """Finding the plug-ins of a kind by name. A name from a user or a file is only ever looked up, never imported.
 
-Our own: every public module of `onnxsparse.<kind>` that defines a concrete class of that kind. Third parties: installed
-entry points of the group `onnxsparse.<kind>`; they are loaded only when a word is not one of ours, or to list them.
+Our own: every concrete class of that kind in a public module of `onnxsparse.<kind>` (a family may share a module).
+Third parties: installed entry points of the group `onnxsparse.<kind>`; they are loaded only when a word is not one of
+ours, or to list them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from onnxsparse.errors import OptionError, nearest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
+
+
+ROOMS = {"modifiers": ("modifiers", "recipes.modifiers")}
+"""Where the plug-ins of a kind are, if that is not the folder of its name."""
 
 
 class Plugin:
@@ -97,10 +102,14 @@ def every(kind: str) -> dict[str, type[Plugin]]:
 @functools.cache
 def ours(kind: str) -> dict[str, type[Plugin]]:
     """Our own plug-ins of a kind, by name."""
-    package = importlib.import_module(f"onnxsparse.{kind}")
+    classes = [cls for room in ROOMS.get(kind, (kind,)) for module in _modules(room) for cls in _classes(module, kind)]
+    return {cls.name: cls for cls in classes}
+
+
+def _modules(room: str) -> Iterator[ModuleType]:
+    package = importlib.import_module(f"onnxsparse.{room}")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
-    found = (importlib.import_module(f"{package.__name__}.{name}") for name in names)
-    return {cls.name: cls for module in found for cls in _classes(module, kind)}
+    return (importlib.import_module(f"{package.__name__}.{name}") for name in names)
 
 
 @functools.cache

@@ -218,6 +218,7 @@ class Tuning:
             each_epoch=self.measure.each_epoch,
             processes=self.processes,
             params=self.by_epochs.params if self.by_epochs is not None else (),
+            acts=self.by_epochs.acts if self.by_epochs is not None else (),
         )
 
     def _by_first(self, measure: Callable[[Engine], dict[str, float]]) -> Callable[[Engine], dict[str, float]]:

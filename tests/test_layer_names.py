@@ -12,12 +12,12 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 
 import onnxsparse as osp
 from onnxsparse.dialects.msbench import build_sparse_scheduler
-from onnxsparse.epochs.params import find
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.findings import WRONG
+from onnxsparse.train.params import find
 
 EXPORTS = Path(__file__).resolve().parent / "exports"
 ALLOW = ["stem", "small", "depthwise", "basis"]
@@ -234,7 +234,7 @@ def test_an_operator_is_every_layer_of_it() -> None:
 )
 def test_a_module_made_of_a_file_knows_its_layers(name: str, said: str, found: str) -> None:
     pytest.importorskip("torch")
-    from onnxsparse.dialects.sparseml.module_params import params_of as params_of_module
+    from onnxsparse.train.module_trainee import params_of as params_of_module
 
     params = [param for param, _, _ in params_of_module(osp.torch.to_module(export(name)))]
     assert [param.name for param in find(params, [said], "here")] == [found]
@@ -242,7 +242,7 @@ def test_a_module_made_of_a_file_knows_its_layers(name: str, said: str, found: s
 
 def test_a_module_made_of_a_file_tells_its_layers_apart() -> None:
     pytest.importorskip("torch")
-    from onnxsparse.dialects.sparseml.module_params import params_of as params_of_module
+    from onnxsparse.train.module_trainee import params_of as params_of_module
 
     params = [param for param, _, _ in params_of_module(osp.torch.to_module(export("torch_script")))]
     with pytest.raises(OptionError, match=rf"^here: {CLASH}"):

@@ -109,12 +109,11 @@ def test_rates_begin_again_with_every_stage():
     made = Bench(Training(steps=20, batch=8, rate=0.01, warm_up=1))
     counts = {tag: [8, 8] for tag in made.planned}
     run = Run(made.job(modifiers=[made.training, Levels("10,20")], levels=counts))
-    part = run.parts[-1]
     for step in range(20):
-        run.parts[0].before_step(step)
         run._segments.jump(step) if step == 0 else None
-        part.before_step(step)
-        rates.append(run.pace.rate)
+        for act in run.acts:
+            act.before_step(run.trainee, step)
+        rates.append(run.trainee.settings.rate)
     assert rates[:10] == rates[10:]
     assert rates[0] < rates[1] > rates[9]
 

@@ -1,4 +1,4 @@
-"""The plan of a recipe that prunes by epochs: what each weight comes to, before anything runs and when it is done.
+"""The plan of a recipe that prunes by epochs: the acts of its modifiers, bound once, and the final mask of each weight.
 
 1. The last modifier that prunes a weight says what it comes to, unless an earlier one holds more; one that only holds
    zeros says it where no other does.
@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onnxsparse.epochs.act import Goal
-from onnxsparse.epochs.params import Param
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
@@ -23,6 +21,8 @@ from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit, names_of
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.trainable import MARK
+from onnxsparse.train.acts.act import FinalMask, TimedAct
+from onnxsparse.train.params import Param
 from onnxsparse.values import Array
 
 UNNAMED = "no modifier of the recipe prunes it"
@@ -35,7 +35,9 @@ class ByEpochs:
     """What the modifiers of a recipe mean in a model."""
 
     params: Sequence[Param]
-    goals: Mapping[str, Goal]
+    acts: Sequence[TimedAct]
+    """One for each modifier, in their order: those that the run has."""
+    goals: Mapping[str, FinalMask]
     plan: Plan
 
     @property
@@ -64,11 +66,13 @@ class ByEpochs:
 def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
     """Bind every modifier to the model; what cannot be is refused."""
     params = params_of(model)
-    goals: dict[str, Goal] = {}
+    goals: dict[str, FinalMask] = {}
     left: dict[str, str] = {}
+    acts = []
     for modifier in modifiers:
         act = modifier.act()
         act.bind(params)
+        acts.append(act)
         left.update(act.left())
         for tag, goal in act.goals().items():
             goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
@@ -78,10 +82,10 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
     for weight in model.weights:
         tag = tags.get(id(weight), "")
         rows.append(_planned(weight, names[id(weight)], goals.get(tag), left.get(tag, "")))
-    return ByEpochs(params, goals, Plan(tuple(rows), Rule.make()))
+    return ByEpochs(params, acts, goals, Plan(tuple(rows), Rule.make()))
 
 
-def _beside(earlier: Goal, later: Goal) -> Goal:
+def _beside(earlier: FinalMask, later: FinalMask) -> FinalMask:
     """What two come to: zeros of both are there, so a count is known when the run is over."""
     if later.keep is not None or earlier.keep is not None:
         return later if later.keep is None else earlier
@@ -91,7 +95,7 @@ def _beside(earlier: Goal, later: Goal) -> Goal:
     return replace(more, shared=True)
 
 
-def _planned(weight: Weight, name: str, goal: Goal | None, left: str) -> PlanRow:
+def _planned(weight: Weight, name: str, goal: FinalMask | None, left: str) -> PlanRow:
     if goal is None and left:
         return PlanRow(name, weight, reason=left)
     if goal is None:

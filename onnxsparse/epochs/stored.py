@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from onnxsparse.epochs.params import Param
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.torch_match import recorded_match
@@ -23,6 +22,7 @@ from onnxsparse.passes.names import named
 from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.trainable import MARK, as_float32
 from onnxsparse.passes.words import words_of
+from onnxsparse.train.params import Param
 
 RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 FIXED = "basis"

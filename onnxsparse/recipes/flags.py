@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.distillation import DistillationModifier as Distillation
 from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.learning_rate import LearningRateModifier as LearningRate
-from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier as LearningRateFunction
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import TASKS, Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.set_learning_rate import SetLearningRateModifier as SetLearningRate
-from onnxsparse.modifiers.set_weight_decay import SetWeightDecayModifier as SetWeightDecay
-from onnxsparse.modifiers.trainable_params import TrainableParamsModifier as TrainableParams
 from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
+from onnxsparse.recipes.modifiers.distillation import DistillationModifier as Distillation
+from onnxsparse.recipes.modifiers.parameters import TrainableParamsModifier as TrainableParams
+from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier as LearningRateFunction
+from onnxsparse.recipes.modifiers.rates import LearningRateModifier as LearningRate
+from onnxsparse.recipes.modifiers.rates import SetLearningRateModifier as SetLearningRate
+from onnxsparse.recipes.modifiers.rates import SetWeightDecayModifier as SetWeightDecay
 from onnxsparse.recipes.recipe import Recipe
 
 FLAGS: dict[str, tuple[type[Modifier], str]] = {

@@ -16,9 +16,9 @@ from onnxsparse.engines.ort.shapes import COUNTING
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.errors import ModelError, OptionError, nearest
 from onnxsparse.graph.model import Model
-from onnxsparse.modifiers.distillation import DistillationModifier
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import Objective
+from onnxsparse.recipes.modifiers.distillation import DistillationModifier
 from onnxsparse.values import Array
 
 

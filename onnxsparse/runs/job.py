@@ -9,12 +9,13 @@ from typing import Any
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
-from onnxsparse.epochs.params import Param
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.passes.plan import PlanRow
 from onnxsparse.report.history import History
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.scores import Score
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.params import Param
 from onnxsparse.values import Array
 
 MakeEngine = Callable[[Spec], Engine]
@@ -46,6 +47,8 @@ class Job:
     processes: Processes = field(default_factory=Processes)
     params: Sequence[Param] = ()
     """What the names of a recipe mean, for modifiers that act by epochs."""
+    acts: Sequence[TimedAct] = ()
+    """The acts of those modifiers, in their order: the plan has bound them."""
     levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How many units of each planned weight go at each level, by tag."""
     milestone: Callable[[int, Engine], None] | None = None

@@ -1,26 +1,26 @@
-"""The loop: a chain of segments, each with a fixed graph, and whatever the modifiers do at every step.
+"""The training loop: a chain of segments, each with a fixed graph, and whatever the acts of modifiers do at every step.
 
-1. A run is where it is by its step, its attempt, the engine's arrays and the states of its modifiers. All of that is in
-   a checkpoint, and nothing else decides what comes next.
-2. Between two segments the graph is made anew; what both know by the same tag is carried over, moments included.
+1. A run is where it is by its step, its attempt, the trainee's arrays and the states of its acts. All of that is in a
+   checkpoint, and nothing else decides what comes next.
+2. Between two segments the trainee changes its graph; what both graphs know by the same tag is carried over.
 3. What comes out is the best state seen on the probe, or the dense model's weights under the masks of a one-shot
    pruning where no training helped.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from onnxsparse.checkpoints import Checkpoint
-from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
-from onnxsparse.epochs.running import RunHost
+from onnxsparse.engines.engine import Batch, DivergedError, Engine
+from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
-from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestPart
-from onnxsparse.modifiers.modifier import Part
+from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestAct
+from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import SHORTEST, Training
 from onnxsparse.runs import weights
 from onnxsparse.runs.account import Account
@@ -29,16 +29,20 @@ from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.saves import Saves
 from onnxsparse.runs.segments import Segments
 from onnxsparse.runs.stopping import Stopping
+from onnxsparse.train.acts.act import Act, TimedAct
+from onnxsparse.train.onnx_trainee import OnnxTrainee
 from onnxsparse.values import Array
 
 BEST = "best/"
+ASKED_AHEAD = 1.5
+"""Passes through the data from which on the dense model is asked about all of it once."""
 HARMED = (
     "training did not help: its last weights, which are delivered, do no better on the samples held out than pruning"
 )
 
 
 class Run:
-    """One training. The modifiers' parts see this object."""
+    """One training: native acts see this object for what is the run's and not the trainee's."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.planned, self.score, self.pruned_share = job, job.planned, job.score, job.pruned_share
@@ -47,17 +51,18 @@ class Run:
         known = job.feeding.per_epoch
         self.total = self.training.total(known) if known else self._steps_of_a_function()
         self.per_epoch = known or self.total
-        self.step, self.attempt, self.pace = 0, 0, Pace(0.0)
+        self.step, self.attempt = 0, 0
         self.notes: list[str] = []
         self._account = Account(self.total, self.per_epoch, job.feeding.size, job.watch)
         self._saves = Saves(job, self.total)
         self._stopping = Stopping(job.folder is not None and job.processes.count == 1)
-        self._segments = Segments(job, self.total, self.note)
         self._best: dict[str, Array] = {}
         self._untrained: tuple[float, dict[str, float]] | None = None
-        self._batch: Batch | None = None
         self._compared = job.processes.count == 1
-        self._meet()
+        timed = iter(job.acts)
+        self.acts: list[Act] = [next(timed) if isinstance(one, Scheduled) else one.start(self) for one in job.modifiers]
+        self._unused = [act.state() for act in self.acts]
+        self._begin_attempt()
 
     def _steps_of_a_function(self) -> int:
         """Nobody knows how long an epoch of a function's data is: the whole run counts as one."""
@@ -67,28 +72,41 @@ class Run:
             )
         return self.training.steps or SHORTEST
 
-    def _meet(self) -> None:
-        """New parts, which know nothing yet."""
-        self.host = RunHost(self, self.job.params)
-        self.parts: list[Part] = [modifier.start(self) for modifier in self.job.modifiers]
-        self._segments.meet(self.parts)
+    def _begin_attempt(self) -> None:
+        """A new trainee, of which nobody knows anything yet; acts are as they were before their first step."""
+        job, caution = self.job, float(SMALLER**-self.attempt)
+        self.trainee = OnnxTrainee(
+            self._engine_of, job.params, self.per_epoch, self.total, caution, self.note, self._account.ask
+        )
+        for act, state in zip(self.acts, self._unused):
+            if self.attempt:
+                act.restore(copy.deepcopy(state), self.trainee)
+            if isinstance(act, TimedAct):
+                self.trainee.demand(act)
+                self.trainee.admit(act)
+                if act.warning:
+                    self.note(f"{act.where}: {act.warning}")
+        self._segments = Segments(job.spec, self.trainee, self.acts)
 
-    # -- what the parts ask for
+    def _engine_of(self, spec: Spec) -> Engine:
+        engine, feeding = self.job.make_engine(spec), self.job.feeding
+        for note in engine.notes:
+            self.note(note)
+        if feeding.count and self.total * feeding.size > ASKED_AHEAD * feeding.count:
+            engine.ask_ahead(feeding.count, feeding.everything())
+        return engine
+
+    # -- what acts ask for
 
     @property
     def engine(self) -> Engine:
         """The engine of this segment: not to be kept, for the next one has its own."""
-        return self._segments.engine
-
-    @property
-    def caution(self) -> float:
-        """What the rate is multiplied with: less after every attempt that did harm."""
-        return float(SMALLER**-self.attempt)
+        return self.trainee.engine
 
     @property
     def final_from(self) -> int:
         """The step from which the masks are the final ones."""
-        return max((part.final_from for part in self.parts), default=0)
+        return max((act.final_from(self.trainee) for act in self.acts), default=0)
 
     def probe_loss(self) -> float:
         self.engine.agree()
@@ -104,22 +122,10 @@ class Run:
         if note not in self.notes:
             self.notes.append(note)
 
-    def tell(self) -> None:
-        """A row of the history after this step."""
-        self._account.ask()
-
     def remember(self) -> None:
         """The state as it is now is the best so far."""
         for tag in weights.stored(self.engine):
             self._best[tag] = weights.baked(self.engine, tag, self._best.get(tag))
-
-    def dense_gradients(self, tags: Sequence[str]) -> Mapping[str, Array]:
-        """The gradient at every place of these weights, masked ones too, on the batch of this step.
-
-        They are the engine's own, among those since the last update: whoever asked for them discards them.
-        """
-        assert self._batch is not None
-        return weights.dense_gradients(self.engine, tags, self._batch)
 
     def untrained_loss(self) -> float:
         """The probe's loss of the dense weights under one-shot masks. The engine's state is gone afterwards."""
@@ -133,6 +139,9 @@ class Run:
 
     def go(self) -> Outcome:
         found = self._saves.find(self.notes)
+        if found is not None and found.facts["attempt"]:
+            self.attempt = int(found.facts["attempt"])
+            self._begin_attempt()
         self._segments.jump(0 if found is None else max(0, int(found.facts["step"]) - 1))
         if found is None:
             self._to_dense()
@@ -152,26 +161,27 @@ class Run:
                 with self._stopping.until_saved():
                     while self.step < self.total and not self._one_step():
                         pass
-            for part in sorted(self.parts, key=lambda part: isinstance(part, KeepBestPart)):  # it looks at the result
-                part.finish()
+            for act in sorted(self.acts, key=lambda act: isinstance(act, KeepBestAct)):  # it looks at the result
+                act.finish(self.trainee)
+                if isinstance(act, TimedAct) and act.warning:
+                    self.note(act.zeros(self.trainee))
         except DivergedError as error:
             self.note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
 
     def _one_step(self) -> bool:
         """Whether a signal waits, and the state is saved."""
-        step = self.step
+        step, batch, trainee = self.step, self.job.feeding.batch(self.step), self.trainee
         self._segments.enter(step)
-        self._batch = self.job.feeding.batch(step)
+        trainee.meet(batch)
         if not self._compared:
-            demand_alike_step(self.job.processes, self.engine, self._batch)
+            demand_alike_step(self.job.processes, self.engine, batch)
             self._compared = True
-        for part in self.parts:
-            part.before_step(step)
-        self.pace = self.host.paced(self.pace)
-        self.engine.agree()
-        loss = self._learn(step)
-        for part in self.parts:
-            part.after_update(step)
+        for act in self.acts:
+            act.before_step(trainee, step)
+        trainee.settle()
+        loss = self._learn(batch, step)
+        for act in self.acts:
+            act.after_step(trainee, step)
         self.step = step + 1
         self._tell(loss)
         asked = self._stopping.asked  # looked at once: for one that comes now there is another step
@@ -179,16 +189,15 @@ class Run:
             self._saves.write(self.attempt, self.step, *self.state())
         return asked
 
-    def _learn(self, step: int) -> float:
+    def _learn(self, batch: Batch, step: int) -> float:
         """The loss of a step, by which the weights moved. What is left out counts nowhere: the step is repeated."""
-        assert self._batch is not None
         while True:
-            loss = self.engine.step(self._batch)
+            loss = self.trainee.step(batch)
             if not math.isfinite(loss):
                 raise _no_number(step)
-            for part in self.parts:
-                part.before_update(step)
-            if self.engine.update(self.pace):
+            for act in self.acts:
+                act.before_update(self.trainee, step)
+            if self.trainee.update():
                 return loss
 
     def _tell(self, loss: float) -> None:
@@ -198,12 +207,13 @@ class Run:
         if measured or self._account.is_due(self.step):
             metrics = self.job.measure(self.engine) if self.job.measure and measured else {}
             sparsity = weights.sparsity(self.engine, self.planned)
-            self._account.add(self.step, self.attempt, self.pace.rate, sparsity, metrics)
+            self._account.add(self.step, self.attempt, self.trainee.settings.rate, sparsity, metrics)
 
     # -- the states it goes through
 
     def _to_dense(self) -> None:
-        weights.make_dense(self.engine, self._segments.spec, self.job.start)
+        assert self.trainee.spec is not None
+        weights.make_dense(self.engine, self.trainee.spec, self.job.start)
 
     def _to_one_shot(self) -> None:
         self._segments.jump(self.total - 1)
@@ -215,8 +225,7 @@ class Run:
         if self._keeper is None or not self._keeper.again():
             return False
         self.attempt, self.step, self._best = self.attempt + 1, 0, {}
-        self._meet()
-        self._segments.forget()  # a new engine: nobody knows what one remembers that diverged
+        self._begin_attempt()
         self._segments.jump(0)
         self._to_dense()
         self._account.begin_again()
@@ -224,8 +233,8 @@ class Run:
         return True
 
     @property
-    def _keeper(self) -> KeepBestPart | None:
-        return next((part for part in self.parts if isinstance(part, KeepBestPart)), None)
+    def _keeper(self) -> KeepBestAct | None:
+        return next((act for act in self.acts if isinstance(act, KeepBestAct)), None)
 
     # -- the end
 
@@ -271,8 +280,8 @@ class Run:
         arrays.update({BEST + tag: array for tag, array in self._best.items()})
         saved = {
             "engine": facts,
-            "parts": [part.state() for part in self.parts],
-            "host": self.host.state(),
+            "parts": [act.state() for act in self.acts],
+            "host": self.trainee.state(),
             "account": self._account.state(),
             "notes": self.notes,
         }
@@ -281,12 +290,12 @@ class Run:
     def restore(self, found: Checkpoint) -> None:
         """Go on from a checkpoint; the engine is that of the last step before it."""
         facts = found.facts
-        self.step, self.attempt = int(facts["step"]), int(facts["attempt"])
+        self.step = int(facts["step"])
         self.engine.restore(found.arrays, facts["engine"])
         self._best = {key[len(BEST) :]: found.arrays[key] for key in found.arrays if key.startswith(BEST)}
-        for part, state in zip(self.parts, facts["parts"]):
-            part.restore(state)
-        self.host.restore(facts["host"])
+        for act, state in zip(self.acts, facts["parts"]):
+            act.restore(state, self.trainee)
+        self.trainee.restore(facts["host"])
         self._account.restore(facts["account"])
         for note in facts["notes"]:
             self.note(note)

@@ -51,7 +51,6 @@ class OnnxTrainee(Trainee):
         self._make, self._note, self._told = make, note, told
         self.params, self.per_epoch, self.total, self.caution = params, per_epoch, total, caution
         self.settings = Pace(0.0)
-        """Rate, decay and clipping of this step."""
         self.spec: Spec | None = None
         """What the engine was made by."""
         self._batch: Batch | None = None
@@ -74,7 +73,7 @@ class OnnxTrainee(Trainee):
         self.build(spec)
         self.engine.restore(kept, facts)
 
-    def admit(self, act: TimedAct) -> None:
+    def demand(self, act: TimedAct) -> None:
         act.demand_run()
         groups = act.groups()
         if groups is not None and list(groups) != [0]:
@@ -82,9 +81,6 @@ class OnnxTrainee(Trainee):
                 f"{act.where}: param_groups {list(groups)} are not there: all parameters of a run are one group, "
                 "number 0"
             )
-        super().admit(act)
-        if act.warning:
-            self._note(act.warning)
 
     # -- numbers and masks
 

@@ -2,7 +2,7 @@
 
 Three kinds implement it. An ONNX model in onnxruntime-training or in torch (`onnx_trainee`) is stepped by our own loop;
 a torch module of the user's (`module_trainee`) is stepped by the user's loop; a file whose masks at one epoch are asked
-for (`recipe_masks`) does not move at all. What a trainee cannot do it refuses in `admit`, before anything runs.
+for (`recipe_masks`) does not move at all. What a trainee cannot do it refuses in `demand`, before anything runs.
 
 1. A parameter is known by its `Param`. Numbers and masks are flat arrays in stored order.
 2. Where several acts mask the same parameter each has a mask of its own; a place is kept where all of them keep it.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from onnxsparse.engines.engine import Batch
+from onnxsparse.engines.engine import Batch, Pace
 from onnxsparse.errors import OptionError
 from onnxsparse.rates.rate import in_steps
 from onnxsparse.schedules.clock import epoch_at
@@ -89,6 +89,10 @@ class Trainee(ABC):
     """Optimizer steps of an epoch; a user's loop may say a number that is not whole."""
     total: int = 0
     """Optimizer steps of the whole run; 0 where the user's loop decides."""
+    settings: Pace
+    """Rate, decay and clipping of this step, where our own loop takes it."""
+    caution: float = 1.0
+    """What learning rates are multiplied with: less after every attempt that did harm."""
 
     def __init__(self) -> None:
         self.renewals: Counter[str] = Counter()
@@ -109,8 +113,11 @@ class Trainee(ABC):
 
     # -- masks of several acts
 
+    def demand(self, act: TimedAct) -> None:  # noqa: B027 - one that can do everything refuses nothing
+        """Refuse an act that is bound for what this trainee cannot do."""
+
     def admit(self, act: TimedAct) -> None:
-        """Take an act that is bound, or refuse it for what this trainee cannot do."""
+        """Take an act that is bound, and from now on its masks."""
         act.number = self.shared.add(param.tag for param in act.masked())
 
     def put_for(self, act: TimedAct, param: Param, keep: Array) -> None:

@@ -10,15 +10,14 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
-from onnxsparse.epochs.params import find
 from onnxsparse.epochs.planning import by_epochs
-from onnxsparse.epochs.small import warnings_of
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.torch_match import Match, Matched, record_match
 from onnxsparse.recipes import Recipe
+from onnxsparse.train.params import find
 
 SHAPES = {
     "embed.weight": (20, 8), "fc.weight": (8, 8), "fc.bias": (8,), "conv": (6, 8, 1), "bn.scale": (6,), "bn.bias": (6,),
@@ -186,8 +185,8 @@ def test_scales_and_biases_that_are_pruned_along(params: str, along: set[str]) -
     act = modifier.act()  # type: ignore[attr-defined]
     act.bind(params_of(Model.over(model())))
     assert {param.name for param in act.along()} == along
-    assert len(warnings_of([act])) == bool(along)
-    assert not along or "`params: __ALL_PRUNABLE__` means the weights" in warnings_of([act])[0]
+    assert bool(act.warning) == bool(along)
+    assert not along or "`params: __ALL_PRUNABLE__` means the weights" in act.warning
 
 
 def test_a_plan_says_what_each_weight_comes_to() -> None:

@@ -76,8 +76,8 @@ def test_what_is_not_run_says_what_is_missing(name: str) -> None:
     assert inspect.getdoc(modifier)
     if modifier.missing:
         with pytest.raises(OptionError, match=f"{modifier.tag or name}.*nothing runs it yet: {modifier.missing}"):
-            modifier.start(None)
-        assert type(modifier).start is Scheduled.start
+            modifier.act()
+        assert type(modifier).act is Scheduled.act
 
 
 @pytest.mark.parametrize("name", KNOWN)

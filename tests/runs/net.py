@@ -14,7 +14,6 @@ from onnxsparse.engines.engine import DivergedError, Engine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.modifier import Part
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
@@ -27,6 +26,7 @@ from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.job import Job
 from onnxsparse.runs.zeros import pruned_share
 from onnxsparse.sparsers import Moment
+from onnxsparse.train.acts.act import Act
 
 SIZES = (8, 16, 12)
 SAMPLES = 96
@@ -227,11 +227,11 @@ class Spy:
     def __init__(self, look) -> None:
         self.look, self.seen = look, []
 
-    def start(self, run) -> Part:
+    def start(self, run) -> Act:
         spy = self
 
-        class Looking(Part):
-            def before_update(self, step: int) -> None:
+        class Looking(Act):
+            def before_update(self, trainee, step: int) -> None:
                 spy.seen.append(spy.look(run, step))
 
         return Looking()

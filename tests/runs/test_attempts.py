@@ -57,7 +57,7 @@ def test_what_comes_out_is_the_best_that_was_seen() -> None:
 
 
 def test_a_rate_that_destroys_is_divided_by_three() -> None:
-    spy = Spy(lambda run, step: run.pace.rate)
+    spy = Spy(lambda run, step: run.trainee.settings.rate)
     training = Training(steps=10, batch=8, optimizer="sgd", rate=2.0, rate_schedule="constant", warm_up=0)
     _, _, outcome = run_of(training, HALF, KeepBest(checks=5, retries=8), spy)
     rates = list(dict.fromkeys(spy.seen))

@@ -15,7 +15,7 @@ from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.modifiers.distillation import DistillationModifier
+from onnxsparse.recipes.modifiers.distillation import DistillationModifier
 from onnxsparse.runs.goal import demand_floats, demand_keys
 
 

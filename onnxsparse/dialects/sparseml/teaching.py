@@ -17,9 +17,9 @@ from typing import Any
 from onnxsparse.dialects.sparseml.pairing import pairs
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.epochs.distilling import DISABLE, SELF, Distilling
 from onnxsparse.errors import OptionError
 from onnxsparse.passes.taken import proto_of
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, Distilling
 
 
 class Recorder:

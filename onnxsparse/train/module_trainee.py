@@ -1,36 +1,48 @@
-"""A torch module and its optimizer as what modifiers act on.
+"""A torch module of the user's, in the user's own loop, as what is trained: its parameters, masks and optimizer.
 
 1. Masks are put on the module's own parameters (see `engines.torch.holding`), which stay the objects that the optimizer
    holds. State dicts keep their names.
 2. The optimizer is the user's: its groups have the rates and decays, and its moments are cleared where a mask changes.
-3. Without an optimizer, as where a recipe is applied at once, rates and decays mean nothing.
+   Without one, as where a recipe is applied at once, rates and decays mean nothing.
+3. A parameter that is tied has several names and is one parameter. In a module made of an ONNX file a weight also
+   answers to the names of its layer there.
+4. `__ALL_PRUNABLE__` are the weights of linear layers, convolutions and look-up tables; in a module made of an ONNX
+   file those that such an operator reads.
+5. What wrappers for several devices or compilers put before a name does not count.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from onnxsparse.dialects.sparseml.module_params import Homes, numbers_of, params_of
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.holding import mask_of, put_on, take_off, zero
+from onnxsparse.engines.torch.layers import layers_as_model
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.host import Groups, Host
-from onnxsparse.epochs.params import Param
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.graph.model import Model
+from onnxsparse.passes.names import Named, layers_of_node, names_of_node
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.params import Param, View
+from onnxsparse.train.trainee import Groups, Trainee
 from onnxsparse.values import Array
 
 LOG = logging.getLogger("onnxsparse")
+PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
+OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
+WEIGHT = "weight"
+Calls = list[Any]  # nodes of torch.fx
+Homes = list[tuple[Any, str]]  # the modules a parameter stands in, and its name there
 
 
-class ModuleHost(Host):
+class ModuleTrainee(Trainee):
     """The parameters of a module in a user's loop."""
 
-    def __init__(self, module: Any, loggers: Any = None) -> None:
+    def __init__(self, module: Any, loggers: Any = None, optimizer: Any = None) -> None:
         super().__init__()
         self.module = demand_free(module)
         found = params_of(self.module)
@@ -42,13 +54,26 @@ class ModuleHost(Host):
         self._homes: dict[str, Homes] = {param.tag: homes for param, _, homes in found}
         self._masked: dict[str, None] = {}
         self.loggers = loggers
-        self.optimizer: Any = None
+        self.optimizer = optimizer
         self.per_epoch = 1
         self.rates_set: list[float] | None = None
 
     def meet(self, optimizer: Any, per_epoch: float) -> None:
         """The optimizer, and how many of its steps make an epoch; gradients that add up make it no whole number."""
         self.optimizer, self.per_epoch = optimizer, cast(int, per_epoch)
+
+    def demand(self, act: TimedAct) -> None:
+        count = 0 if self.optimizer is None else len(self.optimizer.param_groups)
+        for place in act.groups() or () if count else ():
+            if not 0 <= place < count:
+                raise OptionError(
+                    f"{act.where}: param_groups: the optimizer has {count} groups, and none is number {place}; they "
+                    "are counted from 0"
+                )
+
+    def admit(self, act: TimedAct) -> None:
+        super().admit(act)
+        self.attach(act.masked())
 
     # -- masks
 
@@ -109,7 +134,7 @@ class ModuleHost(Host):
             for owner, name in self._homes[param.tag]:
                 mask_of(owner, name).keep = open_
 
-    def mask_tensor(self, act: Act, param: Param) -> Any:
+    def mask_tensor(self, act: TimedAct, param: Param) -> Any:
         """A copy of the mask that an act has on a parameter, as a tensor of bools."""
         mine, whole = self.own_mask(act, param), self._keep(param.tag)
         return whole.clone() if mine is None else torch().from_numpy(mine.reshape(param.shape).copy()).to(whole.device)
@@ -186,3 +211,117 @@ class ModuleHost(Host):
                 zeros = int((self._tensors[param.tag] == 0).sum())
                 found[f"sparsity/{param.name}"] = zeros / max(1, param.size)
         return found
+
+
+# -- the parameters of a module
+
+
+def params_of(module: Any) -> list[tuple[Param, Any, Homes]]:
+    """Every parameter once, with the tensor, and everywhere that it stands."""
+    named: dict[Any, list[tuple[str, Any, str]]] = {}
+    for prefix, owner in module.named_modules():
+        for name, tensor in owner._parameters.items():
+            if tensor is not None:
+                named.setdefault(tensor, []).append((f"{prefix}.{name}" if prefix else name, owner, name))
+    calls = _calls(module)
+    traced = _traced(module, calls)
+    return [
+        (_param(tensor, places, traced, calls), tensor, [(owner, name) for _, owner, name in places])
+        for tensor, places in named.items()
+    ]
+
+
+def _param(
+    tensor: Any, places: list[tuple[str, Any, str]], traced: Mapping[str, tuple[View, View]], calls: Mapping[str, Calls]
+) -> Param:
+    owner = places[0][1]
+    names = tuple(bare(one) for one, _, _ in places)
+    views = next((traced[one] for one, _, _ in places if one in traced), None)
+    prunable = views is not None or any(_is_weight(one, local) for _, one, local in places)
+    matrix, restore = views or _views(owner, tensor) or (None, None)
+    layers = [name.rpartition(".")[0] for name in names if name.endswith(WEIGHT) and "." in name]
+    slashes = [layer.replace(".", "/") for layer in layers]
+    read = dict.fromkeys(call for one, _, _ in places if one in traced for call in calls[one])
+    nodes = [call.meta["onnx"][1] for call in read if "onnx" in call.meta]
+    layers = [*layers, *slashes, *(layer for node in nodes for layer in layers_of_node(node))]
+    own = tuple(dict.fromkeys(name for node in nodes for name in names_of_node(node)))
+    answers = Named(names[0], names, own, tuple(dict.fromkeys(layers)), of=frozenset(read or filter(None, layers)))
+    return Param(
+        names[0], names[0], tuple(tensor.shape), names, (*answers.nodes, *answers.layers), prunable,
+        matrix, restore, lambda: numbers_of(tensor), named=answers,
+    )  # fmt: skip
+
+
+def bare(name: str) -> str:
+    """Without the steps that wrappers and compilers add."""
+    return ".".join(step for step in name.split(".") if step not in ("_orig_mod", "_fsdp_wrapped_module"))
+
+
+def numbers_of(tensor: Any) -> Any:
+    """As float32 on the host, flat; of a plain float32 parameter the very memory."""
+    return tensor.detach().float().cpu().contiguous().numpy().reshape(-1)
+
+
+def _kinds(owner: Any) -> list[str]:
+    return [kind.__name__ for kind in type(owner).__mro__]
+
+
+def _is_weight(owner: Any, name: str) -> bool:
+    return name == WEIGHT and any(kind in PRUNABLE for kind in _kinds(owner))
+
+
+def _views(owner: Any, tensor: Any) -> tuple[View, View] | None:
+    """Of a matrix its first axis counts the outputs; convolutions know their groups."""
+    kinds, shape = _kinds(owner), tuple(tensor.shape)
+    if "_ConvNd" in kinds and len(shape) > 2:
+        return (_transposed if owner.transposed else _forward)(shape, owner.groups)
+    if "Conv1D" in kinds and len(shape) == 2:
+        return _swapped(shape)
+    return _forward(shape, 1) if len(shape) == 2 else None
+
+
+def _forward(shape: tuple[int, ...], groups: int) -> tuple[View, View]:
+    four = (groups, shape[0] // groups, shape[1], -1)
+    return lambda flat: flat.reshape(four), lambda view: view.reshape(-1)
+
+
+def _transposed(shape: tuple[int, ...], groups: int) -> tuple[View, View]:
+    """Inputs first."""
+    four = (groups, shape[0] // groups, shape[1], -1)
+    return (
+        lambda flat: flat.reshape(four).transpose(0, 2, 1, 3),
+        lambda view: view.transpose(0, 2, 1, 3).reshape(-1),
+    )
+
+
+def _swapped(shape: tuple[int, ...]) -> tuple[View, View]:
+    return _transposed((shape[0], shape[1], 1), 1)
+
+
+def _traced(module: Any, calls: Mapping[str, Calls]) -> dict[str, tuple[View, View]]:
+    """The weights that operators read in modules of a graph, as the plan of an ONNX model sees them."""
+    if not calls:
+        return {}
+    try:
+        model = Model.over(layers_as_model(module, {path: path for path in calls}))
+    except PlanError:
+        return {}
+    found = {weight.tensor.name: weight.uses[0] for weight in model.weights if weight.uses and not weight.refusal}
+    return {name: (use.matrix, use.restore) for name, use in found.items()}
+
+
+def _calls(module: Any) -> dict[str, Calls]:
+    """By parameter the operators that read it in modules of a graph; those of a file know their names there."""
+    found: dict[str, Calls] = {}
+    for prefix, part in module.named_modules():
+        if isinstance(part, torch().fx.GraphModule):
+            start, known = f"{prefix}." if prefix else "", dict(module.named_parameters(remove_duplicate=False))
+            for node in part.graph.nodes:
+                readers = [user for user in node.users if _operator(user) in OPERATORS] if node.op == "get_attr" else []
+                if readers and f"{start}{node.target}" in known:
+                    found.setdefault(f"{start}{node.target}", []).extend(readers)
+    return found
+
+
+def _operator(call: Any) -> str:
+    return str(call.meta.get("onnx", ("",))[0] or getattr(call.target, "__name__", ""))

@@ -1,23 +1,28 @@
-"""Masks by SparseML's words: how many units a level takes from a parameter, and which ones go.
+"""Mask types of SparseML: which weights are pruned in which pattern, how many units go, and which ones.
 
-1. Everywhere floor(s * n + 0.5) of n units go, the smallest first; among equals the earlier in stored order.
-2. `unstructured` counts elements. `block4` counts blocks of 4 along the inputs, the shorter ones at the ends, too, and
+1. `params` is a list of names and of `re:` patterns, or one of the two words for all; an empty list means all that can
+   be pruned.
+2. `mask_type` is `unstructured`, `block4`, a block `[outputs, inputs]`, `N:M`, or `tensorrt`, which is 2:4. N:M says by
+   itself how many zeros there are: a final sparsity that says something else is refused.
+3. Everywhere floor(s * n + 0.5) of n units go, the smallest first; among equals the earlier in stored order.
+4. `unstructured` counts elements. `block4` counts blocks of 4 along the inputs, the shorter ones at the ends, too, and
    `[a, b]` blocks of a outputs by b inputs, which have to divide the weight; a block is as large as the mean of it.
-3. `N:M` counts groups, and ramps (see `patterns.nm_ramp`).
-4. `filter` and `channel` count outputs and inputs by the 2-norm of their elements; one always stays.
+5. `N:M` counts groups, and ramps (see `patterns.nm_ramp`).
+6. `filter` and `channel` count outputs and inputs by the 2-norm of their elements; one always stays.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Union
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Union
 
 import numpy as np
 
 from onnxsparse import rank
-from onnxsparse.epochs.params import Param
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, nearest
+from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, WrongOptionError, demand_inside, demand_params
 from onnxsparse.patterns.block import Block
 from onnxsparse.patterns.cells import halved
 from onnxsparse.patterns.channel import Channel
@@ -28,13 +33,97 @@ from onnxsparse.patterns.tile import Tile
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores.magnitude import Magnitude
 from onnxsparse.sparsers.renewal import Choice
+from onnxsparse.train.params import Param
 from onnxsparse.values import Array, Reading, Values
+
+UNSTRUCTURED, BLOCK4, TENSORRT, FILTER, CHANNEL = "unstructured", "block4", "tensorrt", "filter", "channel"
+GROUPS = re.compile(r"([1-9]\d{0,5}):([1-9]\d{0,5})")
+NEAR = 0.01
+"""How far a final sparsity may lie from what N:M means."""
 
 MaskType = Union[str, Sequence[int]]
 
 _MAGNITUDE = Magnitude()
 _KEPT_AXES = {"filter": (1, 2), "channel": (2, 1)}
 """Of (group, out, in, tap): the axis that is counted beside the group, and the one that is summed beside the tap."""
+
+
+@dataclass(frozen=True)
+class Masked(Scheduled):
+    """A modifier that prunes."""
+
+    unwritten: ClassVar[tuple[str, ...]] = ()
+    mask_types: ClassVar[tuple[str, ...]] = (UNSTRUCTURED, BLOCK4, TENSORRT)
+
+    start_epoch: float = REQUIRED
+    end_epoch: float = REQUIRED
+    update_frequency: float = REQUIRED
+    params: str | tuple[str, ...] | None = REQUIRED
+    mask_type: str | tuple[int, ...] = UNSTRUCTURED
+
+    def check(self) -> None:
+        if self.params is None:
+            object.__setattr__(self, "params", ())
+        demand_params("params", self.params or ())
+        self._check_mask()
+
+    @property
+    def n_of_m(self) -> tuple[int, int] | None:
+        """N and M, where the mask is of that kind."""
+        if self.mask_type == TENSORRT:
+            return 2, 4
+        found = GROUPS.fullmatch(self.mask_type) if isinstance(self.mask_type, str) else None
+        return None if found is None else (int(found[1]), int(found[2]))
+
+    def demand_fit(self, option: str, sparsity: float) -> None:
+        """The zeros asked for are those that N:M means."""
+        if self.n_of_m is None:
+            return
+        kept, of = self.n_of_m
+        if abs(sparsity - (1 - kept / of)) > NEAR:
+            raise WrongOptionError(option, f"mask_type {self.mask_type} means {1 - kept / of:g}, not {sparsity:g}")
+
+    def _check_mask(self) -> None:
+        if isinstance(self.mask_type, tuple):
+            return self._check_block(self.mask_type)
+        if self.mask_type in self.mask_types:
+            return None
+        if self.n_of_m is not None and TENSORRT in self.mask_types:
+            kept, of = self.n_of_m
+            if kept >= of:
+                raise WrongOptionError("mask_type", f"{kept}:{of} keeps all; N:M keeps N of every M")
+            return None
+        if self.mask_type in (FILTER, CHANNEL):
+            raise WrongOptionError("mask_type", f"{self.mask_type} is for !StructuredPruningModifier")
+        hint = nearest(self.mask_type, self.mask_types) or f" (known: {', '.join(self.mask_types)}{self._more()})"
+        raise WrongOptionError("mask_type", f"{self.mask_type!r:.40} is not known{hint}")
+
+    def _more(self) -> str:
+        return ", N:M, [outputs, inputs]" if TENSORRT in self.mask_types else ""
+
+    def _check_block(self, sides: tuple[int, ...]) -> None:
+        trimmed = sides[:2] if all(side == 1 for side in sides[2:]) else sides
+        if TENSORRT not in self.mask_types:
+            raise WrongOptionError("mask_type", f"it is one of {', '.join(self.mask_types)}, not a block")
+        if len(trimmed) != 2 or not all(side == -1 or side >= 1 for side in trimmed):
+            raise WrongOptionError(
+                "mask_type", f"a block is [outputs, inputs], from 1 or -1 for all, not {list(sides)}"
+            )
+
+
+def demand_levels(modifier: Masked, option: str, levels: float | Mapping[float, tuple[str, ...]]) -> None:
+    """One level for all that `params` names, or names by level: then `params` is empty."""
+    if isinstance(levels, Mapping):
+        if modifier.params != ():
+            raise WrongOptionError(option, "it names its own weights for each level, so params has to be []")
+        for names in levels.values():
+            demand_params(option, names)
+    for level in levels if isinstance(levels, Mapping) else (levels,):
+        demand_inside(option, level, 0, 1)
+        modifier.demand_fit(option, level)
+
+
+# -- the masks
 
 
 def pattern_of(mask_type: MaskType, param: Param, where: str) -> Pattern:

@@ -23,7 +23,7 @@ from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.masked_before import MaskedBefore, open_without_masks
-from onnxsparse.passes.plan import Plan, PlanRow, make_plan
+from onnxsparse.passes.plan import Plan, PlanRow, eligible
 from onnxsparse.passes.request import Masks, Names, Options, Path, path_of, planned
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
@@ -167,7 +167,7 @@ def _timed(
 ) -> tuple[Plan, list[str]]:
     found = at_epoch(model, modifiers, epoch, per_epoch, before.masks)
     rule = Rule.make()
-    base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
+    base = eligible(model, Rule.make("unstructured", allow=tuple(WORDS)))
     tags = {tensor: f"{MARK}{number}" for number, tensor in enumerate(model.flow.stores.homes)}
     rows = []
     for row in base.rows:

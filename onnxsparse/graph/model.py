@@ -236,7 +236,9 @@ class Model:
                 tensor.store_edit()
 
     def take_proto(self) -> ModelProto:
-        """The whole model in memory, its data included. The model must not be used afterwards."""
+        """The whole model in memory, its data included; inside of `restored` a copy. Else the model is used up."""
+        if self._replaced is not None:
+            return self.copy_proto()
         self._store_edits_in_proto()
         return self._filled(self.proto)
 

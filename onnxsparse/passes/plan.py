@@ -111,6 +111,12 @@ def _unique(name: str, seen: dict[str, int]) -> str:
 
 def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
     """The plan that a rule makes for a model; with `masked`, weights that have a mask already are not left out."""
+    found = eligible(model, rule, masked)
+    return Plan(tuple(_alike(_allocated(model, list(found.rows), found.rule))), found.rule)
+
+
+def eligible(model: Model, rule: Rule, masked: bool = False) -> Plan:
+    """Which weights a rule takes, and why it leaves the others dense; how much of each goes is not decided."""
     names = names_of(model.weights)
     known = readable(model)
     # A weight that was pruned before is no fixed mathematics, whatever its few numbers look like now.
@@ -118,7 +124,7 @@ def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
     rule = replace(rule, heads=_heads(model, names, rule))
     chosen = rule.names.choose([named(weight, names[id(weight)]) for weight in model.weights])
     rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule, masked) for weight in model.weights]
-    return Plan(tuple(_alike(_allocated(model, _agreed(rows), rule))), rule)
+    return Plan(tuple(_agreed(rows)), rule)
 
 
 def _heads(model: Model, names: dict[int, str], rule: Rule) -> frozenset[str]:

@@ -12,7 +12,7 @@ first step makes it as it was then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,10 @@ class Act:
 
     def state(self) -> dict[str, Any]:
         """What a resumed run has to know, for JSON."""
+        return {}
+
+    def arrays(self) -> Mapping[str, Array]:
+        """Arrays that a checkpoint has to hold, under names that the engine has not."""
         return {}
 
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:

@@ -23,7 +23,6 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import Staged, make_folder
 from onnxsparse.graph.torch_match import Match
 from onnxsparse.graph.weights import Weight
-from onnxsparse.loops.stored import Promise
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.levels import NEARLY_DENSE
 from onnxsparse.passes.plan import Plan, PlanRow, names_of
@@ -31,6 +30,7 @@ from onnxsparse.passes.record import record
 from onnxsparse.passes.rule import Rule
 from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.train.layers import Promise
 
 
 def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Mapping[str, int]) -> list[str]:

@@ -15,7 +15,7 @@ from onnxsparse.engines.engine import Batch
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.ort.engine import OrtEngine
-from onnxsparse.engines.spec import Objective, Spec
+from onnxsparse.engines.spec import LossSpec, Spec
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.losses.cross_entropy import class_axis
 from tests.engines.ort.build import INT64, info, model, numbers, tensor
@@ -152,7 +152,7 @@ def test_an_engine_does_not_read_beyond_the_classes(tmp_path: Path) -> None:
     proto.CopyFrom(SYMBOLIC)
     for tag, stored in zip(("t0", "t1"), proto.graph.initializer):
         stored.doc_string = tag
-    spec = Spec(8, {"t0": "a", "t1": "b"}, objective=Objective("cross-entropy", hardness=0.0))
+    spec = Spec(8, {"t0": "a", "t1": "b"}, objective=LossSpec("cross-entropy", hardness=0.0))
     samples = {"x": numbers(16, 16), "labels": np.arange(16) % 8}
     made = build(str(tmp_path / "graph"), spec, proto, samples, "origin")
     engine = OrtEngine(str(tmp_path / "graph"), made, "relative")

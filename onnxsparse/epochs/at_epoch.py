@@ -23,7 +23,7 @@ from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.nm_ramp import NMRamp
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.recipes.modifiers.constant import Constant
+from onnxsparse.recipes.modifiers.constant import HeldZeros
 from onnxsparse.recipes.modifiers.magnitude import Gradual
 from onnxsparse.recipes.modifiers.structured import Structured
 from onnxsparse.schedules.clock import NEVER, Clock, epoch_at
@@ -99,11 +99,11 @@ def _events(acts: Sequence[TimedAct], epoch: float | None, per_epoch: int | None
     last = _last(acts) if epoch is None else epoch
     found: list[_Event] = []
     for place, act in enumerate(acts):
-        if not isinstance(act, Constant):
+        if not isinstance(act, HeldZeros):
             found += _of(act, place, _times(act, last, per_epoch))
     times = sorted({event.epoch for event in found} | {last})
     for place, act in enumerate(acts):
-        if isinstance(act, Constant):  # it looks at every step; what others do is all that changes
+        if isinstance(act, HeldZeros):  # it looks at every step; what others do is all that changes
             first = _first_step(act.span.start, per_epoch)
             found += _of(act, place, sorted({first, *(one for one in times if one >= first)} if first <= last else ()))
     return sorted(found, key=lambda event: (event.epoch, event.place))

@@ -13,7 +13,7 @@ from onnxsparse.data import LABELS, Data, Stream
 from onnxsparse.engines.ort.draft import FLOATS, called
 from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.shapes import COUNTING
-from onnxsparse.engines.spec import Objective as Goal
+from onnxsparse.engines.spec import LossSpec
 from onnxsparse.errors import ModelError, OptionError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.modifier import Modifier
@@ -22,12 +22,12 @@ from onnxsparse.recipes.modifiers.distillation import DistillationModifier
 from onnxsparse.values import Array
 
 
-def goal_of(objective: Objective, labels: Data | Array | None) -> Goal:
+def goal_of(objective: Objective, labels: Data | Array | None) -> LossSpec:
     """The objective as an engine takes it; the shape of a label is that of the data's, or of a batch's labels."""
     shape: tuple[int, ...] = ()
     if objective.task and labels is not None:
         shape = tuple((labels if isinstance(labels, np.ndarray) else _some(labels)).shape[1:])
-    return Goal(
+    return LossSpec(
         objective.task,
         objective.output,
         shape,

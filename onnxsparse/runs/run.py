@@ -310,6 +310,7 @@ class Run:
         self.engine.restore(found.arrays, facts["engine"])
         self._best = {key[len(BEST) :]: found.arrays[key] for key in found.arrays if key.startswith(BEST)}
         for act, state in zip(self.acts, facts["parts"]):
+            act.load(found.arrays)
             act.restore(state, self.trainee)
         self.trainee.restore(facts["host"])
         self._account.restore(facts["account"])

@@ -247,9 +247,17 @@ def _param(
     own = tuple(dict.fromkeys(name for node in nodes for name in names_of_node(node)))
     answers = Named(names[0], names, own, tuple(dict.fromkeys(layers)), of=frozenset(read or filter(None, layers)))
     return Param(
-        names[0], names[0], tuple(tensor.shape), names, (*answers.nodes, *answers.layers), prunable,
-        matrix, restore, lambda: numbers_of(tensor), named=answers,
-    )  # fmt: skip
+        tag=names[0],
+        name=names[0],
+        shape=tuple(tensor.shape),
+        names=names,
+        layers=(*answers.nodes, *answers.layers),
+        prunable=prunable,
+        matrix=matrix,
+        restore=restore,
+        numbers=lambda: numbers_of(tensor),
+        named=answers,
+    )
 
 
 def bare(name: str) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Schedule(Modifier):
-    """A prepared scheduler and its model, both where a checkpoint says, if a run goes on from one.
+    """A prepared scheduler and its model.
 
     `made_by` goes into every checkpoint; `stepped` is told the loss of each step, and how many are done.
     """
@@ -46,6 +46,7 @@ class ScheduleAct(Act):
 
     def __init__(self, options: Schedule, loss: Callable[[], float]) -> None:
         self._scheduler, self._model, self._options, self._loss = options.scheduler, options.model, options, loss
+        self._loaded: Mapping[str, Array] = {}
 
     def boundaries(self, trainee: Trainee) -> Iterable[int]:
         return cast("Iterable[int]", self._scheduler.graph_changes())
@@ -79,6 +80,10 @@ class ScheduleAct(Act):
     def arrays(self) -> Mapping[str, Array]:
         return self._model.arrays_beside()
 
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        self._loaded = arrays
+
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
-        """Scheduler and model are there already: an evaluation, which has no run, needs them, too."""
+        self._model.restore(self._loaded, {"engine": {}, **state["network"]})
         self._model.attach(cast(OnnxTrainee, trainee))
+        self._scheduler.resume(state["scheduler"])

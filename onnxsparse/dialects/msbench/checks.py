@@ -121,7 +121,7 @@ def as_of_run(found: Checkpoint) -> Checkpoint:
     facts = run_facts(found)
     account: dict[str, Any] = {"history": History().to_facts(), "sum": 0.0, "since": 0}
     host: dict[str, Any] = {"rate": None, "decay": None, "held": [], "masks": {}}
-    made = {"engine": facts["network"]["engine"], "parts": [{}, {}], "host": host, "account": account, "notes": []}
+    made = {"engine": facts["network"]["engine"], "parts": [{}, facts], "host": host, "account": account, "notes": []}
     return replace(found, facts={**made, "attempt": 0, "step": facts["iteration"]})
 
 

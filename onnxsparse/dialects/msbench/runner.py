@@ -198,16 +198,17 @@ class SparseRunner:
         scheduler, model = self.scheduler, self.model
         if isinstance(scheduler, ADMMScheduler):
             scheduler.before_run(model, self.order.per_epoch, self.total)
-        if self.found is not None:
+        model.begin_with(self.samples.take(self.order.rows(0)))
+        if self.evaluates and self.found is not None:
             facts = run_facts(self.found)
             model.restore(self.found.arrays, facts["network"])
             scheduler.resume(facts["scheduler"])
-            self.iteration = int(facts["iteration"])
         elif self.evaluates:
             model.use({})  # what is sparse in the file is sparse
-        else:
+        elif self.found is None:
             scheduler.init_optimizer()
-        model.begin_with(self.samples.take(self.order.rows(0)))  # as a training does
+            if 0 in scheduler.graph_changes():  # no segment of the run comes before it
+                scheduler.prune_model(model, 0)
         if self.job.options.get("lr_schedule"):
             scheduler.set_lr_scheduler(self.job.options["lr_schedule"])
 

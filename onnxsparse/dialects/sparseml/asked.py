@@ -29,8 +29,8 @@ def epoch_of(epoch: Any) -> float:
 def demand_optimizer(optimizer: Any, module: Any) -> None:
     if not hasattr(optimizer, "param_groups"):
         raise OptionError(f"an optimizer of torch is expected, not a {type(optimizer).__name__}")
-    own = {id(one) for one in module.parameters()} if hasattr(module, "parameters") else set()
-    if own and not any(id(one) in own for group in optimizer.param_groups for one in group["params"]):
+    own = set(module.parameters()) if hasattr(module, "parameters") else set()
+    if own and not any(one in own for group in optimizer.param_groups for one in group["params"]):
         raise OptionError(
             "the optimizer has none of the module's parameters; make it of model.parameters() of this module"
         )

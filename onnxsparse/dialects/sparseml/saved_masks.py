@@ -25,8 +25,8 @@ def saved(trainee: ModuleTrainee, recipe: Recipe, acts: Acts) -> dict[str, Any]:
         return _masks(trainee, acts)
     found = {}
     for stage in recipe.stages:
-        chosen = {id(one) for one in stage.modifiers}
-        found[stage.name] = _masks(trainee, [pair for pair in acts if id(pair[0]) in chosen])
+        own = [pair for pair in acts if any(pair[0] is one for one in stage.modifiers)]  # equal ones may be of another
+        found[stage.name] = _masks(trainee, own)
     return found
 
 

@@ -20,7 +20,7 @@ from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.ort.sparsers import write
 from onnxsparse.engines.ort.statistics import Statistics
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.engines.spec import Objective, Spec, unit_of
+from onnxsparse.engines.spec import LossSpec, Spec, unit_of
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses import Scale
 from onnxsparse.losses.axes import chosen_axis
@@ -137,7 +137,7 @@ def _once(nodes: Sequence[NodeProto], trained: Collection[str], writer: Writer) 
 
 
 def _lose(
-    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
+    writer: Writer, prepared: Prepared, objective: LossSpec, scales: Mapping[str, Scale], made: Assembled
 ) -> None:
     distillation = _distil(writer, prepared, objective, scales, made) if objective.hardness > 0 else ""
     told = _told(writer, prepared, objective, scales, made) if distillation else ""
@@ -152,9 +152,7 @@ def _mixed(writer: Writer, task: str, distillation: str, hardness: float) -> str
     return losses.write_mix(writer, task, distillation, hardness) if task and distillation else task or distillation
 
 
-def _told(
-    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
-) -> str:
+def _told(writer: Writer, prepared: Prepared, objective: LossSpec, scales: Mapping[str, Scale], made: Assembled) -> str:
     """The distance that is reported: of what the user's own file shows. Nothing where no more than that trains."""
     shown = [one.name for one in prepared.signals if one.stated and one.name in made.teacher]
     if objective.distillation == "kl" or not shown or len(shown) == len(made.teacher):
@@ -168,7 +166,7 @@ def _told(
 
 
 def _distil(
-    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
+    writer: Writer, prepared: Prepared, objective: LossSpec, scales: Mapping[str, Scale], made: Assembled
 ) -> str:
     shapes = _shapes(prepared)
     if objective.distillation == "kl":
@@ -187,7 +185,7 @@ def _distil(
     return losses.write_distill(writer, student, dense, [scales[name] for name in student])
 
 
-def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assembled) -> str:
+def _task(writer: Writer, prepared: Prepared, objective: LossSpec, made: Assembled) -> str:
     raw = objective.task in ("cross-entropy", "bce")
     student = (logits_of if raw else output_of)(prepared.signals, objective.output).name
     shape = _shapes(prepared)[student]
@@ -205,7 +203,7 @@ def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assemb
     return writers[objective.task](writer, student, made.labels)
 
 
-def _demand_labels(objective: Objective, shape: tuple[int, ...], batch: int, name: str) -> None:
+def _demand_labels(objective: LossSpec, shape: tuple[int, ...], batch: int, name: str) -> None:
     """Labels of another shape would be stretched in silence, or read beyond their end."""
     given, classes = (batch, *objective.label_shape), objective.task == "cross-entropy"
     if classes and len(shape) < 2:

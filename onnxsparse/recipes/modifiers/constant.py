@@ -31,11 +31,11 @@ class ConstantPruningModifier(Scheduled):
     def check(self) -> None:
         demand_params("params", self.params)
 
-    def act(self) -> Constant:
-        return Constant(self.called, self.span, self.params)
+    def act(self) -> HeldZeros:
+        return HeldZeros(self.called, self.span, self.params)
 
 
-class Constant(TimedAct):
+class HeldZeros(TimedAct):
     """Holds the zeros that parameters have."""
 
     def __init__(self, where: str, span: Span, params: str | Sequence[str]) -> None:

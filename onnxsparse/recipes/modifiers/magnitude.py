@@ -37,7 +37,7 @@ from onnxsparse.train.params import Param, find, named
 from onnxsparse.train.trainee import Trainee
 from onnxsparse.values import Array
 
-Levels = Union[float, Mapping[float, Sequence[str]]]
+FinalLevels = Union[float, Mapping[float, Sequence[str]]]
 FROM_PARAM = "__FROM_PARAM__"
 CUBIC = "cubic"
 RISES = ("linear", CUBIC, "inverse_cubic")
@@ -160,7 +160,7 @@ class Gradual(TimedAct):
         span: Span,
         params: str | Sequence[str] | None,
         first: float | str,
-        last: Levels,
+        last: FinalLevels,
         rise: str = "cubic",
         mask_type: MaskType = "unstructured",
         together: bool = False,

@@ -46,8 +46,8 @@ class SetParamModifier(Scheduled):
         demand_params("params", self.params)
         demand_trainable("val", self.val)
 
-    def act(self) -> Setting:
-        return Setting(self.called, self.span, self.params, self.val, self.params_strict)
+    def act(self) -> SetValue:
+        return SetValue(self.called, self.span, self.params, self.val, self.params_strict)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class GradualParamModifier(Scheduled):
         if _size(self.init_val) != _size(self.final_val):
             raise WrongOptionError("final_val", "it has as many values as init_val")
 
-    def act(self) -> Leading:
-        return Leading(self.called, self.span, self.params, self.init_val, self.final_val, self.params_strict)
+    def act(self) -> LeadValue:
+        return LeadValue(self.called, self.span, self.params, self.init_val, self.final_val, self.params_strict)
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class TrainableParamsModifier(Scheduled):
     def check(self) -> None:
         demand_params("params", self.params)
 
-    def act(self) -> Freezing:
-        return Freezing(self.called, self.span, self.params, self.trainable, self.params_strict)
+    def act(self) -> Freeze:
+        return Freeze(self.called, self.span, self.params, self.trainable, self.params_strict)
 
 
 # -- what they do
@@ -136,7 +136,7 @@ class OfParameters(TimedAct):
         self._params = [param for param in params if param.tag in known]
 
 
-class Setting(OfParameters):
+class SetValue(OfParameters):
     """One value, at its start."""
 
     def __init__(self, where: str, span: Span, params: str | Sequence[str], value: Value, strict: bool = True) -> None:
@@ -152,7 +152,7 @@ class Setting(OfParameters):
             trainee.fill(param, self._value)
 
 
-class Leading(OfParameters):
+class LeadValue(OfParameters):
     """From a first to a last value, in a straight line."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Leading(OfParameters):
             trainee.fill(param, value)
 
 
-class Freezing(OfParameters):
+class Freeze(OfParameters):
     """Lets parameters train or stand still, and at its end do again what they did before."""
 
     def __init__(

@@ -83,12 +83,15 @@ class Act:
         """What a resumed run has to know, for JSON."""
         return {}
 
-    def arrays(self) -> Mapping[str, Array]:
-        """Arrays that a checkpoint has to hold, under names that the engine has not."""
-        return {}
-
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
         """Take a state over."""
+
+    def arrays(self) -> Mapping[str, Array]:
+        """Live arrays that belong to the state, under names that no other act and no trainee has."""
+        return {}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """Take them over from all arrays of a checkpoint; called before `restore`."""
 
 
 class TimedAct(Act):

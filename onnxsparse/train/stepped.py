@@ -161,7 +161,7 @@ class SteppedModel(Network):
     def step(self, batch: Any) -> float:
         """One step of the optimizer: the loss of a batch, by which the weights moved."""
         if self._before_steps:
-            self.rest()
+            self.detach()
             self._samples, self._before_steps = {}, False
         arrays = batch_of(batch, fields_of(self.model), self._samples)
         trainee = self._started(arrays)
@@ -277,8 +277,8 @@ class SteppedModel(Network):
                 if key in live:
                     live[key][...] = array
 
-    def rest(self) -> None:
-        """Take everything out of the engine, and be without one."""
+    def detach(self) -> None:
+        """Copy everything out of the engine, and be without one."""
         if self._trainee is None:
             return
         arrays, facts = self._trainee.engine.state()
@@ -377,7 +377,7 @@ class SteppedModel(Network):
                     live[f"{key}/{role}"][...] = array
 
     def use(self, texts: Mapping[str, str]) -> None:
-        self.rest()
+        self.detach()
         self._used = dict(texts)
         own = set(self._params)
         self._weights = {key: array for key, array in self._weights.items() if key in own}

@@ -110,7 +110,9 @@ def run_facts(found: Checkpoint) -> Mapping[str, Any]:
     facts = found.facts
     if "network" in facts:
         return facts
-    part = facts["parts"][-1]
+    part = (facts.get("parts") or [{}])[-1]
+    if "network" not in part:
+        return {}  # of a run that no job file began
     return {**part, "network": {"engine": facts["engine"], **part["network"]}, "iteration": facts["step"]}
 
 

@@ -1,6 +1,5 @@
 """The old place of `train.acts.act`, for modifiers of other packages."""
 
-from onnxsparse.train.acts.act import FinalMask as Goal
 from onnxsparse.train.acts.act import TimedAct as Act
 
-__all__ = ["Act", "Goal"]
+__all__ = ["Act"]

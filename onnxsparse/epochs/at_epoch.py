@@ -71,7 +71,7 @@ def at_epoch(
 
 def _pattern(acts: Sequence[TimedAct], tag: str) -> Pattern:
     """That of the one act that masks it; several share nothing but single numbers."""
-    goals = [goal for act in acts for one, goal in act.goals().items() if one == tag]
+    goals = [goal for act in acts for one, goal in act.final_masks().items() if one == tag]
     first: Pattern = goals[0].pattern if len(goals) == 1 and goals[0].keep is None else Unstructured()
     return first
 

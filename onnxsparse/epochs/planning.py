@@ -73,8 +73,8 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
         act = modifier.act()
         act.bind(params)
         acts.append(act)
-        left.update(act.left())
-        for tag, goal in act.goals().items():
+        left.update(act.left_dense())
+        for tag, goal in act.final_masks().items():
             goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
     weights, names = _weights(model), names_of(model.weights)
     tags = {id(weight): tag for tag, weight in weights.items()}

@@ -1,4 +1,4 @@
-"""Never worse than without training: the best weights seen are what is delivered.
+"""Best checkpoint by the loss on held-out samples: what is delivered is never worse than without training.
 
 1. From the first step with the final masks on, the loss on the probe is taken at even distances, and the best state
    kept. The probe is small: of states that are as good on it within `ALIKE`, the latest is the best, which has trained

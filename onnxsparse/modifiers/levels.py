@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -73,7 +74,7 @@ class LevelsAct(Act):
     """The masks of a run through levels, and the learning rate that begins again with each."""
 
     def __init__(self, options: Levels, run: Run) -> None:
-        self._run, self._rows, self._score, self._drops = run, run.planned, run.score, run.job.levels
+        self._rows, self._score, self._drops = run.planned, run.score, run.job.levels
         self.stages = Stages(run.total, len(read_levels(options.levels)))
         self._schedule, self._training = rates.parse(run.training.schedule_here), run.training
         size = sum(row.weight.tensor.size for row in run.planned.values())
@@ -95,9 +96,8 @@ class LevelsAct(Act):
         rate = self._training.base_rate(self._shares[stage]) * trainee.caution * factor
         trainee.settings = replace(trainee.settings, rate=rate)
 
-    def after_step(self, trainee: Trainee, step: int) -> None:
-        if self.stages.ends(step) and self._run.job.milestone is not None:
-            self._run.job.milestone(self.stages.at(step), self._run.engine)
+    def ended(self, step: int) -> Iterable[int]:
+        return [self.stages.at(step)] if self.stages.ends(step) else []
 
     def _enter(self, trainee: Trainee, stage: int) -> None:
         """The masks of a level; optimizer state of what is masked is cleared."""

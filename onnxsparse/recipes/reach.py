@@ -41,7 +41,9 @@ def missed(recipe: Recipe, around: Around) -> Iterator[Finding]:
     naming = [*every(recipe, Masked), *every(recipe, ConstantPruningModifier)]
     if not any(name.startswith(REGULAR) for one in naming for name in _names(one)):
         return
-    reached = {tag for _, act in _bound(naming, around) for tag in (*(one.tag for one in act.masked()), *act.left())}
+    reached = {
+        tag for _, act in _bound(naming, around) for tag in (*(one.tag for one in act.masked()), *act.left_dense())
+    }
     weights = _prunable(around)
     lost = [one for one in weights if one.tag not in reached]
     renamed = [one for one in lost if is_renamed(one)]
@@ -70,7 +72,7 @@ def dense(recipe: Recipe, around: Around) -> Iterator[Finding]:
     if every(recipe, Masked):
         return
     for one, act in _bound(every(recipe, ConstantPruningModifier), around):
-        if not any(goal.drop for goal in act.goals().values()):
+        if not any(goal.drop for goal in act.final_masks().values()):
             yield warn(one, "there is nothing to hold: what it names has no zeros, and no modifier makes some")
 
 

@@ -196,6 +196,9 @@ class Run:
         loss = self.loss = self._learn(batch, step)
         for act in self.acts:
             act.after_step(trainee, step)
+        for stage in (stage for act in self.acts for stage in act.ended(step)):
+            if self.job.milestone is not None:
+                self.job.milestone(stage, self.engine)
         self.step = step + 1
         self._tell(loss)
         asked = self._stopping.asked  # looked at once: for one that comes now there is another step

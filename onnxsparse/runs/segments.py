@@ -29,7 +29,7 @@ class Segments:
         if begin == self._began:
             return
         self._began, spec, trainee = begin, self._spec(begin), self._trainee
-        if spec == trainee.spec:
+        if spec == trainee.spec:  # building a training graph takes seconds, in a process of its own
             return
         for act in self._acts:
             act.leave(trainee, step)

@@ -45,7 +45,7 @@ def make_dense(engine: Engine, spec: Spec, start: Callable[[str], Array]) -> Non
     for key in engine.weights:
         engine.clear_moments(key)
     for key, array in engine.frozen.items():
-        if key.endswith("/mask"):
+        if key.endswith("/mask"):  # what else is frozen, a sparser writes before the step that reads it
             array[...] = 1
     engine.discard_gradients()
 

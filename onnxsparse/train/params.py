@@ -127,6 +127,7 @@ def _meant(params: Sequence[Param], known: NamedWeights, entry: str, where: str)
 
 
 def _matcher(text: str, where: str) -> Callable[[str], bool]:
+    # The standard library's `re` cannot be stopped: a pattern such as (a+)+b would hang a run on a long name.
     regex: Any = importlib.import_module("regex")
     try:
         pattern = regex.compile(text)

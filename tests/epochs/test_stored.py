@@ -184,7 +184,7 @@ def test_scales_and_biases_that_are_pruned_along(params: str, along: set[str]) -
     (modifier,) = Recipe.load(f"modifiers:\n- {GRADUAL % params}\n").modifiers
     act = modifier.act()  # type: ignore[attr-defined]
     act.bind(params_of(Model.over(model())))
-    assert {param.name for param in act.along()} == along
+    assert {param.name for param in act.scales_and_biases()} == along
     assert bool(act.warning) == bool(along)
     assert not along or "`params: __ALL_PRUNABLE__` means the weights" in act.warning
 

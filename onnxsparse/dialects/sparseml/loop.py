@@ -114,7 +114,7 @@ class ScheduledModifierManager(Contents):
             act.bind(trainee.params)
             trainee.demand(act)
             if isinstance(act, Distilling):
-                demand_teacher(act.teacher if teacher is None else teacher)
+                demand_teacher(act.options.teacher if teacher is None else teacher)
         told = [f"{act.where}: {act.warning}" for _, act in acts if act.warning]
         for note in (*driven.notes, *_left(acts, trainee), *told):
             warnings.warn(note, stacklevel=3)
@@ -132,7 +132,7 @@ class ScheduledModifierManager(Contents):
         if not distilling:
             return
         self._recorder = Recorder(self._trainee.module)
-        self._teachers = [Teacher(act, given, self._trainee.module) for act in distilling]
+        self._teachers = [Teacher(act.options, given, self._trainee.module) for act in distilling]
         if all(teacher.disabled for teacher in self._teachers):
             warnings.warn(f"the recipe distils, but its teacher is '{DISABLE}': nothing is distilled", stacklevel=4)
 
@@ -293,7 +293,11 @@ class ScheduledModifierManager(Contents):
 def _left(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrainee) -> list[str]:
     """What stays dense though a modifier means it among others."""
     names = {param.tag: param.name for param in trainee.params}
-    return [f"{act.where} leaves {names[tag]} dense: {reason}" for _, act in acts for tag, reason in act.left().items()]
+    return [
+        f"{act.where} leaves {names[tag]} dense: {reason}"
+        for _, act in acts
+        for tag, reason in act.left_dense().items()
+    ]
 
 
 def _given(recipe: Any) -> Any:

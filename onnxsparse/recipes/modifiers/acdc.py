@@ -8,14 +8,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from onnxsparse.modifiers.scheduled import REQUIRED, WrongOptionError, demand_end, demand_inside, demand_positive
 from onnxsparse.recipes.modifiers.magnitude import Gradual
-from onnxsparse.recipes.modifiers.masked import Masked, MaskType
-from onnxsparse.schedules.clock import Span
+from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.train.trainee import Trainee
 
 
@@ -49,30 +47,20 @@ class ACDCPruningModifier(Masked):
         self.demand_fit("compression_sparsity", self.compression_sparsity)
 
     def act(self) -> Alternating:
-        return Alternating(
-            self.called, self.span, self.params, self.compression_sparsity, self.mask_type, self.global_sparsity,
-            self.leave_enabled, self.momentum_buffer_reset,
-        )  # fmt: skip
+        return Alternating(self)
 
 
 class Alternating(Gradual):
-    def __init__(
-        self,
-        where: str,
-        span: Span,
-        params: str | Sequence[str] | None,
-        level: float,
-        mask_type: MaskType = "unstructured",
-        together: bool = True,
-        leave_enabled: bool = True,
-        reset_momentum: bool = True,
-    ) -> None:
-        super().__init__(where, span, params, level, level, "linear", mask_type, together, leave_enabled)
-        self._reset = reset_momentum
+    """One level, put and let go by turns."""
+
+    def __init__(self, options: ACDCPruningModifier) -> None:
+        level = options.compression_sparsity
+        super().__init__(options, level, level, "linear", options.global_sparsity, options.leave_enabled)
+        self._reset = options.momentum_buffer_reset
 
     def is_dense(self, epoch: float) -> bool:
         if epoch >= self.span.end - self.span.frequency:
-            return False
+            return False  # the last phase is pruned, so that the weights have time to settle under the final mask
         return math.floor((epoch - self.span.start) / self.span.frequency) % 2 == 0
 
     def update(self, trainee: Trainee, epoch: float) -> None:

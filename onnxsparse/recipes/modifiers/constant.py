@@ -32,15 +32,15 @@ class ConstantPruningModifier(Scheduled):
         demand_params("params", self.params)
 
     def act(self) -> HeldZeros:
-        return HeldZeros(self.called, self.span, self.params)
+        return HeldZeros(self)
 
 
 class HeldZeros(TimedAct):
     """Holds the zeros that parameters have."""
 
-    def __init__(self, where: str, span: Span, params: str | Sequence[str]) -> None:
-        super().__init__(where, Span(span.start, span.end, NEVER))
-        self._wanted = params
+    def __init__(self, options: ConstantPruningModifier) -> None:
+        super().__init__(options.called, Span(options.start_epoch, options.end_epoch, NEVER))
+        self._wanted = options.params
         self._seen: dict[str, tuple[int, int]] = {}
 
     def bind(self, params: Sequence[Param]) -> None:
@@ -49,7 +49,7 @@ class HeldZeros(TimedAct):
     def masked(self) -> list[Param]:
         return self._params
 
-    def goals(self) -> dict[str, FinalMask]:
+    def final_masks(self) -> dict[str, FinalMask]:
         """The zeros of the beginning; what others make zero before it begins is theirs to name."""
         found = {}
         for param in self._params:
@@ -60,6 +60,7 @@ class HeldZeros(TimedAct):
 
     def update(self, trainee: Trainee, epoch: float) -> None:
         for param in self._params:
+            # Comparing every number at every step costs more than the step: a count tells whether anything changed.
             if self._look(trainee, param) != self._seen.get(param.tag):
                 keep, mask = trainee.numbers(param) != 0, trainee.mask(param)
                 if mask is None or not np.array_equal(keep, mask):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Union
+from typing import ClassVar
 
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import OptionError
@@ -21,7 +21,6 @@ from onnxsparse.train.acts.act import TimedAct
 from onnxsparse.train.trainee import Trainee
 
 SELF, DISABLE = "self", "disable"
-Keys = Union[Sequence[Union[int, str]], None]
 
 
 @dataclass(frozen=True)
@@ -64,50 +63,38 @@ class DistillationModifier(Scheduled):
         return found
 
     def act(self) -> Distilling:
-        return Distilling(
-            self.called, self.span, self.hardness, self.temperature, self.teacher, self.distill_output_keys,
-            self.teacher_input_keys,
-        )  # fmt: skip
+        return Distilling(self)
 
 
 class Distilling(TimedAct):
-    """When there is a teacher, which one, and how much of the loss it is."""
+    """When there is a teacher, which one, and how much of the loss it is: `options` says it."""
 
-    def __init__(
-        self,
-        where: str,
-        span: Span,
-        hardness: float,
-        temperature: float,
-        teacher: str,
-        outputs: Keys = None,
-        inputs: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(where, Span(span.start, span.end, NEVER))
-        self.hardness, self.temperature, self.teacher, self.outputs = hardness, temperature, teacher, outputs
-        self.inputs = inputs
+    def __init__(self, options: DistillationModifier) -> None:
+        super().__init__(options.called, Span(options.start_epoch, options.end_epoch, NEVER))
+        self.options = options
 
     def demand_run(self) -> None:
         """The training graph has one teacher, of one output, that is there."""
-        if self.outputs is not None and list(self.outputs) != [0] and len(self.outputs) != 1:
-            raise OptionError(f"{self.where}: distill_output_keys names one output in a run, not {list(self.outputs)}")
-        if self.teacher not in (SELF, DISABLE) and not os.path.isfile(self.teacher):
-            raise OptionError(f"{self.where}: teacher: there is no file {self.teacher:.100}")
+        outputs, teacher = self.options.distill_output_keys, self.options.teacher
+        if outputs is not None and list(outputs) != [0] and len(outputs) != 1:
+            raise OptionError(f"{self.where}: distill_output_keys names one output in a run, not {list(outputs)}")
+        if teacher not in (SELF, DISABLE) and not os.path.isfile(teacher):
+            raise OptionError(f"{self.where}: teacher: there is no file {teacher:.100}")
 
     def boundaries(self, trainee: Trainee) -> Iterable[int]:
-        return () if self.teacher == DISABLE else self._steps(trainee)
+        return () if self.options.teacher == DISABLE else self._steps(trainee)
 
     def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
         first, end = self._steps(trainee)
-        if self.teacher == DISABLE or not first <= step < end:
+        if self.options.teacher == DISABLE or not first <= step < end:
             return spec
-        hardness = self.hardness if spec.objective.task else 1.0
+        options, task = self.options, spec.objective.task
         changed = replace(
             spec.objective,
             distillation="kl",
-            hardness=hardness,
-            temperature=self.temperature,
-            teacher="" if self.teacher == SELF else self.teacher,
+            hardness=options.hardness if task else 1.0,
+            temperature=options.temperature,
+            teacher="" if options.teacher == SELF else options.teacher,
         )
         return replace(spec, objective=changed)
 

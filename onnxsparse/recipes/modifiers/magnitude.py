@@ -23,7 +23,6 @@ from onnxsparse.patterns.nm_ramp import NMRamp
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.recipes.modifiers.masked import (
     Masked,
-    MaskType,
     demand_levels,
     drop_of,
     drops_together,
@@ -31,7 +30,6 @@ from onnxsparse.recipes.modifiers.masked import (
     no_unit,
     pattern_of,
 )
-from onnxsparse.schedules.clock import Span
 from onnxsparse.train.acts.act import FinalMask, TimedAct
 from onnxsparse.train.params import Param, find, named
 from onnxsparse.train.trainee import Trainee
@@ -41,6 +39,7 @@ FinalLevels = Union[float, Mapping[float, Sequence[str]]]
 FROM_PARAM = "__FROM_PARAM__"
 CUBIC = "cubic"
 RISES = ("linear", CUBIC, "inverse_cubic")
+# cubic, of a share t of the way: last + (first - last) * (1 - t)^3 (Zhu and Gupta, 2017, equation 1)
 MAGNITUDE = "magnitude"
 OTHERS = {
     "movement": "; movement has its own, !MovementPruningModifier",
@@ -66,8 +65,7 @@ class GradualPruning(Masked):
 
     def by_magnitude(self, together: bool) -> Gradual:
         """What goes are the smallest numbers, of all weights together or of each."""
-        levels = self.init_sparsity, self.final_sparsity, self.inter_func
-        return Gradual(self.called, self.span, self.params, *levels, self.mask_type, together, self.leave_enabled)
+        return Gradual(self, self.init_sparsity, self.final_sparsity, self.inter_func, together, self.leave_enabled)
 
     def _check_first_level(self) -> None:
         """A number in quotes is one; any other text is the one word."""
@@ -155,30 +153,23 @@ class Gradual(TimedAct):
     """New masks at every update, chosen from what is not zero yet."""
 
     def __init__(
-        self,
-        where: str,
-        span: Span,
-        params: str | Sequence[str] | None,
-        first: float | str,
-        last: FinalLevels,
-        rise: str = "cubic",
-        mask_type: MaskType = "unstructured",
-        together: bool = False,
-        leave_enabled: bool = True,
+        self, options: Masked, first: float | str, last: FinalLevels, rise: str, together: bool, leave_enabled: bool
     ) -> None:
-        super().__init__(where, span)
-        self._wanted, self._first, self._last, self._mask_type = params, first, last, mask_type
+        super().__init__(options.called, options.span)
+        self._wanted, self._mask_type, self._first, self._last = options.params, options.mask_type, first, last
         self._schedule = schedules.parse(rise.replace("_", "-"))
         self._together, self._stays = together, leave_enabled
         self._params: list[Param] = []
-        self._along: list[Param] = []
+        self._small: list[Param] = []
         self._left: dict[str, str] = {}
         self._own_first: dict[str, float] = {}
 
     def bind(self, params: Sequence[Param]) -> None:
         self._levels = self._levels_of(params)
         self._params = self._fitting([param for param in params if param.tag in self._levels])
-        self._along = self._unnamed(params, [param for param in self._params if param.is_small])
+        small = [param for param in self._params if param.is_small]
+        own = self._named(params) if small else set()
+        self._small = [param for param in small if param.tag not in own]
         self._patterns = [pattern_of(self._mask_type, param, self.where) for param in self._params]
         if self._together and len(set(self._levels.values())) > 1:
             raise OptionError(f"{self.where}: weights that are pruned together have one final_sparsity")
@@ -202,14 +193,10 @@ class Gradual(TimedAct):
         by_level = list(self._last.values()) if isinstance(self._last, Mapping) else [self._wanted]
         return {tag for names in by_level for tag in named(params, names, self.where)}
 
-    def _unnamed(self, params: Sequence[Param], some: list[Param]) -> list[Param]:
-        own = self._named(params) if some else set()
-        return [param for param in some if param.tag not in own]
+    def scales_and_biases(self) -> list[Param]:
+        return self._small
 
-    def along(self) -> list[Param]:
-        return self._along
-
-    def left(self) -> dict[str, str]:
+    def left_dense(self) -> dict[str, str]:
         return self._left
 
     def _levels_of(self, params: Sequence[Param]) -> dict[str, float]:
@@ -225,7 +212,7 @@ class Gradual(TimedAct):
     def masked(self) -> list[Param]:
         return self._params
 
-    def goals(self) -> dict[str, FinalMask]:
+    def final_masks(self) -> dict[str, FinalMask]:
         drops = self._drops(1.0, self._stored() if self._together else None)
         return {
             param.tag: FinalMask(
@@ -258,11 +245,12 @@ class Gradual(TimedAct):
     def _drops(self, progress: float, numbers: Sequence[Array] | None) -> list[int]:
         levels = [self._level(param, progress) for param in self._params]
         if numbers is not None and levels:
+            # One threshold for all: what is small anywhere goes first, so counts depend on the numbers.
             return drops_together(self._patterns, self._params, numbers, levels[0])
         return [self._drop(*each) for each in zip(self._patterns, self._params, levels)]
 
     def _drop(self, pattern: Pattern, param: Param, level: float) -> int:
-        """N:M says itself what its last level is, of which a recipe says it about."""
+        # N:M is exactly 1 - N/M in the end, whatever rounded number the recipe has: 0.33 means 1/3 for 2:3.
         if isinstance(pattern, NMRamp) and level == self._levels[param.tag]:
             return pattern.units(param.shape4)
         return drop_of(pattern, param, level)

@@ -196,6 +196,7 @@ def drops_together(
 ) -> list[int]:
     """How many units of each go when the smallest of all together do."""
     scores = [_scores(*triple) for triple in zip(patterns, params, numbers)]
+    # SparseML rounds halves up; Python's round() would take the even neighbour.
     total = int(np.floor(sparsity * sum(one.size for one in scores) + 0.5))
     widest = np.result_type(*scores)
     return list(rank.cut([_stream(one.astype(widest)) for one in scores], total).counts)
@@ -224,6 +225,7 @@ def _norms(pattern: Pattern, param: Param, numbers: Array) -> Array:
     """The 2-norm of every output, or input, one after the other."""
     assert param.matrix is not None
     _, other = _KEPT_AXES[pattern.text]
+    # Sums by halves, in an order of our own: the same bytes on every machine, whatever numpy's summation does.
     squares = np.square(param.matrix(numbers.reshape(-1)).astype(np.float64))
     return np.sqrt(halved(halved(squares, 3), other)).reshape(-1)
 

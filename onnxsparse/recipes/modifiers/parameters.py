@@ -17,7 +17,6 @@ from onnxsparse.modifiers.scheduled import (
     demand_trainable,
 )
 from onnxsparse.recipes.modifiers.magnitude import RISES
-from onnxsparse.schedules.clock import Span
 from onnxsparse.train.acts.act import TimedAct
 from onnxsparse.train.params import Param, find
 from onnxsparse.train.trainee import Trainee
@@ -47,7 +46,7 @@ class SetParamModifier(Scheduled):
         demand_trainable("val", self.val)
 
     def act(self) -> SetValue:
-        return SetValue(self.called, self.span, self.params, self.val, self.params_strict)
+        return SetValue(self)
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class GradualParamModifier(Scheduled):
             raise WrongOptionError("final_val", "it has as many values as init_val")
 
     def act(self) -> LeadValue:
-        return LeadValue(self.called, self.span, self.params, self.init_val, self.final_val, self.params_strict)
+        return LeadValue(self)
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class TrainableParamsModifier(Scheduled):
         demand_params("params", self.params)
 
     def act(self) -> Freeze:
-        return Freeze(self.called, self.span, self.params, self.trainable, self.params_strict)
+        return Freeze(self)
 
 
 # -- what they do
@@ -117,9 +116,9 @@ class TrainableParamsModifier(Scheduled):
 class OfParameters(TimedAct):
     """An act on some parameters."""
 
-    def __init__(self, where: str, span: Span, params: str | Sequence[str], strict: bool = True) -> None:
-        super().__init__(where, span)
-        self._wanted, self._strict = params, strict
+    def __init__(self, options: SetParamModifier | GradualParamModifier | TrainableParamsModifier) -> None:
+        super().__init__(options.called, options.span)
+        self._wanted, self._strict = options.params, options.params_strict
         self._params: list[Param] = []
 
     def bind(self, params: Sequence[Param]) -> None:
@@ -139,9 +138,9 @@ class OfParameters(TimedAct):
 class SetValue(OfParameters):
     """One value, at its start."""
 
-    def __init__(self, where: str, span: Span, params: str | Sequence[str], value: Value, strict: bool = True) -> None:
-        super().__init__(where, span, params, strict)
-        self._value = value
+    def __init__(self, options: SetParamModifier) -> None:
+        super().__init__(options)
+        self._value = options.val
 
     def bind(self, params: Sequence[Param]) -> None:
         super().bind(params)
@@ -155,11 +154,9 @@ class SetValue(OfParameters):
 class LeadValue(OfParameters):
     """From a first to a last value, in a straight line."""
 
-    def __init__(
-        self, where: str, span: Span, params: str | Sequence[str], first: Value, last: Value, strict: bool = True
-    ) -> None:
-        super().__init__(where, span, params, strict)
-        self._first, self._last = first, last
+    def __init__(self, options: GradualParamModifier) -> None:
+        super().__init__(options)
+        self._first, self._last = options.init_val, options.final_val
 
     def bind(self, params: Sequence[Param]) -> None:
         super().bind(params)
@@ -175,24 +172,19 @@ class LeadValue(OfParameters):
 class Freeze(OfParameters):
     """Lets parameters train or stand still, and at its end do again what they did before."""
 
-    def __init__(
-        self, where: str, span: Span, params: str | Sequence[str], trainable: bool, strict: bool = True
-    ) -> None:
-        super().__init__(where, span, params, strict)
-        self._trainable = trainable
+    def __init__(self, options: TrainableParamsModifier) -> None:
+        super().__init__(options)
+        self._trainable = options.trainable
         self._before: dict[str, bool] = {}
 
     def begin(self, trainee: Trainee, epoch: float) -> None:
         self._before = {param.tag: trainee.held(param) for param in self._params}
-        self._hold(trainee)
+        for param in self._params:
+            trainee.hold(param, not self._trainable)
 
     def end(self, trainee: Trainee) -> None:
         for param in self._params:
             trainee.hold(param, self._before[param.tag])
-
-    def _hold(self, trainee: Trainee) -> None:
-        for param in self._params:
-            trainee.hold(param, not self._trainable)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "before": self._before}

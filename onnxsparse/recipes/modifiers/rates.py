@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -62,7 +61,7 @@ class SetLearningRateModifier(Scheduled):
             raise WrongOptionError("learning_rate", f"it is a number above 0, up to 1, not {self.learning_rate}")
 
     def act(self) -> SetRate:
-        return SetRate(self.called, self.span, self.learning_rate, self.param_groups)
+        return SetRate(self)
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ class LearningRateModifier(Scheduled):
         return {**later, "lr_kwargs": {**self.lr_kwargs, MILESTONES: moved}}
 
     def act(self) -> Dropping:
-        return Dropping(self.called, self.span, self.lr_class, self.lr_kwargs, self.init_lr)
+        return Dropping(self)
 
 
 @dataclass(frozen=True)
@@ -183,8 +182,7 @@ class LearningRateFunctionModifier(Scheduled):
             raise WrongOptionError("update_frequency", "the rate moves at every step, so it is -1")
 
     def act(self) -> Moving:
-        way = Way(self.init_lr, self.final_lr, self.start_epoch, self.end_epoch, self.cycle_epochs)
-        return Moving(self.called, self.span, self.lr_func, way, self.param_groups)
+        return Moving(self)
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ class SetWeightDecayModifier(Scheduled):
         demand_trainable("weight_decay", self.weight_decay)
 
     def act(self) -> SetDecay:
-        return SetDecay(self.called, self.span, self.weight_decay, self.param_groups)
+        return SetDecay(self)
 
 
 # -- what they do
@@ -218,9 +216,9 @@ class SetWeightDecayModifier(Scheduled):
 class SetRate(TimedAct):
     """One rate, from its start on."""
 
-    def __init__(self, where: str, span: Span, rate: float, groups: Groups) -> None:
-        super().__init__(where, span)
-        self._rate, self._groups = rate, groups
+    def __init__(self, options: SetLearningRateModifier) -> None:
+        super().__init__(options.called, options.span)
+        self._rate, self._groups = options.learning_rate, options.param_groups
 
     def groups(self) -> Groups:
         return self._groups
@@ -232,9 +230,9 @@ class SetRate(TimedAct):
 class SetDecay(TimedAct):
     """One weight decay, from its start on."""
 
-    def __init__(self, where: str, span: Span, decay: float, groups: Groups) -> None:
-        super().__init__(where, span)
-        self._decay, self._groups = decay, groups
+    def __init__(self, options: SetWeightDecayModifier) -> None:
+        super().__init__(options.called, options.span)
+        self._decay, self._groups = options.weight_decay, options.param_groups
 
     def groups(self) -> Groups:
         return self._groups
@@ -246,19 +244,19 @@ class SetDecay(TimedAct):
 class Dropping(TimedAct):
     """Rates that fall from a first one, by a class of its own; without a first one from what they are at the start."""
 
-    def __init__(self, where: str, span: Span, kind: str, options: Mapping[str, Any], first: float | None) -> None:
-        super().__init__(where, Span(span.start, span.end, NEVER))
-        self._drops, self._given = drops(kind, dict(options), span.start), first
-        self._drops.check(span.start, span.end)
+    def __init__(self, options: LearningRateModifier) -> None:
+        start, end = options.start_epoch, options.end_epoch
+        super().__init__(options.called, Span(start, end, NEVER))
+        self._drops, self._given = drops(options.lr_class, dict(options.lr_kwargs), start), options.init_lr
+        self._drops.check(start, end)
         self._first: list[float] = []
 
     def begin(self, trainee: Trainee, epoch: float) -> None:
         self._first = trainee.rates(None) if self._given is None else [self._given]
 
     def update(self, trainee: Trainee, epoch: float) -> None:
-        """What stands before the end stays behind it."""
         step, first = in_steps(epoch, trainee.per_epoch), first_step(self.span.start, trainee.per_epoch)
-        if self.span.end >= 0:
+        if self.span.end >= 0:  # the rate before the end stays behind it
             step = min(step, first_step(self.span.end, trainee.per_epoch) - 1)
         passed = max(0, step - first)
         trainee.set_rates([self._drops.rate(first, passed, trainee.per_epoch) for first in self._first], None)
@@ -274,9 +272,11 @@ class Dropping(TimedAct):
 class Moving(TimedAct):
     """A rate on its way from a first to a last one."""
 
-    def __init__(self, where: str, span: Span, function: str, way: Way, groups: Groups) -> None:
-        super().__init__(where, Span(span.start, span.end, NEVER))
-        self._function, self._way, self._groups = function, way, groups
+    def __init__(self, options: LearningRateFunctionModifier) -> None:
+        start, end = options.start_epoch, options.end_epoch
+        super().__init__(options.called, Span(start, end, NEVER))
+        self._way = Way(options.init_lr, options.final_lr, start, end, options.cycle_epochs)
+        self._function, self._groups = options.lr_func, options.param_groups
 
     def groups(self) -> Groups:
         return self._groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from onnxsparse.modifiers.scheduled import demand_params
 from onnxsparse.recipes.modifiers.magnitude import Gradual, GradualPruning
@@ -41,18 +41,16 @@ class StructuredPruningModifier(GradualPruning):
             demand_params("param_groups", group)
 
     def act(self) -> Structured:
-        return Structured(
-            self.called, self.span, self.params, self.init_sparsity, self.final_sparsity, self.inter_func,
-            self.mask_type, leave_enabled=self.leave_enabled, groups=self.param_groups,
-        )  # fmt: skip
+        return Structured(self)
 
 
 class Structured(Gradual):
     """Of a group of parameters the same outputs, or inputs, go: by the sum of their norms."""
 
-    def __init__(self, *arguments: Any, groups: Sequence[Sequence[str]] = (), **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._named_groups = groups
+    def __init__(self, options: StructuredPruningModifier) -> None:
+        levels = options.init_sparsity, options.final_sparsity
+        super().__init__(options, *levels, options.inter_func, together=False, leave_enabled=options.leave_enabled)
+        self._named_groups = options.param_groups
 
     def bind(self, params: Sequence[Param]) -> None:
         super().bind(params)

@@ -74,6 +74,10 @@ class Act:
     def after_step(self, trainee: Trainee, step: int) -> None:
         """The weights have moved."""
 
+    def ended(self, step: int) -> Iterable[int]:
+        """The numbers of stages of the run, if any, whose last step this was: each is handed over as it is."""
+        return ()
+
     def finish(self, trainee: Trainee) -> None:
         """All steps are done; the weights may be changed for the last time."""
 
@@ -115,11 +119,11 @@ class TimedAct(Act):
     def demand_run(self) -> None:
         """Refuse what can be in a user's loop and not in a run of our own."""
 
-    def left(self) -> dict[str, str]:
+    def left_dense(self) -> dict[str, str]:
         """By tag, what it was meant to mask among others and cannot, and why."""
         return {}
 
-    def along(self) -> list[Param]:
+    def scales_and_biases(self) -> list[Param]:
         """Scales and biases that it prunes because a word or a pattern means them among others."""
         return []
 
@@ -131,7 +135,7 @@ class TimedAct(Act):
         """The parameters that have to have a mask."""
         return ()
 
-    def goals(self) -> dict[str, FinalMask]:
+    def final_masks(self) -> dict[str, FinalMask]:
         """By tag, what the masks are in the end."""
         return {}
 
@@ -142,7 +146,7 @@ class TimedAct(Act):
         SparseML prunes them along with the weights, and so it is done here; a normalization whose scale is zero gives
         nothing, and the model can fall to chance.
         """
-        found = self.along()
+        found = self.scales_and_biases()
         if not found:
             return ""
         first = f"such as {found[0].name}" if len(found) > 1 else found[0].name
@@ -154,7 +158,7 @@ class TimedAct(Act):
 
     def zeros(self, trainee: Trainee) -> str:
         """How many zeros those scales and biases have by now."""
-        params = self.along()
+        params = self.scales_and_biases()
         told = [f"{param.name} {param.size - trainee.count(param)} of {param.size}" for param in params[:SHOWN]]
         more = [f"{len(params) - SHOWN} more"] if len(params) > SHOWN else []
         return f"zeros in scales and biases: {', '.join([*told, *more])}"

@@ -7,7 +7,7 @@ With `output` the model is written there, all or nothing; without, `Result.model
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,11 +16,12 @@ from onnx import ModelProto
 
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.output import Staged, check_target, put, write_text
-from onnxsparse.graph.storage import DataFolder
+from onnxsparse.graph.output import write_text
 from onnxsparse.graph.weights import Weight
+from onnxsparse.passes import delivery
 from onnxsparse.passes.check_fold import MASKED_STILL, CheckFold, Verify
 from onnxsparse.passes.comparing import Compare
+from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.describe import (
     plain_row,
     planned_report,
@@ -31,7 +32,7 @@ from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import Inspect
 from onnxsparse.passes.plan import Plan
 from onnxsparse.passes.planfile import write_plan
-from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before, proved
+from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, record_moment, recount, settle
 from onnxsparse.passes.recorded import MASKED, MOMENT, readable
@@ -275,7 +276,10 @@ def fold_masks(
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
     report = Report("fold", called(source), title, tuple(rows), totals, True, path or "", notes)
-    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check)
+    def checked(report: Report, written: Model) -> Report:
+        return replace(check, folded=report)(written)
+
+    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else checked)
 
 
 def _left_of_record(model: Model, left: Sequence[str]) -> bool:
@@ -375,77 +379,9 @@ def compare(
 # -- what the commands share
 
 
-def called(source: Source) -> str:
-    """What reports call a model that was given."""
-    return "(in memory)" if isinstance(source, ModelProto) else os.fspath(source)
-
-
-def target_of(output: Path | None, source: Source, overwrite: bool) -> str | None:
-    if output is None:
-        return None
-    target = path_of(output, "output")
-    if target == "-":
-        raise OptionError("a model cannot be written to standard output; name a file")
-    same = not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source))
-    if same and not overwrite:
-        raise OptionError(f"{target} is the model itself; pass --overwrite to replace it")
-    check_target(target, overwrite)
-    return target
-
-
-def finish(
-    model: Model,
-    report: Report,
-    target: str | None,
-    overwrite: bool,
-    made: Plan | None = None,
-    beside: Mapping[str, str] | None = None,
-    note: Callable[[Iterable[str]], None] | None = None,
-    before: Before | None = None,
-    check: CheckFold | None = None,
-) -> Result:
-    """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
-
-    Texts that belong `beside` it get their names just before it does: all of them or none. `note` is told the files
-    before they have their names. What `check` finds wrong with the result is reported, and there is no result.
-    """
-    if before is not None:
-        before.hold()
-    if target is None:
-        proto = model.take_proto()
-        report = _counted(report, Model.over(proto), made, before, check)
-        return Result(report, proto=proto if report.ok else None)
-    with Staged(overwrite) as staged:
-        for path, text in (beside or {}).items():
-            with staged.create(path) as file:
-                put(file, text.encode("utf-8", "backslashreplace"))
-        left = model.save(target, overwrite, staged)
-        folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
-        written = Model.open(staged.waiting[os.path.realpath(target)], folder)
-        report = _counted(report, written, made, before, check)
-        if not report.ok:
-            return Result(report)
-        if note is not None:
-            note(staged.waiting.values())
-        staged.commit()
-    return Result(replace(report, notes=(*report.notes, *left)), target)
-
-
-def _counted(
-    report: Report,
-    written: Model,
-    made: Plan | None,
-    before: Before | None,
-    check: CheckFold | None,
-) -> Report:
-    """The report with the zeros that are in the written model, proven where a plan promises them."""
-    rows = proved(report.rows, written, made.planned if made else [], before, report.command == "mask")
-    if report.command == "mask":
-        return report  # its weights are as they were
-    done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
-    totals = totals_of(rows, written, done, report.totals.macs is not None)
-    report = replace(report, rows=tuple(rows), totals=totals)
-    return replace(check, folded=report)(written) if check else report
+def finish(*what: Any, **more: Any) -> Result:
+    """The same as `passes.delivery.finish`, as a result."""
+    return Result(*delivery.finish(*what, **more))
 
 
 __all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from onnxsparse.api import Result, called
+from onnxsparse.api import Result
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.data.imported import names_function
 from onnxsparse.engines.rooms import claimed, temporary
@@ -18,6 +18,7 @@ from onnxsparse.graph.model import Source
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import OWN
+from onnxsparse.passes.delivery import called
 from onnxsparse.passes.request import Masks, Names, Path, demand_whole, listed, path_of
 from onnxsparse.passes.sample_axes import Axes
 from onnxsparse.passes.taken import taken
@@ -26,9 +27,9 @@ from onnxsparse.recipes.flags import FLAGS, recipe_of, takes_frame
 from onnxsparse.report.history import History
 from onnxsparse.report.rows import Report, Totals
 from onnxsparse.runs.beside import is_own
-from onnxsparse.runs.choosing import Means, met
 from onnxsparse.runs.job import Outcome, Watcher
 from onnxsparse.runs.run import Run
+from onnxsparse.train.engine_choice import Means, met
 from onnxsparse.tuning import Tuning
 
 
@@ -184,7 +185,7 @@ def check_graph(
     tuning.open(data, labels, None, ())
     with temporary() as room:
         sparsers = dict.fromkeys(tuning.planned, recipe.only(Pruning).sparser)
-        made = tuning.engines.built(tuning.first_spec().with_sparsers(sparsers), room, check=True)
+        _, made = tuning.make_engines(room, check=True).built(tuning.first_spec().with_sparsers(sparsers))
     if made["classes"]:
         tuning.demand_classes(made["classes"])
     return _checked(called(source), made, {tag: one.name for tag, one in tuning.tags.items()})

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxsparse import targets
-from onnxsparse.api import Result, called, finish, target_of, verify
+from onnxsparse.api import Result, verify
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.processes import demand_alone
@@ -30,21 +30,20 @@ from onnxsparse.graph.output import make_folder, write_text
 from onnxsparse.graph.unfinished import clear_folder
 from onnxsparse.modifiers.levels import Levels, read_levels
 from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.passes.describe import planned_report
+from onnxsparse.passes.delivery import called, deliver, target_of
 from onnxsparse.passes.passed import passed
 from onnxsparse.passes.plan import Plan, candidates
-from onnxsparse.passes.record import record
 from onnxsparse.passes.request import Path, path_of
 from onnxsparse.passes.taken import taken
-from onnxsparse.passes.trainable import send_back, trainables
+from onnxsparse.passes.trainable import trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import recipe_of
 from onnxsparse.report.plot import draw_levels
 from onnxsparse.report.rows import Report, Totals
 from onnxsparse.runs import weights
-from onnxsparse.runs.choosing import Means, met
 from onnxsparse.runs.job import Watcher
 from onnxsparse.runs.run import Run
+from onnxsparse.train.engine_choice import Means, met
 from onnxsparse.tuning import Tuning
 
 RUN, TABLE = ".run", "levels.json"
@@ -236,10 +235,8 @@ class _Leveling:
         rows = tuple(replace(row, drop=counts[row.name], cut=None) if row.pattern else row for row in fresh.plan.rows)
         beyond = self._passed[stage]
         plan = Plan(rows, replace(fresh.plan.rule, sparsity=beyond.share if beyond else self._levels[stage] / 100))
-        send_back(arrays, trainables(model, fresh.plan, tuning.training.train_bn))
-        report = planned_report("prune", "", plan, model, (), path)
-        record(model, plan)
-        return finish(model, report, target_of(path, self._source, True), True, plan).report
+        tags = trainables(model, fresh.plan, tuning.training.train_bn)
+        return deliver(model, plan, arrays, tags, target_of(path, self._source, True)).report
 
     def _sidecar(self, level: float) -> str:
         return os.path.join(self._folder, RUN, f"level-{level:g}.figures")

@@ -10,14 +10,16 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxsparse.engines.torch import attach as attaching
-from onnxsparse.engines.torch import convert, proof, recording, writeback
+from onnxsparse.engines.torch import convert, proof, writeback
 from onnxsparse.engines.torch import match as matching
 from onnxsparse.engines.torch.attach import Attached
-from onnxsparse.engines.torch.match import Match
 from onnxsparse.engines.torch.proof import Proof
 from onnxsparse.errors import OptionError, one_line
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged
+from onnxsparse.graph.torch_match import Match
+from onnxsparse.graph.torch_match import record_match as record_in
+from onnxsparse.graph.torch_match import recorded_match as recorded_in
 from onnxsparse.graph.training_mode import training_mode
 from onnxsparse.passes.attachable import masks_for
 from onnxsparse.passes.taken import proto_of, taken
@@ -88,14 +90,14 @@ def record_match(
     """Write the match into the model's metadata; the result goes where that of `write_back` does."""
     source = _demanded(source, "record_match(model, match)")
     model = _opened(source)
-    recording.record_match(model, match)
+    record_in(model, match)
     return _delivered(model, source, output, overwrite)
 
 
 def recorded_match(source: Source | Model) -> Match | None:
     """The match that the model's metadata holds, if it does."""
     source = _demanded(source, "recorded_match(model)")
-    return recording.recorded_match(_opened(source))
+    return recorded_in(_opened(source))
 
 
 def _demanded(source: Any, call: str) -> Any:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from onnxsparse.api import Result, called, finish, target_of
+from onnxsparse.api import Result
 from onnxsparse.checkpoints import note_delivery
 from onnxsparse.data import LABELS, Samples, Stream, check_block, check_labels, open_data
 from onnxsparse.engines.engine import NO_GRADIENT, Answering, Engine
 from onnxsparse.engines.spec import Spec
-from onnxsparse.engines.torch.support import may_take
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError, OutputError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import check_target
@@ -22,20 +21,18 @@ from onnxsparse.graph.vectors import statistics
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import BUILT_IN, Training
-from onnxsparse.passes.describe import in_training, planned_report
+from onnxsparse.passes.delivery import called, deliver, target_of
+from onnxsparse.passes.describe import in_training
 from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.record import record
+from onnxsparse.passes.plan import PlanRow
 from onnxsparse.passes.request import Masks, Path, planned
-from onnxsparse.passes.sample_axes import Axes, sample_axes
+from onnxsparse.passes.sample_axes import Axes, SampleAxes, sample_axes
 from onnxsparse.passes.sides import set_sizes
-from onnxsparse.passes.trainable import send_back, trainables
+from onnxsparse.passes.trainable import trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.runs.alike import demand_alike_call
 from onnxsparse.runs.beside import beside, demand_apart
-from onnxsparse.runs.carrying import demand_steps, sequences_of
-from onnxsparse.runs.choosing import ALONE, Engines, Means
+from onnxsparse.runs.carrying import FEWEST, Plain, demand_steps, first_steps, sequences_of
 from onnxsparse.runs.classes import axes_of, classes_seen, declared_classes
 from onnxsparse.runs.decided import decided
 from onnxsparse.runs.falling import still_falling
@@ -46,7 +43,9 @@ from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.measuring import Flat, Glance, Measure
 from onnxsparse.runs.whole import Whole
 from onnxsparse.runs.zeros import asked_zeros, pruned_share, zeros_by_epochs
+from onnxsparse.train.engine_choice import ALONE, Engines, Means
 
+SAMPLES = 64
 NOT_RUN = (MissingExtraError, ModelError, ValueError)
 """What is raised where a whole file cannot be run; the last where it is too large to be one message."""
 WHOLE = (
@@ -144,7 +143,7 @@ class Tuning:
         if together.count > 1:
             recipe, planned = self.recipe.to_yaml(), self.planned
             demand_alike_call(together, self.model.sha256(), recipe, planned, self.feeding.count)
-        self.engines = Engines(self.model, self.tags, self.feeding, training, self.means, self.axes)
+        self.plain = Plain(self.model, self.axes) if self.sequences is not None else None
         self.measure = self._measure(eval_data, labels, metrics)
         self._classes = 0
         self._whole: Whole | None = Whole(self.model, self.tags, self.plan, self.axes, set(self.measure.data.shared))
@@ -184,11 +183,27 @@ class Tuning:
         batch = training.batch // self.processes.count
         return Spec(batch, trained, masked, self.goal, training.train_bn, decay, self.axes.turned)
 
+    def make_engines(self, room: str, check: bool) -> Engines:
+        carried = (self.sequences, self.plain) if self.sequences is not None and self.plain is not None else None
+        self.engines = Engines(
+            self.model, self.tags, self.training, self.means, self._samples,
+            room=room, check=check, axes=self.axes, carried=carried,
+        )  # fmt: skip
+        return self.engines
+
+    def _samples(self) -> Mapping[str, Any]:
+        """What a training graph is made and proven with."""
+        count = max(SAMPLES, self.training.batch, declared_batch(self.model, self.axes, self.feeding.shared))
+        if self.sequences is None or self.plain is None:
+            return self.feeding.first(count)
+        return first_steps(self.sequences, self.feeding.first(FEWEST), count, self.plain)
+
     def job(self, room: str, folder: str | None, resume: bool, check: bool, watch: Watcher | None) -> Job:
+        engines = self.make_engines(room, check)
         return Job(
             self.recipe.modifiers,
             self.first_spec(),
-            lambda spec: self._begun(self.engines.make(spec, room, check)),
+            lambda spec: self._begun(engines.make(spec)),
             self.feeding,
             self.planned,
             self.plan.rule.score,
@@ -275,13 +290,8 @@ class Tuning:
         rest = [row for tag, row in self.planned.items() if tag not in done]
         known = set(self.planned.values())
         rest += [row for row in self.plan.planned if row not in known]
-        Prune(Plan(tuple(rest), self.plan.rule))(self.model)
-        send_back(outcome.arrays, self.tags)
         if self.by_epochs is not None:
             self.plan = self.by_epochs.done(outcome.arrays)
-        report = planned_report(
-            "prune", called(self.source), self.plan, self.model, self._notes(outcome, rest), self.target
-        )
         made = decided(self.recipe, self.plan, self.feeding.per_epoch or 0, pruned_share(self.planned))
         axes = {"batch_axes": dict(self.axes.inputs), "states": dict(self.axes.states)}
         engine = self.engines.chosen if outcome.attempts else "none"
@@ -289,12 +299,14 @@ class Tuning:
         details = {"engine": engine, **axes, **_details(outcome, made, self.measure.on + of_part)}
         if self._partial and outcome.unit:
             details["loss_unit"] = outcome.unit + OF_PART
-        report = replace(report, command="finetune", details=details)
-        record(self.model, self.plan)
         texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
         more = dict(zip(beside(self.target), texts)) if self.target is not None else {}
         note = None if folder is None else partial(note_delivery, folder)
-        return finish(self.model, report, self.target, self.overwrite, self.plan, more, note)
+        made_file = deliver(
+            self.model, self.plan, outcome.arrays, self.tags, self.target, self.overwrite,
+            name=called(self.source), notes=self._notes(outcome, rest), details=details, beside=more, note=note,
+        )  # fmt: skip
+        return Result(*made_file)
 
     def _notes(self, outcome: Outcome, rest: Sequence[PlanRow]) -> list[str]:
         notes = [*self.notes, *in_training(self.model), *self.engines.notes, *outcome.notes]
@@ -307,8 +319,10 @@ class Tuning:
         for row in dict.fromkeys([*rest, *idle]):
             notes.append(f"'{row.name}' was pruned, but not trained: {self._why(row, outcome)}")
         stopped = any(outcome.unreached.get(tag, "").startswith(NO_GRADIENT) for tag in self.planned)
-        if stopped and self.engines.chosen == "ort" and may_take(self.model.proto):
-            notes.append(TORCH_TRAINS)
+        if stopped and self.engines.chosen == "ort":
+            from onnxsparse.engines.torch.support import may_take  # only here: training in ort needs nothing of torch
+
+            notes += [TORCH_TRAINS] if may_take(self.model.proto) else []
         if self._partial == OF_WHOLE:
             notes.append(WHOLE)
         return list(filter(None, dict.fromkeys(notes)))
@@ -316,6 +330,14 @@ class Tuning:
     def _why(self, row: PlanRow, outcome: Outcome) -> str:
         tag = next((tag for tag, other in self.planned.items() if other is row), "")
         return outcome.unreached.get(tag) or f"it is stored as {row.weight.tensor.kind}"
+
+
+def declared_batch(model: Model, axes: SampleAxes, shared: Collection[str]) -> int:
+    """How many samples the file says that it takes; 0 where it leaves that open."""
+    others = {tensor.name for tensor in model.proto.graph.initializer} | set(shared)
+    inputs = [value for value in model.proto.graph.input if value.name not in others]
+    shapes = [(value.type.tensor_type.shape.dim, axes.inputs.get(value.name, 0)) for value in inputs]
+    return max((dims[axis].dim_value for dims, axis in shapes if dims), default=0)
 
 
 def _details(outcome: Outcome, recipe: Recipe, measured_on: str) -> dict[str, object]:

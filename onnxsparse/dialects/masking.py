@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse import api
-from onnxsparse.api import Result, called, target_of, with_masks
+from onnxsparse.api import Result, with_masks
 from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.dialects.msbench.configuration import Source as Config
 from onnxsparse.dialects.msbench.masking import When
@@ -21,8 +21,9 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
+from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.masked_before import MaskedBefore, open_without_masks
-from onnxsparse.passes.plan import Plan, PlanRow, make_plan
+from onnxsparse.passes.plan import Plan, PlanRow, eligible
 from onnxsparse.passes.request import Masks, Names, Options, Path, path_of, planned
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
@@ -165,7 +166,7 @@ def _timed(
 ) -> tuple[Plan, list[str]]:
     found = at_epoch(model, modifiers, epoch, per_epoch, before.masks)
     rule = Rule.make()
-    base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
+    base = eligible(model, Rule.make("unstructured", allow=tuple(WORDS)))
     rows = []
     for row in base.rows:
         tag = row.weight.tag

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from onnxsparse.engines.torch.recording import recorded_match
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
+from onnxsparse.graph.torch_match import recorded_match
 from onnxsparse.graph.vectors import vectors
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import as_float32, weight_param

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Union
@@ -29,6 +29,15 @@ class FloatsAttribute(StoredTensor):
     def store(self, values: Array) -> None:
         if self.attribute is not None:
             self.attribute.floats[:] = values.tolist()
+
+    def stored(self) -> Callable[[], None]:
+        before = [] if self.attribute is None else list(self.attribute.floats)
+
+        def put_back() -> None:
+            if self.attribute is not None:
+                self.attribute.floats[:] = before
+
+        return put_back
 
     def become_tensor(self) -> None:
         """Hold the same numbers as a tensor, which can carry a name and a doc string."""
@@ -207,6 +216,17 @@ class Stores:
         stored = FloatsAttribute(proto, name, attribute=attribute)
         self._remember(attribute, stored, home)
         return stored
+
+
+def keys(stores: Stores) -> dict[StoredTensor, tuple[str, str]]:
+    """Scope and name of every stored tensor; where a file repeats both, a number tells them apart."""
+    found: dict[StoredTensor, tuple[str, str]] = {}
+    seen: dict[tuple[str, str], int] = {}
+    for tensor, home in stores.homes.items():
+        key = (home.scope, tensor.name)
+        seen[key] = seen.get(key, 0) + 1
+        found[tensor] = key if seen[key] == 1 else (f"{home.scope}#{seen[key]}", tensor.name)
+    return found
 
 
 def _same(one: StoredTensor, other: StoredTensor) -> bool:

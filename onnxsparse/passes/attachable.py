@@ -11,12 +11,13 @@ from onnx import ModelProto
 
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.layers import layers_as_model
-from onnxsparse.engines.torch.materialize import TABLE, keys
+from onnxsparse.engines.torch.materialize import TABLE
 from onnxsparse.engines.torch.placing import TensorMask, demand_fit, placed, places_of
-from onnxsparse.engines.torch.recording import recorded_match
 from onnxsparse.engines.torch.state_masks import array_of, bare, masks_of_state
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
+from onnxsparse.graph.stores import keys
+from onnxsparse.graph.torch_match import recorded_match
 from onnxsparse.passes.given_masks import GivenMask, masks_of_model, masks_of_plan
 from onnxsparse.passes.planfile import PlanFile, read_plan
 from onnxsparse.values import Array

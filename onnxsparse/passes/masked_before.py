@@ -57,11 +57,6 @@ def open_without_masks(source: Source) -> tuple[Model, MaskedBefore]:
     return model, before
 
 
-def plain_source(source: Source, before: MaskedBefore) -> Source:
-    """What can be opened again to look at the network without masks: the source itself where it has none."""
-    return open_without_masks(source)[0].take_proto() if before else source
-
-
 def hidden(numbers: Array, keep: Array | None) -> Array:
     """Numbers with +0.0 where they were masked."""
     return numbers if keep is None else np.where(keep, numbers, numbers.dtype.type(0))

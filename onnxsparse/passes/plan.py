@@ -100,13 +100,19 @@ def make_plan(model: Model, rule: Rule, verifying: bool = False) -> Plan:
     `verifying`: it is what a model has to be already, so weights behind a mask, and depthwise layers that the record
     calls pruned, are not left out.
     """
+    found = eligible(model, rule, verifying)
+    return Plan(tuple(_alike(_allocated(model, list(found.rows), found.rule))), found.rule)
+
+
+def eligible(model: Model, rule: Rule, verifying: bool = False) -> Plan:
+    """Which weights a rule takes, and why it leaves the others dense; how much of each goes is not decided."""
     known = readable(model)
     # A weight that was pruned before is no fixed mathematics, whatever its few numbers look like now.
     rule = replace(rule, trained=frozenset(known.pruned)) if known else rule
     rule = replace(rule, heads=_heads(model, rule))
     chosen = rule.names.choose([named(weight) for weight in model.weights])
     rows = [_row(weight, chosen[weight.name], rule, verifying) for weight in model.weights]
-    return Plan(tuple(_alike(_allocated(model, _agreed(rows), rule))), rule)
+    return Plan(tuple(_agreed(rows)), rule)
 
 
 def _heads(model: Model, rule: Rule) -> frozenset[str]:

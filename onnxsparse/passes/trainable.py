@@ -11,6 +11,7 @@ What it does not do: change the graph, or touch a tensor that did not train.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -55,15 +56,29 @@ def _trains(weight: Weight, planned: bool, plan: Plan) -> bool:
 
 
 def tagged(model: Model, tags: Mapping[str, StoredParam]) -> ModelProto:
-    """A whole copy of a model as it was opened, with the tags in it."""
-    copy = Model.open(model.path) if model.path is not None else Model.open(model.proto)
-    _ = copy.weights
-    for tensor, home in copy.flow.stores.homes.items():
-        if home.tag in tags:
-            if isinstance(tensor, FloatsAttribute) and _is_own(tensor, home.node):
-                tensor.become_tensor()
-            tensor.proto.doc_string = home.tag
-    return copy.take_proto()
+    """A whole copy of a model, with the tags in it."""
+    with ExitStack() as marks:
+        for tag, one in tags.items():
+            marks.enter_context(_marked(one.tensor, tag, model.flow.stores.homes[one.tensor].node))
+        return model.copy_proto()
+
+
+@contextmanager
+def _marked(tensor: StoredTensor, tag: str, node: NodeProto | None) -> Iterator[None]:
+    """While the model is copied, a tensor has its tag as doc string; a list of floats, which has none, is a tensor."""
+    attribute = tensor.attribute if isinstance(tensor, FloatsAttribute) and _is_own(tensor, node) else None
+    listed = None if attribute is None else attribute.SerializeToString()
+    proto, text = tensor.proto, tensor.proto.doc_string if tensor.proto.HasField("doc_string") else None
+    if isinstance(tensor, FloatsAttribute) and attribute is not None:
+        tensor.become_tensor()
+    tensor.proto.doc_string = tag
+    try:
+        yield
+    finally:
+        tensor.proto = proto
+        if attribute is not None and listed is not None:
+            attribute.ParseFromString(listed)
+        proto.ClearField("doc_string") if text is None else setattr(proto, "doc_string", text)
 
 
 def _is_own(tensor: FloatsAttribute, node: NodeProto | None) -> bool:

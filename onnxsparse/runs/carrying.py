@@ -269,8 +269,7 @@ class Plain:
     """The dense model as it is, with the samples first; several of them at once where it takes them."""
 
     def __init__(self, model: Model, axes: SampleAxes) -> None:
-        opened = Model.open(model.path) if model.path is not None else Model.open(model.proto)
-        self._proto = turn(opened.take_proto(), axes.inputs, axes.outputs)
+        self._proto = turn(model.copy_proto(), axes.inputs, axes.outputs)
         self._one_by_one = False
         self._run: Callable[[Arrays], Arrays] | None = None
 

@@ -38,6 +38,8 @@ class Job:
     pruned_share: float
     digest: str = ""
     folder: str | None = None
+    every: int | None = None
+    """Steps between two checkpoints, where the user says it."""
     resume: bool = False
     watch: Watcher | None = None
     measure: Measure | None = None

@@ -51,7 +51,7 @@ class Run:
         known = job.feeding.per_epoch
         self.total = self.training.total(known) if known else self._steps_of_a_function()
         self.per_epoch = known or self.total
-        self.step, self.attempt = 0, 0
+        self.step, self.attempt, self.loss = 0, 0, math.nan
         self.notes: list[str] = []
         self._account = Account(self.total, self.per_epoch, job.feeding.size, job.watch)
         self._saves = Saves(job, self.total)
@@ -139,34 +139,48 @@ class Run:
 
     def go(self) -> Outcome:
         found = self._saves.find(self.notes)
-        if found is not None and found.facts["attempt"]:
-            self.attempt = int(found.facts["attempt"])
-            self._begin_attempt()
-        self._segments.jump(0 if found is None else max(0, int(found.facts["step"]) - 1))
+        self._begin(found)
         if found is None:
-            self._to_dense()
             weights.demand_numbers(self.engine, self.job.feeding.probe())
-        else:
-            self.restore(found)
-        self._account.start_clock()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a run that diverges is noticed and said
             self._attempt()
             while self._again():
                 self._attempt()
             return self._outcome()
 
+    def train(self, found: Checkpoint | None) -> None:
+        """All steps from a checkpoint on; whether training helped is for whoever asked to say."""
+        self._begin(found)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            self._steps()
+
+    def _begin(self, found: Checkpoint | None) -> None:
+        """Where a checkpoint is, or at the dense model."""
+        if found is not None and found.facts["attempt"]:
+            self.attempt = int(found.facts["attempt"])
+            self._begin_attempt()
+        self._segments.jump(0 if found is None else max(0, int(found.facts["step"]) - 1))
+        if found is None:
+            self._to_dense()
+        else:
+            self.restore(found)
+        self._account.start_clock()
+
     def _attempt(self) -> None:
         try:
-            while self.step < self.total:
-                with self._stopping.until_saved():
-                    while self.step < self.total and not self._one_step():
-                        pass
-            for act in sorted(self.acts, key=lambda act: isinstance(act, KeepBestAct)):  # it looks at the result
-                act.finish(self.trainee)
-                if isinstance(act, TimedAct) and act.warning:
-                    self.note(act.zeros(self.trainee))
+            self._steps()
         except DivergedError as error:
             self.note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
+
+    def _steps(self) -> None:
+        while self.step < self.total:
+            with self._stopping.until_saved():
+                while self.step < self.total and not self._one_step():
+                    pass
+        for act in sorted(self.acts, key=lambda act: isinstance(act, KeepBestAct)):  # it looks at the result
+            act.finish(self.trainee)
+            if isinstance(act, TimedAct) and act.warning:
+                self.note(act.zeros(self.trainee))
 
     def _one_step(self) -> bool:
         """Whether a signal waits, and the state is saved."""
@@ -179,7 +193,7 @@ class Run:
         for act in self.acts:
             act.before_step(trainee, step)
         trainee.settle()
-        loss = self._learn(batch, step)
+        loss = self.loss = self._learn(batch, step)
         for act in self.acts:
             act.after_step(trainee, step)
         for stage in (stage for act in self.acts for stage in act.ended(step)):

@@ -3,7 +3,8 @@
 1. A checkpoint is due at twenty places of a run, when a minute has passed, and at the end; but never so often that the
    writing takes more than a twentieth of the time. When it is written changes nothing in the run.
 2. Of several processes the first one saves, and tells the others what it goes on from.
-3. A folder with checkpoints of another model, plan, masks, recipe, number of processes or version is refused.
+3. Where the user says how often, that is how often.
+4. A folder with checkpoints of another model, plan, masks, recipe, number of processes or version is refused.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Saves:
         """Whether to save before a step."""
         if self._job.folder is None:
             return False
+        if self._job.every is not None:
+            return step % self._job.every == 0 or step == self._total
         passed = time.monotonic() - self._at
         wanted = step % self._every == 0 or passed > SECONDS
         return step == self._total or (wanted and passed >= APART * self._took)

@@ -1,1 +1,1 @@
-"""The one training room: what is trained (`trainee`), what acts on it (`acts`), and the loop that drives both."""
+"""The training room: what is asked is checked, trained in one loop by one of the engines, and delivered."""

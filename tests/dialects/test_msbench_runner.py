@@ -127,16 +127,16 @@ class Killed(BaseException):
 
 
 def killed_at(monkeypatch, moment):
-    from onnxsparse.loops.onnx_network import OnnxNetwork
+    from onnxsparse.dialects.msbench.act import ScheduleAct
 
-    step = OnnxNetwork.step
+    before_step = ScheduleAct.before_step
 
-    def dies(self, batch):
-        if self.steps == moment:
+    def dies(self, trainee, step):
+        before_step(self, trainee, step)
+        if step == moment:
             raise Killed
-        return step(self, batch)
 
-    monkeypatch.setattr(OnnxNetwork, "step", dies)
+    monkeypatch.setattr(ScheduleAct, "before_step", dies)
 
 
 @trains

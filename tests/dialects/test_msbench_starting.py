@@ -6,9 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxsparse.dialects.msbench.filling import demand_place
 from onnxsparse.dialects.msbench.runner import STEPS, SparseRunner
+from onnxsparse.dialects.msbench.start_state import demand_place
 from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.model import Model
 from tests.dialects.nets import numbers, onnx_model, random
 from tests.dialects.test_msbench_runner import desk, trains
 
@@ -175,11 +176,11 @@ def test_tensors_that_the_exporter_merged_are_the_reason(tmp_path, equal):
     onnx.save(merged_model(), path)
     given = {**numbers(), "scale": np.float32([1]), "other.scale": np.float32([1 if equal else 2])}
     if equal:
-        demand_place("dense.npz", given, path)
+        demand_place("dense.npz", given, Model.open(path))
         return
     with pytest.raises(
         ModelError, match=r"where 'other.scale' is 'scale': the exporter stores equal tensors once"
     ) as told:
-        demand_place("dense.npz", given, path)
+        demand_place("dense.npz", given, Model.open(path))
     assert "PRESERVE" not in str(told.value)
     assert "folding" not in str(told.value)

@@ -8,9 +8,9 @@ import pytest
 from onnxsparse.dialects.msbench import build_sparse_scheduler, job, preset
 from onnxsparse.dialects.msbench.configuration import read
 from onnxsparse.errors import OptionError
-from onnxsparse.loops.batches import batch_of
-from onnxsparse.loops.options import LoopOptions
 from onnxsparse.passes.fields import fields_of
+from onnxsparse.train.portions import batch_of
+from onnxsparse.train.stepped import LoopOptions
 from tests.dialects.nets import SIZE, batch, onnx_model
 
 
@@ -32,7 +32,7 @@ def test_bytes_of_images_are_refused_before_anything_is_made():
         model.step(((x * 20 + 128).clip(0, 255).astype(np.uint8), y))
     with pytest.raises(OptionError, match="uint8"):
         model.evaluate({"x": x.astype(np.uint8), "labels": y})
-    given = batch_of((x.astype(np.float64), y), fields_of(model._model))
+    given = batch_of((x.astype(np.float64), y), fields_of(model.model))
     assert given["x"].dtype == np.float32
 
 

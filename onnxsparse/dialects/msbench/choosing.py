@@ -17,12 +17,12 @@ from onnxsparse import patterns, scores
 from onnxsparse.allocations.global_ import Global
 from onnxsparse.allocations.pooled import pooled
 from onnxsparse.dialects.msbench.generators import Generator
-from onnxsparse.loops.network import Site
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.cells import halved
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.sparsers.correction import corrected
 from onnxsparse.sparsers.renewal import Choice
+from onnxsparse.train.layers import Site
 from onnxsparse.values import Array, Reading, Values
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.torch.layouts import Shape
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.graph.storage import Array
+from onnxsparse.graph.torch_match import Shape
 
 _INNER = {
     "OptimizedModule": "_orig_mod",

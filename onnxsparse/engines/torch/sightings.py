@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from onnxsparse.engines.torch.layouts import Shape, squeezed
-from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.scopes import Naming, plain, scope_of
 from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, Array, StoredTensor
+from onnxsparse.graph.stores import keys
+from onnxsparse.graph.torch_match import Shape, squeezed
 
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "same"}
 _ROUNDED = ("QuantizeLinear", "DequantizeLinear")

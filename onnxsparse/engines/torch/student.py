@@ -22,12 +22,12 @@ from onnxsparse.engines.torch.chance import settle_chance, share_chance
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.goal import Goal
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.sparsers import effective
 from onnxsparse.engines.torch.writeback import names_of
 from onnxsparse.engines.turning import turn
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.stores import keys
 from onnxsparse.sparsers.sparser import Moment
 
 Turned = Mapping[str, Mapping[str, int]]
@@ -67,8 +67,7 @@ def widened(module: Any) -> Any:
 
 def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[Signal]]:
     """A whole copy whose outputs are the model's, and their taps."""
-    opened = Model.open(model.path) if model.path is not None else Model.open(model.proto)
-    proto = turn(opened.take_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
+    proto = turn(model.copy_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
     signals = stated(proto)
     for signal in signals:
         if signal.kind == "tap":

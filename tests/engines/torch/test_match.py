@@ -18,9 +18,9 @@ pytest.importorskip("onnxscript")
 from torch import nn
 from torch.nn.utils import prune
 
-from onnxsparse.engines.torch.match import Match
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.torch_match import Match
 from onnxsparse.torch import match, proved, record_match, recorded_match
 from tests.engines.torch.exporting import UNSUPPORTED, Way, export
 from tests.engines.torch.nets import build

@@ -20,9 +20,8 @@ from onnxsparse.dialects.msbench.configuration import Configuration
 from onnxsparse.dialects.msbench.excluded import unknown
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
-from onnxsparse.loops.network import Site
-from onnxsparse.loops.stored import Promise
 from onnxsparse.targets.ampere import PROFILES
+from onnxsparse.train.layers import Promise, Site
 from onnxsparse.values import Array
 
 if TYPE_CHECKING:

@@ -1,17 +1,50 @@
-"""Learning rates of a user's own scheduler, begun again from its first epoch.
+"""What the published calls are given: a model, an optimizer, a learning rate scheduler, of ONNX or of torch.
 
-1. That is the state in which it is handed over. One that has gone on already, in a loop that was resumed, gets its
-   first epoch and its first rates back.
-2. A ReduceLROnPlateau forgets what it has seen, and has the rate that the configuration names, or its first one.
+1. A model is an ONNX file by its path or as a ModelProto, or a torch module.
+2. A learning rate scheduler is begun again from the state in which it was handed over. One that has gone on already, in
+   a loop that was resumed, gets its first epoch and its first rates back.
+3. A ReduceLROnPlateau forgets what it has seen, and has the rate that the configuration names, or its first one.
 """
 
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
-from onnxsparse.errors import OptionError, brief
+from onnxsparse.errors import OptionError, brief, nearest
 from onnxsparse.optimizers import available
+from onnxsparse.passes.taken import WAYS, proto_of, taken
+from onnxsparse.train.layers import Network
+from onnxsparse.train.stepped import LoopOptions, SteppedModel
+
+
+def opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:
+    """A network, and what the caller goes on with."""
+    if isinstance(model, Network):
+        return model, model
+    held = taken(model) if isinstance(model, (str, os.PathLike)) else proto_of(model)
+    if held is not None:
+        network = SteppedModel.of(held, _options(options))
+        return network, network
+    if hasattr(model, "named_modules") and hasattr(model, "parameters"):
+        if options:
+            raise OptionError(f"{', '.join(options)} is for ONNX models; a torch module is trained by your own loop")
+        from onnxsparse.train.torch_network import TorchNetwork
+
+        return TorchNetwork(model), model
+    raise OptionError(f"a model is {WAYS}, or a torch module, not {brief(model)}")
+
+
+def _options(given: Mapping[str, Any]) -> LoopOptions:
+    known = [one.name for one in fields(LoopOptions)]
+    for name in given:
+        if name not in known:
+            raise OptionError(f"prepare_sparse_model has no option {name!r:.40}{nearest(name, known)}")
+    optimizer = given.get("optimizer")
+    return LoopOptions(**{**given, **({"optimizer": in_our_case(optimizer)} if isinstance(optimizer, str) else {})})
 
 
 class Restarts:

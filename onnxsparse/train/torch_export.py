@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.match import Match, match
+from onnxsparse.engines.torch.match import match
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import Staged, make_folder
+from onnxsparse.graph.torch_match import Match
 from onnxsparse.graph.weights import Weight
-from onnxsparse.loops.stored import Promise
 from onnxsparse.passes.levels import NEARLY_DENSE
 from onnxsparse.passes.matrices import count_zeros
 from onnxsparse.passes.plan import Plan, PlanRow
@@ -30,6 +30,7 @@ from onnxsparse.passes.record import record
 from onnxsparse.passes.rule import Rule
 from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.train.layers import Promise
 
 
 def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Mapping[str, int]) -> list[str]:

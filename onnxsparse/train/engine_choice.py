@@ -1,18 +1,28 @@
-"""Which engine trains a model, and why: onnxruntime-training where its checks pass, otherwise torch."""
+"""Which engine trains a model, and why: onnxruntime-training where its checks pass, otherwise torch.
+
+1. The engine that was asked for, else the first that takes the model. All engines of one run are of the kind of the
+   first one, and every graph is made with the same samples.
+2. What only one engine can do (processes that train together, a device, half precision, an optimizer of the user's)
+   decides before anything is made.
+3. An engine's library is imported when that engine is made: a run in onnxruntime-training loads nothing of torch's.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.other_teacher import OtherTeacher
-from onnxsparse.engines.processes import Processes
+from onnxsparse.engines.processes import Processes, launched
+from onnxsparse.engines.rooms import temporary
 from onnxsparse.engines.spec import Spec
-from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.engines.turning import turn
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
@@ -20,11 +30,10 @@ from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
 from onnxsparse.passes.matrices import StoredParam
 from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
 from onnxsparse.passes.trainable import tagged
-from onnxsparse.runs.carrying import FEWEST, Carried, Plain, first_steps, sequences_of
-from onnxsparse.runs.feeding import Feeding
+from onnxsparse.runs.carrying import Carried, Plain, Sequences
+from onnxsparse.values import Array
 
 ENGINES = ("auto", "ort", "torch")
-SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,7 @@ class Means:
         if why and self.engine == "ort":
             raise OptionError(f"{why}; take --engine torch")
         if why or self.engine == "torch":
-            torch_library.torch()
+            _torch_library().torch()
         if training.optimizer == BUILT_IN and (why or self.engine == "torch"):
             raise OptionError(
                 f"{BUILT_IN} is inside onnxruntime-training: it needs --engine ort{' (' + why + ')' if why else ''}; "
@@ -81,31 +90,41 @@ ALONE = Means()
 
 
 class Engines:
-    """The engines of one run: of the same kind throughout, chosen with the first one."""
+    """Makes the engines of one run; `samples` are those that graphs are made and proven with.
+
+    Graphs of onnxruntime-training lie in the folder `room`, one for each spec, and are found again by a resumed run.
+    Without one the graph of the latest engine has a temporary folder. `carried` are the states of sequences.
+    """
 
     def __init__(
         self,
         model: Model,
         tags: Mapping[str, StoredParam],
-        feeding: Feeding,
         training: Training,
         means: Means,
+        samples: Callable[[], Mapping[str, Array]],
+        *,
+        room: str | None = None,
+        check: bool = False,
         axes: SampleAxes = SAMPLES_FIRST,
+        carried: tuple[Sequences, Plain] | None = None,
     ) -> None:
-        self._model, self._tags, self._feeding, self._axes = model, tags, feeding, axes
-        self._training, self._means = training, means
-        self._sequences, self._plain = sequences_of(model, axes), Plain(model, axes) if axes.states else None
+        self._model, self._tags, self._training, self._means = model, tags, training, means
+        self._samples, self._room, self._check, self._axes, self._carried = samples, room, check, axes, carried
+        self._temporary = ExitStack()
+        self.fixed = 0
+        """How many samples the graph of the latest engine takes at once; any number where it is 0."""
         self.notes: list[str] = []
         self.chosen = "" if means.engine == "auto" else means.engine
 
-    def make(self, spec: Spec, room: str, check: bool) -> Engine:
+    def make(self, spec: Spec) -> Engine:
         """The engine that was asked for; by default the first that takes the model."""
         if not self.chosen:
-            engine = self._choose(spec, room, check)
+            engine = self._choose(spec)
         else:
-            engine = self._torch(spec) if self.chosen == "torch" else self._ort(spec, room, check)
-        if self._sequences is not None and self._plain is not None:
-            engine = Carried(engine, self._sequences, self._plain)
+            engine = self._torch(spec) if self.chosen == "torch" else self._ort(spec)
+        if self._carried is not None:
+            engine = Carried(engine, *self._carried)
         if spec.objective.teacher and self._axes.inputs:
             name = next(iter(self._axes.inputs))
             raise OptionError(f"another model cannot be the teacher where the samples of '{name}' are not first")
@@ -113,16 +132,16 @@ class Engines:
             engine.learn_from(OtherTeacher(spec.objective.teacher, spec.objective.output))
         return engine
 
-    def _choose(self, spec: Spec, room: str, check: bool) -> Engine:
+    def _choose(self, spec: Spec) -> Engine:
         why = self._means.torch_alone(self._training)
-        if not why and not ort_library.available() and torch_library.available():
+        if not why and not ort_library.available() and _torch_library().available():
             why = "onnxruntime-training is not installed"
         if not why:
             try:
-                engine = self._ort(spec, room, check)
+                engine = self._ort(spec)
                 return self._noted("ort", "trained in onnxruntime-training, whose checks the model passes", engine)
             except ModelError as error:
-                if not torch_library.available():
+                if not _torch_library().available():
                     raise
                 why = str(error)
         return self._noted("torch", f"trained in torch: {why}", self._torch(spec))
@@ -132,18 +151,24 @@ class Engines:
         self.notes.append(note)
         return engine
 
-    def _ort(self, spec: Spec, room: str, check: bool) -> Engine:
+    def _ort(self, spec: Spec) -> Engine:
         from onnxsparse.engines.ort.engine import OrtEngine
 
-        training, made = self._training, self.built(spec, room, check)
-        return OrtEngine(folder_of(spec, room), made, training.optimizer, training.seed)
+        folder, made = self.built(spec)
+        self.fixed = int(made["batch"])
+        return OrtEngine(folder, made, self._training.optimizer, self._training.seed)
 
-    def built(self, spec: Spec, room: str, check: bool) -> dict[str, Any]:
-        """The training graph of onnxruntime-training, made and proven."""
+    def built(self, spec: Spec) -> tuple[str, dict[str, Any]]:
+        """The training graph of onnxruntime-training, made and proven: its folder, and what is known of it."""
         from onnxsparse.engines.ort.building import build
 
+        room = self._room
+        if room is None:
+            self._temporary.close()
+            room = self._temporary.enter_context(temporary())
+        folder = os.path.join(room, f"graph-{spec.digest()}")
         copy = turn(tagged(self._model, self._tags), spec.turned.get("inputs", {}), spec.turned.get("outputs", {}))
-        return build(folder_of(spec, room), spec, copy, self._samples(), self._model.sha256(), check)
+        return folder, build(folder, spec, copy, self._samples(), self._model.sha256(), self._check)
 
     def _torch(self, spec: Spec) -> Engine:
         from onnxsparse.engines.torch.engine import TorchEngine
@@ -157,32 +182,16 @@ class Engines:
             means.lr_scheduler,
             means.processes,
         )
+        self.fixed = 0
         return TorchEngine(self._model, tensors, spec, self._samples(), setting)
-
-    def _samples(self) -> dict[str, Any]:
-        count = max(SAMPLES, self._training.batch, self._declared_batch())
-        if self._sequences is None or self._plain is None:
-            return self._feeding.first(count)
-        return first_steps(self._sequences, self._feeding.first(FEWEST), count, self._plain)
-
-    def _declared_batch(self) -> int:
-        """How many samples the file says that it takes; 0 where it leaves that open."""
-        others = {tensor.name for tensor in self._model.proto.graph.initializer} | self._feeding.shared
-        inputs = [value for value in self._model.proto.graph.input if value.name not in others]
-        shapes = [(value.type.tensor_type.shape.dim, self._axes.inputs.get(value.name, 0)) for value in inputs]
-        return max((dims[axis].dim_value for dims, axis in shapes if dims), default=0)
-
-
-def folder_of(spec: Spec, room: str) -> str:
-    return os.path.join(room, f"graph-{spec.digest()}")
 
 
 def met(engine: str, device: str | None) -> tuple[Processes, str | None]:
     """The other processes of this run, and the device of this one."""
-    from onnxsparse.engines.processes import launched
-
-    alone = launched() == 1 and (engine == "ort" or not torch_library.available() or not _joined())
-    if alone:
+    joined = False
+    if "torch" in sys.modules and engine != "ort":  # the user's script may have joined other processes already
+        joined = importlib.import_module("onnxsparse.engines.torch.processes").joined() > 1
+    if launched() == 1 and not joined:
         return Processes(), device
     if engine == "ort":
         raise OptionError("several processes train together in torch only; take --engine torch")
@@ -192,12 +201,10 @@ def met(engine: str, device: str | None) -> tuple[Processes, str | None]:
     return meet(device), device
 
 
-def _joined() -> bool:
-    """Whether the user's script has joined other processes already; torch is not imported to find out."""
-    import sys
+def _torch_library() -> Any:
+    from onnxsparse.engines.torch import library
 
-    if "torch" not in sys.modules:
-        return False
-    from onnxsparse.engines.torch.processes import joined
+    return library
 
-    return joined() > 1
+
+__all__ = ["ALONE", "ENGINES", "Engines", "Means", "met"]

@@ -1,4 +1,4 @@
-"""What a network in training is to whoever prunes it: layers, their live numbers, and what stands in for them.
+"""A network in training as layers that can be pruned: their live numbers, masks, and the sparsers that replace weights.
 
 1. A layer (`Site`) is known by its key. `weight(key)` is live: what is written into it is what the next step sees.
 2. `use` says what stands in for each weight: a sparser's text (see `sparsers`). What a sparser trains or holds beside a
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,14 +21,12 @@ from onnxsparse.graph.convolution import Convolution
 from onnxsparse.math.param import Candidate, Param
 from onnxsparse.passes.names import Named
 from onnxsparse.patterns import Pattern
+from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores.magnitude import Magnitude
 from onnxsparse.sparsers.renewal import Choice
 from onnxsparse.targets import Target
 from onnxsparse.values import Array
-
-if TYPE_CHECKING:
-    from onnxsparse.loops.stored import Promise
 
 Shape4 = tuple[int, int, int, int]
 
@@ -75,6 +73,25 @@ class Measured:
 
     size: float | None
     macs: int
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the zeros of a network are: their pattern by layer, the target, the level, and why layers are dense."""
+
+    patterns: Mapping[str, str] = field(default_factory=dict)  # by the key of the layer
+    target: str | None = None
+    level: float | None = None
+    dense: Mapping[str, str] = field(default_factory=dict)
+    """Layers that were left out on purpose."""
+
+
+def dropped(pattern: Pattern, zero: Array) -> int:
+    """How many units are zero in a weight of which that is said by element; of N:M how many elements have to be."""
+    if isinstance(pattern, NM):
+        return pattern.drop_count(zero.shape, None)
+    units = pattern.units(zero.shape)
+    return units - pattern.violations(zero, units).count
 
 
 class Network(ABC):

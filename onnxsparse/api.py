@@ -275,7 +275,7 @@ def fold_masks(
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
     report = Report("fold", called(source), title, tuple(rows), totals, True, path or "", notes)
-    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check)
+    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check.after)
 
 
 def _left_of_record(model: Model, left: Sequence[str]) -> bool:
@@ -402,7 +402,7 @@ def finish(
     beside: Mapping[str, str] | None = None,
     note: Callable[[Iterable[str]], None] | None = None,
     before: Before | None = None,
-    check: CheckFold | None = None,
+    check: Callable[[Report, Model], Report] | None = None,
 ) -> Result:
     """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
 
@@ -436,7 +436,7 @@ def _counted(
     written: Model,
     made: Plan | None,
     before: Before | None,
-    check: CheckFold | None,
+    check: Callable[[Report, Model], Report] | None,
 ) -> Report:
     """The report with the zeros that are in the written model, proven where a plan promises them."""
     rows = proved(report.rows, written, made.planned if made else [], before, report.command == "mask")
@@ -445,7 +445,7 @@ def _counted(
     done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
     totals = totals_of(rows, written, done, report.totals.macs is not None)
     report = replace(report, rows=tuple(rows), totals=totals)
-    return replace(check, folded=report)(written) if check else report
+    return check(report, written) if check else report
 
 
 __all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]

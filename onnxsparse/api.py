@@ -276,10 +276,7 @@ def fold_masks(
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
     report = Report("fold", called(source), title, tuple(rows), totals, True, path or "", notes)
-    def checked(report: Report, written: Model) -> Report:
-        return replace(check, folded=report)(written)
-
-    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else checked)
+    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check.after)
 
 
 def _left_of_record(model: Model, left: Sequence[str]) -> bool:

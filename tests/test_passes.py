@@ -58,7 +58,7 @@ def test_a_pass_is_call_of_model(one: type) -> None:
     assert list(given.parameters) == ["self", "model"]
     assert given.return_annotation == ("Changed" if issubclass(one, Pass) else "Report")
     own = {name for name in vars(one) if not name.startswith("_") and inspect.isfunction(vars(one)[name])}
-    assert own - {"call", "refusal"} <= {"demand"}
+    assert own - {"call", "refusal"} <= {"demand", "after"}
     assert one.__doc__
 
 

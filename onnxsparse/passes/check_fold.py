@@ -99,6 +99,10 @@ class CheckFold(Check):
             raise OptionError("--sparsity and the names of weights belong to a rule; name a --pattern or --target, too")
         return self
 
+    def after(self, folded: Report, written: Model) -> Report:
+        """The report of a fold with what the check found in what was written."""
+        return replace(self, folded=folded)(written)
+
     def call(self, model: Model) -> Report:
         report, known = self.folded, None if self._named else recorded(model)
         if not self._named and (known is None or not known.pruned):

@@ -17,8 +17,8 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 from onnx.helper import make_node
 
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.edit import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Home
 from onnxsparse.passes.plan import Plan, PlanRow

@@ -9,8 +9,8 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.helper import make_function, make_graph, make_node, make_opsetid
 
 from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.library import Runner
 from onnxsparse.engines.ort.prepare import prepare
-from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.errors import ModelError, OptionError
 from tests.engines.ort.build import (
     BOOL,
@@ -110,7 +110,7 @@ def test_constants_are_folded_without_the_runtime_where_it_fails(monkeypatch: py
     ]
     stored = [tensor(numbers(3, 5), "w", "t0"), tensor(numbers(5), "a")]
     stored += [tensor(np.array([0]), "zero"), tensor(np.array([2, 3]), "rest")]
-    monkeypatch.setattr("onnxsparse.engines.ort.fold._by_runtime", lambda draft: None)
+    monkeypatch.setattr("onnxsparse.engines.ort.canonical._by_runtime", lambda draft: None)
     made = ready(model(nodes, [X], [info("y", None)], stored), FEED)
     assert operators(made) == ["Reshape", "MatMul", "Add"]
     assert made.weights == {"w": "t0"}

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -318,6 +318,17 @@ class Writer:
         self.graph, self.opset = graph, opset
         self.nodes: list[NodeProto] = []
         self.fresh = FreshNames.of(graph)
+
+    def replace(self, write: Callable[[NodeProto], object]) -> None:
+        """The nodes that `write` writes for a node of the graph take its place."""
+        placed, changed = list[NodeProto](), False
+        for node in self.graph.node:
+            self.nodes = []
+            write(node)
+            placed += self.nodes or [node]
+            changed |= bool(self.nodes)
+        if changed:
+            keep(self.graph.node, placed)
 
     def constant(self, value: Any, stem: str = "constant", dtype: Any = None) -> str:
         """A new initializer; floats become float32 and whole numbers int64 unless `dtype` says otherwise."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, numpy_helper
-from onnx.helper import get_attribute_value, make_node
+from onnx.helper import make_node
 
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.shapes import Shaped, shapes_of
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import FreshNames, downstream
 from onnxsparse.values import Array
 
@@ -218,7 +219,7 @@ class SampleAxis:
                 self._inner.add(name)
 
     def _after(self, node: NodeProto, slot: int, place: int) -> int | None:
-        axis, given = self._known[node.input[slot]], _attributes(node)
+        axis, given = self._known[node.input[slot]], attributes(node)
         before, after = self._sizes(node.input[slot]), self._sizes(node.output[place])
         if node.op_type in _RECURRENT:
             return 1 if place else 2
@@ -278,7 +279,3 @@ class SampleAxis:
     def _sizes(self, name: str) -> tuple[int, ...] | None:
         shaped = self._shapes.get(name)
         return None if shaped is None else shaped.sizes
-
-
-def _attributes(node: NodeProto) -> dict[str, Any]:
-    return {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
-from onnx.helper import get_attribute_value, make_node
+from onnx.helper import make_node
 
 from onnxsparse.engines.ort.canonical import fold, stored_of
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.library import Feed, Runner
 from onnxsparse.engines.ort.shapes import Shaped, shapes_of
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import FreshNames, bodies, called, defined, downstream, extracted, reads, rename_reads
 
 # -- If nodes are replaced by the branch that the samples take.
@@ -218,10 +218,10 @@ class _Sequences:
             return False
         if node.op_type == "SequenceAt":
             return node.input[1] in self.stored
-        return node.op_type == "ConcatFromSequence" and not _given(node).get("new_axis", 0)
+        return node.op_type == "ConcatFromSequence" and not attributes(node).get("new_axis", 0)
 
     def _split(self, node: NodeProto) -> list[NodeProto]:
-        given = _given(node)
+        given = attributes(node)
         shaped = self.shapes.get(node.input[0])
         sizes = _lengths(shaped, given.get("axis", 0), self._length(node))
         if sizes is None or (len(node.input) < 2 and not given.get("keepdims", 1)):
@@ -245,11 +245,7 @@ class _Sequences:
         if node.op_type == "SequenceAt":
             place = int(numpy_helper.to_array(self.stored[node.input[1]]).reshape(-1)[0])
             return make_node("Identity", [elements[place]], [node.output[0]])
-        return make_node("Concat", elements, [node.output[0]], axis=_given(node)["axis"])
-
-
-def _given(node: NodeProto) -> dict[str, Any]:
-    return {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
+        return make_node("Concat", elements, [node.output[0]], axis=attributes(node)["axis"])
 
 
 def _lengths(shaped: Shaped | None, axis: int, sizes: list[int] | int | None) -> list[int] | None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx.shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
-from onnx.helper import get_attribute_value, make_attribute, make_node, tensor_dtype_to_np_dtype
+from onnx.helper import make_attribute, make_node, tensor_dtype_to_np_dtype
 
 from onnxsparse.engines.ort.canonical import stored_of
 from onnxsparse.engines.ort.draft import Draft
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import RANDOM, SIZES, FreshNames, Writer, called, keep, reads, scopes
 from onnxsparse.values import Array
 
@@ -199,7 +201,7 @@ def _zero_point(zero: list[Array]) -> Array:
 
 
 def _quantized_type(first: NodeProto, stored: Mapping[str, TensorProto]) -> int | None:
-    given = {attribute.name: get_attribute_value(attribute) for attribute in first.attribute}
+    given = attributes(first)
     if given.get("block_size") or len(first.input) > 3:
         return None
     zero = first.input[2] if len(first.input) > 2 else ""
@@ -258,50 +260,41 @@ def _named(nodes: Sequence[NodeProto]) -> str:
 def _write_dropouts(draft: Draft) -> None:
     stored = dict(stored_everywhere(draft.graph))
     for graph in scopes(draft.graph):
-        writer, nodes, changed = Writer(graph, draft.opset), list[NodeProto](), False
-        for node in graph.node:
-            writer.nodes = []
-            if node.op_type == "Dropout" and _is_on(node, stored):
-                changed |= _write_dropout(node, writer)
-            nodes += writer.nodes or [node]
-        if changed:
-            keep(graph.node, nodes)
+        writer = Writer(graph, draft.opset)
+        writer.replace(partial(_write_dropout, stored=stored, writer=writer))
 
 
-def _is_on(node: NodeProto, stored: Mapping[str, TensorProto]) -> bool:
-    flag = stored.get(node.input[2]) if len(node.input) > 2 else None
-    return flag is not None and bool(numpy_helper.to_array(flag).reshape(-1)[0])
-
-
-def _write_dropout(node: NodeProto, writer: Writer) -> bool:
-    """x mask / (1 - ratio), where the mask is true for 1 - ratio of all elements."""
+def _write_dropout(node: NodeProto, stored: Mapping[str, TensorProto], writer: Writer) -> None:
+    """A Dropout that is told to train: x mask / (1 - ratio), where the mask is true for 1 - ratio of all elements."""
+    flag = stored.get(node.input[2]) if node.op_type == "Dropout" and len(node.input) > 2 else None
+    if flag is None or not numpy_helper.to_array(flag).reshape(-1)[0]:
+        return
     x, one = node.input[0], writer.constant(1.0)
-    ratio = node.input[1] if len(node.input) > 1 and node.input[1] else writer.constant(0.5)
+    ratio = node.input[1] if node.input[1] else writer.constant(0.5)
     left = writer.node("Sub", one, writer.cast(ratio, TensorProto.FLOAT))
-    draw_random = writer.node("RandomUniformLike", x, dtype=TensorProto.FLOAT)
+    random = writer.node("RandomUniformLike", x, dtype=TensorProto.FLOAT)
     mask = node.output[1] if len(node.output) > 1 and node.output[1] else None
-    kept = writer.cast(writer.node("Less", draw_random, left, to=mask), TensorProto.FLOAT)
-    factor = writer.node("Div", kept, left)
-    writer.node("Mul", x, factor, to=node.output[0])
-    return True
+    kept = writer.cast(writer.node("Less", random, left, to=mask), TensorProto.FLOAT)
+    writer.node("Mul", x, writer.node("Div", kept, left), to=node.output[0])
 
 
 def random_as_inputs(model: ModelProto) -> None:
     """Inputs of standard random numbers in place of the random nodes, where their shape is fixed."""
     graph = model.graph
-    shapes = {value.name: value.type.tensor_type.shape.dim for value in (*graph.value_info, *graph.output)}
-    writer, nodes = Writer(graph, 0), list[NodeProto]()
-    for node in graph.node:
-        dims = shapes.get(node.output[0]) if node.op_type in RANDOM else None
-        writer.nodes = []
-        if dims is not None and all(dim.HasField("dim_value") for dim in dims):
-            _write_random(node, [dim.dim_value for dim in dims], writer)
-        nodes += writer.nodes or [node]
-    keep(graph.node, nodes)
+    dims = {value.name: value.type.tensor_type.shape.dim for value in (*graph.value_info, *graph.output)}
+    shapes = {
+        name: [dim.dim_value for dim in known]
+        for name, known in dims.items()
+        if all(dim.HasField("dim_value") for dim in known)
+    }
+    writer = Writer(graph, 0)
+    writer.replace(lambda node: _write_random(node, shapes.get(node.output[0]), writer))
 
 
-def _write_random(node: NodeProto, shape: Sequence[int], writer: Writer) -> None:
-    given, name = {one.name: get_attribute_value(one) for one in node.attribute}, node.output[0]
+def _write_random(node: NodeProto, shape: Sequence[int] | None, writer: Writer) -> None:
+    if shape is None or node.op_type not in RANDOM:
+        return
+    given, name = attributes(node), node.output[0]
     if node.op_type in _NORMALS:
         noise = writer.node(
             "Mul", writer.input(NORMAL + name, "float32", shape), writer.constant(given.get("scale", 1.0))

@@ -15,6 +15,7 @@ from onnxsparse.engines.torch import library, operators
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import label
 from onnxsparse.graph.edit import bodies
+from onnxsparse.graph.every import functions_of
 
 FIRST_OPSET, LAST_OPSET = 6, 28
 _NCHWC = "com.microsoft.nchwc."
@@ -38,11 +39,6 @@ QUANTIZED = (
     "QMoE",
     "QuantizeLinear",
 )
-Functions = dict[tuple[str, str, str], FunctionProto]
-
-
-def functions_of(proto: ModelProto) -> Functions:
-    return {(one.domain, one.name, getattr(one, "overload", "")): one for one in proto.functions}
 
 
 def function_key(node: NodeProto) -> tuple[str, str, str]:

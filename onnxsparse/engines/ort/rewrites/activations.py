@@ -21,7 +21,8 @@ import onnx.defs
 from onnx import FunctionProto, NodeProto, TensorProto, TypeProto, numpy_helper
 from onnx.helper import get_attribute_value, make_tensor_type_proto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, gather, given, part, reshape
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, gather, given, part, reshape
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 from onnxsparse.values import Array
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, gather, given, reshape, window
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, gather, given, reshape, window
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 # -- Convolutions: explicit pads (the engine's gradient ignores `auto_pad`), and fused activations taken out.

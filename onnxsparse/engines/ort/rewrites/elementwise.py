@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import NodeProto, TensorProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 # -- Values without their gradient, and functions drawn as their tangents.

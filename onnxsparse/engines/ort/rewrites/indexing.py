@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, gather, given, part, reshape
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, gather, given, part, reshape
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 from onnxsparse.values import Array
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, given, part, reshape
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, given, part, reshape
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 # -- A transposition that does not say how: all axes turn around. The engine fails without the attribute.

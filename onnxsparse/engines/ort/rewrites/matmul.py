@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, part, reshape
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, part, reshape
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 # -- Products with vectors, and products that add nothing.

@@ -11,7 +11,6 @@ from onnx import ModelProto, NodeProto
 from onnxsparse.engines.ort.rewrites.rewrite import (
     Rewrite,
     View,
-    attributes,
     given,
     part,
     reduce,
@@ -21,6 +20,7 @@ from onnxsparse.engines.ort.rewrites.rewrite import (
     standardized,
 )
 from onnxsparse.engines.ort.shapes import infer_shapes
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 # -- Normalization of each position: the engine wants three outputs and a bias, and knows only the plain form.
@@ -307,16 +307,13 @@ def train_statistics(model: ModelProto, trained: set[str]) -> Statistics:
     infer_shapes(model)
     view, found = View.of(model, trained), Statistics()
     writer = Writer(model.graph, view.opset)
-    nodes: list[NodeProto] = []
-    for node in model.graph.node:
-        writer.nodes = []
+
+    def write(node: NodeProto) -> None:
         if node.op_type == "BatchNormalization" and set(node.input[3:5]) <= trained and node.input[0] in view.shapes:
             found.switch = found.switch or writer.constant(0.0, "batch_statistics")
             _write_trained(node, view.shapes[node.input[0]], writer, found)
-        nodes += writer.nodes or [node]
-    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+
+    writer.replace(write)
     return found
 
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, reduce, reshape, result, window
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, reduce, reshape, result, window
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 

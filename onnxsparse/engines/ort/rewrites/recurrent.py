@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, gather, given, part, result
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, gather, given, part, result
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 # -- Recurrent layers step by step: one forward direction of LSTM, GRU or RNN with any of ONNX's options.

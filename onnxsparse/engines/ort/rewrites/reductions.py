@@ -6,7 +6,8 @@ import math
 
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, part, reduce, reshape, result
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, part, reduce, reshape, result
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 
 # -- The axes along which a node reduces, whichever way it says so.

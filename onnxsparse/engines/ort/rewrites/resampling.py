@@ -12,7 +12,8 @@ from onnx import NodeProto, TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 from onnxsparse.engines.ort import library
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes, gather, given, part, reshape
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, gather, given, part, reshape
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import Writer
 from onnxsparse.values import Array
 

@@ -6,12 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
-from onnx.helper import get_attribute_value
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
+from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import FLOATS, Writer, reads
 from onnxsparse.values import Array
 
@@ -98,18 +98,6 @@ class Rewrite(ABC):
 def operator(node: NodeProto) -> str:
     """`Op` for ONNX's own operators, `domain:Op` for others."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}:{node.op_type}"
-
-
-def attributes(node: NodeProto) -> dict[str, Any]:
-    """The attributes of a node as Python values; texts as str."""
-    return {one.name: _plain(one) for one in node.attribute}
-
-
-def _plain(attribute: AttributeProto) -> Any:
-    value = get_attribute_value(attribute)
-    if attribute.type == AttributeProto.STRINGS:
-        return [text.decode() for text in value]
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def given(node: NodeProto, place: int) -> str | None:

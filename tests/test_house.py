@@ -55,7 +55,8 @@ def _from(node: ast.ImportFrom, path: Path) -> Iterator[str]:
     package = ("onnxsparse", *path.relative_to(PACKAGE).parts[:-1])
     start = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
     base = ".".join(filter(None, (start, node.module)))
-    yield from (f"{base}.{alias.name}" for alias in node.names) if base == "onnxsparse" else (base,)
+    folders = ("onnxsparse", "onnxsparse.engines")
+    yield from (f"{base}.{alias.name}" for alias in node.names) if base in folders else (base,)
 
 
 def _is_import_call(function: ast.expr) -> bool:

@@ -104,8 +104,9 @@ def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, Scale], statis
     nodes = _once(nodes, set(made.moving), writer)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    if any(node.domain == "com.microsoft" for node in nodes):
-        _import(model, "com.microsoft")
+    domains = {entry.domain for entry in model.opset_import}
+    if any(node.domain == "com.microsoft" for node in nodes) and "com.microsoft" not in domains:
+        model.opset_import.add(domain="com.microsoft", version=1)
     del model.graph.output[:]
     model.graph.output.append(make_tensor_value_info(made.loss, FLOAT, []))
     return made
@@ -244,11 +245,6 @@ def _shapes(prepared: Prepared) -> dict[str, tuple[int, ...]]:
     return {value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in values}
 
 
-def _import(model: ModelProto, domain: str) -> None:
-    if all(entry.domain != domain for entry in model.opset_import):
-        model.opset_import.add(domain=domain, version=1)
-
-
 __all__ = ["Assembled", "assemble", "logits_of", "output_of"]
 
 
@@ -273,6 +269,7 @@ def generate(
     weight decay where one is given."""
     training = library.training()
     optimizer = None if decay is None else importlib.import_module(BLOCKS).AdamW(weight_decay=decay)
+    # Its optimizer graph (1.19.2) takes onnx's own IR version, which a newer onnx has beyond what it loads itself.
     onnx.IR_VERSION = library.LAST_IR  # type: ignore[assignment]
     model.ir_version = min(max(model.ir_version, 8), library.LAST_IR)
     training.artifacts.generate_artifacts(

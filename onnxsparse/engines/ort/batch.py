@@ -41,7 +41,11 @@ def difference(name: str, batched: Array, singles: Mapping[int, Array], batch: i
     if batch == 1:
         axes = [0] if batched.shape == first.shape else []
     else:
-        axes = [axis for axis in range(first.ndim) if batched.shape == _joined(first.shape, axis, batch)]
+        axes = [
+            axis
+            for axis in range(first.ndim)
+            if batched.shape == (*first.shape[:axis], first.shape[axis] * batch, *first.shape[axis + 1 :])
+        ]
     if not axes:
         if batched.shape == first.shape and all(_close(batched, other, rounding) for other in singles.values()):
             return ""  # it does not depend on the samples
@@ -55,10 +59,6 @@ def _close(mine: Array, theirs: Array, rounding: float) -> bool:
     return not mine.size or _distance(mine.astype(np.float64), theirs.astype(np.float64)) <= _allowed(
         [theirs], rounding
     )
-
-
-def _joined(shape: tuple[int, ...], axis: int, batch: int) -> tuple[int, ...]:
-    return (*shape[:axis], shape[axis] * batch, *shape[axis + 1 :])
 
 
 def _furthest(batched: Array, singles: Mapping[int, Array], axis: int, batch: int) -> float:

@@ -197,24 +197,21 @@ def _work(folder: str, module: str, *words: str) -> int:
 
 
 def _failure(folder: str, status: int, found: Culprit | None) -> Exception:
-    if _is_full(folder, status):
+    # the engine itself does not say why it could not write
+    if status == worker.NO_SPACE or shutil.disk_usage(folder).free < LEAST_SPACE:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
         with open(os.path.join(folder, ERROR), encoding="utf-8") as file:
             told = json.load(file)
     except (OSError, ValueError):
         what = f" of {found.operator} '{found.node}'" if found else ""
-        return ModelError(f"the training engine died{what} while {_stage(folder)} ({_death(status)}); {WAY_OUT}")
+        death = _DEATHS.get(status, f"exit code {status}")
+        return ModelError(f"the training engine died{what} while {_stage(folder)} ({death}); {WAY_OUT}")
     if told["ours"]:
         kind = OptionError if told["ours"] == "option" else ModelError
         return kind(" ".join(str(told["error"]).split()))
     line = short(told["error"])
     return ModelError(f"the training engine refuses this model while {_stage(folder)}: {line}; {WAY_OUT}")
-
-
-def _is_full(folder: str, status: int) -> bool:
-    """The engine itself does not say why it could not write."""
-    return status == worker.NO_SPACE or shutil.disk_usage(folder).free < LEAST_SPACE
 
 
 def _stage(folder: str) -> str:
@@ -223,10 +220,6 @@ def _stage(folder: str) -> str:
             return file.read() or "starting"
     except OSError:
         return "starting"
-
-
-def _death(status: int) -> str:
-    return _DEATHS.get(status, f"exit code {status}")
 
 
 def _mark(folder: str, content: Mapping[str, Any]) -> None:

@@ -76,7 +76,9 @@ def _write_defaults(model: ModelProto) -> None:
 def lift(draft: Draft) -> None:
     """All stored tensors to the main graph, where the engine looks for what it trains; `draft.tags` names these."""
     graph, wanted = draft.graph, draft.wanted
-    _write_tags(draft)
+    for tensor in graph.initializer:  # tools that rebuild the model drop the tags, and keep the names
+        if tensor.name in draft.tags:
+            tensor.doc_string = draft.tags[tensor.name]
     names = FreshNames.of(graph)
     _constants(graph)
     for node in graph.node:
@@ -88,13 +90,6 @@ def lift(draft: Draft) -> None:
         pass
     keep(graph.input, [value for value in graph.input if value.name not in stored])
     draft.tags = {tensor.name: tensor.doc_string for tensor in graph.initializer if tensor.doc_string in wanted}
-
-
-def _write_tags(draft: Draft) -> None:
-    """Tools that rebuild the model drop the tags, and keep the names."""
-    for tensor in draft.graph.initializer:
-        if tensor.name in draft.tags:
-            tensor.doc_string = draft.tags[tensor.name]
 
 
 def _constants(graph: GraphProto) -> None:

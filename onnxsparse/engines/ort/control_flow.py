@@ -80,26 +80,18 @@ def _inlined(draft: Draft, node: NodeProto, taken: bool) -> list[NodeProto]:
     names = FreshNames.of(draft.graph)
     table = {name: names(name) for name in sorted(defined(branch))}
     nodes = list(branch.node)
-    _redefine(nodes, table)
+    for inner in nodes:
+        for index, name in enumerate(inner.output):
+            inner.output[index] = table.get(name, name)
     rename_reads(nodes, table)
     ends = [
         make_node("Identity", [table.get(value.name, value.name)], [name])
         for value, name in zip(branch.output, node.output)
         if name
     ]
-    _label(nodes, names)
+    for inner in nodes:
+        inner.name = names(inner.name or inner.op_type)
     return nodes + ends
-
-
-def _redefine(nodes: Sequence[NodeProto], table: dict[str, str]) -> None:
-    for node in nodes:
-        for index, name in enumerate(node.output):
-            node.output[index] = table.get(name, name)
-
-
-def _label(nodes: Sequence[NodeProto], names: FreshNames) -> None:
-    for node in nodes:
-        node.name = names(node.name or node.op_type)
 
 
 # -- Loops that would never come to their end are refused before anything is run.

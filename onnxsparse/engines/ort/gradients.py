@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto
 from onnx.helper import make_tensor_value_info
 
 from onnxsparse.engines.distillation import DistillationTarget
@@ -15,7 +15,7 @@ from onnxsparse.engines.ort import rewrites
 from onnxsparse.engines.ort.numerics import random_as_inputs
 from onnxsparse.engines.ort.prepare import Prepared, inputs_of
 from onnxsparse.engines.ort.rewrites.rewrite import View, operator
-from onnxsparse.engines.ort.shapes import Shaped, infer_shapes, shapes_of
+from onnxsparse.engines.ort.shapes import infer_shapes, shapes_of
 from onnxsparse.engines.ort.targets import Moving, frontier, reached
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import CONTROL_FLOW, RANDOM, SIZES, Writer, called, downstream, keep, reads, reduce_to
@@ -231,7 +231,8 @@ class _Cut:
 
     def __post_init__(self) -> None:
         graph = self.model.graph
-        self.shapes = _shapes_at_zero(self.model)
+        zeros = {name: np.zeros(shape, dtype) for name, dtype, shape in inputs_of(self.model)}
+        self.shapes = shapes_of(self.model, [zeros])  # declared, inferred, or as they come out for zeros
         self.moving = Moving(graph, self.prepared.weights, self.shapes)
         self.alive = set(self.prepared.weights)
 
@@ -239,19 +240,13 @@ class _Cut:
         """Each node in order: kept, or cut out."""
         for node in self.model.graph.node:
             moved = [name for name in reads(node) if name in self.alive]
-            handed = any(name in self.given and not self._tensor(name) for name in reads(node))
-            if node.op_type in FED or handed or (moved and self._stops(node)):
+            handed = any(name in self.given and name not in self.shapes for name in reads(node))
+            if node.op_type in FED or handed or (moved and (node.name in self.blocked or node.op_type in CONTROL_FLOW)):
                 self._stop(node, moved)
                 continue
             self.kept.append(node)
             if moved and node.op_type not in SIZES:
                 self.alive |= {name for name in node.output if name}
-
-    def _stops(self, node: NodeProto) -> bool:
-        return node.name in self.blocked or node.op_type in CONTROL_FLOW
-
-    def _tensor(self, name: str) -> bool:
-        return name in self.shapes
 
     def _stop(self, node: NodeProto, moved: Collection[str]) -> None:
         self.stops.append(node)
@@ -275,11 +270,12 @@ class _Cut:
         signals += self.signals.values()
         keep(graph.node, self.kept)
         for name in self.given:
-            if self._tensor(name):
-                graph.input.append(_declared(name, self.shapes[name]))
+            if name in self.shapes:
+                shaped = self.shapes[name]
+                graph.input.append(make_tensor_value_info(name, shaped.kind, shaped.sizes))
         reduce_to(self.model, [signal.name for signal in signals])
         weights = reached(graph, signals, self.prepared.weights, self.shapes)
-        inputs = inputs_of(self.model)
+        inputs, stops = inputs_of(self.model), ", ".join(called(node) for node in self.stops[:5])
         return replace(
             self.prepared,
             model=self.model,
@@ -287,7 +283,7 @@ class _Cut:
             signals=signals,
             inputs=inputs,
             fed=[*self.prepared.fed, *(name for name, _, _ in inputs if name in self.given)],
-            notes=[*self.prepared.notes, _note(self.stops)],
+            notes=[*self.prepared.notes, f"cut at {stops}{' and others' if len(self.stops) > 5 else ''}"],
             unreached={**self.prepared.unreached, **self._lost(weights)},
             partial=self.prepared.partial or self.partial,
         )
@@ -300,17 +296,3 @@ class _Cut:
                 stop = next((node for node in self.stops if any(one in after for one in reads(node))), self.stops[0])
                 reasons[tag] = f"{NO_GRADIENT} {called(stop)}, and nothing before it can be matched"
         return reasons
-
-
-def _note(stops: Sequence[NodeProto]) -> str:
-    return f"cut at {', '.join(called(node) for node in stops[:5])}{' and others' if len(stops) > 5 else ''}"
-
-
-def _shapes_at_zero(model: ModelProto) -> dict[str, Shaped]:
-    """Declared, inferred, or as they come out for zeros."""
-    zeros = {name: np.zeros(shape, dtype) for name, dtype, shape in inputs_of(model)}
-    return shapes_of(model, [zeros])
-
-
-def _declared(name: str, shaped: Shaped) -> ValueInfoProto:
-    return make_tensor_value_info(name, shaped.kind, shaped.sizes)

@@ -236,8 +236,8 @@ _NORMALS, _UNIFORMS = ("RandomNormal", "RandomNormalLike"), ("RandomUniform", "R
 
 
 def settle_random(draft: Draft) -> None:
-    """Write dropouts out that draw, and say where chance is, in a draft of float32: the random numbers of the engine
-    (1.19.2), even with a seed, are others after a checkpoint is loaded."""
+    """Write dropouts out that draw, and say which nodes are random, in a draft of float32: the random numbers of the
+    engine (1.19.2), even with a seed, are others after a checkpoint is loaded."""
     _write_dropouts(draft)
     main = [node for node in draft.graph.node if node.op_type in RANDOM - {"Multinomial"}]
     if main:

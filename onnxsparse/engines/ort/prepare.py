@@ -157,9 +157,9 @@ def _at(draft: Draft, way: str, shown: Sequence[DistillationTarget]) -> Prepared
     """The copy for a batch; None where there is nothing to widen."""
     take_branches(draft)
     lift(draft)
-    tapped = _tapped(draft, shown)
+    inner = _inner_of(draft, shown)
     outputs = [value.name for value in draft.graph.output]
-    reduce_to(draft.model, [*outputs, *(name for names in tapped.values() for name in names)])
+    reduce_to(draft.model, [*outputs, *(name for names in inner.values() for name in names)])
     if way == "folded and widened":
         _do(OF_FIXED_SIZES, draft)
     if way != "as it is":
@@ -168,11 +168,11 @@ def _at(draft: Draft, way: str, shown: Sequence[DistillationTarget]) -> Prepared
             return None
     _do(OF_FIXED_SIZES, draft)
     without_sequences(draft)
-    return _described(draft, outputs, tapped, shown)
+    return _described(draft, outputs, inner, shown)
 
 
-def _tapped(draft: Draft, shown: Sequence[DistillationTarget]) -> dict[str, list[str]]:
-    """The taps of each output: those that the file shows, and what can be seen only in the copy."""
+def _inner_of(draft: Draft, shown: Sequence[DistillationTarget]) -> dict[str, list[str]]:
+    """The pre-activations of each output: those that the file shows, and what can be seen only in the copy."""
     graph = draft.graph
     made = {name for node in graph.node for name in node.output if name}
     constants = unmoved(graph)
@@ -184,10 +184,10 @@ def _tapped(draft: Draft, shown: Sequence[DistillationTarget]) -> dict[str, list
 
 
 def _described(
-    draft: Draft, outputs: Sequence[str], tapped: Mapping[str, Sequence[str]], shown: Sequence[DistillationTarget]
+    draft: Draft, outputs: Sequence[str], inner: Mapping[str, Sequence[str]], shown: Sequence[DistillationTarget]
 ) -> Prepared:
     shapes = shapes_of(draft.model, draft.feeds()[:MEASURED])
-    signals = choose(draft.graph, outputs, tapped, draft.tags, shapes)
+    signals = choose(draft.graph, outputs, inner, draft.tags, shapes)
     signals = [_as_shown(signal, draft, shown) for signal in signals]
     found = reached(draft.graph, signals, draft.tags, shapes)
     weights = {name: tag for name, tag in draft.tags.items() if name in found}
@@ -213,11 +213,12 @@ def _name_nodes(draft: Draft) -> None:
 
 
 def _differs(made: Prepared, truth: _Truth, draft: Draft) -> str:
-    """How the copy differs from the user's file, in words. What hangs on chance is not compared."""
+    """How the copy differs from the user's file, in words. What hangs on random numbers is not compared."""
     graph, samples = made.model.graph, draft.samples
-    _learn_taps(made, truth, draft)
+    _learn_inner(made, truth, draft)
     chance = downstream(graph, [node.output[0] for node in graph.node if node.op_type in RANDOM])
-    names = [name for name in truth.outputs if _made(made.model, name) and name not in chance]
+    given = {name for node in graph.node for name in node.output}
+    names = [name for name in truth.outputs if name in given and name not in chance]
     if not names:
         return ""
     runner = Runner(made.model, names, fold=False)
@@ -231,8 +232,8 @@ def _differs(made: Prepared, truth: _Truth, draft: Draft) -> str:
     return ""
 
 
-def _learn_taps(made: Prepared, truth: _Truth, draft: Draft) -> None:
-    """The taps' values in the lifted file, which may be all there is to compare: outputs can be whole numbers."""
+def _learn_inner(made: Prepared, truth: _Truth, draft: Draft) -> None:
+    """The values of inner targets in the lifted file, which may be all there is to compare: outputs may be integers."""
     known = {name for node in draft.graph.node for name in node.output}
     names = [signal.name for signal in made.signals if signal.name not in truth.outputs and signal.name in known]
     if names:
@@ -242,20 +243,12 @@ def _learn_taps(made: Prepared, truth: _Truth, draft: Draft) -> None:
 def _first_difference(outputs: Mapping[str, Any], truth: _Truth, batch: int, places: Sequence[int]) -> str:
     for name, value in outputs.items():
         singles = {place: truth.outputs[name][place] for place in places if place in truth.outputs[name]}
-        if singles and isinstance(value, np.ndarray) and _alike(singles):
+        # outputs of as many elements as the data decides cannot be compared over a batch
+        if isinstance(value, np.ndarray) and len({single.shape for single in singles.values()}) == 1:
             problem = difference(name, value, singles, batch, truth.rounding)
             if problem:
                 return problem
     return ""
-
-
-def _alike(singles: Mapping[int, Array]) -> bool:
-    """Outputs of as many elements as the data decides cannot be compared over a batch."""
-    return len({single.shape for single in singles.values()}) == 1
-
-
-def _made(model: ModelProto, name: str) -> bool:
-    return any(name in node.output for node in model.graph.node)
 
 
 def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems: Sequence[str]) -> Prepared:

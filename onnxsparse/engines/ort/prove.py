@@ -55,7 +55,7 @@ class Feeds:
         """`together` samples say how weights move signals; those named in `still` are not moved for that."""
         self._prepared, self._samples, self._runner = prepared, samples, Runner(dense)
         self._together, self._still = together, still
-        self._chance = random_inputs({name: shape for name, _, shape in inputs_of(dense)})
+        self._random = random_inputs({name: shape for name, _, shape in inputs_of(dense)})
         self._count = max((len(samples[name]) for name, _, shape in self._own() if shape), default=1)
 
     def _own(self) -> list[Any]:
@@ -76,7 +76,7 @@ class Feeds:
         return feed
 
     def _dense(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        return self._runner({**feed, **draw_random(self._chance, feed, 0)})
+        return self._runner({**feed, **draw_random(self._random, feed, 0)})
 
     def measure(self) -> Measured:
         """How much every signal varies, and which of them can be matched."""

@@ -139,8 +139,8 @@ class Teacher:
                 os.path.join(folder, "teacher.onnx"), library.options(), providers=["CPUExecutionProvider"]
             )
         inputs = {value.name: value.shape for value in self._session.get_inputs()}
-        self._chance, self._seed = random_inputs(inputs), seed
-        self.inputs = [name for name in inputs if name not in self._chance]
+        self._random, self._seed = random_inputs(inputs), seed
+        self.inputs = [name for name in inputs if name not in self._random]
         self._shapes = {value.name: tuple(value.shape) for value in self._session.get_outputs()}
         self._kept: dict[str, Array] = {}
 
@@ -152,7 +152,7 @@ class Teacher:
             return {name: self._kept[name][rows] for name in names}
         with told(f"run the dense model on {batch_of(rows)}", LOOK):
             own = {name: feed[name] for name in self.inputs}
-            found: list[Any] = self._session.run(list(names), {**own, **draw_random(self._chance, own, self._seed)})
+            found: list[Any] = self._session.run(list(names), {**own, **draw_random(self._random, own, self._seed)})
         return dict(zip(names, found))
 
     def keep(
@@ -160,7 +160,7 @@ class Teacher:
     ) -> None:
         """Ask about every sample of `feeds`, unless the answers are too many, hang on chance, or are not one for each
         sample."""
-        if self._chance:
+        if self._random:
             return
         shapes = {name: self._shapes[name] for name in names}
         if not all(shape and shape[0] == batch for shape in shapes.values()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
@@ -200,7 +199,11 @@ def _by_running(model: ModelProto, names: list[str]) -> list[ValueInfoProto]:
             runs = [session.run(names, _feeds(model, fill)) for fill in (0, 1)]
     except Exception:  # the runtime has errors of many kinds, and all mean that it cannot tell
         return []
-    return [_seen_as(name, one) for name, one, two in zip(names, *runs) if _same_shape(one, two)]
+    return [
+        _seen_as(name, one)
+        for name, one, two in zip(names, *runs)
+        if getattr(one, "shape", 1) == getattr(two, "shape", 2)
+    ]
 
 
 def _feeds(model: ModelProto, fill: int) -> dict[str, Array]:
@@ -212,10 +215,6 @@ def _feeds(model: ModelProto, fill: int) -> dict[str, Array]:
             shape = [dim.dim_value for dim in kind.shape.dim]
             feeds[value.name] = np.full(shape, fill, tensor_dtype_to_np_dtype(kind.elem_type))
     return feeds
-
-
-def _same_shape(one: Any, two: Any) -> bool:
-    return isinstance(one, np.ndarray) and isinstance(two, np.ndarray) and one.shape == two.shape
 
 
 def _seen_as(name: str, array: Array) -> ValueInfoProto:

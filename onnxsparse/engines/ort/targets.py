@@ -42,20 +42,20 @@ def fixed_float(name: str, shapes: Mapping[str, Shaped]) -> bool:
 def choose(
     graph: GraphProto,
     outputs: Sequence[str],
-    tapped: Mapping[str, Sequence[str]],
+    inner: Mapping[str, Sequence[str]],
     trained: Iterable[str],
     shapes: Mapping[str, Shaped],
 ) -> list[DistillationTarget]:
-    """The signals of a folded graph; `tapped` holds the taps of each output."""
+    """The targets of a folded graph; `inner` holds the pre-activations of each output."""
     moving, found = Moving(graph, trained, shapes), {}
     for name in outputs:
         if moving.both(name) and fixed_float(name, shapes):
             found[name] = DistillationTarget(name, name, "output")
     for name in outputs:
         extra = [] if name in found and name not in moving.by_choice else frontier(graph, name, moving, shapes)
-        for tap in (*(tapped.get(name, ()) if name in found else ()), *extra):
-            if moving.both(tap) and fixed_float(tap, shapes):
-                found.setdefault(tap, DistillationTarget(tap, name, "tap"))
+        for value in (*(inner.get(name, ()) if name in found else ()), *extra):
+            if moving.both(value) and fixed_float(value, shapes):
+                found.setdefault(value, DistillationTarget(value, name, "tap"))
     return list(found.values())
 
 

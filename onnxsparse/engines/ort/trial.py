@@ -66,7 +66,7 @@ class Trial:
         samples = self._samples()
         prepared = prepare(model, set(self.spec.trained), samples, self.spec.batch)
         plain = _plain(prepared)
-        statistics = train_statistics(prepared.model, _trained(prepared)) if self.spec.train_bn else Statistics()
+        statistics = train_statistics(prepared.model, set(prepared.weights)) if self.spec.train_bn else Statistics()
         self._statistics = set(statistics.follows)
         dense, prepared = self._differentiable(plain, prepared)
         onnx.save(dense, self._at("teacher.onnx"))
@@ -105,7 +105,7 @@ class Trial:
         prepared = cut(prepared)
         for _ in range(ROUNDS):
             self._stage("rewriting operators")
-            trained = _trained(prepared) - self._statistics
+            trained = set(prepared.weights) - self._statistics
             prepared.notes += rewrites.apply(prepared.model, trained)
             blocked = gradients.blocked(prepared.model, trained)
             if blocked:
@@ -283,10 +283,6 @@ def _with_masks(spec: Spec) -> Spec:
     """The same graph, with a mask for everything that learns what stays."""
     learned = {tag: text for tag, text in spec.sparsers.items() if sparsers.parse(text).name != MASK}
     return spec.with_sparsers({**spec.sparsers, **dict.fromkeys(learned, MASK)})
-
-
-def _trained(prepared: Prepared) -> set[str]:
-    return set(prepared.weights)
 
 
 def main(folder: str) -> int:

@@ -107,7 +107,8 @@ def _relabel(draft: Draft) -> None:
     given = draft.opset
     unknown = _unknown(draft.model, given)
     if unknown:
-        draft.model = _expanded(draft.model, unknown)
+        for op in sorted(unknown):
+            draft.model = _without(draft.model, op)
         unknown = _unknown(draft.model, given)
     if unknown:
         raise ModelError(
@@ -150,14 +151,8 @@ def _default(schema: OpSchema, name: str) -> bytes:
     return entry.default_value.SerializeToString() if entry is not None else b"absent"
 
 
-def _expanded(model: ModelProto, operators: set[str]) -> ModelProto:
-    """The operators in the words of their schema's function, where they have one."""
-    for op in sorted(operators):
-        model = _without(model, op)
-    return model
-
-
 def _without(model: ModelProto, op: str) -> ModelProto:
+    """An operator in the words of its schema's function, where it has one."""
     try:
         return onnx.inliner.inline_selected_functions(_typed(model), [("", op)], inline_schema_functions=True)
     except Exception:  # an onnx without this, or an operator without a function: it is named later

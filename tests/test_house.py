@@ -55,7 +55,8 @@ def _from(node: ast.ImportFrom, path: Path) -> Iterator[str]:
     package = ("onnxsparse", *path.relative_to(PACKAGE).parts[:-1])
     start = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
     base = ".".join(filter(None, (start, node.module)))
-    yield from (f"{base}.{alias.name}" for alias in node.names) if base == "onnxsparse" else (base,)
+    folders = ("onnxsparse", "onnxsparse.engines")
+    yield from (f"{base}.{alias.name}" for alias in node.names) if base in folders else (base,)
 
 
 def _is_import_call(function: ast.expr) -> bool:
@@ -115,6 +116,20 @@ def test_the_mathematics_sees_numpy_only(path: Path) -> None:
         assert not foreign(path) & {"onnx", "onnxruntime", "torch", "google", "scipy", "rich", "yaml"}
     else:
         assert foreign(path) <= known
+
+
+def test_neither_engine_imports_the_other() -> None:
+    """What both need lies beside them in engines/, or in graph/."""
+    for here, there in (("ort", "torch"), ("torch", "ort")):
+        for path in (PACKAGE / "engines" / here).rglob("*.py"):
+            wrong = [name for name in imports(path) if f"{name}.".startswith(f"onnxsparse.engines.{there}.")]
+            assert not wrong, f"{title(path)} may not import {', '.join(wrong)}"
+
+
+def test_bodies_are_walked_in_one_place() -> None:
+    """Who wants the bodies of a node asks `graph.edit`: only it knows in which attributes they are."""
+    walking = [path for path in MODULES if "AttributeProto.GRAPH" in path.read_text(encoding="utf-8")]
+    assert [title(path) for path in walking] == ["onnxsparse/graph/edit.py"]
 
 
 def test_reports_and_errors_know_no_model_format() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from onnx import AttributeProto, NodeProto
+from onnx.helper import get_attribute_value
 
 from onnxsparse.errors import ModelError
 
@@ -71,6 +72,18 @@ class IdentityKey:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IdentityKey) and self._message is other._message
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """The attributes of a node that is in no function, as Python values; texts as str."""
+    return {one.name: _plain(one) for one in node.attribute}
+
+
+def _plain(attribute: AttributeProto) -> Any:
+    value = get_attribute_value(attribute)
+    if attribute.type == AttributeProto.STRINGS:
+        return [text.decode() for text in value]
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def label(node: NodeProto) -> str:

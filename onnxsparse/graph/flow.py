@@ -24,10 +24,10 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, Caller, IdentityKey, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
+from onnxsparse.graph.edit import graphs_in, reads
 from onnxsparse.graph.every import demand_bounded, every_tensor, functions_of
 from onnxsparse.graph.integers import Declared, Shapes, known, shape_of
 from onnxsparse.graph.layout import Layout, Shape, size_of
-from onnxsparse.graph.rewire import bodies
 from onnxsparse.graph.storage import WEIGHT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
 from onnxsparse.graph.traced import Computed, Joined, Known, Part, Traced, Value, Varying, computed, tensors_of
@@ -312,7 +312,7 @@ class Flow:
             if scope.readers is None:
                 scope.readers = {}
                 for node in scope.container.node:
-                    for read in dict.fromkeys((*node.input, *_read_inside(node))):
+                    for read in dict.fromkeys(reads(node)):
                         scope.readers.setdefault(read, []).append(node)
             return scope.readers.get(name, [])
 
@@ -331,8 +331,7 @@ class Flow:
         for name, attribute in attributes.table.items():
             if attribute is None:
                 continue
-            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
-            for graph in graphs:
+            for graph in graphs_in(attribute):
                 title = "/".join(part for part in (scope.title, label(node), name) if part)
                 given = _body_inputs(node, values, graph, attributes, scope.opset)
                 results.append(self._graph(graph, title, scope, scope.caller, given, scope.opset, unread))
@@ -421,15 +420,6 @@ def _fits(shape: Sequence[int | None], constant: Sequence[int]) -> bool:
     """Whether a value broadcasts against a constant without enlarging it."""
     padded = [1] * (len(constant) - len(shape)) + list(shape)
     return len(padded) == len(constant) and all(have in (1, full) for have, full in zip(padded, constant))
-
-
-def _read_inside(node: NodeProto) -> Iterator[str]:
-    """What the bodies of a node read, of whatever graph."""
-    for body in bodies(node):
-        yield from (entry.name for entry in body.output)
-        for inner in body.node:
-            yield from inner.input
-            yield from _read_inside(inner)
 
 
 def _results_of_bodies(

@@ -14,10 +14,11 @@ from typing import Optional
 
 import numpy as np
 import onnx.shape_inference
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxsparse.graph.arithmetic import LARGEST, evaluate
 from onnxsparse.graph.attributes import Attributes, IdentityKey
+from onnxsparse.graph.edit import scopes
 from onnxsparse.graph.storage import Array, StoredTensor
 from onnxsparse.graph.traced import Dims, Known, Traced, Value, computed, small_array
 
@@ -60,7 +61,7 @@ class Shapes:
         if self._inferred is None:
             bare = ModelProto()
             bare.CopyFrom(self._proto)
-            for graph in _graphs(bare.graph):
+            for graph in scopes(bare.graph):
                 del graph.value_info[:]
             for info in bare.graph.output:
                 info.type.tensor_type.ClearField("shape")
@@ -69,7 +70,7 @@ class Shapes:
             except Exception:  # whatever the inference makes of an odd graph: nothing contradicts the file then
                 self._inferred = {}
                 return self._inferred
-            pairs = zip(_graphs(self._proto.graph), _graphs(bare.graph))
+            pairs = zip(scopes(self._proto.graph), scopes(bare.graph))
             self._inferred = {IdentityKey(own): _sizes_of([*made.value_info, *made.output]) for own, made in pairs}
             given = {info.name for info in self._proto.graph.input}
             main = self._inferred[IdentityKey(self._proto.graph)]
@@ -77,17 +78,6 @@ class Shapes:
                 name: one for name, one in main.items() if name not in given
             }
         return self._inferred
-
-
-def _graphs(graph: GraphProto) -> list[GraphProto]:
-    """A graph and the bodies in it, in the order of the file."""
-    found = [graph]
-    for node in graph.node:
-        for attribute in node.attribute:
-            inner = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-            for body in inner:
-                found += _graphs(body)
-    return found
 
 
 def _sizes_of(values: Sequence[ValueInfoProto]) -> dict[str, Sizes]:

@@ -18,9 +18,9 @@ import numpy as np
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.crossings import mask_of
+from onnxsparse.graph.edit import Outputs, Unread, remove_nodes, rename_reads
 from onnxsparse.graph.flow import MaskSite
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import Outputs, Unread, remove_nodes, rename_reads
 from onnxsparse.graph.steps import Mask, arrives
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Weight

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from onnxsparse.graph.attributes import IdentityKey, text
+from onnxsparse.graph.edit import bodies
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.operators import REFUSED, slots_of
-from onnxsparse.graph.rewire import bodies
 from onnxsparse.graph.weights import Weight
 
 SUMS = frozenset(

@@ -18,8 +18,8 @@ from onnx.helper import make_node
 
 from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.graph.attributes import IdentityKey
+from onnxsparse.graph.edit import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Home
 from onnxsparse.passes.given_masks import kept_by

@@ -17,8 +17,8 @@ from onnxsparse.allocations.energy import Place, stride_groups
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.attributes import label
 from onnxsparse.graph.convolution import Convolution, convolution_of
+from onnxsparse.graph.edit import containers
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import containers
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.macs import open_dims_of
 from onnxsparse.passes.sides import sides

@@ -19,9 +19,9 @@ import onnx.shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from onnxsparse.graph.attributes import label
+from onnxsparse.graph.edit import containers
 from onnxsparse.graph.layout import size_of
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import containers
 from onnxsparse.graph.weights import Use, Weight
 
 LARGEST_GRAPH = 20_000

@@ -30,8 +30,7 @@ from onnxsparse.errors import OptionError, ProofError
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.constant_operators import Call, UnclearError, results
 from onnxsparse.graph.constants import Constant, Known, NoNumbersError, Stored
-from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import (
+from onnxsparse.graph.edit import (
     FreshNames,
     Outputs,
     Unread,
@@ -41,6 +40,7 @@ from onnxsparse.graph.rewire import (
     remove_nodes,
     rename_reads,
 )
+from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.model_pass import Changed, Pass

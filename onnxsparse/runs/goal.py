@@ -10,11 +10,9 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxsparse.data import LABELS, Data, Stream
-from onnxsparse.engines.ort.draft import FLOATS, called
-from onnxsparse.engines.ort.reach import downstream
-from onnxsparse.engines.ort.shapes import COUNTING
 from onnxsparse.engines.spec import LossSpec
 from onnxsparse.errors import ModelError, OptionError, nearest
+from onnxsparse.graph.edit import COUNTING, FLOATS, called, downstream
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import Objective

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.edit import Writer
 from onnxsparse.sparsers.mask_multiply import MaskMultiply
 from onnxsparse.sparsers.probabilistic import LARGEST_EXPONENT, TINY
 from onnxsparse.sparsers.sparser import Moment, Sparser

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto, NodeProto
 
 from onnxsparse.engines.torch.scopes import Naming, plain, scope_of
 from onnxsparse.graph.attributes import IdentityKey
+from onnxsparse.graph.edit import bodies
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import keys
@@ -202,12 +202,5 @@ def real(flat: Array, kind: str) -> Array:
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for body in _bodies(attribute):
-                yield from _nodes(body)
-
-
-def _bodies(attribute: Any) -> Iterator[GraphProto]:
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+        for body in bodies(node):
+            yield from _nodes(body)

@@ -16,7 +16,7 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from onnxsparse import sparsers
-from onnxsparse.engines.ort.signals import Signal, stated
+from onnxsparse.engines.distillation import DistillationTarget, stated
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch.chance import settle_chance, share_chance
 from onnxsparse.engines.torch.convert import to_module
@@ -40,7 +40,7 @@ class Networks:
 
     module: Any
     paths: dict[str, str]
-    signals: list[Signal]
+    signals: list[DistillationTarget]
 
 
 def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned) -> Networks:
@@ -65,7 +65,7 @@ def widened(module: Any) -> Any:
     return module.float()
 
 
-def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[Signal]]:
+def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[DistillationTarget]]:
     """A whole copy whose outputs are the model's, and their taps."""
     proto = turn(model.copy_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
     signals = stated(proto)

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 from onnxsparse import losses
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.losses import write_cross_entropy, write_loss, write_mix
-from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.edit import Writer
 from onnxsparse.losses.distill import Distill
 from onnxsparse.losses.loss import Loss
 

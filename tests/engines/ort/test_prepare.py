@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import onnx
 import pytest
@@ -9,8 +11,9 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.helper import make_function, make_graph, make_node, make_opsetid
 
 from onnxsparse.engines.ort import library
-from onnxsparse.engines.ort.prepare import prepare
-from onnxsparse.engines.ort.runner import Runner
+from onnxsparse.engines.ort.draft import Draft, Preparation, Samples
+from onnxsparse.engines.ort.library import Runner
+from onnxsparse.engines.ort.prepare import ONE_FORM, PREPARATIONS, TO_RUN, prepare
 from onnxsparse.errors import ModelError, OptionError
 from tests.engines.ort.build import (
     BOOL,
@@ -110,7 +113,7 @@ def test_constants_are_folded_without_the_runtime_where_it_fails(monkeypatch: py
     ]
     stored = [tensor(numbers(3, 5), "w", "t0"), tensor(numbers(5), "a")]
     stored += [tensor(np.array([0]), "zero"), tensor(np.array([2, 3]), "rest")]
-    monkeypatch.setattr("onnxsparse.engines.ort.fold._by_runtime", lambda draft: None)
+    monkeypatch.setattr("onnxsparse.engines.ort.canonical._by_runtime", lambda draft: None)
     made = ready(model(nodes, [X], [info("y", None)], stored), FEED)
     assert operators(made) == ["Reshape", "MatMul", "Add"]
     assert made.weights == {"w": "t0"}
@@ -488,3 +491,24 @@ def test_the_given_weights_are_not_changed() -> None:
     blob = ModelProto.FromString(proto.SerializeToString())
     made = ready(proto, FEED)
     assert np.array_equal(stored_in(made)["w"], numpy_helper.to_array(blob.graph.initializer[0]))
+
+
+# -- the list of preparations
+
+
+@pytest.mark.parametrize("preparation", sorted(set(PREPARATIONS), key=lambda one: one.__name__))
+def test_every_preparation_has_one_signature_and_says_why_it_is_there(preparation: Preparation) -> None:
+    assert list(inspect.signature(preparation).parameters) == ["draft"]
+    assert inspect.signature(preparation).return_annotation == "None"
+    assert preparation.__doc__
+
+
+def test_preparations_leave_what_needs_none_alone() -> None:
+    proto = model([make_node("MatMul", ["x", "w"], ["y"])], [X], [info("y", ["N", 5])], [tensor(W, "w", "t0")])
+    before = proto.SerializeToString()
+    draft = Draft(proto, Samples(proto.graph, FEED), frozenset({"t0"}))
+    for preparation in (*TO_RUN, *ONE_FORM):
+        preparation(draft)
+    assert draft.model.SerializeToString() == before
+    assert draft.tags == {"w": "t0"}
+    assert draft.notes == []

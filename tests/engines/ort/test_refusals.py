@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxsparse.engines.ort.refusals import batch_of, short, told
+from onnxsparse.engines.ort.library import batch_of, short, told
 from onnxsparse.errors import ModelError, OptionError
 
 SAID = {

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 from onnxsparse import patterns, sparsers
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.sparsers import write
-from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.edit import Writer
 from onnxsparse.scores.magnitude import Magnitude
 from onnxsparse.sparsers import Choice, Moment, renew
 

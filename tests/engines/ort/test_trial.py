@@ -13,9 +13,8 @@ from onnx import ModelProto, NodeProto, TensorProto
 from onnx.helper import make_graph, make_node
 
 from onnxsparse.engines.engine import Batch, Pace
-from onnxsparse.engines.ort import building, culprit, library
-from onnxsparse.engines.ort.building import build
-from onnxsparse.engines.ort.culprit import Culprit
+from onnxsparse.engines.ort import building, library
+from onnxsparse.engines.ort.building import Culprit, build
 from onnxsparse.engines.ort.engine import OrtEngine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError
@@ -180,7 +179,7 @@ def test_the_graph_is_cut_where_the_engine_dies(tmp_path: Path, monkeypatch: pyt
         return -11 if module == "trial" and first and first.pop() else work(folder, module, *words)
 
     monkeypatch.setattr(building, "_work", dies_once)
-    monkeypatch.setattr(culprit, "find", lambda folder, dies: Culprit("Tanh", "the Tanh"))
+    monkeypatch.setattr(building, "find_culprit", lambda folder, dies: Culprit("Tanh", "the Tanh"))
     made = built(layers("Relu", "Tanh", "Neg"), tmp_path, ("t0", "t1"))
     assert set(made["trained"]) == {"t0", "t1"}
     assert [signal["kind"] for signal in made["signals"]] == ["output", "cut"]
@@ -196,8 +195,8 @@ def test_a_death_without_a_culprit_says_where_and_what_to_do(tmp_path: Path, mon
 
 def test_the_culprit_is_found_by_halving(tmp_path: Path) -> None:
     made = built(layers("Relu", "Tanh", "Neg", "Exp"), tmp_path, ("t0", "t1"))
-    assert not os.path.exists(tmp_path / "graph" / culprit.MODEL)
-    onnx.save(layers("Relu", "Tanh", "Neg", "Exp"), tmp_path / culprit.MODEL)
+    assert not os.path.exists(tmp_path / "graph" / building.ASIDE_MODEL)
+    onnx.save(layers("Relu", "Tanh", "Neg", "Exp"), tmp_path / building.ASIDE_MODEL)
     asked: list[int] = []
 
     def dies(count: int) -> bool:
@@ -205,11 +204,11 @@ def test_the_culprit_is_found_by_halving(tmp_path: Path) -> None:
         return count >= 3
 
     assert made["still"] == []
-    assert culprit.find(str(tmp_path), dies) == Culprit("Tanh", "the Tanh")
+    assert building.find_culprit(str(tmp_path), dies) == Culprit("Tanh", "the Tanh")
     assert asked[0] == 6
     assert len(asked) <= 5
-    assert culprit.find(str(tmp_path), lambda count: False) is None
-    assert culprit.find(str(tmp_path / "nowhere"), dies) is None
+    assert building.find_culprit(str(tmp_path), lambda count: False) is None
+    assert building.find_culprit(str(tmp_path / "nowhere"), dies) is None
 
 
 def test_the_engine_really_dies_of_the_culprit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +218,7 @@ def test_the_engine_really_dies_of_the_culprit(tmp_path: Path, monkeypatch: pyte
     built(layers("Relu", "Tanh"), tmp_path, ("t0", "t1"))
     monkeypatch.setattr(building.os, "unlink", kept)
     folder = tmp_path / "graph"
-    proto = onnx.load(folder / culprit.MODEL)
+    proto = onnx.load(folder / building.ASIDE_MODEL)
     place = next(n for n, node in enumerate(proto.graph.node) if node.op_type == "Tanh")
     widened = make_node(
         "ExpandDims", [proto.graph.node[place].input[0], "number"], ["wide"], "deadly", domain="com.microsoft"
@@ -232,7 +231,7 @@ def test_the_engine_really_dies_of_the_culprit(tmp_path: Path, monkeypatch: pyte
     proto.graph.initializer.append(tensor(np.array([0], np.int64), "axis"))
     proto.graph.initializer.append(tensor(np.array(0, np.int32), "number"))
     proto.opset_import.add(domain="com.microsoft", version=1)
-    onnx.save(proto, folder / culprit.MODEL)
+    onnx.save(proto, folder / building.ASIDE_MODEL)
     found = building._died_of(str(folder), -11)
     assert found is not None
     assert found.node == "deadly"

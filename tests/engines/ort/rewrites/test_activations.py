@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from onnxsparse.engines.ort import library, rewrites, value_shapes
+from onnxsparse.engines.ort import library, rewrites
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
@@ -74,7 +75,7 @@ def zero_gradient(case: Case) -> float:
     tried = next(node for node in model.graph.node if node.name == "tried")
     model.graph.node.insert(1, helper.make_node("Sub", ["in0", "x"], ["at_zero"]))
     tried.input[0] = "at_zero"
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert not rewrites.apply(model, set(moved.trained()))
     gradient = engine_gradients(model, moved, {"y": np.ones(4, np.float32)})["w"]
     assert np.ptp(gradient) == 0
@@ -117,7 +118,7 @@ def test_a_large_arc_tangent_keeps_its_value() -> None:
 def test_swish_is_written_with_what_older_runtimes_have(given: dict[str, float]) -> None:
     x = uniform(3, 4)
     model = Case("Swish", [x], given, opset=24).model()
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert not rewrites.apply(model, {"w"})
     model.opset_import[0].version = 21
     expected = x / (1 + np.exp(-given.get("alpha", 1.0) * x))

@@ -32,6 +32,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.graph.wire import Hole, Piece, Tokens, Window, condense, encode, expand
 
 Source = Union[str, "os.PathLike[str]", ModelProto]
+PAGE = 4096
 
 
 class _Digest(Protocol):
@@ -142,10 +143,13 @@ class Model:
         all of a file of up to 16 MB. Reading everything would take a third of the time of pruning."""
         digest = hashlib.sha256()
         if self.path is None:
-            digest.update(_serialized(self.proto))
+            held = memoryview(_serialized(self.proto))
+            digest.update(f"{len(held)}\n".encode())
+            for at in range(0, len(held), _stride(len(held))):
+                digest.update(held[at : at + PAGE])
             return digest.hexdigest()
         for path in (self.path, *ExternalFiles.of(self.proto, self._folder).paths):
-            _digest_pages(path, digest, 1 << 18 if os.path.getsize(path) > 1 << 24 else 4096)
+            _digest_pages(path, digest, _stride(os.path.getsize(path)))
         return digest.hexdigest()
 
     @property
@@ -317,12 +321,17 @@ def _blocks(path: str) -> Iterator[memoryview]:
             yield buffer[:count]
 
 
+def _stride(size: int) -> int:
+    """How far apart the pages are that a file is recognised by: side by side in a small one."""
+    return 1 << 18 if size > 1 << 24 else PAGE
+
+
 def _digest_pages(path: str, digest: _Digest, every: int = 1 << 20) -> None:
     size = os.path.getsize(path)
     digest.update(f"{size}\n".encode())
     with open(path, "rb", buffering=0) as file:
         for at in range(0, size, every):
-            digest.update(os.pread(file.fileno(), 4096, at))
+            digest.update(os.pread(file.fileno(), PAGE, at))
 
 
 def _set_payload(proto: TensorProto, data: bytes) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -19,6 +19,7 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, put, write_text
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.graph.weights import Weight
+from onnxsparse.options import Masks, Names, Path, SparsityOptions
 from onnxsparse.passes.check_fold import FoldCheck, verified
 from onnxsparse.passes.comparing import RANDOM_SAMPLES, Comparing
 from onnxsparse.passes.describe import (
@@ -40,7 +41,7 @@ from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, record_moment, recount, settle
 from onnxsparse.passes.recorded import MASKED, MOMENT, readable
 from onnxsparse.passes.remarks import unknown_sizes
-from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
+from onnxsparse.passes.request import demand_whole, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
@@ -52,12 +53,19 @@ from onnxsparse.report.rows import DENSE, Report, Row, Totals
 
 @dataclass
 class Result:
-    """The report of a command, and the model it made."""
+    """The report of a command, and the model it made. `print(result)` shows the table."""
 
     report: Report
     path: str | None = None
-    proto: ModelProto | None = field(default=None, repr=False)
-    made: Any = field(default=None, repr=False)
+    proto: ModelProto | None = None
+    made: Any = None
+
+    def __repr__(self) -> str:
+        where = f", {self.path!r}" if self.path else ", a model in memory" if self.proto is not None else ""
+        return f"Result({self.report!r}{where})"
+
+    def __str__(self) -> str:
+        return str(self.report)
 
     @property
     def model(self) -> ModelProto | None:
@@ -130,11 +138,11 @@ def plan(
     overwrite: bool = False,
 ) -> Result:
     """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
+    asked = SparsityOptions.among(locals())
     source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
+    made, notes = planned(model, plan, masks, asked)
     report = planned_report(
         "plan", called(source), made, model, notes, None if output is None else path_of(output, "output")
     )
@@ -167,49 +175,18 @@ def prune(
     overwrite: bool = False,
 ) -> Result:
     """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
+    asked = SparsityOptions.among(locals())
     source = taken(source)
     path = target_of(output, source, overwrite)
     model = load(source)
     set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
+    made, notes = planned(model, plan, masks, asked)
     demand_whole(made, strict)
     report = planned_report("prune", called(source), made, model, notes, path)
     before = Before.of(model, PRUNE, [row.weight.tensor for row in made.planned])
     Prune(made)()
     record(model, made)
     return finish(model, report, path, overwrite, made, before=before)
-
-
-def insert_masks(
-    source: Source,
-    *,
-    output: Path | None = None,
-    pattern: str | None = None,
-    target: str | None = None,
-    sparsity: float | str | None = None,
-    allocation: str | None = None,
-    score: str | None = None,
-    include: Names = (),
-    exclude: Names = (),
-    allow: Names = (),
-    seed: int | None = None,
-    level: float | str | None = None,
-    dims: Mapping[str, int] | None = None,
-    plan: Path | None = None,
-    masks: Masks | None = None,
-    form: str = "mul",
-    strict: bool = False,
-    overwrite: bool = False,
-) -> Result:
-    """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
-    source = taken(source)
-    path = target_of(output, source, overwrite)
-    model = load(source)
-    set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
-    return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
 
 
 def with_masks(
@@ -271,7 +248,7 @@ def fold_masks(
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
+    rule = Rule.make(pattern, target, sparsity, include=include, exclude=exclude, allow=allow, level=level)
     named = None if plan is None else path_of(plan, "plan")
     check = FoldCheck(rule, named, strict, full, dims or {}).demand(discard)
     model = load(source)
@@ -341,25 +318,11 @@ def verify(
     if behind_nodes:  # what arrives is what is to be checked
         model = as_folded(load(source)) or model
     set_sizes(model, dims)
-    rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
+    rule = Rule.make(pattern, target, sparsity, include=include, exclude=exclude, allow=allow, level=level)
     report = verified(model, called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full)
     if behind_nodes:
         report = replace(report, notes=(*dict.fromkeys((*report.notes, MASKED_STILL)),))
     return Result(report)
-
-
-def _rule_to_check(
-    pattern: str | None,
-    target: str | None,
-    sparsity: float | str | None,
-    include: Names,
-    exclude: Names,
-    allow: Names,
-    level: float | str | None,
-) -> Rule:
-    return Rule.make(
-        pattern, target, sparsity, None, None, listed(include), listed(exclude), listed(allow), level=level
-    )
 
 
 def compare(
@@ -479,4 +442,4 @@ def _counted(
     return check(report, written) if check else report
 
 
-__all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]
+__all__ = ["Result", "compare", "fold_masks", "inspect", "load", "plan", "prune", "verify"]

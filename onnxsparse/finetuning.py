@@ -18,16 +18,16 @@ from onnxsparse.graph.model import Source
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import OWN
-from onnxsparse.passes.request import Masks, Names, Path, demand_whole, listed, path_of
-from onnxsparse.passes.sample_axes import Axes
+from onnxsparse.options import Axes, Masks, Names, Path
+from onnxsparse.passes.request import demand_whole, path_of
 from onnxsparse.passes.taken import taken
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.flags import FLAGS, recipe_of, takes_frame
+from onnxsparse.recipes.flags import asked_of, recipe_of, takes_frame
 from onnxsparse.report.history import History
 from onnxsparse.report.rows import Report, Totals
 from onnxsparse.runs.beside import is_own
 from onnxsparse.runs.choosing import Means, met
-from onnxsparse.runs.job import Outcome, Watcher
+from onnxsparse.runs.job import Outcome
 from onnxsparse.runs.run import Run
 from onnxsparse.tuning import Tuning
 
@@ -54,6 +54,7 @@ def finetune(
     include: Names = (),
     exclude: Names = (),
     allow: Names = (),
+    level: float | str | None = None,
     schedule: str | None = None,
     start_sparsity: float | None = None,
     prune_begin: float | None = None,
@@ -90,17 +91,16 @@ def finetune(
     check: bool = False,
     strict: bool = False,
     overwrite: bool = False,
-    watch: Watcher | None = None,
+    watch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
     """Make a model sparse and train what is left on data, with or without labels.
 
-    The options say what `onnxsparse finetune --help` says of them; together they make a recipe, or one is given.
-    In torch `optimizer` may be a function from parameters to an optimizer, `lr_scheduler` one from that to a scheduler.
+    The options make a recipe together, or one is given.
     """
-    given = {name: value for name, value in locals().items() if name in FLAGS}
+    given = asked_of(locals())
     source = taken(source)
     loaded = _loaded(recipe)
-    made = recipe_of({**given, **_own(optimizer, lr_scheduler, loaded), **_listed(include, exclude, allow)}, loaded)
+    made = recipe_of({**given, **_own(optimizer, lr_scheduler, loaded)}, loaded)
     if resume and checkpoint is None:
         raise OptionError("resume goes on with a run in a folder; pass its checkpoint folder too")
     processes, device = met(engine, device)
@@ -153,12 +153,6 @@ def _own(optimizer: Any, lr_scheduler: Any, recipe: Recipe | None) -> dict[str, 
     word = OWN if recipe is None or takes_frame(recipe) else None
     named = {"optimizer": word} if callable(optimizer) else {}
     return {**named, **({"lr_schedule": word} if lr_scheduler is not None else {})}
-
-
-def _listed(include: Names, exclude: Names, allow: Names) -> dict[str, list[str]]:
-    """A single name may stand for a list of one."""
-    names = {"include": include, "exclude": exclude, "allow": allow}
-    return {name: list(listed(value)) for name, value in names.items()}
 
 
 def _loaded(recipe: Recipe | Path | None) -> Recipe | None:

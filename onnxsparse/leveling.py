@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,15 +30,16 @@ from onnxsparse.graph.output import make_folder, write_text
 from onnxsparse.graph.unfinished import clear_folder
 from onnxsparse.modifiers.levels import Levels, read_levels
 from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.options import Names, Path
 from onnxsparse.passes.describe import planned_report
 from onnxsparse.passes.passed import passed
 from onnxsparse.passes.plan import Plan, candidates
 from onnxsparse.passes.record import record
-from onnxsparse.passes.request import Path, path_of
+from onnxsparse.passes.request import path_of
 from onnxsparse.passes.taken import taken
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.flags import recipe_of
+from onnxsparse.recipes.flags import asked_of, recipe_of
 from onnxsparse.report.plot import draw_levels
 from onnxsparse.report.rows import Report, Totals
 from onnxsparse.runs import weights
@@ -52,10 +53,6 @@ COLUMNS = ("level", "sparsity", "parameters", "nonzero", "macs", "macs_left", "v
 TOLD = ("out of reach", "is passed")
 UNMEASURED = "nothing was measured of the levels: accuracy needs --eval-data"
 GLANCED = "the figures are of the samples held out from --data; those of others need --eval-data"
-FLAGS = (
-    "loss", "hardness", "temperature", "batch_size", "optimizer", "lr", "lr_schedule", "warm_up", "weight_decay",
-    "clip", "train_bn", "seed", "include", "exclude", "allow", "allocation",
-)  # fmt: skip
 
 
 def levels(
@@ -63,32 +60,41 @@ def levels(
     *,
     data: Any,
     output: Path,
-    levels: str | Sequence[float] = Levels.levels,
+    levels: str | Sequence[float] = "30,40,50,60,70,80,90",
     target: str = "amba",
+    allocation: str | None = None,
     labels: str | None = None,
     eval_data: Any = None,
     metrics: Sequence[Any] = (),
     epochs: float | None = None,
     steps: int | None = None,
     dims: Mapping[str, int] | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
     engine: str = "auto",
+    loss: str | None = None,
+    hardness: float | None = None,
+    temperature: float | None = None,
+    batch_size: int | None = None,
+    optimizer: str | None = None,
+    lr: float | None = None,
+    lr_schedule: str | None = None,
+    warm_up: float | None = None,
+    weight_decay: float | None = None,
+    clip: float | None = None,
+    train_bn: bool | None = None,
+    seed: int | None = None,
     overwrite: bool = False,
-    watch: Watcher | None = None,
-    **options: Any,
+    watch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
-    """Train a model through all levels of a device, for `epochs` (1) or `steps` each, and leave a file of every level.
-
-    Other options are those of `finetune` of the same name: loss, hardness, temperature, batch_size, optimizer, lr,
-    lr_schedule, warm_up, weight_decay, clip, train_bn, seed, include, exclude, allow, allocation.
-    """
-    unknown = next((name for name in options if name not in FLAGS), None)
-    if unknown is not None:
-        raise OptionError(f"levels has no option {unknown!r:.40} (known: {', '.join(FLAGS)})")
+    """Train a model through all levels of a device, and leave a verified file of each."""
+    asked = asked_of({**locals(), "epochs": None, "steps": None})
     if targets.parse(target).tolerance is None:
         raise OptionError(f"levels needs --target amba or amba:CHIP: {target:.60} has none; finetune trains for it")
     text = levels if isinstance(levels, str) else ",".join(f"{one:g}" for one in levels)
     folder = path_of(output, "output")
-    recipe = recipe_of({**options, "target": target, "sparsity": read_levels(text)[-1] / 100})
+    recipe = recipe_of({**asked, "sparsity": read_levels(text)[-1] / 100})
     return _Leveling(taken(source), recipe, text, folder, engine, dims, overwrite).go(
         {"data": data, "labels": labels, "eval_data": eval_data, "metrics": metrics}, epochs, steps, watch
     )

@@ -22,13 +22,14 @@ from onnxsparse.graph.vectors import statistics
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import BUILT_IN, Training
+from onnxsparse.options import Axes, Masks, Path
 from onnxsparse.passes.describe import in_training, planned_report
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record
-from onnxsparse.passes.request import Masks, Path, planned
-from onnxsparse.passes.sample_axes import Axes, sample_axes
+from onnxsparse.passes.request import planned
+from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.recipes import Recipe

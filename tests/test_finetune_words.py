@@ -12,7 +12,7 @@ import pytest
 
 import onnxsparse as osp
 from onnxsparse.cli import main
-from onnxsparse.cli.training_progress import training_progress
+from onnxsparse.cli.training import training_progress
 from onnxsparse.data import open_data
 from onnxsparse.data.field import Field
 from onnxsparse.engines.ort import library

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse import api
-from onnxsparse.api import Result, called, target_of, with_masks
+from onnxsparse.api import Result, called, load, target_of, with_masks
 from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.dialects.msbench.configuration import Source as Config
 from onnxsparse.dialects.msbench.masking import When
@@ -21,9 +20,10 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
+from onnxsparse.options import MaskOptions, Masks, Names, Path, SparsityOptions, options_of
 from onnxsparse.passes.masked_before import MaskedBefore, open_without_masks
 from onnxsparse.passes.plan import Plan, PlanRow, make_plan
-from onnxsparse.passes.request import Masks, Names, Options, Path, path_of, planned
+from onnxsparse.passes.request import path_of, planned
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.taken import taken
@@ -31,6 +31,7 @@ from onnxsparse.passes.trainable import MARK
 from onnxsparse.recipes import Recipe
 from onnxsparse.runs.zeros import asked_zeros
 
+BY_CONFIG, BY_RECIPE = ("iteration", "expected"), ("epoch", "steps_per_epoch")
 UNMASKED = "nothing of it is masked at this moment"
 SMALL = "has masks at this epoch, and none in the graph: it is no weight"
 
@@ -67,40 +68,40 @@ def insert_masks(
     With `config`, a configuration of MSBench, the masks are those of its scheduler at an `iteration` or a `level`, or
     at the end; with `recipe` those at an `epoch`, or at the end. Of a masked file they are the next masks.
     """
+    given = dict(locals())
     source = taken(source)
-    given: dict[str, Any] = {
-        "pattern": pattern, "sparsity": sparsity, "allocation": allocation, "score": score, "include": include,
-        "exclude": exclude, "allow": allow, "seed": seed, "plan": plan, "masks": masks,
-    }  # fmt: skip
     finish: dict[str, Any] = {"output": output, "form": form, "strict": strict, "overwrite": overwrite}
-    by_config = {"iteration": iteration, "expected": expected or None}
-    by_recipe = {"epoch": epoch, "steps_per_epoch": steps_per_epoch}
+    zeros = [name for name in options_of(SparsityOptions) if name not in ("target", "level")] + ["plan", "masks"]
     if config is not None:
-        _refuse("config", {**given, **by_recipe, "recipe": recipe})
+        _refuse("config", given, [*zeros, *BY_RECIPE, "recipe"])
         when = When.of(iteration, level, target, expected)
         return insert_by_config(build_sparse_scheduler(config), source, when=when, dims=dims, **finish)
-    _demand("config", by_config)
+    _demand("config", given, BY_CONFIG)
     if recipe is not None:
-        _refuse("recipe", {**given, "level": level, "target": target})
+        _refuse("recipe", given, [*zeros, "level", "target"])
         return _by_recipe(source, recipe, _epoch(epoch), _steps(steps_per_epoch), dims, **finish)
-    _demand("recipe", by_recipe)
-    return api.insert_masks(source, target=target, level=level, dims=dims, **given, **finish)
+    _demand("recipe", given, BY_RECIPE)
+    path = target_of(output, source, overwrite)
+    model = load(source)
+    set_sizes(model, dims)
+    made, notes = planned(model, plan, masks, SparsityOptions.among(given))
+    return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
 
 
-def _refuse(source: str, options: Mapping[str, Any]) -> None:
-    names = [_spelled(name) for name, value in options.items() if value not in (None, (), [])]
-    if names:
-        raise OptionError(f"{_spelled(source)} says what is masked; leave {', '.join(names)} out")
+def _refuse(source: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+    said = [_flag(name) for name in names if given[name] not in (None, (), [])]
+    if said:
+        raise OptionError(f"{_flag(source)} says what is masked; leave {', '.join(said)} out")
 
 
-def _demand(source: str, options: Mapping[str, Any]) -> None:
-    names = [_spelled(name) for name, value in options.items() if value is not None]
-    if names:
-        raise OptionError(f"{', '.join(names)} goes with {_spelled(source)}; pass that too")
+def _demand(source: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+    said = [_flag(name) for name in names if given[name] is not None and given[name] is not False]
+    if said:
+        raise OptionError(f"{', '.join(said)} goes with {_flag(source)}; pass that too")
 
 
-def _spelled(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _flag(name: str) -> str:
+    return options_of(MaskOptions)[name].flags[-1]
 
 
 def _epoch(epoch: Any) -> float | None:
@@ -157,7 +158,7 @@ def _at_the_end(model: Model, recipe: Recipe, epoch: float | None) -> tuple[Plan
     pruning = recipe.only(Pruning)
     if pruning.pattern is None and pruning.target is None:
         raise OptionError("the recipe prunes nothing: it has no modifier with masks")
-    asked: Options = asked_zeros(pruning, None, None, recipe.only(Training))
+    asked = asked_zeros(pruning, None, None, recipe.only(Training))
     return planned(model, None, None, asked)
 
 

@@ -28,10 +28,10 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.loops.onnx_network import OnnxNetwork
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.stored import Promise, dropped
+from onnxsparse.options import Path
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.masked_before import MaskedBefore, hidden, open_without_masks, plain_source
 from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
-from onnxsparse.passes.request import Path
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.soft_masks import DRAWN, SOFT, Form, form_of, given, why_not_soft

@@ -30,7 +30,8 @@ REQUIRED = ...
 
 @dataclass(frozen=True)
 class Option:
-    """One option. `meaning` is what every reader gets; `more` stands behind it on the reference page alone.
+    """One option. `meaning` is what every reader gets; `more` stands behind it on the reference page alone,
+    and `python` in docstrings.
 
     `values` are words that it takes, by which a value is told from a word of the sentence in a message. `recipe` is the
     field of a modifier that it becomes, such as `training.rate`.
@@ -43,6 +44,7 @@ class Option:
     example: str
     flags: tuple[str, ...] = ()
     more: str = ""
+    python: str = ""
     group: str = ""
     metavar: str | None = None
     values: tuple[str, ...] = ()
@@ -144,11 +146,9 @@ ZEROS, LEVELED, WEIGHTS, HOLDS = "which zeros", "levels of a device", "which wei
 TRAINING, SAFETY = "training", "safety and output"
 SCHEDULE = "masks of a schedule, at one moment of it (the end, where none is said)"
 
+IN_MEMORY = "without it `Result.model` has it in memory"
 _PATTERNS = ("unstructured", "alive", "filter", "channel")
-_NAMED = (
-    "the size of a dynamic dimension, such as `--dim height=224`, or `--dim x.2=224` for one without a name, several "
-    "with commas between them"
-)
+_NAMED = "the size of a dynamic dimension, such as `--dim height=224`, or `--dim x.2=224` for one without a name"
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,8 @@ class InspectOptions:
         _NAMED + ", for multiply-accumulates",
         "height=224",
         flag="--dim",
-        more=". Where a size is not known they are left out, and it is said which `--dim` would give them",
+        more=", several with commas between them. Where a size is "
+        "not known they are left out, and it is said which `--dim` would give them",
         metavar="NAME=SIZE",
     )
 
@@ -267,13 +268,16 @@ class InspectOptions:
 class PlanOptions(SparsityOptions):
     """Of `plan`."""
 
-    output: Path | None = option(None, "the YAML file to write", "plan.yaml", short="-o", metavar="OUT")
+    output: Path | None = option(
+        None, "the YAML file to write", "plan.yaml", short="-o", python="without it nothing is written", metavar="OUT"
+    )
     dims: Mapping[str, int] | None = option(
         None,
         _NAMED + "; multiply-accumulates need it, and the allocation `energy` asks for it",
         "height=224",
         flag="--dim",
-        more=". A name that no input has is an error, as in every command; where a size is not known, "
+        more=", several with commas between them. A name that no "
+        "input has is an error, as in every command; where a size is not known, "
         "multiply-accumulates are left out",
         group=LEVELED,
         metavar="NAME=SIZE",
@@ -290,6 +294,7 @@ class PlanOptions(SparsityOptions):
         None,
         "masks of your own: an `.npz` with one array for each tensor name, non-zero = keep",
         "masks.npz",
+        python="or a mapping of such arrays",
         more=", of the shape of the weight. With `--pattern` they have to fit it. See [masks.md](masks.md)",
         group=ZEROS,
         metavar="MASKS.npz",
@@ -301,7 +306,9 @@ class PlanOptions(SparsityOptions):
 class PruneOptions(PlanOptions):
     """Of `prune`."""
 
-    output: Path | None = option(None, "the sparse model to write", "sparse.onnx", short="-o", metavar="OUT")
+    output: Path | None = option(
+        None, "the sparse model to write", "sparse.onnx", short="-o", python=IN_MEMORY, metavar="OUT"
+    )
     strict: bool = option(
         False,
         "write nothing, with exit code 1, when a weight, or a part of one, stays dense that you did not exclude, or "
@@ -313,11 +320,14 @@ class PruneOptions(PlanOptions):
 class MaskOptions(PruneOptions):
     """Of `insert_masks`, the command `mask`."""
 
-    output: Path | None = option(None, "the masked model to write", "masked.onnx", short="-o", metavar="OUT")
+    output: Path | None = option(
+        None, "the masked model to write", "masked.onnx", short="-o", python=IN_MEMORY, metavar="OUT"
+    )
     config: Any = option(
         None,
         "a configuration of MSBench, with mask_generator, fake_sparse and scheduler: the masks that it has at a moment",
         "sparsity.yaml",
+        python="a path or a mapping",
         more=". See [msbench.md](msbench.md#masks-without-training). `--level` and `--target amba:CHIP` go with it",
         group=SCHEDULE,
         metavar="SPARSITY.yaml",
@@ -336,6 +346,7 @@ class MaskOptions(PruneOptions):
         None,
         "what a recipe of SparseML has masked at a moment",
         "recipe.md",
+        python="a path or a Recipe",
         more=". See [recipes.md](recipes.md#masks-without-training)",
         group=SCHEDULE,
         metavar="RECIPE.md",
@@ -356,7 +367,7 @@ class MaskOptions(PruneOptions):
     )
     form: str = option(
         "mul",
-        "`mul`: a mask of the weight's type (default). `bool` or `uint8`: a small mask and a Cast. `where`: "
+        "`mul` (default): a mask of the weight's type. `bool` or `uint8`: a small mask and a Cast. `where`: "
         "Where(mask, weight, 0)",
         "where",
         more=". See [masks.md](masks.md)",
@@ -409,7 +420,9 @@ class VerifyOptions:
     )
     dims: Mapping[str, int] | None = like(PlanOptions, "dims", meaning=_NAMED, more="")
     strict: bool = option(
-        False, "it does not hold, either, if a weight, or a part of one, was not checked and you did not exclude it"
+        False,
+        "it holds only if every weight, and every part of one, was checked that you did not exclude",
+        more="; else exit code 1",
     )
     full: bool = option(
         False,
@@ -422,7 +435,9 @@ class VerifyOptions:
 class FoldOptions(VerifyOptions):
     """Of `fold_masks`, the command `fold`."""
 
-    output: Path | None = option(None, "the model without masks to write", "folded.onnx", short="-o", metavar="OUT")
+    output: Path | None = option(
+        None, "the model without masks to write", "folded.onnx", short="-o", python=IN_MEMORY, metavar="OUT"
+    )
     discard: bool = option(
         False,
         "take the masks out and leave the weights as they are",
@@ -430,8 +445,9 @@ class FoldOptions(VerifyOptions):
     )
     strict: bool = option(
         False,
-        "it does not hold, either, if a weight, or a part of one, was not checked and you did not exclude it, if a "
-        "mask stays in the graph, or if there is nothing to check against",
+        "it holds only if every weight, and every part of one, was checked that you did not exclude, no mask stays in "
+        "the graph, and there is something to check against",
+        more="; else exit code 1",
     )
     overwrite: bool = option(False, "replace the output if it exists")
 
@@ -454,6 +470,7 @@ class DataOptions:
         "an `.npz` with one array for each input, first axis = samples; a folder of such files; an `.npy` for each "
         "input; or `module:function`, a function that yields dictionaries of arrays",
         "samples.npz",
+        python="or a mapping of arrays, or such a function",
         metavar="DATA",
     )
     labels: str | None = option(
@@ -466,8 +483,8 @@ class DataOptions:
         None,
         _BATCH_AXIS,
         "state=1",
-        more=", such as `--batch-axis state=1` for `[2, batch, 128]`. By default the one that is "
-        "[named as theirs](finetune.md#samples-along-another-axis); may be given several times",
+        more=", such as `--batch-axis state=1` for `[2, batch, 128]`; may be given several times. See "
+        "[how axes are named](finetune.md#samples-along-another-axis)",
         metavar="INPUT=AXIS",
     )
     state: Axes = option(
@@ -490,6 +507,7 @@ class DataOptions:
         "what is measured: `loss`, `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, `distance`, or "
         "`module:function`, called as f(outputs, batch) for each batch (default: by the data)",
         "accuracy",
+        python="or such a function",
         flag="--metric",
         more="; `metrics=[...]` from Python, functions too: see [finetune.md](finetune.md)",
         metavar="M",
@@ -618,8 +636,9 @@ class TrainOptions:
     optimizer: str | Callable[[Any], Any] | None = option(
         None,
         "`relative` (default), `adamw`, `adam`, `sgd`, `nesterov`, with options such as `sgd:momentum=0.8`; "
-        "`ort-adamw`; from Python and in torch also a function from parameters to an optimizer",
+        "`ort-adamw`",
         "adamw",
+        python="in torch also a function from parameters to an optimizer",
         more=". `relative`: steps relative to the scale of each tensor. `ort-adamw`: the one inside "
         "onnxruntime-training (`--engine ort`), which decays biases too and cannot forget pruned places",
         values=_OPTIMIZERS,
@@ -670,6 +689,7 @@ class RunOptions:
         None,
         "all of that from a file, as it is saved beside the output, or a recipe of SparseML",
         "recipe.yaml",
+        python="a path or a Recipe",
         more=". `-v` prints it. A [recipe](recipes.md) of SparseML says what happens in which epoch; `--epochs`, and "
         "beside its rates `--lr`, `--lr-schedule` and `--warm-up`, are refused then",
         metavar="R.yaml",
@@ -741,6 +761,7 @@ class FinetuneOptions(
         "the sparse, trained model to write",
         "sparse.onnx",
         short="-o",
+        python=IN_MEMORY,
         more="; beside `sparse.onnx` come `sparse.recipe.yaml`, `sparse.history.json` and `sparse.history.csv`",
         metavar="OUT",
     )
@@ -817,7 +838,7 @@ class LevelsOptions:
     )
     levels: str | Sequence[float] = option(
         "30,40,50,60,70,80,90",
-        "in per cent, ascending (default `30,40,50,60,70,80,90`)",
+        "the levels in per cent, ascending (default `30,40,50,60,70,80,90`)",
         "50,70,90",
         group="levels",
         metavar="N,N,...",
@@ -861,6 +882,7 @@ class LevelsOptions:
         FinetuneOptions,
         "optimizer",
         meaning="`relative` (default), `adamw`, `adam`, `sgd`, `nesterov`, with options such as `sgd:momentum=0.8`",
+        python="",
     )
     lr: float | None = like(
         FinetuneOptions, "lr", meaning="the highest learning rate of every level (default: by how much is pruned)"
@@ -909,6 +931,7 @@ class CompareOptions:
         "an `.npz` with arrays named as the inputs, or an `.npy` for the only one; first axis = samples (default: "
         "random inputs)",
         "samples.npz",
+        python="or a mapping of arrays",
         metavar="DATA",
     )
     samples: int | None = option(None, "how many samples (default: all of the data, or 8 random ones)", "64")
@@ -924,17 +947,17 @@ class CompareOptions:
     )
     axis: int | str | Mapping[str, int] | None = option(
         None,
-        "the axis of the classes, of all outputs (`--axis 1`) or of one (`--axis logits=-1`) (default: where the graph "
-        "says it)",
+        "the axis of the classes: of all outputs, `--axis 1`, or of one, `--axis logits=-1` (default: the one that the "
+        "graph says)",
         "logits=-1",
-        more=": a Softmax, an ArgMax, or the layer whose results the output is. Where it does not, there is no column "
-        "`same winner`",
+        more=". It says so by a Softmax, an ArgMax, or the layer whose results the output is; where it does not, there "
+        "is no column `same winner`",
         metavar="AXIS",
     )
     batch_axis: Mapping[str, int] | Names | None = like(
         FinetuneOptions,
         "batch_axis",
-        more=": the one that is [named as theirs](finetune.md#samples-along-another-axis)",
+        more=". See [how axes are named](finetune.md#samples-along-another-axis)",
         group="",
     )
     state: Mapping[str, str] | Names | None = like(

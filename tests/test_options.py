@@ -36,8 +36,9 @@ MODEL = {
     "dense": "the model to compare with: a path, its bytes, a ModelProto, or another model in memory.",
     "sparse": "the model that is compared, in the same forms.",
 }
-FOREIGN = {"--fp16", "--int8", "--help", "--version", "--json", "--verbose"}
-ALL = [(command, one) for command, kinds in options.COMMANDS.items() for kind in kinds for one in options_of(kind).values()]
+SAID = re.compile(r"\(default|default here\)")
+FOREIGN = {"--fp16", "--int8", "--help", "--version", "--json", "--verbose", "--quiet", "--debug"}
+ALL = [(name, one) for name, kinds in options.COMMANDS.items() for kind in kinds for one in options_of(kind).values()]
 
 
 # -- Python
@@ -55,9 +56,10 @@ def arguments_of(name: str) -> str:
 
 
 def described(one: Option) -> str:
-    default = "" if one.default is REQUIRED or "default" in one.meaning else f" Default: {one.default!r}."
+    default = "" if one.default is REQUIRED or SAID.search(one.meaning) else f" Default: {one.default!r}."
     example = f"{one.name}={one.example}" if not one.flags and one.kind == "text" else one.spelled(one.example)
-    return f"{in_python(one.meaning.replace('`', ''))}.{default} Example: {example}"
+    meaning = "; ".join(filter(None, (in_python(one.meaning.replace("`", "")), one.python)))
+    return f"{meaning}.{default} Example: {example}"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -105,7 +107,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
         names = re.match(r"\| ((?:`-[\w-]+`(?:, )?)+) \|", line)
         flags = tuple(re.findall(r"`(-[\w-]+)`", names[1])) if names else ()
         one = next((one for command, one in ALL if command == section and one.flags == flags), None)
-        if one is not None and "as for" not in line:
+        if one is not None and flags and "as for" not in line:
             yield section, line, f"| {', '.join(f'`{flag}`' for flag in flags)} | {one.meaning}{one.more} |"
 
 

@@ -67,6 +67,50 @@ def insert_masks(
 
     With `config`, a configuration of MSBench, the masks are those of its scheduler at an `iteration` or a `level`, or
     at the end; with `recipe` those at an `epoch`, or at the end. Of a masked file they are the next masks.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the masked model to write; without it `Result.model` has it in memory. Default: None. Example:
+            output="masked.onnx"
+        pattern: the layout of the zeros: 2:4, any N:M, unstructured, alive, block:RxC, tile:RxC, filter or channel.
+            Default: None. Example: pattern="2:4"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
+            target="ampere"
+        sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
+            allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        seed: for scores that draw numbers (default 0). Example: seed=1
+        level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name; multiply-accumulates need it, and the allocation energy asks for it. Default: None. Example:
+            dims={"height": 224}
+        plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
+        masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
+            arrays. Default: None. Example: masks="masks.npz"
+        config: a configuration of MSBench, with mask_generator, fake_sparse and scheduler: the masks that it has at
+            a moment; a path or a mapping. Default: None. Example: config="sparsity.yaml"
+        iteration: before which iteration of config=; without it and without level=, at the end of the schedule.
+            Default: None. Example: iteration=500
+        expected: of masks that are drawn: the most probable numbers, in place of a draw. Default: False. Example:
+            expected=True
+        recipe: what a recipe of SparseML has masked at a moment; a path or a Recipe. Default: None. Example:
+            recipe="recipe.md"
+        epoch: before the step at which epoch of recipe=; without it, at the end of the recipe. Default: None.
+            Example: epoch=1.5
+        steps_per_epoch: the steps by which the recipe's clock goes; without it, its times are met exactly. Default:
+            None. Example: steps_per_epoch=100
+        form: mul (default): a mask of the weight's type. bool or uint8: a small mask and a Cast. where: Where(mask,
+            weight, 0). Example: form="where"
+        strict: write nothing, with exit code 1, when a weight, or a part of one, stays dense that you did not
+            exclude, or when there is nothing to prune. Default: False. Example: strict=True
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     given = dict(locals())
     source = taken(source)

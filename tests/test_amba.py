@@ -135,7 +135,7 @@ def test_a_level_out_of_reach_goes_as_far_as_the_limits_and_says_so():
 
 
 def test_sizes_are_asked_for_and_not_guessed():
-    with pytest.raises(osp.OnnxSparseError, match="dims={NAME: SIZE}"):
+    with pytest.raises(osp.OnnxSparseError, match=r"dims=\{NAME: SIZE\}"):
         osp.prune(model(height=None), target="amba", level=50)
     given = osp.prune(model(height=None), target="amba", level=50, dims={"h": 16, "w": 16})
     fixed = osp.prune(model(), target="amba", level=50)

@@ -89,7 +89,7 @@ def test_the_recipe_of_a_report_is_what_was_decided(digits_cnn: Path, tmp_path: 
 
 def test_the_engines_own_optimizer_needs_its_engine(digits_cnn: Path, capsys: Any) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(OptionError, match="it needs engine=.ort"):
+    with pytest.raises(OptionError, match=r"it needs engine=.ort"):
         osp.finetune(digits_cnn, data={"x": IMAGES}, pattern="2:4", optimizer="ort-adamw", engine="torch")
 
 

@@ -212,7 +212,7 @@ def test_the_end_of_a_path_that_fits_two_layers_lists_them() -> None:
     for call in (lambda: pruned(model, include="left.fc"), lambda: by_recipe(model, "left/fc.weight")):
         with pytest.raises(OptionError, match=r"fits 2 layers: /net/left/fc/MatMul \(w0\), /right/left/fc/MatMul"):
             call()
-    with pytest.raises(OptionError, match="include=.fc. matches no weight"):
+    with pytest.raises(OptionError, match=r"include=.fc. matches no weight"):
         pruned(model, include="fc")
 
 

@@ -9,8 +9,8 @@ import pytest
 from graphs.builders import CASES
 from graphs.expectations import EVERYTHING
 
-from onnxsparse.passes.plan import names_of
 from onnxsparse.options import SparsityOptions
+from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.request import planned
 from onnxsparse.sparsers import Choice, renew
 

@@ -20,8 +20,8 @@ from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
 from onnxsparse.optimizers import Moments
 from onnxsparse.optimizers import parse as parse_optimizer
-from onnxsparse.passes.fields import fields_of
 from onnxsparse.options import SparsityOptions
+from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.request import planned
 from onnxsparse.passes.trainable import trainables
 from onnxsparse.runs.feeding import Feeding

@@ -58,7 +58,7 @@ def test_a_device_that_is_not_there(digits_cnn: Path, device: str, says: str) ->
 
 def test_a_device_says_which_engine(digits_cnn: Path) -> None:
     assert tune(digits_cnn, device="cpu", steps=2).report.details["engine"] == "torch"
-    with pytest.raises(OptionError, match="the device cuda is used by torch only; take engine=.torch"):
+    with pytest.raises(OptionError, match=r"the device cuda is used by torch only; take engine=.torch"):
         tune(digits_cnn, device="cuda", engine="ort")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -18,6 +18,7 @@ from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import write_text
 from onnxsparse.graph.weights import Weight
+from onnxsparse.options import Masks, Names, Path, SparsityOptions
 from onnxsparse.passes import delivery
 from onnxsparse.passes.check_fold import MASKED_STILL, CheckFold, Verify
 from onnxsparse.passes.comparing import Compare
@@ -36,7 +37,7 @@ from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, record_moment, recount, settle
 from onnxsparse.passes.recorded import MASKED, MOMENT, readable
-from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
+from onnxsparse.passes.request import demand_whole, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
@@ -47,12 +48,19 @@ from onnxsparse.report.rows import Report, Row
 
 @dataclass
 class Result:
-    """The report of a command, and the model it made."""
+    """The report of a command, and the model it made. `print(result)` shows the table."""
 
     report: Report
     path: str | None = None
-    proto: ModelProto | None = field(default=None, repr=False)
-    made: Any = field(default=None, repr=False)
+    proto: ModelProto | None = None
+    made: Any = None
+
+    def __repr__(self) -> str:
+        where = f", {self.path!r}" if self.path else ", a model in memory" if self.proto is not None else ""
+        return f"Result({self.report!r}{where})"
+
+    def __str__(self) -> str:
+        return str(self.report)
 
     @property
     def model(self) -> ModelProto | None:
@@ -85,7 +93,13 @@ def _found(model: Model) -> Model:
 
 
 def inspect(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
-    """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back."""
+    """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name, for multiply-accumulates. Default: None. Example: dims={"height": 224}
+    """
     source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
@@ -111,12 +125,40 @@ def plan(
     masks: Masks | None = None,
     overwrite: bool = False,
 ) -> Result:
-    """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
+    """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the YAML file to write; without it nothing is written. Default: None. Example: output="plan.yaml"
+        pattern: the layout of the zeros: 2:4, any N:M, unstructured, alive, block:RxC, tile:RxC, filter or channel.
+            Default: None. Example: pattern="2:4"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
+            target="ampere"
+        sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
+            allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        seed: for scores that draw numbers (default 0). Example: seed=1
+        level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name; multiply-accumulates need it, and the allocation energy asks for it. Default: None. Example:
+            dims={"height": 224}
+        plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
+        masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
+            arrays. Default: None. Example: masks="masks.npz"
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+    """
+    asked = SparsityOptions.among(locals())
     source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
+    made, notes = planned(model, plan, masks, asked)
     report = planned_report(
         "plan", called(source), made, model, notes, None if output is None else path_of(output, "output")
     )
@@ -148,50 +190,50 @@ def prune(
     strict: bool = False,
     overwrite: bool = False,
 ) -> Result:
-    """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
+    """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the sparse model to write; without it `Result.model` has it in memory. Default: None. Example:
+            output="sparse.onnx"
+        pattern: the layout of the zeros: 2:4, any N:M, unstructured, alive, block:RxC, tile:RxC, filter or channel.
+            Default: None. Example: pattern="2:4"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
+            target="ampere"
+        sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
+            allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        seed: for scores that draw numbers (default 0). Example: seed=1
+        level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name; multiply-accumulates need it, and the allocation energy asks for it. Default: None. Example:
+            dims={"height": 224}
+        plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
+        masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
+            arrays. Default: None. Example: masks="masks.npz"
+        strict: write nothing, with exit code 1, when a weight, or a part of one, stays dense that you did not
+            exclude, or when there is nothing to prune. Default: False. Example: strict=True
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+    """
+    asked = SparsityOptions.among(locals())
     source = taken(source)
     path = target_of(output, source, overwrite)
     model = load(source)
     set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
+    made, notes = planned(model, plan, masks, asked)
     demand_whole(made, strict)
     report = planned_report("prune", called(source), made, model, notes, path)
     before = Before.of(model, PRUNE, [row.weight.tensor for row in made.planned])
     Prune(made)(model)
     record(model, made)
     return finish(model, report, path, overwrite, made, before=before)
-
-
-def insert_masks(
-    source: Source,
-    *,
-    output: Path | None = None,
-    pattern: str | None = None,
-    target: str | None = None,
-    sparsity: float | str | None = None,
-    allocation: str | None = None,
-    score: str | None = None,
-    include: Names = (),
-    exclude: Names = (),
-    allow: Names = (),
-    seed: int | None = None,
-    level: float | str | None = None,
-    dims: Mapping[str, int] | None = None,
-    plan: Path | None = None,
-    masks: Masks | None = None,
-    form: str = "mul",
-    strict: bool = False,
-    overwrite: bool = False,
-) -> Result:
-    """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
-    source = taken(source)
-    path = target_of(output, source, overwrite)
-    model = load(source)
-    set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
-    return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
 
 
 def with_masks(
@@ -250,10 +292,38 @@ def fold_masks(
 
     The result is held against the rule or the plan, else against the plan that the file records. Where it does not
     hold, `report.ok` is False, nothing is written, and there is no model.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the model without masks to write; without it `Result.model` has it in memory. Default: None.
+            Example: output="folded.onnx"
+        discard: take the masks out and leave the weights as they are. Default: False. Example: discard=True
+        pattern: every weight that this pattern (2:4, any N:M, unstructured, block:RxC, filter, channel, ...) would
+            prune has to hold it. Default: None. Example: pattern="2:4"
+        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None.
+            Example: target="ampere"
+        sparsity: the level, where the pattern takes one; without it each weight is held to the level that is
+            recorded for it. Default: None. Example: sparsity=0.8
+        plan: each weight has to have what this plan, written by onnxsparse plan, promised. Default: None. Example:
+            plan="plan.yaml"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        level: the network sparsity in per cent that a target such as amba is held to (default: the recorded one).
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name. Default: None. Example: dims={"height": 224}
+        strict: it holds only if every weight, and every part of one, was checked that you did not exclude, no mask
+            stays in the graph, and there is something to check against. Default: False. Example: strict=True
+        full: evaluate all numbers of values over 64 MB that come to their node through arithmetic, not samples.
+            Default: False. Example: full=True
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
+    rule = Rule.make(pattern, target, sparsity, include=include, exclude=exclude, allow=allow, level=level)
     named = None if plan is None else path_of(plan, "plan")
     check = CheckFold(rule, named, strict, full, dims or {}).demand(discard)
     model = load(source)
@@ -312,6 +382,30 @@ def verify(
 
     What holds in a tensor has to hold in the numbers that its nodes get, too; of very large ones behind arithmetic
     samples are looked at, with `full` all.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        pattern: every weight that this pattern (2:4, any N:M, unstructured, block:RxC, filter, channel, ...) would
+            prune has to hold it. Default: None. Example: pattern="2:4"
+        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None.
+            Example: target="ampere"
+        sparsity: the level, where the pattern takes one; without it each weight is held to the level that is
+            recorded for it. Default: None. Example: sparsity=0.8
+        plan: each weight has to have what this plan, written by onnxsparse plan, promised. Default: None. Example:
+            plan="plan.yaml"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        level: the network sparsity in per cent that a target such as amba is held to (default: the recorded one).
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name. Default: None. Example: dims={"height": 224}
+        strict: it holds only if every weight, and every part of one, was checked that you did not exclude. Default:
+            False. Example: strict=True
+        full: evaluate all numbers of values over 64 MB that come to their node through arithmetic, not samples.
+            Default: False. Example: full=True
     """
     source = taken(source)
     model = _look(source)
@@ -320,25 +414,11 @@ def verify(
     folded = as_folded(model)  # what arrives is what is to be checked
     model = folded or model
     set_sizes(model, dims)
-    rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
+    rule = Rule.make(pattern, target, sparsity, include=include, exclude=exclude, allow=allow, level=level)
     report = Verify(called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full)(model)
     if folded is not None:
         report = replace(report, notes=(*dict.fromkeys((*report.notes, MASKED_STILL)),))
     return Result(report)
-
-
-def _rule_to_check(
-    pattern: str | None,
-    target: str | None,
-    sparsity: float | str | None,
-    include: Names,
-    exclude: Names,
-    allow: Names,
-    level: float | str | None,
-) -> Rule:
-    return Rule.make(
-        pattern, target, sparsity, None, None, listed(include), listed(exclude), listed(allow), level=level
-    )
 
 
 def compare(
@@ -357,6 +437,22 @@ def compare(
 
     `axis` is that of the classes, of all outputs or by output; `batch_axis` that of the samples by input, and `state`
     the output that is an input's next value in a sequence. The models run in a process of their own.
+
+    Arguments:
+        dense: the model to compare with: a path, its bytes, a ModelProto, or another model in memory.
+        sparse: the model that is compared, in the same forms.
+        data: an .npz with arrays named as the inputs, or an .npy for the only one; first axis = samples (default:
+            random inputs); or a mapping of arrays. Example: data="samples.npz"
+        samples: how many samples (default: all of the data, or 8 random ones). Example: samples=64
+        seed: for random inputs (default 0). Example: seed=1
+        dims: the size of a dynamic dimension for random inputs, such as dims={"height": 224}, by its name or as
+            INPUT.AXIS (default: chosen by what the model needs, and said). Example: dims={"height": 224}
+        axis: the axis of the classes: of all outputs, axis=1, or of one, axis={"logits": -1} (default: the one that
+            the graph says). Example: axis={"logits": -1}
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
     """
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise OptionError(f"samples is a number from 1, not {brief(samples)}")
@@ -381,4 +477,4 @@ def finish(*what: Any, **more: Any) -> Result:
     return Result(*delivery.finish(*what, **more))
 
 
-__all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]
+__all__ = ["Result", "compare", "fold_masks", "inspect", "load", "plan", "prune", "verify"]

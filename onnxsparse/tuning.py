@@ -21,12 +21,13 @@ from onnxsparse.graph.vectors import statistics
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import BUILT_IN, Training
+from onnxsparse.options import Axes, Masks, Path
 from onnxsparse.passes.delivery import called, deliver, target_of
 from onnxsparse.passes.describe import in_training
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.plan import PlanRow
-from onnxsparse.passes.request import Masks, Path, planned
-from onnxsparse.passes.sample_axes import Axes, SampleAxes, sample_axes
+from onnxsparse.passes.request import planned
+from onnxsparse.passes.sample_axes import SampleAxes, sample_axes
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.trainable import trainables
 from onnxsparse.recipes import Recipe

@@ -17,7 +17,7 @@ import pytest
 
 import onnxsparse as osp
 from onnxsparse.cli import COMMANDS, build_parser, main
-from onnxsparse.cli.list_command import KINDS
+from onnxsparse.cli.commands import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 README, COMMAND_PAGE = ROOT / "README.md", ROOT / "docs" / "cli.md"

@@ -115,7 +115,7 @@ def test_sequences_soften_the_same_axis(tmp_path: Path) -> None:
 
 def test_labels_that_fit_neither_axis() -> None:
     with pytest.raises(
-        OptionError, match=r"labels have shape \[4\], but --loss cross-entropy on 'y' takes \[8\] or \[5\]"
+        OptionError, match=r"labels have shape \[4\], but loss=.cross-entropy. on 'y' takes \[8\] or \[5\]"
     ):
         tune(
             SEQUENCES,

@@ -57,9 +57,9 @@ def test_float_labels_that_nothing_is_learned_from_are_told_of() -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (RIGHT, "numbers are learned with --loss mse or l1"),
+        (RIGHT, 'numbers are learned with loss="mse" or l1'),
         (np.eye(3, dtype=np.float32)[np.arange(COUNT) % 3][:, None], "one-hot rows: save their .argmax"),
-        ((RIGHT > 0).astype(np.float32), "--loss bce"),
+        ((RIGHT > 0).astype(np.float32), 'loss="bce"'),
         (np.float32(np.arange(COUNT) % 3), "--loss bce|int64"),
         (np.float32(np.arange(COUNT) % 5), "save them as int64 if they are, or learn numbers"),
     ],
@@ -85,10 +85,10 @@ def test_one_number_is_called_so() -> None:
 
 
 def test_metrics_of_classes_and_of_nothing() -> None:
-    with pytest.raises(OptionError, match=r"accuracy needs labels that are numbers of classes.*--metric r2"):
+    with pytest.raises(OptionError, match=r"accuracy.* needs labels that are numbers of classes.*metrics=..r2"):
         tune({}, eval_data={"x": X, "y": RIGHT}, metrics=["accuracy"])
     with pytest.raises(
-        OptionError, match=r"none called labels, label, .*; it has x, truth: name one of them with --labels"
+        OptionError, match=r"none called labels, label, .*; it has x, truth: name one of them with labels="
     ):
         tune({}, eval_data={"x": X, "truth": RIGHT}, metrics=["r2"])
     with pytest.raises(OptionError, match=r"unknown metric 'nonsense'.*\(known: loss, accuracy, .*module:function"):

@@ -232,9 +232,9 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
 @pytest.mark.parametrize(
     ("recipe", "options", "what"),
     [
-        (PLAIN, {"epochs": 3}, "leave --epochs out"),
-        (PLAIN, {"sparsity": 0.5}, "leave --sparsity out"),
-        (PLAIN, {"masks": {}}, "leave --masks out"),
+        (PLAIN, {"epochs": 3}, "leave epochs= out"),
+        (PLAIN, {"sparsity": 0.5}, "leave sparsity= out"),
+        (PLAIN, {"masks": {}}, "leave masks= out"),
         (PLAIN.replace("__ALL_PRUNABLE__", "[deap]"), {}, r"'deap' is no parameter.*deep"),
         (GMP % (0.5, "[5, 1]", "true"), {}, "blocks of 5 by 1 do not divide"),
         (EXAMPLES["decay"], {"optimizer": "ort-adamw"}, "needs another optimizer than ort-adamw"),
@@ -246,7 +246,7 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         ("modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1]}\n", {"epochs": 1},
          r"param_groups \[1\] are not there"),
         ("modifiers:\n- !training {batch: 8}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n",
-         {"batch_size": 4}, "leave --batch-size out"),
+         {"batch_size": 4}, "leave batch_size= out"),
     ],
 )  # fmt: skip
 def test_what_is_refused_before_anything_runs(
@@ -260,7 +260,7 @@ def test_steps_of_a_function_need_an_epoch(digits_cnn: Path) -> None:
     def loader() -> Any:
         yield images(32)
 
-    with pytest.raises(OptionError, match="steps-per-epoch"):
+    with pytest.raises(OptionError, match="steps_per_epoch="):
         tune(digits_cnn, PLAIN, data=loader)
     result = tune(digits_cnn, PLAIN, data=loader, steps_per_epoch=3)
     assert result.report.details["steps"] == 6

@@ -329,7 +329,7 @@ def test_a_plain_export_has_no_record_and_verify_says_what_to_pass() -> None:
     osp.graphsurgeon.prune(graph, **TWO_FOUR)
     plain = gs.export_onnx(graph)
     for source in (plain, gs.import_onnx(plain), graph.copy()):
-        with pytest.raises(osp.OnnxSparseError, match=r"--pattern, --target or --plan.*those of osp\.graphsurgeon"):
+        with pytest.raises(osp.OnnxSparseError, match=r"pattern=, target= or plan=.*those of osp\.graphsurgeon"):
             osp.verify(source)
         assert osp.verify(source, **TWO_FOUR).report.ok
 

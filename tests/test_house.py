@@ -1,7 +1,7 @@
 """Dependencies point one way. The imports of every module are read, not run, and held against the plan of the house.
 
     cli, dialects -> api -> recipes, modifiers -> passes -> engines, targets, calibration -> graph | the mathematics
-    -> errors, progress, version
+    -> errors, options, progress, version
 
 Parts of one level may see each other, but for `graph` and the mathematics. `report` may be used by everything above
 `graph`, and stands on the errors alone.
@@ -22,7 +22,7 @@ MATHEMATICS = {
     "allocations", "math", "patterns", "plugins", "rank", "schedules", "scores", "solvers", "sparsers", "values",
 }  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
-    {"errors", "progress", "version"},
+    {"errors", "options", "progress", "version"},
     {"graph"} | MATHEMATICS,
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},

@@ -284,7 +284,7 @@ def test_on_the_command_line_with_a_configuration(tmp_path, capsys):
 
 
 def test_options_that_mean_nothing(tmp_path):
-    with pytest.raises(OptionError, match="has no option 'epoch'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epoch'"):
         levels(onnx_model(), data=data(), output=tmp_path / "o", epoch=3)
     with pytest.raises(OptionError, match="ascend"):
         levels(onnx_model(), data=data(), output=tmp_path / "o", levels=[50, 30])

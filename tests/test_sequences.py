@@ -189,7 +189,7 @@ def test_an_axis_that_there_is_not_is_refused(axis: Any, word: str) -> None:
     data = {"x": numbers(64, FEATURES), "state": numbers(LAYERS, 64, HIDDEN)}
     for call in (lambda: osp.compare(gru(), gru(), data=data, batch_axis=axis),
                  lambda: osp.finetune(gru(), data=data, batch_axis=axis, **OPTIONS)):  # fmt: skip
-        with pytest.raises(osp.OnnxSparseError, match=f"--batch-axis.*{word}"):
+        with pytest.raises(osp.OnnxSparseError, match=f"batch_axis=.*{word}"):
             call()
 
 
@@ -349,7 +349,7 @@ def test_random_samples_with_a_state_are_the_steps_of_one_sequence() -> None:
         ({"state": "logits"}, "cannot be carried over"),
         ({"x": "stateN"}, "cannot be carried over"),
         ("state", "INPUT=OUTPUT"),
-        ({"state": "stateN", "x": "stateN"}, "--state"),
+        ({"state": "stateN", "x": "stateN"}, "state="),
     ],
 )
 def test_states_that_do_not_fit_are_refused(state: Any, word: str) -> None:

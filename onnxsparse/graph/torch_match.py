@@ -98,6 +98,9 @@ class Match(Mapping[str, Matched]):
     folded: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Match({self.summary})"
+
     @property
     def summary(self) -> str:
         """How many of how many tensors were found, in one line."""

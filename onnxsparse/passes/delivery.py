@@ -19,13 +19,14 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged, check_target, put
 from onnxsparse.graph.storage import DataFolder
+from onnxsparse.options import Path
 from onnxsparse.passes.describe import planned_report, totals_of
 from onnxsparse.passes.matrices import StoredParam
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prove import Before, proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record
-from onnxsparse.passes.request import Path, path_of
+from onnxsparse.passes.request import path_of
 from onnxsparse.passes.trainable import send_back
 from onnxsparse.report.rows import Report
 from onnxsparse.values import Array

@@ -383,7 +383,7 @@ def main(folder: str) -> int:
             _write(folder, RESULT, _compared(job, file))
     except OnnxSparseError as error:
         kind = "option" if isinstance(error, OptionError) else "extra" if isinstance(error, MissingExtraError) else ""
-        _write(folder, ERROR, {"error": str(error), "kind": kind})
+        _write(folder, ERROR, {"error": error.as_flags, "kind": kind})  # the caller spells its options
         return 1
     except MemoryError:
         _write(folder, ERROR, {"error": "not enough memory to run these models", "kind": ""})

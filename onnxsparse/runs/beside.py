@@ -11,7 +11,8 @@ from onnxsparse.checkpoints import was_delivered
 from onnxsparse.errors import OutputError
 from onnxsparse.graph.external import named_by
 from onnxsparse.graph.model import Source
-from onnxsparse.passes.request import Path, path_of
+from onnxsparse.options import Path
+from onnxsparse.passes.request import path_of
 
 
 def beside(target: str) -> list[str]:

@@ -9,7 +9,8 @@ import pytest
 from graphs.builders import CASES
 from graphs.expectations import EVERYTHING
 
-from onnxsparse.passes.request import Options, planned
+from onnxsparse.options import SparsityOptions
+from onnxsparse.passes.request import planned
 from onnxsparse.sparsers import Choice, renew
 
 osp: Any = pytest.importorskip("onnxsparse")
@@ -26,7 +27,7 @@ def options(pattern: str, sparsity: float | None, allocation: str | None) -> dic
 @pytest.mark.parametrize("name", INSIDE)
 def test_renewed_is_pruned(name: str, rule: tuple[str, float | None, str | None]) -> None:
     built = CASES[name].build()
-    made, _ = planned(osp.load(built.model), None, None, Options(**options(*rule)))
+    made, _ = planned(osp.load(built.model), None, None, SparsityOptions(**options(*rule)))
     weights = osp.load(osp.prune(built.model, **options(*rule)).model).weights
     pruned = {weight.name: weight for weight in weights}
     for row in made.rows:

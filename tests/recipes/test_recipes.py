@@ -171,7 +171,7 @@ def test_numbers_of_any_length() -> None:
         ("modifiers:\n- !pruning\n  end:", "line 3: end of !pruning: it has no value"),
         ("modifiers:\n- !training\n  train_bn: 2", "line 3: train_bn of !training: '2' is no true or false"),
         ("modifiers:\n- !training\n\n  # more\n  optimizer: adamm", "line 2: !training: unknown optimizer 'adamm'"),
-        ("modifiers:\n- !training\n  epochs: 1\n  steps: 1", "line 2: !training: --epochs and --steps"),
+        ("modifiers:\n- !training\n  epochs: 1\n  steps: 1", "line 2: !training: epochs= and steps="),
         ("modifiers:\n- !pruning\n  include: &a [*a]", "line 3: *a stands for something inside itself"),
         ("modifiers:\n- !pruning\n  include: *a", "line 3: *a stands for something, which no anchor names"),
         ("modifiers:\n- !pruning\n  <<: 5", "line 3: << takes a mapping"),

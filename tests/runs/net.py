@@ -19,8 +19,9 @@ from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
 from onnxsparse.optimizers import Moments
 from onnxsparse.optimizers import parse as parse_optimizer
+from onnxsparse.options import SparsityOptions
 from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.request import Options, planned
+from onnxsparse.passes.request import planned
 from onnxsparse.passes.trainable import trainables
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.job import Job
@@ -208,9 +209,9 @@ class Bench:
         return self.engines[-1]
 
 
-def _asked(pruning: Pruning, training: Training) -> Options:
+def _asked(pruning: Pruning, training: Training) -> SparsityOptions:
     seed = training.seed if pruning.score == "random" else None
-    return Options(
+    return SparsityOptions(
         pruning.pattern,
         None,
         pruning.sparsity,

@@ -208,7 +208,7 @@ def test_a_function_without_an_epoch_needs_steps() -> None:
     def loader():
         yield {"x": random(40, 8)}
 
-    with pytest.raises(OptionError, match="pass --steps"):
+    with pytest.raises(OptionError, match="pass steps_per_epoch="):
         Run(Bench(Training(epochs=1, batch=8), HALF, data=loader).job())
     assert Run(Bench(Training(steps=3, batch=8), HALF, data=loader).job()).total == 3
     assert Run(Bench(Training(epochs=2, batch=8), HALF, data=loader, steps_per_epoch=5).job()).total == 10

@@ -40,7 +40,7 @@ def test_the_output_of_the_loss(key: int | str, loss: str) -> None:
     [
         (2, "", r"the model has no output 2 \(it has y, z\); name one of those"),
         ("logits", "", "the model has no output 'logits'"),
-        ("z", "", "names z, and the loss is of y; pass --loss-output z"),
+        ("z", "", "names z, and the loss is of y; pass loss_output=.z"),
         (0, "z", "names y, and the loss is of z"),
     ],
 )

@@ -211,7 +211,7 @@ def test_the_shortest_runs_reach_the_goal(steps: int, sparser: str, window: tupl
 
 
 def test_a_level_that_cannot_rise_is_said() -> None:
-    with pytest.raises(OptionError, match="leave --schedule out"):
+    with pytest.raises(OptionError, match="leave schedule= out"):
         Run(Bench(Pruning(pattern="2:4", schedule="cubic")).job())
 
 

@@ -196,7 +196,7 @@ def refused(tmp_path, made: Bench, **more) -> str:
 
 def test_what_is_not_this_run_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     Run(bench().job(folder=str(tmp_path))).go()
-    assert "pass --resume" in refused(tmp_path, bench())
+    assert "pass resume=True" in refused(tmp_path, bench())
     assert "another run" in refused(tmp_path, bench(), resume=True, digest="of another recipe")
     assert "another run" in refused(tmp_path, bench(sparsity="0.71"), resume=True)
     monkeypatch.setattr(saves, "__version__", "0.0.1")

@@ -25,11 +25,11 @@ from onnxsparse.api import Result, with_masks
 from onnxsparse.dialects.msbench.configuration import Configuration, iteration_of
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model, Source
+from onnxsparse.options import Path
 from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.masked_before import MaskedBefore, hidden, open_without_masks
 from onnxsparse.passes.plan import Plan, PlanRow, eligible
-from onnxsparse.passes.request import Path
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.soft_masks import DRAWN, SOFT, Form, form_of, given, why_not_soft

@@ -231,7 +231,8 @@ class Trial:
         os.replace(self._at(name + ".part"), self._at(name))
 
     def fail(self, error: Exception) -> None:
-        self._write("error.json", {"error": str(error), "ours": _kind(error)})
+        said = error.as_flags if isinstance(error, OnnxSparseError) else str(error)  # the caller spells it
+        self._write("error.json", {"error": said, "ours": _kind(error)})
 
     def _at(self, name: str) -> str:
         return os.path.join(self.folder, name)

@@ -35,6 +35,9 @@ class Proof:
     proved: tuple[str, ...]
     open: Mapping[str, str]
 
+    def __repr__(self) -> str:
+        return f"Proof({len(self.proved)} parameters proved, {len(self.open)} not)"
+
 
 def proved(model: Model, module: Any, match: Match, inputs: Any, seed: int = 0) -> Proof:
     """Mask every matched parameter on both sides and compare the outputs for `inputs`, in eval mode."""

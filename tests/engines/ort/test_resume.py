@@ -201,7 +201,7 @@ def test_the_folder_of_another_run_is_refused(ground: Callable[[str], Ground]) -
     job = {**here._written("whole"), "resume": True, "pruning": {"pattern": "1:4"}}
     with pytest.raises(OptionError, match="another run"):
         killed_run.run(job)
-    with pytest.raises(OptionError, match="pass --resume"):
+    with pytest.raises(OptionError, match="pass resume=True"):
         killed_run.run({**job, "resume": False})
 
 

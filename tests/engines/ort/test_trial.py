@@ -189,7 +189,7 @@ def test_the_graph_is_cut_where_the_engine_dies(tmp_path: Path, monkeypatch: pyt
 
 def test_a_death_without_a_culprit_says_where_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "_work", lambda *words: -11)
-    with pytest.raises(ModelError, match=r"died while starting .SIGSEGV.; try --engine torch"):
+    with pytest.raises(ModelError, match=r"died while starting .SIGSEGV.; try engine=.torch"):
         built(layers("Relu"), tmp_path, ("t0", "t1"))
 
 

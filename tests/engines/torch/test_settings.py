@@ -58,7 +58,7 @@ def test_a_device_that_is_not_there(digits_cnn: Path, device: str, says: str) ->
 
 def test_a_device_says_which_engine(digits_cnn: Path) -> None:
     assert tune(digits_cnn, device="cpu", steps=2).report.details["engine"] == "torch"
-    with pytest.raises(OptionError, match="the device cuda is used by torch only; take --engine torch"):
+    with pytest.raises(OptionError, match=r"the device cuda is used by torch only; take engine=.torch"):
         tune(digits_cnn, device="cuda", engine="ort")
 
 
@@ -149,7 +149,7 @@ def test_what_has_no_form_in_half_precision_is_said_at_once(digits_cnn: Path, mo
 def test_what_torch_cannot_do_is_one_line() -> None:
     with pytest.raises(ModelError, match=r"^torch cannot train: of no use$"), in_words("train"):
         raise RuntimeError("of no use\nException raised from somewhere")
-    with pytest.raises(OptionError, match="not enough to train; take a smaller --batch-size"), in_words("train"):
+    with pytest.raises(OptionError, match="not enough to train; take a smaller batch_size="), in_words("train"):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
@@ -282,7 +282,7 @@ def test_a_state_that_cannot_be_held_is_named() -> None:
         ({"optimizer": lambda p: torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])}, "holds other parameters"),
         ({"optimizer": OPTIMIZERS["sgd"], "lr_scheduler": lambda o: 3}, "it gave 3"),
         ({"optimizer": OPTIMIZERS["sgd"], "lr": 0.1}, "leave lr and weight-decay out"),
-        ({"optimizer": OPTIMIZERS["sgd"], "engine": "ort"}, "take --engine torch"),
+        ({"optimizer": OPTIMIZERS["sgd"], "engine": "ort"}, "take engine=.torch"),
         ({"optimizer": "own"}, "osp.finetune takes as optimizer="),
         ({"lr_scheduler": SCHEDULERS["step"]}, "needs an optimizer of your own"),
     ],

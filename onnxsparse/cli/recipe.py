@@ -6,43 +6,35 @@ import dataclasses
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from typing import Any
 
-from onnxsparse.cli import arguments as shared
+from onnxsparse.cli.arguments import add_json, add_options, check_report_target
 from onnxsparse.errors import OptionError
+from onnxsparse.options import RecipeOptions
 
 ACTIONS = ("check", "show")
-COUNTS = {
-    "--data-size": "samples of the training data, of which finetune holds some out; with the batch they make the steps "
-    "of an epoch",
-    "--batch-size": "samples for one step (default: as the recipe says, or 32)",
-    "--steps-per-epoch": "optimizer steps of an epoch",
-}
+COUNTS = ("data_size", "batch_size", "steps_per_epoch")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(_: str, parser: ArgumentParser) -> Callable[[Namespace], int]:
+    """The arguments of the command, and what runs it."""
     parser.add_argument(
         "action", choices=ACTIONS, metavar="check|show", help="find mistakes; or tell what happens when"
     )
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe: .yaml, .yml, .json, or .md that begins with it")
-    parser.add_argument("--variables", metavar="NAME=VALUE,...", help="other values of its variables, also as JSON")
-    parser.add_argument("--model", metavar="MODEL", help="the .onnx file whose weights the recipe names")
-    for name, text in COUNTS.items():
-        parser.add_argument(name, type=int, metavar="N", help=text)
-    parser.add_argument("--optimizer", metavar="WORD", help="the optimizer of the run, such as adam")
-    parser.add_argument(
-        "--lenient", action="store_true", help="leave out what nobody knows or nothing runs; that is a note"
-    )
-    shared.add_json(parser)
+    add_options(parser, RecipeOptions)
+    add_json(parser)
+    return _recipe
 
 
-def run(arguments: Namespace) -> int:
+def _recipe(arguments: Namespace) -> int:
     from onnxsparse.recipes import Recipe
 
     for name in COUNTS:
-        value = getattr(arguments, name[2:].replace("-", "_"))
+        value = getattr(arguments, name)
         if value is not None and value < 1:
-            raise OptionError(f"{name} is a whole number from 1, not {value}")
+            raise OptionError(f"--{name.replace('_', '-')} is a whole number from 1, not {value}")
     recipe = Recipe.load(arguments.recipe, arguments.variables, strict=not arguments.lenient)
     return _check(arguments, recipe) if arguments.action == "check" else _show(arguments, recipe)
 
@@ -111,7 +103,7 @@ def _described(recipe: Any) -> dict[str, Any]:
 
 
 def _tell(arguments: Namespace, text: str, report: dict[str, Any]) -> None:
-    from onnxsparse.cli.finish import as_far_as_read
+    from onnxsparse.cli.output import as_far_as_read
     from onnxsparse.graph.output import write_text
     from onnxsparse.version import __version__
 
@@ -120,7 +112,7 @@ def _tell(arguments: Namespace, text: str, report: dict[str, Any]) -> None:
     if target is not None:
         document = json.dumps({**head, **report}, indent=2, allow_nan=False) + "\n"
         if target != "-":
-            shared.check_report_target(arguments)
+            check_report_target(arguments)
             write_text(target, document, overwrite=True)
         else:
             text = document

@@ -1,4 +1,4 @@
-"""What every command does with its report: show it, write the JSON, and turn the verdict into an exit code."""
+"""The output of every command: its report is shown, written as JSON, and its verdict becomes the exit code."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -84,6 +86,7 @@ WITHOUT_RUNTIME = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a sample of the tests, in a minute")
     parser.addoption("--other-runtime", action="store_true", help="leave out what has nothing to do with onnxruntime")
+    parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 
 @pytest.hookimpl(trylast=True)  # of what the marks leave
@@ -152,6 +155,22 @@ def usual_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for number, handler in before.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@pytest.fixture
+def golden(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
+    """Holds a text against a file of tests/golden, or writes it there with `--update-golden`."""
+
+    def compare(name: str, text: str) -> None:
+        path = HERE / "golden" / name
+        if pytestconfig.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        expected = path.read_text(encoding="utf-8").splitlines()
+        differences = "\n".join(difflib.unified_diff(expected, text.splitlines(), str(path), "now", lineterm="", n=1))
+        assert not differences, f"wanted so? then run the test again with --update-golden\n{differences}"
+
+    return compare
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ from typing import Callable
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import messages
+
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 # What a shell or a launcher may have set and a command heeds: the width and colours of tables, and who is in a run.
@@ -89,6 +91,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-golden"):
+        os.environ[messages.UPDATE] = "yes"
+
+
 @pytest.hookimpl(trylast=True)  # of what the marks leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     changing = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]{6}", item.nodeid)]
@@ -155,6 +162,16 @@ def usual_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for number, handler in before.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    messages.FOLDERS[str(tmp_path_factory.getbasetemp())] = "TESTS_FOLDER"
+
+
+@pytest.fixture(autouse=True)
+def _refusals_of_a_test() -> None:
+    messages.begin()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Every sentence of a refusal in one file, tests/golden/messages.txt: its class, its exit code, what it says.
 
-    with refused(OptionError):
+    with refusing(OptionError):
         osp.prune(model, pattern="4:2")
 
 The situation is the test; `pytest --update-golden` writes what it says now. So a test pins the class, and a better
@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ _count: dict[str, int] = {}
 
 
 @contextmanager
-def refused(*kinds: type[BaseException]) -> Iterator[pytest.ExceptionInfo[BaseException]]:
+def refusing(*kinds: type[BaseException]) -> Iterator[pytest.ExceptionInfo[BaseException]]:
     """As `pytest.raises`, and what is said is what stands in the golden file."""
     with pytest.raises(kinds) as caught:
         yield caught
@@ -75,10 +76,11 @@ def _write(said: dict[str, str]) -> None:
     beside.replace(GOLDEN)
 
 
+@cache
 def tests_there_are() -> set[str]:
-    """`file::test` of every test that calls `refused`."""
+    """`file::test` of every test that calls `refusing`."""
     sources = {path: path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py")}
-    trees = {path: ast.parse(text) for path, text in sources.items() if "refused(" in text}
+    trees = {path: ast.parse(text) for path, text in sources.items() if "refusing(" in text}
     return {
         f"{path.stem}::{node.name}"
         for path, tree in trees.items()

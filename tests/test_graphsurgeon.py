@@ -14,6 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from tests.graphs.builders import CASES
+from tests.messages import refusing
 
 gs: Any = pytest.importorskip("onnx_graphsurgeon")
 LOGGER: Any = pytest.importorskip("onnx_graphsurgeon.logger").G_LOGGER
@@ -287,9 +288,9 @@ def test_a_copy_can_be_worked_on_alone() -> None:
 def test_where_a_pass_raises_the_graph_is_as_it_was() -> None:
     graph = osp.graphsurgeon.import_onnx(network())
     before, nodes = content(gs.export_onnx(graph)), list(graph.nodes)
-    with pytest.raises(osp.OnnxSparseError, match="strict"):
+    with refusing(osp.OnnxSparseError):
         osp.graphsurgeon.prune(graph, pattern="2:4", allow=(), strict=True)
-    with pytest.raises(osp.OnnxSparseError, match="export_onnx returns"):
+    with refusing(osp.OnnxSparseError):
         osp.graphsurgeon.prune(graph, **TWO_FOUR, output="x.onnx")
     assert all(one is other for one, other in zip(graph.nodes, nodes))
     assert content(gs.export_onnx(graph)) == before
@@ -337,7 +338,7 @@ def test_a_plain_export_has_no_record_and_verify_says_what_to_pass() -> None:
     osp.graphsurgeon.prune(graph, **TWO_FOUR)
     plain = gs.export_onnx(graph)
     for source in (plain, gs.import_onnx(plain), graph.copy()):
-        with pytest.raises(osp.OnnxSparseError, match=r"--pattern, --target or --plan.*those of osp\.graphsurgeon"):
+        with refusing(osp.OnnxSparseError):
             osp.verify(source)
         assert osp.verify(source, **TWO_FOUR).report.ok
 
@@ -481,7 +482,7 @@ def test_a_graph_in_the_middle_of_surgery_is_refused_in_one_line() -> None:
     graphs[1].outputs = [None]
     graphs[2].nodes = None
     for graph in graphs:
-        with pytest.raises(osp.OnnxSparseError, match="does not export the graph") as caught:
+        with refusing(osp.OnnxSparseError) as caught:
             osp.prune(graph, **TWO_FOUR)
         assert str(caught.value).isprintable()
 
@@ -490,7 +491,7 @@ def test_two_tensors_of_one_name_are_refused() -> None:
     """gs.export_onnx warns and writes one of the two, which both nodes read then."""
     graph = graph_of(network())
     graph.nodes[2].inputs[1] = gs.Constant("head", weight(32, 32))
-    with pytest.raises(osp.OnnxSparseError, match="two tensors of the graph are called 'head'; rename one of them"):
+    with refusing(osp.OnnxSparseError):
         osp.prune(graph, **TWO_FOUR)
 
 
@@ -507,7 +508,7 @@ def test_a_constant_of_a_body_with_a_name_from_outside_is_refused() -> None:
         gs.Node("If", "if", inputs=[use], outputs=[y], attrs=bodies),
     ]
     graph, before = gs.Graph(nodes, [x, use], [y], opset=17), own.values.copy()
-    with pytest.raises(osp.OnnxSparseError, match="two tensors of the graph are called 'w'; rename one of them"):
+    with refusing(osp.OnnxSparseError):
         osp.graphsurgeon.insert_masks(graph, **TWO_FOUR)
     assert np.array_equal(own.values, before)
     own.name = "inner"

@@ -7,6 +7,7 @@ import pytest
 
 from onnxsparse.errors import OptionError
 from onnxsparse.values import Reading, Values, blocks_of, storage_axes, stored_order
+from tests.messages import refusing
 
 
 def bfloat16(numbers):
@@ -98,7 +99,7 @@ def test_blocks_of_nothing_are_none():
 
 
 def test_kind_and_storage_must_fit():
-    with pytest.raises(OptionError, match="float8"):
+    with refusing(OptionError):
         Reading("float8")
-    with pytest.raises(OptionError, match="cannot be stored"):
+    with refusing(OptionError):
         Values(np.zeros((1, 1, 1, 1)), Reading("float32"))

@@ -9,6 +9,7 @@ from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
 from tests.dialects.nets import SIZE, batch, onnx_model, torch_module
+from tests.messages import refusing
 
 PLAIN = {"mask_generator": {"type": "NormalMaskGenerator"}, "scheduler": {"type": "BaseScheduler"}}
 UNPRUNED = {
@@ -80,7 +81,7 @@ def test_levels_begin_at_init_lr():
     scheduler, model = prepared({"lr": 0.01}, init_lr=0.02)
     assert model.options.lr == 0.01
     assert said(scheduler, "init_lr 0.02 has no effect beside lr=0.01") == 1
-    with pytest.raises(OptionError, match="rate is a number above 0"):
+    with refusing(OptionError):
         prepared(init_lr=-1)
 
 

@@ -11,6 +11,7 @@ import pytest
 from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.expressions import compute
+from tests.messages import refusing
 
 SECONDS = 0.1
 PIECES = [
@@ -140,6 +141,6 @@ def test_nor_do_all_of_a_recipe(text: str) -> None:
 def test_a_name_from_outside_is_looked_for_at_once() -> None:
     text = "a: " + "eval(1) " * 100_000 + "\nmodifiers: []\n"
     begin = time.process_time()
-    with pytest.raises(PlanError, match="no variable 'b'"):
+    with refusing(PlanError):
         Recipe.load(text, {"b": 1})
     assert time.process_time() - begin < 1

@@ -18,6 +18,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.findings import WRONG
+from tests.cases import for_each
 from tests.messages import refusing
 
 EXPORTS = Path(__file__).resolve().parent / "exports"
@@ -95,7 +96,7 @@ def dense_by_msbench(source: object, **kwargs: str) -> tuple[set[str], list[str]
     return {model.names()[key] for key in left}, scheduler.notes
 
 
-@pytest.mark.parametrize(("name", "said", "tensor"), NAMES)
+@for_each(("name", "said", "tensor"), NAMES)
 def test_a_layer_of_an_export_by_name(name: str, said: str, tensor: str) -> None:
     source = export(name)
     everything = pruned(source)

@@ -12,6 +12,7 @@ import pytest
 
 import onnxsparse as osp
 from onnxsparse.version import __version__
+from tests.cases import for_each
 from tests.messages import refusing
 
 FUNCTIONS = [
@@ -35,7 +36,7 @@ def test_the_public_names() -> None:
     assert set(dir(osp)) == set(osp.__all__)
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *FUNCTIONS, *MODULES])
+@for_each("name", [*CLASSES, *FUNCTIONS, *MODULES])
 def test_every_public_name_explains_itself(name: str) -> None:
     thing = getattr(osp, name)
     assert inspect.getdoc(thing)

@@ -7,6 +7,7 @@ import pytest
 
 from onnxsparse.errors import OptionError
 from onnxsparse.values import Reading, Values, blocks_of, storage_axes, stored_order
+from tests.cases import for_each
 from tests.messages import refusing
 
 
@@ -30,8 +31,8 @@ def test_floats_are_ordered_by_magnitude(kind):
     assert values.all_finite()
 
 
-@pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@for_each("kind", ["float64", "float32", "float16", "bfloat16"])
+@for_each("bad", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_is_found(kind, bad):
     numbers = np.array([1.0, bad, 2.0])
     stored = bfloat16(numbers) if kind == "bfloat16" else numbers.astype(kind)

@@ -11,6 +11,8 @@ from graphs.expectations import EVERYTHING, is_masked_copy, values
 from graphs.files import Stored, differences, find, stored_tensors
 from graphs.oracles import keep_global, scores_of
 
+from tests.cases import for_each
+
 osp: Any = pytest.importorskip("onnxsparse")
 
 
@@ -21,8 +23,8 @@ def test_filter_and_channel_never_drop_all() -> None:
         assert values(result.model, built.expected[0]).any()
 
 
-@pytest.mark.parametrize("sparsity", [0.3, 0.8, 0.95])
-@pytest.mark.parametrize(
+@for_each("sparsity", [0.3, 0.8, 0.95])
+@for_each(
     "name",
     [
         "opset_17",

@@ -23,6 +23,7 @@ from onnxsparse.passes.arriving import SecondOpinion, slabs
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.prove import FOLD, MASK, Before, compare
 from onnxsparse.patterns import parse
+from tests.cases import for_each
 from tests.messages import refusing
 
 Array = np.ndarray
@@ -335,7 +336,7 @@ def truth(built: Built, model: onnx.ModelProto) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", CASES)
+@for_each("name", CASES)
 def test_verify_says_holds_only_where_it_does(name: str) -> None:
     built = CASES[name]()
     model = built.model()

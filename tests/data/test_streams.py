@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from onnxsparse.data import LABELS, Field, Samples, Stream, check_labels, open_data
 from onnxsparse.errors import OptionError, Stopped
+from tests.cases import for_each
 from tests.messages import refusing
 
 X = Field("x", "float32", (None, 1))
@@ -163,7 +164,7 @@ def leaving():
     sys.exit(3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("function", "words"),
     [
         (failing, "failing failed: KeyError"),

@@ -17,6 +17,7 @@ from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
+from tests.cases import for_each
 from tests.dialects.nets import SHAPES, SIZE, batch, numbers, onnx_model, torch_module
 from tests.messages import refusing
 
@@ -109,7 +110,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_masks_are_those_of_a_loop_at_that_iteration(case, kind):
     configuration, iteration = CASES[case]
     result = osp.insert_masks(onnx_model(), config=configuration, iteration=iteration)
@@ -118,7 +119,7 @@ def test_masks_are_those_of_a_loop_at_that_iteration(case, kind):
     same(masks_in(result.model), masks_of(scheduler))
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_masked_then_folded_is_what_the_loop_exports(case):
     configuration, iteration = CASES[case]
     masked = osp.insert_masks(onnx_model(), config=configuration, iteration=iteration).model
@@ -201,8 +202,8 @@ def continued(configuration, first, then, weights):
     return masks_of(scheduler)
 
 
-@pytest.mark.parametrize("hidden", [0.0, 5.0])
-@pytest.mark.parametrize(
+@for_each("hidden", [0.0, 5.0])
+@for_each(
     ("configuration", "first", "then"),
     [
         (amba(), 0, 7),
@@ -392,8 +393,8 @@ def managed(recipe, per_epoch, steps):
 
 
 @needs_torch
-@pytest.mark.parametrize("steps", [0, 3, 4, 11, 14, 20, 25])
-@pytest.mark.parametrize("recipe", RECIPES)
+@for_each("steps", [0, 3, 4, 11, 14, 20, 25])
+@for_each("recipe", RECIPES)
 def test_masks_of_a_recipe_are_those_of_its_manager(recipe, steps):
     text, per_epoch = RECIPES[recipe], 4
     found = osp.insert_masks(

@@ -8,6 +8,7 @@ from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
+from tests.cases import for_each
 from tests.dialects.nets import SIZE, batch, onnx_model, torch_module
 from tests.messages import refusing
 
@@ -147,8 +148,8 @@ def test_an_onnx_model_that_trains_unpruned_is_told_in_the_first_steps(kind):
 
 
 @pytest.mark.skipif(not torch_library.available(), reason="needs torch")
-@pytest.mark.parametrize("kind", ["levels", "a level", "probmask", "groups", "no level", "nobody draws", "str"])
-@pytest.mark.parametrize("before", [True, False])
+@for_each("kind", ["levels", "a level", "probmask", "groups", "no level", "nobody draws", "str"])
+@for_each("before", [True, False])
 def test_a_loop_that_prunes_is_told_what_is_in_the_configuration_alone(kind, before):
     """Some loops call prune_model after their step."""
     scheduler = build_sparse_scheduler(configured(kind))

@@ -10,6 +10,7 @@ from onnxsparse.dialects.msbench import PRESETS, build_sparse_scheduler, preset
 from onnxsparse.dialects.msbench.configuration import read
 from onnxsparse.errors import OptionError
 from onnxsparse.schedules.stages import Stages
+from tests.cases import for_each
 from tests.messages import refusing
 
 AMBA = {
@@ -66,7 +67,7 @@ def changed(**kwargs):
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "said"),
     [
         ({"scheduler": {"type": "AmbaLevelPruneSheduler"}}, "did you mean AmbaLevelPruneScheduler"),

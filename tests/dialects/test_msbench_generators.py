@@ -14,6 +14,7 @@ from onnxsparse.dialects.msbench.runner import SparseRunner
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OptionError
+from tests.cases import for_each
 from tests.dialects.nets import SHAPES, SIZE, batch, numbers, onnx_model, torch_module, two_of_four
 from tests.dialects.test_msbench_runner import Killed, desk, killed_at
 from tests.messages import refusing
@@ -426,7 +427,7 @@ def test_epochs_may_be_said_before_the_run():
 # -- what is wrong
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         (config("NMMaskGenerater"), "did you mean NMMaskGenerator"),

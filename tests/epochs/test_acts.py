@@ -11,6 +11,7 @@ import pytest
 from onnxsparse import plugins
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
+from tests.cases import for_each
 from tests.epochs.arrays import Arrays, run
 from tests.messages import refusing
 
@@ -385,8 +386,8 @@ def test_states_go_on() -> None:
 STEM = {"a": (8, 3, 3, 3), "b": (8, 8, 3, 3)}
 
 
-@pytest.mark.parametrize("mask_type", ["2:4", "tensorrt", (4, 4)])
-@pytest.mark.parametrize("params", ["__ALL_PRUNABLE__", "__ALL__", ["re:[ab]"], ["re:a", "b"]])
+@for_each("mask_type", ["2:4", "tensorrt", (4, 4)])
+@for_each("params", ["__ALL_PRUNABLE__", "__ALL__", ["re:[ab]"], ["re:a", "b"]])
 def test_what_holds_no_unit_stays_dense(mask_type: Any, params: Any) -> None:
     host, act = Arrays(weights(**STEM)), gm(mask_type=mask_type, final_sparsity=0.5, params=params)
     run(host, [act], 5.25)

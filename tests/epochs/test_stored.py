@@ -20,6 +20,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.recipes import Recipe
+from tests.cases import for_each
 from tests.messages import refusing
 
 SHAPES = {
@@ -64,7 +65,7 @@ def test_all_and_all_that_can_be_pruned() -> None:
     assert names("__ALL_PRUNABLE__") == {"embed.weight", "fc.weight", "conv", "onnx::MatMul_7"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wanted", "found"),
     [
         ("fc.weight", {"fc.weight"}),

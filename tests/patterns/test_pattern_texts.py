@@ -6,6 +6,7 @@ import pytest
 
 from onnxsparse import patterns
 from onnxsparse.errors import OptionError
+from tests.cases import for_each
 from tests.messages import refusing
 
 TEXTS = ["unstructured", "2:4", "1:2", "5:32", "block:4x1", "block:1x16", "filter", "channel"]
@@ -22,7 +23,7 @@ def test_leading_zeros_and_spaces_are_read():
     assert patterns.parse("block:04x1").text == "block:4x1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "4:4",

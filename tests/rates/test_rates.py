@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from onnxsparse import rates
 from onnxsparse.errors import OptionError
+from tests.cases import for_each
 from tests.messages import refusing
 
 NAMES = ("constant", "step", "multi-step", "exponential", "cosine", "linear")
@@ -86,7 +87,7 @@ def test_the_text_makes_the_same_rate(text):
     assert rates.parse(rates.parse(text).text) == rates.parse(text)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "step:every=0", "step:every=nan", "step:by=0", "step:by=2", "exponential:by=-1", "multi-step:at=", "cosin",

@@ -11,6 +11,7 @@ import pytest
 from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.expressions import compute
+from tests.cases import for_each
 from tests.messages import refusing
 
 SECONDS = 0.1
@@ -35,7 +36,7 @@ def recipe_of(expression: str) -> str:
     return f"n: 3\nmodifiers:\n- !EpochRangeModifier\n  start_epoch: 0\n  end_epoch: eval({expression})\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "expression",
     [
         "round(5, -999999999)",

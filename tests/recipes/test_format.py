@@ -19,6 +19,7 @@ from onnxsparse.modifiers.magnitude_pruning import MagnitudePruningModifier
 from onnxsparse.modifiers.quantization import QuantizationModifier
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.checking import check
+from tests.cases import for_each
 from tests.messages import refusing
 from tests.recipes.sparseml import EXAMPLES, LONG, NEWER, PAGE, SAMPLE, STAGED
 
@@ -274,7 +275,7 @@ def test_expressions(expression: str, value: float) -> None:
     assert load(text).modifiers[0].end_epoch == value
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "says"),
     [
         ("eval(zz)", "line 5: there is no variable 'zz'"),
@@ -369,7 +370,7 @@ def test_wrong_values_from_outside(variables: object, says: str) -> None:
 # -- what is wrong
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("modifiers:\n- !GMPrunningModifier\n  params: []\n", "line 2: unknown modifier !GMPrunningModifier (did you"),

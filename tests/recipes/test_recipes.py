@@ -21,6 +21,7 @@ from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.nodes import LONGEST
+from tests.cases import for_each
 from tests.messages import refusing
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
@@ -114,7 +115,7 @@ def read(options: str, tag: str = "pruning"):
     return Recipe.from_yaml(f"modifiers:\n- !{tag}\n" + "".join(f"  {line}\n" for line in options.splitlines()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "made"),
     [
         ("pattern: 2:4", Pruning("2:4")),
@@ -146,7 +147,7 @@ def test_numbers_of_any_length() -> None:
     assert read("").modifiers == (Pruning(),)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("", "no recipe"),

@@ -12,6 +12,7 @@ import onnxsparse as osp
 from onnxsparse import patterns, scores
 from onnxsparse.errors import OptionError
 from onnxsparse.values import Reading, Values
+from tests.cases import for_each
 from tests.messages import refusing
 
 SHAPES = ((1, 8, 3, 9), (1, 12, 5, 1), (4, 3, 2, 4), (1, 2, 1, 1), (1, 1, 6, 1), (6, 1, 1, 9))
@@ -49,8 +50,8 @@ def nuclear_drops(rows):
     return [whole - (norm(np.delete(rows, i, 0), "nuc") if len(rows) > 1 else 0) for i in range(len(rows))]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("distance", DISTANCES)
+@for_each("shape", SHAPES)
+@for_each("distance", DISTANCES)
 def test_fpgm_is_the_mean_distance_to_all_others(shape, distance):
     weight = weight_of(shape, zero=[1] if shape[0] * shape[1] > 2 else [])
     value = scores.parse(f"fpgm:distance={distance}").value(values_of(weight))

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import signal
@@ -15,9 +16,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import messages
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -84,6 +88,12 @@ WITHOUT_RUNTIME = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a sample of the tests, in a minute")
     parser.addoption("--other-runtime", action="store_true", help="leave out what has nothing to do with onnxruntime")
+    parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-golden"):
+        os.environ[messages.UPDATE] = "yes"
 
 
 @pytest.hookimpl(trylast=True)  # of what the marks leave
@@ -152,6 +162,32 @@ def usual_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for number, handler in before.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    messages.FOLDERS[str(tmp_path_factory.getbasetemp())] = "TESTS_FOLDER"
+
+
+@pytest.fixture(autouse=True)
+def _refusals_of_a_test() -> None:
+    messages.begin()
+
+
+@pytest.fixture
+def golden(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
+    """Holds a text against a file of tests/golden, or writes it there with `--update-golden`."""
+
+    def compare(name: str, text: str) -> None:
+        path = HERE / "golden" / name
+        if pytestconfig.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        expected = path.read_text(encoding="utf-8").splitlines()
+        differences = "\n".join(difflib.unified_diff(expected, text.splitlines(), str(path), "now", lineterm="", n=1))
+        assert not differences, f"wanted so? then run the test again with --update-golden\n{differences}"
+
+    return compare
 
 
 @pytest.fixture(scope="session")

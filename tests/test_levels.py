@@ -24,6 +24,7 @@ from onnxsparse.modifiers.training import Training
 from onnxsparse.runs import saves
 from onnxsparse.runs.run import Run
 from tests.dialects.nets import SIZE, onnx_model, random
+from tests.messages import refusing
 from tests.runs.net import Bench
 
 trains = pytest.mark.skipif(not (ort.available() or torch.available()), reason="needs an engine that trains")
@@ -100,7 +101,7 @@ def test_milestones_come_when_a_stage_is_trained():
 
 def test_no_other_run_takes_levels():
     made = Bench(Training(steps=4, batch=8))
-    with pytest.raises(OptionError, match="onnxsparse levels"):
+    with refusing(OptionError):
         Run(made.job(modifiers=[made.training, Levels("10,20")]))
 
 
@@ -120,7 +121,7 @@ def test_rates_begin_again_with_every_stage():
 
 @pytest.mark.parametrize("text", ["", "a", "30,30", "50,30", "100", "-1,5"])
 def test_levels_that_are_none(text):
-    with pytest.raises(OptionError, match="ascend"):
+    with refusing(OptionError):
         read_levels(text)
 
 
@@ -208,7 +209,7 @@ def test_a_folder_that_is_done_is_done(whole, tmp_path):
     report = levels(onnx_model(), **given).report
     assert "all levels were there already" in report.notes
     assert (whole / "levels.json").stat().st_mtime_ns == before
-    with pytest.raises(OutputError, match="levels of another run"):
+    with refusing(OutputError):
         levels(onnx_model(), **{**given, "seed": 1})
     other = tmp_path / "other"
     shutil.copytree(whole, other)
@@ -251,7 +252,7 @@ def test_every_level_has_data_of_its_own(tmp_path, monkeypatch):
 
 def test_a_folder_with_other_things(tmp_path):
     (tmp_path / "mine.txt").write_text("")
-    with pytest.raises(OutputError, match="other things"):
+    with refusing(OutputError):
         levels(onnx_model(), **options(tmp_path))
     assert os.listdir(tmp_path) == ["mine.txt"]
 
@@ -284,9 +285,9 @@ def test_on_the_command_line_with_a_configuration(tmp_path, capsys):
 
 
 def test_options_that_mean_nothing(tmp_path):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'epoch'"):
+    with refusing(OptionError):
         levels(onnx_model(), data=data(), output=tmp_path / "o", epoch=3)
-    with pytest.raises(OptionError, match="ascend"):
+    with refusing(OptionError):
         levels(onnx_model(), data=data(), output=tmp_path / "o", levels=[50, 30])
 
 

@@ -12,6 +12,7 @@ from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from tests.dialects.nets import numbers, onnx_model, random
 from tests.dialects.test_msbench_runner import desk, trains
+from tests.messages import refusing
 
 NORM = {"bn.weight": (16,), "bn.bias": (16,), "bn.running_mean": (16,), "bn.running_var": (16,)}
 
@@ -82,7 +83,7 @@ def test_numbers_of_the_dense_model_are_the_teacher_s(tmp_path):
     path = desk(tmp_path, saver=dense, **sections)
     SparseRunner(path, quiet=True).run()
     (tmp_path / "dense.npz").unlink()
-    with pytest.raises(OptionError, match=r"dense.npz does not exist"):
+    with refusing(OptionError):
         SparseRunner(path, quiet=True).run()
 
 
@@ -178,9 +179,7 @@ def test_tensors_that_the_exporter_merged_are_the_reason(tmp_path, equal):
     if equal:
         demand_place("dense.npz", given, Model.open(path))
         return
-    with pytest.raises(
-        ModelError, match=r"where 'other.scale' is 'scale': the exporter stores equal tensors once"
-    ) as told:
+    with refusing(ModelError) as told:
         demand_place("dense.npz", given, Model.open(path))
     assert "PRESERVE" not in str(told.value)
     assert "folding" not in str(told.value)

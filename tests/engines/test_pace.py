@@ -20,6 +20,7 @@ from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
 from onnxsparse.train.acts.act import Act
+from tests.messages import refusing
 
 ENGINES = [
     pytest.param("ort", marks=pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training")),
@@ -100,7 +101,7 @@ def test_what_a_sparser_trains_has_a_tag_too(digits_cnn: Path, engine: str) -> N
 @pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training")
 @pytest.mark.parametrize("by_tag", [({"t0": 0.1},), ({}, {"t0": 0.1}), ({}, {}, frozenset(["t0"]))])
 def test_the_engines_own_optimizer_refuses(digits_cnn: Path, by_tag: tuple[Any, ...]) -> None:
-    with pytest.raises(OptionError, match="ort-adamw moves all weights alike"):
+    with refusing(OptionError):
         moved(digits_cnn, "ort", paced(*by_tag), "ort-adamw")
 
 

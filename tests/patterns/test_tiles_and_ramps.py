@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from onnxsparse.patterns.nm_ramp import NMRamp
 from onnxsparse.patterns.tile import Tile
 from onnxsparse.scores.magnitude import Magnitude
 from onnxsparse.values import Reading, Values
+from tests.messages import refusing
 
 SHAPES = st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(1, 9), st.integers(1, 3))
 
@@ -60,9 +60,9 @@ def test_tiles_go_by_their_mean(shape, rows, columns, level, seed, transposed) -
 def test_tiles_have_no_rest() -> None:
     assert patterns.parse("tile:1x4") == Tile(1, 4)
     assert Tile(1, 4).ragged((1, 3, 6, 1)) == 0
-    with pytest.raises(OptionError, match="tile:RxC"):
+    with refusing(OptionError):
         patterns.parse("tile:4")
-    with pytest.raises(OptionError, match="empty"):
+    with refusing(OptionError):
         patterns.parse("tile:0x4")
 
 

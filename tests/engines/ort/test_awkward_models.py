@@ -14,6 +14,7 @@ import onnxsparse as osp
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import ModelError
 from tests.engines.ort.build import BOOL, INT64, info, model, numbers, tensor
+from tests.messages import refusing
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -219,7 +220,7 @@ def test_what_is_drawn_is_what_the_file_would_draw() -> None:
 def test_samples_that_depend_on_each_other_are_said() -> None:
     centred = [make_node("ReduceMean", ["x"], ["mean"], axes=[0]), make_node("Sub", ["x", "mean"], ["around"])]
     nodes = [*centred, make_node("MatMul", ["around", "a"], ["h"]), make_node("Relu", ["h"], ["r"]), LAST]
-    with pytest.raises(ModelError, match="do its samples depend on each other"):
+    with refusing(ModelError):
         tune(quantized(nodes))
 
 

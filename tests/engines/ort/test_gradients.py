@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from onnxsparse.engines.ort import gradients, library, rewrites
 from onnxsparse.engines.ort.shapes import infer_shapes
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, gradient_error
 from tests.engines.ort.rewrites.numbers import floats, whole
 
@@ -67,7 +68,7 @@ def test_what_is_wrong_is_wrong_and_found(case: Case) -> None:
     assert [node.name for node, _ in gradients.blocked(model, set(case.trained()))] == ["tried"]
 
 
-@pytest.mark.parametrize("case", MISSING, ids=title)
+@for_each("case", MISSING, ids=title)
 def test_what_is_missing_is_missing_and_found(case: Case) -> None:
     model = shaped(case)
     with pytest.raises(Exception):  # noqa: B017, PT011 -- the engine raises what it likes

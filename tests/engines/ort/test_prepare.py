@@ -32,6 +32,7 @@ from tests.engines.ort.build import (
     stored_in,
     tensor,
 )  # fmt: skip
+from tests.messages import refusing
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -244,12 +245,12 @@ def test_samples_of_exactly_the_declared_shape_are_one_batch() -> None:
 
 def test_too_few_samples_for_an_input_are_refused() -> None:
     proto = model([make_node("MatMul", ["x", "w"], ["y"])], [X], [info("y", None)], [tensor(W, "w", "t0")])
-    with pytest.raises(OptionError, match="no array for the input 'x'"):
+    with refusing(OptionError):
         prepare(proto, {"t0"}, {}, 4)
 
 
 def test_the_runner_says_why_a_graph_does_not_load() -> None:
-    with pytest.raises(ModelError, match="does not load"):
+    with refusing(ModelError):
         Runner(model([make_node("Nothing", ["x"], ["y"])], [X], [info("y", None)]))
 
 
@@ -425,7 +426,7 @@ def test_an_operator_of_a_later_set_that_cannot_be_is_named() -> None:
     nodes = [make_node("MatMul", ["x", "w"], ["c"]), make_node("CumProd", ["c", "axis"], ["y"])]
     stored = [tensor(W, "w", "t0"), tensor(np.array(1), "axis")]
     proto = model(nodes, [X], [info("y", None)], stored, opset=26, ir=11)
-    with pytest.raises(ModelError, match=r"operator set 26\) uses CumProd"):
+    with refusing(ModelError):
         prepare(proto, {"t0"}, FEED, 4)
 
 

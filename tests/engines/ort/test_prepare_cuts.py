@@ -16,6 +16,7 @@ from onnxsparse.engines.ort.numerics import draw_random, random_inputs
 from onnxsparse.engines.ort.prepare import Prepared, inputs_of
 from onnxsparse.errors import ModelError
 from tests.engines.ort.build import BOOL, FEED, INT64, X, info, model, numbers, ready, tensor
+from tests.messages import refusing
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -84,7 +85,7 @@ def test_the_teacher_knows_values_that_were_written_in_later() -> None:
 def test_what_the_dense_model_does_not_compute_is_named() -> None:
     made = around([make_node("CumSum", ["h", "one"], ["k"])], [ONE])
     after = cut(made, named(made, "CumSum"))
-    with pytest.raises(ModelError, match="does not compute 'other'"):
+    with refusing(ModelError):
         teacher(made, replace(after, fed=["other"]))
 
 

@@ -19,6 +19,7 @@ from onnxsparse.engines.ort.engine import OrtEngine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError
 from tests.engines.ort.build import FEED, W, X, info, model, numbers, tensor
+from tests.messages import refusing
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -101,7 +102,7 @@ def test_a_tensor_without_a_gradient_stays_still_and_is_named(tmp_path: Path) ->
 
 def test_a_model_without_any_gradient_is_refused(tmp_path: Path) -> None:
     nodes = [linear("z"), make_node("Sub", ["z", "much"], ["u"]), make_node("Relu", ["u"], ["y"])]
-    with pytest.raises(ModelError, match="no weight gets a gradient from these samples"):
+    with refusing(ModelError):
         built(graph(nodes, [tensor(W, "w", "t0"), tensor(np.float32([1e4]), "much")]), tmp_path)
 
 
@@ -114,7 +115,7 @@ def test_an_output_that_is_not_finite_is_not_matched(tmp_path: Path) -> None:
     made = built(graph(nodes, stored, ("y", "far")), tmp_path)
     assert list(made["teacher"]) == ["y"]
     assert any("'far'" in note and "not finite" in note for note in made["notes"])
-    with pytest.raises(ModelError, match="not finite"):
+    with refusing(ModelError):
         built(graph(nodes, stored, ("far",)), tmp_path / "other")
 
 
@@ -189,7 +190,7 @@ def test_the_graph_is_cut_where_the_engine_dies(tmp_path: Path, monkeypatch: pyt
 
 def test_a_death_without_a_culprit_says_where_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "_work", lambda *words: -11)
-    with pytest.raises(ModelError, match=r"died while starting .SIGSEGV.; try engine=.torch"):
+    with refusing(ModelError):
         built(layers("Relu"), tmp_path, ("t0", "t1"))
 
 
@@ -260,9 +261,9 @@ def test_a_model_whose_weights_are_whole_numbers_is_refused(tmp_path: Path) -> N
     nodes += [make_node("MatMulInteger", ["q", "i", "z"], ["p"]), make_node("Cast", ["p"], ["f"], to=1)]
     nodes += [make_node("Mul", ["f", "s"], ["y"])]
     stored = [tensor(np.ones((6, 5), np.int8), "i"), tensor(W, "w", "t0")]
-    with pytest.raises(ModelError, match=r"can be trained .'weight t0': no output depends on it.; `onnxsparse prune`"):
+    with refusing(ModelError):
         built(graph(nodes, stored), tmp_path)
-    with pytest.raises(ModelError, match=r"it stores no weights as floats of their own; `onnxsparse prune` prunes"):
+    with refusing(ModelError):
         built(graph(nodes, stored), tmp_path / "none", ())
 
 
@@ -283,5 +284,5 @@ def test_what_a_loop_holds_is_no_reason_for_words_of_the_engine(tmp_path: Path) 
     body = make_graph(steps, "body", ins, outs, [tensor(SQUARE, "inner", "t0")])
     nodes = [make_node("Loop", ["often", "go", "x"], ["y"], body=body)]
     stored = [tensor(np.array(3), "often"), tensor(np.array(True), "go")]
-    with pytest.raises(ModelError, match=r"can be trained .'weight t0': the engine has no gradient of Loop"):
+    with refusing(ModelError):
         built(graph(nodes, stored), tmp_path)

@@ -11,6 +11,7 @@ from onnx import helper
 from onnxsparse.engines.ort import library, rewrites
 from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.values import Array
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -41,7 +42,7 @@ ACTIVATIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "given"), ACTIVATIONS, ids=str)
+@for_each(("op", "given"), ACTIVATIONS, ids=str)
 def test_activations(op: str, given: dict[str, Any]) -> None:
     check(Case(op, [uniform(3, 4, low=-4.0, high=4.0)], given, opset=18))
 
@@ -82,8 +83,8 @@ def zero_gradient(case: Case) -> float:
     return float(gradient[0])
 
 
-@pytest.mark.parametrize("slope", [(4,), (3, 4), (1,), (3, 1), (2, 3, 4), ()], ids=str)
-@pytest.mark.parametrize("fixed", [(), (1,)], ids=["trained", "fixed"])
+@for_each("slope", [(4,), (3, 4), (1,), (3, 1), (2, 3, 4), ()], ids=str)
+@for_each("fixed", [(), (1,)], ids=["trained", "fixed"])
 def test_prelu(slope: tuple[int, ...], fixed: tuple[int, ...]) -> None:
     check(Case("PRelu", [uniform(2, 3, 4), uniform(*slope, seed=1)], fixed=fixed))
 

@@ -8,6 +8,7 @@ import pytest
 from onnxsparse.engines.ort import library, rewrites
 from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.values import Array
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -50,7 +51,7 @@ EQUATIONS: list[tuple[str, list[tuple[int, ...]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("equation", "sizes"), EQUATIONS, ids=str)
+@for_each(("equation", "sizes"), EQUATIONS, ids=str)
 def test_einsum(equation: str, sizes: list[tuple[int, ...]]) -> None:
     model = check(Case("Einsum", [uniform(shape, seed) for seed, shape in enumerate(sizes)], {"equation": equation}))
     assert "Einsum" not in {node.op_type for node in model.graph.node}

@@ -29,7 +29,7 @@ LEVELS: tuple[set[str], ...] = (
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},
     {"recipes", "modifiers", "epochs", "runs", "train"},
-    {"api", "finetuning", "leveling", "loops", "torch", "tuning"},
+    {"api", "finetuning", "leveling", "torch", "tuning"},
     {"cli", "dialects", "graphsurgeon", "__main__", "__init__"},
 )
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}

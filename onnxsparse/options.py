@@ -214,14 +214,7 @@ class SparsityOptions:
         metavar="X",
         values=_ANY,
     )
-    exclude: Names = option(
-        (),
-        "all but these, in the same forms",
-        "stem",
-        group=WEIGHTS,
-        metavar="X",
-        values=_ANY,
-    )
+    exclude: Names = option((), "all but these, in the same forms", "stem", group=WEIGHTS, metavar="X", values=_ANY)
     allow: Names = option(
         (),
         "prune what stays dense by default: `embedding`, `tied-embedding`, `stem`, `depthwise`, `small`, `basis`, "
@@ -528,22 +521,12 @@ class MaskUpdateOptions:
         more=". N:M and given masks are set at once",
         values=("cubic", "linear", "one-shot"),
     )
-    start_sparsity: float | None = option(
-        None,
-        "the share of the goal to start from (default 0)",
-        "0.3",
-    )
+    start_sparsity: float | None = option(None, "the share of the goal to start from (default 0)", "0.3")
     prune_begin: float | None = option(
-        None,
-        "when the level starts to rise, as a share of the run (default 0)",
-        "0.1",
-        recipe="begin",
+        None, "when the level starts to rise, as a share of the run (default 0)", "0.1", recipe="begin"
     )
     prune_end: float | None = option(
-        None,
-        "when the goal is reached, exactly; the masks stand still from there (default 0.6)",
-        "0.8",
-        recipe="end",
+        None, "when the goal is reached, exactly; the masks stand still from there (default 0.6)", "0.8", recipe="end"
     )
     updates: int | None = option(None, "how often the masks move in between (default 60)", "20")
     regrow: str | None = option(
@@ -584,10 +567,7 @@ class LossOptions:
     )
     temperature: float | None = option(None, "how much `kl` softens both models (default 2)", "4")
     distillation: str | None = option(
-        None,
-        "the distillation beside labels: `distill` (default) or `kl`",
-        "kl",
-        values=("distill", "kl"),
+        None, "the distillation beside labels: `distill` (default) or `kl`", "kl", values=("distill", "kl")
     )
     loss_output: str | None = option(
         None,
@@ -606,11 +586,7 @@ class TrainOptions:
     MODIFIER: ClassVar[str] = "training"
     epochs: float | None = option(None, "how long (default 3, and at least 500 steps)", "10")
     steps: int | None = option(None, "how long, in optimizer steps", "2000")
-    steps_per_epoch: int | None = option(
-        None,
-        "what counts as an epoch, where the data does not say it",
-        "100",
-    )
+    steps_per_epoch: int | None = option(None, "what counts as an epoch, where the data does not say it", "100")
     batch_size: int | None = option(
         None,
         "samples at a time, of all processes together (default 32)",
@@ -644,10 +620,7 @@ class TrainOptions:
         values=_OPTIMIZERS,
     )
     lr: float | None = option(
-        None,
-        "the highest learning rate (default: by how much is pruned)",
-        "0.001",
-        recipe="rate",
+        None, "the highest learning rate (default: by how much is pruned)", "0.001", recipe="rate"
     )
     lr_schedule: str | None = option(
         None,
@@ -661,20 +634,9 @@ class TrainOptions:
         "a share of the run, or a number of steps (default 0.05, and at least 10 steps where the run has 50 or more)",
         "0.1",
     )
-    weight_decay: float | None = option(
-        None,
-        "how much weights decay (default 0); biases never do",
-        "0.01",
-    )
-    clip: float | None = option(
-        None,
-        "the longest gradient, as a 2-norm over all weights (default: any)",
-        "1.0",
-    )
-    train_bn: bool | None = option(
-        None,
-        "update the statistics of batch normalization (default: frozen)",
-    )
+    weight_decay: float | None = option(None, "how much weights decay (default 0); biases never do", "0.01")
+    clip: float | None = option(None, "the longest gradient, as a 2-norm over all weights (default: any)", "1.0")
+    train_bn: bool | None = option(None, "update the statistics of batch normalization (default: frozen)")
 
 
 @declared
@@ -737,10 +699,7 @@ class CheckpointOptions:
         more=": at twenty places of it, every minute, and when it is interrupted or terminated",
         metavar="DIR",
     )
-    resume: bool = option(
-        False,
-        "go on with the run in `--checkpoint`, to the same result as if it had not stopped",
-    )
+    resume: bool = option(False, "go on with the run in `--checkpoint`, to the same result as if it had not stopped")
     check: bool = option(
         False,
         "prove every gradient of the training graph against finite differences",
@@ -778,9 +737,7 @@ class FinetuneOptions(
         more="",
     )
     seed: int | None = like(
-        SparsityOptions,
-        "seed",
-        meaning="for scores that draw numbers, and for the order of the samples (default 0)",
+        SparsityOptions, "seed", meaning="for scores that draw numbers, and for the order of the samples (default 0)"
     )
 
 
@@ -893,18 +850,13 @@ class LevelsOptions:
         meaning="how the rate goes within each level: `cosine` (default), `constant`, `linear`, `step`, ...",
     )
     warm_up: float | None = like(
-        FinetuneOptions,
-        "warm_up",
-        meaning="at the beginning of each level: a share of it, or steps (default 0.05)",
+        FinetuneOptions, "warm_up", meaning="at the beginning of each level: a share of it, or steps (default 0.05)"
     )
     weight_decay: float | None = like(FinetuneOptions, "weight_decay")
     clip: float | None = like(FinetuneOptions, "clip")
     train_bn: bool | None = like(FinetuneOptions, "train_bn")
     seed: int | None = like(FinetuneOptions, "seed", meaning="for the order of the samples (default 0)")
-    overwrite: bool = option(
-        False,
-        "begin anew: what an earlier run left in the folder is removed, and nothing else",
-    )
+    overwrite: bool = option(False, "begin anew: what an earlier run left in the folder is removed, and nothing else")
     watch: Callable[[dict[str, Any]], None] | None = like(FinetuneOptions, "watch")
 
 

@@ -47,8 +47,8 @@ def close(one: Any, other: Any, tolerance: float) -> None:
 @pytest.mark.parametrize(
     ("device", "says"),
     [
-        ("cuda:99", "there is no device 'cuda:99' here; --device is one of cpu"),
-        ("toaster", "there is no device 'toaster' here; --device is one of cpu"),
+        ("cuda:99", "there is no device 'cuda:99' here; device= is one of cpu"),
+        ("toaster", "there is no device 'toaster' here; device= is one of cpu"),
         ("meta", "'meta' holds no numbers"),
     ],
 )

@@ -55,16 +55,23 @@ class Attributes:
         return getattr(attribute, _FIELDS[kind])
 
 
-def attributes(node: NodeProto) -> dict[str, Any]:
-    """The attributes of a node that is in no function, as Python values; texts as str."""
-    return {one.name: _plain(one) for one in node.attribute}
+class IdentityKey:
+    """A protobuf message as the key of a table.
 
+    Messages compare by their content and have no hash, and Python gives the address of one that nobody holds to the
+    next; so the key is the very message, and holds it.
+    """
 
-def _plain(attribute: AttributeProto) -> Any:
-    value = get_attribute_value(attribute)
-    if attribute.type == AttributeProto.STRINGS:
-        return [text.decode() for text in value]
-    return value.decode() if isinstance(value, bytes) else value
+    __slots__ = ("_message",)
+
+    def __init__(self, message: object) -> None:
+        self._message = message
+
+    def __hash__(self) -> int:
+        return object.__hash__(self._message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and self._message is other._message
 
 
 def label(node: NodeProto) -> str:
@@ -79,3 +86,15 @@ def text(value: str | bytes) -> str:
             f"the model holds a name or text that is not UTF-8 ({value[:40]!r}); it is damaged, export it again"
         )
     return value
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """The attributes of a node that is in no function, as Python values; texts as str."""
+    return {one.name: _plain(one) for one in node.attribute}
+
+
+def _plain(attribute: AttributeProto) -> Any:
+    value = get_attribute_value(attribute)
+    if attribute.type == AttributeProto.STRINGS:
+        return [text.decode() for text in value]
+    return value.decode() if isinstance(value, bytes) else value

@@ -26,6 +26,8 @@ from onnx import (
 )
 from onnx.helper import make_node, make_tensor_value_info, np_dtype_to_tensor_dtype
 
+from onnxsparse.graph.attributes import IdentityKey
+
 Container = Union[GraphProto, FunctionProto]
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -169,12 +171,13 @@ class Outputs:
     """Which names are outputs of a graph or function; each list is looked through once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Container, set[str]]] = {}
+        self._known: dict[IdentityKey, set[str]] = {}
 
     def has(self, container: Container, name: str) -> bool:
-        if id(container) not in self._known:
-            self._known[id(container)] = container, {getattr(entry, "name", entry) for entry in container.output}
-        return name in self._known[id(container)][1]
+        key = IdentityKey(container)
+        if key not in self._known:
+            self._known[key] = {getattr(entry, "name", entry) for entry in container.output}
+        return name in self._known[key]
 
 
 def insert_nodes(container: Container, at: int, nodes: list[NodeProto]) -> None:
@@ -184,8 +187,8 @@ def insert_nodes(container: Container, at: int, nodes: list[NodeProto]) -> None:
 
 def remove_nodes(container: Container, nodes: Iterable[NodeProto]) -> None:
     """Remove these very nodes; equal ones elsewhere stay."""
-    gone = {id(node) for node in nodes}
-    _delete(container.node, [index for index, node in enumerate(container.node) if id(node) in gone])
+    gone = set(map(IdentityKey, nodes))
+    _delete(container.node, [index for index, node in enumerate(container.node) if IdentityKey(node) in gone])
 
 
 def _delete(repeated: MutableSequence[Any], places: Sequence[int]) -> None:
@@ -219,8 +222,8 @@ class Unread:
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove what makes `names` where nobody reads it, and then what only that read."""
-        nodes: dict[int, tuple[Container, list[NodeProto]]] = {}
-        tensors: dict[int, tuple[GraphProto, set[str]]] = {}
+        nodes: dict[IdentityKey, tuple[Container, list[NodeProto]]] = {}
+        tensors: dict[IdentityKey, tuple[GraphProto, set[str]]] = {}
         waiting = list(dict.fromkeys(names))
         while waiting:
             name = waiting.pop()
@@ -229,9 +232,9 @@ class Unread:
             container, node = self._made.pop(name)
             if node is None:
                 assert isinstance(container, GraphProto)
-                tensors.setdefault(id(container), (container, set()))[1].add(name)
+                tensors.setdefault(IdentityKey(container), (container, set()))[1].add(name)
             elif len(node.output) == 1 and not list(bodies(node)):
-                nodes.setdefault(id(container), (container, []))[1].append(node)
+                nodes.setdefault(IdentityKey(container), (container, []))[1].append(node)
                 self._reads.subtract(node.input)
                 waiting += [entry for entry in node.input if entry]
         for container, gone in nodes.values():

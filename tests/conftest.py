@@ -41,16 +41,24 @@ CASES_APART, LENGTHY_APART = 16, 24
 LENGTHY = (
     "checkpoints/",
     "conformance/test_conformance_files",
+    "conformance/test_conformance_mutat",
+    "conformance/test_conformance_paths",
+    "conformance/test_conformance_random",
+    "conformance/test_random_paths",
     "dialects/",
     "engines/",
+    "graph_room/test_growth",
     "property/",
+    "recipes/test_recipe_run",
     "runs/",
+    "test_compare",
     "test_finetune_",
     "test_killed_writers",
     "test_levels",
     "test_make",
     "test_modifier_guide",
     "test_plugin_guides",
+    "test_sequences",
     "test_tools",
 )
 """Modules that train, start a process or draw hundreds of examples in nearly every test."""
@@ -62,25 +70,51 @@ WITHOUT_RUNTIME = (
     "conformance/test_conformance_external",
     "conformance/test_conformance_faults",
     "conformance/test_conformance_files",
+    "conformance/test_conformance_fold_check",
     "conformance/test_conformance_mutated",
     "conformance/test_conformance_patterns",
+    "conformance/test_conformance_pruning",
     "conformance/test_conformance_renewal",
+    "data/",
+    "epochs/test_acts",
+    "epochs/test_stored",
+    "epochs/test_together",
     "graph_room/",
+    "losses/",
+    "metrics/",
     "modifiers/",
+    "optimizers/",
     "patterns/",
     "property/",
+    "rates/",
     "recipes/test_checking",
+    "recipes/test_expressions",
     "recipes/test_format",
     "recipes/test_frame",
     "recipes/test_fuzzed",
     "recipes/test_places",
+    "recipes/test_recipes",
     "recipes/test_round_trip",
+    "report/",
     "runs/test_resume",
+    "schedules/",
     "scores/",
     "sparsers/",
+    "targets/",
+    "test_basis",
+    "test_depthwise",
+    "test_graphsurgeon",
     "test_house",
     "test_killed_writers",
+    "test_make",
+    "test_output_layers",
+    "test_plan_files",
+    "test_plugin_guides",
+    "test_plugins",
+    "test_public_names",
     "test_rank",
+    "test_reports",
+    "test_values",
 )
 """Modules in which nothing is run by onnxruntime, and nothing skipped that another environment runs."""
 
@@ -93,6 +127,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--update-golden"):
+        if config.getoption("numprocesses", None):
+            raise pytest.UsageError(
+                "--update-golden writes files that all tests share: run it in one process, without -n"
+            )
         os.environ[messages.UPDATE] = "yes"
 
 

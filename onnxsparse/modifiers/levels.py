@@ -4,12 +4,13 @@
    `w * mask` first; until the next stage no mask moves.
 2. The learning rate and its warm-up begin again with every stage; where nobody says a rate, it goes by how much of the
    level's numbers are gone.
-3. When the last step of a stage is done, before any checkpoint of that step, the run's milestone is called: a run that
-   is killed and resumed hands over every level, and no level of another state.
+3. When the last step of a stage is done, before any checkpoint of that step, the run says so: one that is killed and
+   resumed hands over every level, and no level of another state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -59,7 +60,7 @@ class Levels(Modifier):
         read_levels(self.levels)
 
     def start(self, run: Run) -> Part:
-        if not run.job.levels:
+        if not run.task.levels:
             raise OptionError(
                 "!levels is the record of an `onnxsparse levels`, and finetune does not run it: call that with the "
                 f"options that stand here, --levels {self.levels} and the others"
@@ -76,7 +77,7 @@ class LevelsPart(Part):
         training = run.training
         self._schedule, self._training = rates.parse(training.schedule_here), training
         size = sum(row.weight.tensor.size for row in run.planned.values())
-        gone = [sum(run.job.levels[tag][stage] for tag in run.planned) for stage in range(self.stages.count)]
+        gone = [sum(run.task.levels[tag][stage] for tag in run.planned) for stage in range(self.stages.count)]
         self._shares = [count / max(size, 1) for count in gone]
 
     @property
@@ -94,14 +95,13 @@ class LevelsPart(Part):
         factor = factor_at(self._schedule, at, length, run.per_epoch, self._training.warm_up_at(length))
         run.pace = replace(run.pace, rate=self._training.base_rate(self._shares[stage]) * run.caution * factor)
 
-    def after_update(self, step: int) -> None:
-        if self.stages.ends(step) and self._run.job.milestone is not None:
-            self._run.job.milestone(self.stages.at(step), self._run.engine)
+    def ended(self, step: int) -> Iterable[int]:
+        return [self.stages.at(step)] if self.stages.ends(step) else []
 
     def _enter(self, stage: int) -> None:
         """The masks of a level; moments of what is masked are forgotten."""
         engine = self._run.engine
         for tag, row in weights.live(engine, self._run.planned):
             weight, mask = engine.weights[tag], engine.frozen[f"{tag}/mask"]
-            renew(weight, mask, weights.choice(row, self._run.score, self._run.job.levels[tag][stage]))
+            renew(weight, mask, weights.choice(row, self._run.score, self._run.task.levels[tag][stage]))
             engine.clear_moments(tag, mask == 0)

@@ -46,6 +46,10 @@ class Part:
     def after_update(self, step: int) -> None:
         """The weights have moved."""
 
+    def ended(self, step: int) -> Iterable[int]:
+        """The numbers of stages of the run, if any, whose last step this was: each is handed over as it is."""
+        return ()
+
     def finish(self) -> None:
         """All steps are done; the weights may be changed for the last time."""
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,17 @@ from onnxsparse.epochs.running import RunHost
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestPart
 from onnxsparse.modifiers.modifier import Part
-from onnxsparse.modifiers.training import SHORTEST, Training
+from onnxsparse.modifiers.training import SHORTEST
 from onnxsparse.runs import weights
 from onnxsparse.runs.account import Account
 from onnxsparse.runs.alike import demand_alike_step
-from onnxsparse.runs.job import Job, Outcome, Watcher
+from onnxsparse.runs.job import Outcome, Watcher
 from onnxsparse.runs.saves import Saves
 from onnxsparse.runs.segments import Segments
 from onnxsparse.runs.stopping import Stopping
+from onnxsparse.train.engine_choice import Engines
+from onnxsparse.train.evaluation import Evaluation
+from onnxsparse.train.task import Task
 from onnxsparse.values import Array
 
 BEST = "best/"
@@ -40,23 +43,31 @@ HARMED = (
 class Run:
     """One training. The modifiers' parts see this object."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.planned, self.score, self.pruned_share = job, job.planned, job.score, job.pruned_share
-        self.training = next(one for one in job.modifiers if isinstance(one, Training))
-        self.seed = self.training.seed
-        known = job.feeding.per_epoch
+    def __init__(
+        self,
+        task: Task,
+        engines: Engines,
+        evaluation: Evaluation | None = None,
+        folder: str | None = None,
+        resume: bool = False,
+        watch: Watcher | None = None,
+    ) -> None:
+        self.task, self.planned, self.score, self.pruned_share = task, task.planned, task.score, task.pruned_share
+        self.training, self.seed = task.training, task.training.seed
+        self._evaluation = evaluation
+        known = task.feeding.per_epoch
         self.total = self.training.total(known) if known else self._steps_of_a_function()
         self.per_epoch = known or self.total
         self.step, self.attempt, self.pace = 0, 0, Pace(0.0)
         self.notes: list[str] = []
-        self._account = Account(self.total, self.per_epoch, job.feeding.size, job.watch)
-        self._saves = Saves(job, self.total)
-        self._stopping = Stopping(job.folder is not None and job.processes.count == 1)
-        self._segments = Segments(job, self.total, self.note)
+        self._account = Account(self.total, self.per_epoch, task.feeding.size, watch)
+        self._saves = Saves(task, self.total, folder, resume)
+        self._stopping = Stopping(folder is not None and task.processes.count == 1)
+        self._segments = Segments(task, engines, evaluation, self.total, self.note)
         self._best: dict[str, Array] = {}
         self._untrained: tuple[float, dict[str, float]] | None = None
         self._batch: Batch | None = None
-        self._compared = job.processes.count == 1
+        self._compared = task.processes.count == 1
         self._meet()
 
     def _steps_of_a_function(self) -> int:
@@ -69,8 +80,8 @@ class Run:
 
     def _meet(self) -> None:
         """New parts, which know nothing yet."""
-        self.host = RunHost(self, self.job.params)
-        self.parts: list[Part] = [modifier.start(self) for modifier in self.job.modifiers]
+        self.host = RunHost(self, self.task.params)
+        self.parts: list[Part] = [modifier.start(self) for modifier in self.task.modifiers]
         self._segments.meet(self.parts)
 
     # -- what the parts ask for
@@ -92,8 +103,8 @@ class Run:
 
     def probe_loss(self) -> float:
         self.engine.agree()
-        losses = [self.engine.evaluate(batch)[0] for batch in self.job.feeding.probe()]
-        loss = self.job.processes.mean(float(np.mean(losses)))
+        losses = [self.engine.evaluate(batch)[0] for batch in self.task.feeding.probe()]
+        loss = self.task.processes.mean(float(np.mean(losses)))
         return loss if math.isfinite(loss) else math.inf
 
     def note_probe(self, loss: float) -> None:
@@ -125,45 +136,57 @@ class Run:
         """The probe's loss of the dense weights under one-shot masks. The engine's state is gone afterwards."""
         if self._untrained is None:
             self._to_one_shot()
-            metrics = self.job.measure(self.engine) if self.job.measure else {}
+            metrics = self._evaluation(self.engine) if self._evaluation else {}
             self._untrained = self.probe_loss(), metrics
         return self._untrained[0]
 
     # -- the loop
 
     def go(self) -> Outcome:
+        """The whole run."""
+        for _ in self.stages():
+            pass
+        return self.outcome()
+
+    def stages(self) -> Generator[int, None, None]:
+        """Train; wherever a stage of the run is trained, its number, before any checkpoint behind it.
+
+        To be closed by whoever leaves it early: signals wait until a step is saved.
+        """
         found = self._saves.find(self.notes)
         self._segments.jump(0 if found is None else max(0, int(found.facts["step"]) - 1))
         if found is None:
             self._to_dense()
-            weights.demand_numbers(self.engine, self.job.feeding.probe())
+            weights.demand_numbers(self.engine, self.task.feeding.probe())
         else:
             self.restore(found)
         self._account.start_clock()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a run that diverges is noticed and said
-            self._attempt()
+            yield from self._attempt()
             while self._again():
-                self._attempt()
-            return self._outcome()
+                yield from self._attempt()
 
-    def _attempt(self) -> None:
+    def _attempt(self) -> Iterator[int]:
         try:
             while self.step < self.total:
                 with self._stopping.until_saved():
-                    while self.step < self.total and not self._one_step():
-                        pass
+                    asked = False
+                    while self.step < self.total and not asked:
+                        loss = self._one_step()
+                        yield from (stage for part in self.parts for stage in part.ended(self.step))
+                        asked = self._count(loss)
             for part in sorted(self.parts, key=lambda part: isinstance(part, KeepBestPart)):  # it looks at the result
                 part.finish()
         except DivergedError as error:
             self.note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
 
-    def _one_step(self) -> bool:
-        """Whether a signal waits, and the state is saved."""
+    def _one_step(self) -> float:
+        """The loss of a step that the weights have moved by."""
         step = self.step
         self._segments.enter(step)
-        self._batch = self.job.feeding.batch(step)
+        self._batch = self.task.feeding.batch(step)
         if not self._compared:
-            demand_alike_step(self.job.processes, self.engine, self._batch)
+            demand_alike_step(self.task.processes, self.engine, self._batch)
             self._compared = True
         for part in self.parts:
             part.before_step(step)
@@ -172,7 +195,11 @@ class Run:
         loss = self._learn(step)
         for part in self.parts:
             part.after_update(step)
-        self.step = step + 1
+        return loss
+
+    def _count(self, loss: float) -> bool:
+        """Count a step that is done, and save the state where that is due: whether a signal waits for it."""
+        self.step += 1
         self._tell(loss)
         asked = self._stopping.asked  # looked at once: for one that comes now there is another step
         if self._saves.is_due(self.step) or asked:
@@ -194,16 +221,17 @@ class Run:
     def _tell(self, loss: float) -> None:
         """Metrics are taken after every whole epoch but the last, which is measured with the result."""
         self._account.count(loss)
-        measured = self.job.measure is not None and self.job.each_epoch and self._account.ends_epoch(self.step)
+        each = self._evaluation if self._evaluation is not None and self._evaluation.each_epoch else None
+        measured = each is not None and self._account.ends_epoch(self.step)
         if measured or self._account.is_due(self.step):
-            metrics = self.job.measure(self.engine) if self.job.measure and measured else {}
+            metrics = each(self.engine) if each is not None and measured else {}
             sparsity = weights.sparsity(self.engine, self.planned)
             self._account.add(self.step, self.attempt, self.pace.rate, sparsity, metrics)
 
     # -- the states it goes through
 
     def _to_dense(self) -> None:
-        weights.make_dense(self.engine, self._segments.spec, self.job.start)
+        weights.make_dense(self.engine, self._segments.spec, self.task.numbers)
 
     def _to_one_shot(self) -> None:
         self._segments.jump(self.total - 1)
@@ -229,6 +257,11 @@ class Run:
 
     # -- the end
 
+    def outcome(self) -> Outcome:
+        """What the run came to; to be asked once, when all stages are over."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return self._outcome()
+
     def _outcome(self) -> Outcome:
         keeper, done = self._keeper, self.step == self.total
         if keeper is None and done:
@@ -253,12 +286,12 @@ class Run:
             loss,
             trained and loss < untrained,
             self.attempt + 1,
-            list(dict.fromkeys([*self.job.feeding.notes, *self.notes])),
+            list(dict.fromkeys([*self.task.feeding.notes, *self.notes])),
             dict(self.engine.unreached),
             unit=self.engine.unit,
-            dense=self.job.measure_dense(self.engine) if self.job.measure_dense else {},
+            dense=self._evaluation.dense(self.engine) if self._evaluation else {},
             untrained=self._untrained[1] if self._untrained else {},
-            metrics=self.job.measure(self.engine) if self.job.measure else {},
+            metrics=self._evaluation(self.engine) if self._evaluation else {},
             steps=self.step,
             trained=trained,
         )
@@ -303,4 +336,4 @@ def _no_number(step: int) -> OnnxSparseError:
     )
 
 
-__all__ = ["Job", "Outcome", "Run", "Watcher"]
+__all__ = ["Outcome", "Run", "Watcher"]

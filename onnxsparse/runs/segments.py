@@ -14,19 +14,23 @@ from collections.abc import Callable, Sequence
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.modifiers.modifier import Part
-from onnxsparse.runs.job import Job
+from onnxsparse.train.engine_choice import Engines
+from onnxsparse.train.evaluation import Evaluation
+from onnxsparse.train.task import Task
 
 ASKED_AHEAD = 1.5
 """Passes through the data from which on the dense model is asked about all of it once."""
 
 
 class Segments:
-    """Where the segments of a job of `total` steps lie, and the engine of the one that it is in."""
+    """Where the segments of a task of `total` steps lie, and the engine of the one that it is in."""
 
     engine: Engine
 
-    def __init__(self, job: Job, total: int, note: Callable[[str], None]) -> None:
-        self._job, self._total, self._note = job, total, note
+    def __init__(
+        self, task: Task, engines: Engines, evaluation: Evaluation | None, total: int, note: Callable[[str], None]
+    ) -> None:
+        self._task, self._engines, self._evaluation, self._total, self._note = task, engines, evaluation, total, note
         self._parts: Sequence[Part] = ()
         self._starts, self._began = [0], 0
         self._spec: Spec | None = None
@@ -76,7 +80,7 @@ class Segments:
         return self._starts[bisect_right(self._starts, step) - 1]
 
     def _spec_of(self, begin: int) -> Spec:
-        spec = self._job.spec
+        spec = self._task.spec
         for part in self._parts:
             spec = part.shape(spec, begin)
         return spec
@@ -84,9 +88,11 @@ class Segments:
     def _load(self, spec: Spec) -> None:
         """A new engine; never two at once."""
         self.__dict__.pop("engine", None)
-        self.engine, self._spec = self._job.make_engine(spec), spec
+        self.engine, self._spec = self._engines.make(spec), spec
+        if self._evaluation is not None:
+            self._evaluation.begin(self.engine)
         for note in self.engine.notes:
             self._note(note)
-        feeding = self._job.feeding
+        feeding = self._task.feeding
         if feeding.count and self._total * feeding.size > ASKED_AHEAD * feeding.count:
             self.engine.ask_ahead(feeding.count, feeding.everything())

@@ -40,8 +40,8 @@ def add_arguments(name: str, parser: ArgumentParser) -> Callable[[Namespace], in
 
 
 def _finetune(arguments: Namespace) -> int:
-    from onnxsparse.finetuning import finetune
     from onnxsparse.recipes.flags import asked_of, recipe_of
+    from onnxsparse.train.finetune import finetuned
 
     _demand_paths(arguments)
     file = recipe_of_file(arguments)
@@ -58,10 +58,11 @@ def _finetune(arguments: Namespace) -> int:
         raise OptionError("--resume goes on with a run in a folder; pass --checkpoint DIR too")
     from onnxsparse.cli.output import finish
 
-    given = {name: value for name, value in chosen(arguments, options.FinetuneOptions).items() if name not in flags}
+    asked = chosen(arguments, options.FinetuneOptions)
+    given = {name: value for name, value in asked.items() if name not in flags and name != "recipe"}
     with _quiet_functions(), training_progress(arguments if is_first() else _QUIET) as watch, _interruptible(arguments):
-        result = finetune(arguments.model, **{**given, "recipe": recipe, "watch": watch})
-    return finish(result.report, arguments) if is_first() else int(not result.report.ok)
+        report = finetuned(arguments.model, recipe, **given, watch=watch).report
+    return finish(report, arguments) if is_first() else int(not report.ok)
 
 
 def _demand_paths(arguments: Namespace) -> None:

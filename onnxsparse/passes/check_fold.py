@@ -32,7 +32,7 @@ from onnxsparse.passes.describe import (
     use_row,
     with_macs,
 )
-from onnxsparse.passes.expect import expect
+from onnxsparse.passes.expect import Expectation, expect
 from onnxsparse.passes.levels import Held, hold
 from onnxsparse.passes.matrices import count_zeros
 from onnxsparse.passes.model_pass import Check
@@ -53,6 +53,16 @@ MASKED_STILL = (
 )
 
 
+def held_to(model: Model, called: str, expected: Expectation, strict: bool = False, full: bool = False) -> Report:
+    """The zeros of a model against what is expected of each weight."""
+    opinion, device = SecondOpinion(model.evaluator, full), expected.rule.target
+    checked = opinion.of(ZeroCheck(expected.weights, device).checked())
+    knows = device is not None and expected.rule.knows_levels
+    held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
+    report = _verified(called, model, expected.rule, expected.title, checked, strict, held)
+    return replace(report, sampled=opinion.sampled)
+
+
 @dataclass(frozen=True)
 class Verify(Check):
     """The zeros of a model, which reports call `called`, against a plan file, a rule, or its own record."""
@@ -64,13 +74,7 @@ class Verify(Check):
     full: bool = False
 
     def call(self, model: Model) -> Report:
-        expected = expect(model, self.rule, self.plan)
-        opinion, device = SecondOpinion(model.evaluator, self.full), expected.rule.target
-        checked = opinion.of(ZeroCheck(expected.weights, device).checked())
-        knows = device is not None and expected.rule.knows_levels
-        held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
-        report = _verified(self.called, model, expected.rule, expected.title, checked, self.strict, held)
-        return replace(report, sampled=opinion.sampled)
+        return held_to(model, self.called, expect(model, self.rule, self.plan), self.strict, self.full)
 
 
 @dataclass(frozen=True)

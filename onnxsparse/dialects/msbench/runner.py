@@ -16,11 +16,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from onnxsparse import checkpoints, scores
+from onnxsparse import checkpoints
 from onnxsparse.data import Samples, open_data
 from onnxsparse.data.order import Order
 from onnxsparse.dialects.msbench import scheduler_of
-from onnxsparse.dialects.msbench.act import Schedule
+from onnxsparse.dialects.msbench.act import Schedule, ScheduledTask
 from onnxsparse.dialects.msbench.checks import (
     TOTALS,
     as_of_run,
@@ -53,7 +53,6 @@ from onnxsparse.passes.fields import fields_of
 from onnxsparse.report.rows import Report
 from onnxsparse.runs.classes import axes_of
 from onnxsparse.runs.feeding import Feeding
-from onnxsparse.runs.job import Job
 from onnxsparse.runs.measuring import Measure
 from onnxsparse.runs.run import Run
 from onnxsparse.train.stepped import LoopOptions, SteppedModel
@@ -217,20 +216,9 @@ class SparseRunner:
         job, model = self.job, self.model
         schedule = Schedule(self.scheduler, model, {"decisive": self.decisive, "leans": self.leans}, self._stepped)
         training = replace(model.options.training, steps=self.total, batch=job.batch)
-        run = Run(
-            Job(
-                [training, schedule],
-                model.spec(),
-                model.make,
-                Feeding(self.samples, job.batch, job.seed, hold=False),
-                {},
-                scores.parse("magnitude"),
-                model.weight,
-                0.0,
-                folder=os.path.join(job.save_dir, "state"),
-                every=job.every,
-            )
-        )
+        feeding = Feeding(self.samples, job.batch, job.seed, hold=False)
+        asked = ScheduledTask((training, schedule), model.spec(), feeding, model.weight)
+        run = Run(asked, model, folder=os.path.join(job.save_dir, "state"), every=job.every)
         run.train(None if self.found is None else as_of_run(self.found))
         self.iteration = run.step
 

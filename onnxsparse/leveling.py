@@ -1,56 +1,21 @@
-"""`levels`: all levels of a device in one run, and a verified file of each.
-
-1. The level of each layer is decided once, on the dense model. Each stage of the run trains one level.
-2. When a level is trained its file is written, proven and verified, with its figures beside it in the run's own folder.
-   Only then may a checkpoint be taken behind it. So a run that is killed at any point, and started again, goes on and
-   ends with the same files.
-3. The table is written last; a folder that has it is done.
-"""
+"""`levels`: from a model, a device and data to a verified file of every level."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from onnxsparse import targets
-from onnxsparse.api import Result, verify
-from onnxsparse.checkpoints import MARK, claim
-from onnxsparse.engines.engine import Engine
-from onnxsparse.engines.processes import demand_alone
-from onnxsparse.engines.rooms import claimed
-from onnxsparse.errors import MissingExtraError, OnnxSparseError, OptionError, OutputError
-from onnxsparse.graph.external import ENDING, own_data
+from onnxsparse.api import Result
+from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Source
-from onnxsparse.graph.output import make_folder, write_text
-from onnxsparse.graph.unfinished import clear_folder
 from onnxsparse.modifiers.levels import Levels, read_levels
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.passes.delivery import called, deliver, target_of
-from onnxsparse.passes.passed import passed
-from onnxsparse.passes.plan import Plan, candidates
 from onnxsparse.passes.request import Path, path_of
 from onnxsparse.passes.taken import taken
-from onnxsparse.passes.trainable import trainables
-from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import recipe_of
-from onnxsparse.report.plot import draw_levels
-from onnxsparse.report.rows import Report, Totals
-from onnxsparse.runs import weights
 from onnxsparse.runs.job import Watcher
-from onnxsparse.runs.run import Run
-from onnxsparse.train.engine_choice import Means, met
-from onnxsparse.tuning import Tuning
+from onnxsparse.train.levels import leveled
 
-RUN, TABLE = ".run", "levels.json"
-COLUMNS = ("level", "sparsity", "parameters", "nonzero", "macs", "macs_left", "verified", "file")
-TOLD = ("out of reach", "is passed")
-UNMEASURED = "nothing was measured of the levels: accuracy needs --eval-data"
-GLANCED = "the figures are of the samples held out from --data; those of others need --eval-data"
 FLAGS = (
     "loss", "hardness", "temperature", "batch_size", "optimizer", "lr", "lr_schedule", "warm_up", "weight_decay",
     "clip", "train_bn", "seed", "include", "exclude", "allow", "allocation",
@@ -88,245 +53,12 @@ def levels(
     text = levels if isinstance(levels, str) else ",".join(f"{one:g}" for one in levels)
     folder = path_of(output, "output")
     recipe = recipe_of({**options, "target": target, "sparsity": read_levels(text)[-1] / 100})
-    return _Leveling(taken(source), recipe, text, folder, engine, dims, overwrite).go(
-        {"data": data, "labels": labels, "eval_data": eval_data, "metrics": metrics}, epochs, steps, watch
-    )
-
-
-class _Leveling:
-    """One call of `levels`, step by step."""
-
-    def __init__(
-        self,
-        source: Source,
-        recipe: Recipe,
-        levels: str,
-        folder: str,
-        engine: str,
-        dims: Mapping[str, int] | None,
-        overwrite: bool,
-    ) -> None:
-        self._source, self._folder, self._overwrite = source, folder, overwrite
-        self._levels, self._text, self._dims, self._engine = read_levels(levels), levels, dims, engine
-        self._recipe = recipe
-        self._notes: list[str] = []
-
-    def go(self, data: Mapping[str, Any], epochs: float | None, steps: int | None, watch: Watcher | None) -> Result:
-        tuning = self._tuning(data, epochs, steps)
-        job_digest = self._prepared(tuning)
-        if job_digest is None:
-            return Result(self._report(tuning), self._folder)
-        room = os.path.join(self._folder, RUN)
-        with claimed(room, MARK):
-            job = replace(
-                tuning.job(room, room, True, False, watch),
-                modifiers=[tuning.training, tuning.objective, Levels(self._text)],
-                levels={tag: [counts[row.name] for counts in self._counts] for tag, row in tuning.planned.items()},
-                milestone=lambda stage, engine: self._hand_over(tuning, stage, engine),
-                digest=job_digest,
-            )
-            outcome = Run(job).go()
-            said = [note for note in (*tuning.notes, *outcome.notes) if "holds no checkpoint" not in note]
-            self._notes += [note for note in said if note not in self._notes]
-            if not all(map(self._known, self._levels)):
-                raise OnnxSparseError(
-                    f"the training diverged before all levels were there; use a lower --lr ({self._notes[-1]})"
-                )
-            report = self._finished(tuning, outcome)
-        shutil.rmtree(os.path.join(self._folder, RUN), ignore_errors=True)
-        return Result(report, self._folder)
-
-    # -- before
-
-    def _tuning(self, data: Mapping[str, Any], epochs: float | None, steps: int | None) -> Tuning:
-        """The run's frame: everything of `finetune` but its pruning."""
-        demand_alone("levels")
-        processes, device = met(self._engine, None)
-        if processes.count > 1:  # the user's own script joined them
-            raise OptionError("levels trains in one process; start it without torchrun")
-        means = Means(self._engine, device, None, None, processes)
-        tuning = Tuning(self._source, self._recipe, None, None, None, False, means, self._dims)
-        tuning.open(data["data"], data["labels"], data["eval_data"], data["metrics"])
-        training, per_epoch = tuning.training, tuning.feeding.per_epoch
-        if steps is None and per_epoch is None:
-            raise OptionError("nobody knows how long an epoch of a function's data is: pass --steps, for each level")
-        each = steps if steps is not None else max(1, round((epochs or 1.0) * (per_epoch or 1)))
-        tuning.training = replace(training, epochs=None, steps=each * len(self._levels))
-        pruning = self._recipe.only(Pruning)
-        tuning.recipe = Recipe((tuning.training, tuning.objective, pruning, Levels(self._text)))
-        self._counts = self._decided(tuning)
-        self._passed = [passed(tuning.plan, drops, level) for drops, level in zip(self._counts, self._levels)]
-        return tuning
-
-    def _decided(self, tuning: Tuning) -> list[Mapping[str, int]]:
-        """How many units of each weight go at each level."""
-        rule = tuning.plan.rule
-        found = candidates(tuning.model, tuning.plan.rows, rule)
-        assert rule.pattern is not None
-        shares = [level / 100 for level in self._levels]
-        if hasattr(rule.allocation, "allocate_levels"):
-            made: list[Mapping[str, int]] = rule.allocation.allocate_levels(found, shares, rule.pattern)
-            return made
-        return [rule.allocation.allocate(found, share, rule.pattern) for share in shares]
-
-    def _prepared(self, tuning: Tuning) -> str | None:
-        """The digest of this run; None where it is done already."""
-        digest = json.dumps([tuning.digest(), self._text, [sorted(counts.items()) for counts in self._counts]])
-        make_folder(self._folder)
-        known = self._read(TABLE)
-        if known is not None and not self._overwrite:
-            if known.get("run") != _short(digest):
-                raise OutputError(
-                    f"{self._folder} holds the levels of another run; choose another folder, or --overwrite"
-                )
-            self._notes.append("all levels were there already")
-            return None
-        if self._overwrite and (known is not None or os.path.isdir(os.path.join(self._folder, RUN))):
-            self._clear()
-        if known is None and not os.path.isdir(os.path.join(self._folder, RUN)) and os.listdir(self._folder):
-            raise OutputError(f"{self._folder} holds other things; name a new folder, or an empty one")
-        claim(os.path.join(self._folder, RUN))
-        self._digest = _short(digest)
-        return digest
-
-    def _clear(self) -> None:
-        """Remove what an earlier run left, and nothing else."""
-        shutil.rmtree(os.path.join(self._folder, RUN), ignore_errors=True)
-        known = self._read(TABLE) or {}
-        names = [TABLE, "levels.csv", "levels.png", "levels.history.csv", "levels.recipe.yaml"]
-        for name in [*(os.path.basename(str(row.get("file", ""))) for row in known.get("levels", [])), *names]:
-            path = os.path.join(self._folder, name)
-            if name and os.path.isfile(path):
-                for data in own_data(path):
-                    os.unlink(data)
-                clear_folder(path + ENDING)
-                os.unlink(path)
-
-    # -- a level
-
-    def _hand_over(self, tuning: Tuning, stage: int, engine: Engine) -> None:
-        """Write the file of a level, verify it, and note its figures."""
-        level = self._levels[stage]
-        path = os.path.join(self._folder, f"level-{level:g}.onnx")
-        arrays = {tag: weights.baked(engine, tag) for tag in weights.stored(engine)}
-        report = self._written(tuning, stage, arrays, path)
-        rule = tuning.plan.rule
-        target = rule.target.text if rule.target else None
-        beyond = self._passed[stage]
-        checked = verify(path, target=target, level=100 * beyond.share if beyond else level, dims=self._dims).report
-        totals = report.totals
-        figures = {
-            "level": level,
-            "sparsity": round(totals.zeros / max(totals.elements, 1), 6),
-            "parameters": totals.elements,
-            "nonzero": totals.elements - totals.zeros,
-            "macs": totals.macs,
-            "macs_left": totals.macs_left,
-            "verified": checked.ok,
-            "file": os.path.basename(path),
-            "metrics": {name: float(value) for name, value in _measured(tuning, engine).items()},
-            "notes": ([beyond.text] if beyond else []) + _remarks(checked, level, beyond is None),
-        }
-        write_text(self._sidecar(level), json.dumps(figures, indent=2) + "\n", True)
-
-    def _written(self, tuning: Tuning, stage: int, arrays: Mapping[str, Any], path: str) -> Report:
-        fresh = Tuning(self._source, self._recipe, None, None, None, False, tuning.means, self._dims)
-        model, counts = fresh.model, self._counts[stage]
-        rows = tuple(replace(row, drop=counts[row.name], cut=None) if row.pattern else row for row in fresh.plan.rows)
-        beyond = self._passed[stage]
-        plan = Plan(rows, replace(fresh.plan.rule, sparsity=beyond.share if beyond else self._levels[stage] / 100))
-        tags = trainables(model, fresh.plan, tuning.training.train_bn)
-        return deliver(model, plan, arrays, tags, target_of(path, self._source, True)).report
-
-    def _sidecar(self, level: float) -> str:
-        return os.path.join(self._folder, RUN, f"level-{level:g}.figures")
-
-    def _known(self, level: float) -> bool:
-        return os.path.exists(self._sidecar(level)) and os.path.exists(
-            os.path.join(self._folder, f"level-{level:g}.onnx")
+    return Result(
+        *leveled(
+            taken(source), recipe, text, folder, data=data, labels=labels, eval_data=eval_data, metrics=metrics,
+            epochs=epochs, steps=steps, dims=dims, engine=engine, overwrite=overwrite, watch=watch,
         )
-
-    # -- after
-
-    def _finished(self, tuning: Tuning, outcome: Any) -> Report:
-        rows = [json.loads(_text(self._sidecar(level))) for level in self._levels]
-        self._notes += [] if tuning.measure.each_epoch else [GLANCED]
-        path = os.path.join(self._folder, "levels")
-        write_text(f"{path}.csv", _csv(rows), True)
-        write_text(f"{path}.history.csv", outcome.history.to_csv(), True)
-        write_text(f"{path}.recipe.yaml", tuning.recipe.to_yaml(), True)
-        try:
-            draw_levels(f"{path}.png", rows, _shown(rows), outcome.dense.get(_shown(rows) or ""))
-        except MissingExtraError as error:
-            self._notes.append(f"no levels.png: {error}")
-        dense = {name: float(value) for name, value in outcome.dense.items()}
-        table = {"run": self._digest, "model": called(self._source), "dense": dense, "levels": rows}
-        write_text(f"{path}.json", json.dumps(table, indent=2) + "\n", True)
-        return self._report(tuning)
-
-    def _report(self, tuning: Tuning) -> Report:
-        table = self._read(TABLE)
-        assert table is not None
-        rule = tuning.plan.rule
-        ok = all(row["verified"] for row in table["levels"])
-        notes = (*self._notes, *_said(table))
-        details: dict[str, object] = {"dense": table["dense"], "levels": table["levels"]}
-        target = rule.target.text if rule.target else ""
-        return Report("levels", table["model"], target, (), Totals(), ok, self._folder, notes, details=details)
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        path = os.path.join(self._folder, name)
-        if not os.path.exists(path):
-            return None
-        try:
-            found = json.loads(_text(path))
-        except ValueError:
-            return None
-        return found if isinstance(found, dict) and "run" in found else None
-
-
-def _remarks(checked: Report, level: float, with_sparsity: bool) -> list[str]:
-    """The network's sparsity, and why a level does not hold."""
-    if checked.ok:
-        return [note for note in checked.notes if with_sparsity and "network sparsity" in note]
-    broken = [row.name for row in checked.rows if row.status == "violated"]
-    layers = [f"{len(broken)} layers do not hold (the first: '{broken[0]}')"] if broken else []
-    return [f"level {level:g} does not hold: {fault}" for fault in (*checked.faults, *layers)]
-
-
-def _measured(tuning: Tuning, engine: Engine) -> Mapping[str, float]:
-    return tuning.measure(tuning.seen(engine, rest=()))  # what a level leaves as it is, is written as it is
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = sorted({name for row in rows for name in row["metrics"]})
-    lines = [",".join([*COLUMNS, *names])]
-    for row in rows:
-        cells = [row[one] for one in COLUMNS] + [row["metrics"].get(name, "") for name in names]
-        lines.append(",".join("" if cell is None else str(cell) for cell in cells))
-    return "\n".join(lines) + "\n"
-
-
-def _said(table: Mapping[str, Any]) -> list[str]:
-    """What is to be known of a table: levels that are no such ones, and that nothing was measured."""
-    rows = table["levels"]
-    found = [note for row in rows for note in row["notes"] if not row["verified"] or any(one in note for one in TOLD)]
-    return found if _shown(rows) else [*found, UNMEASURED]
-
-
-def _shown(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The metric that a picture shows, if anything was measured."""
-    names = [name for row in rows for name in row["metrics"]]
-    return "accuracy" if "accuracy" in names else names[0] if names else None
-
-
-def _short(digest: str) -> str:
-    return hashlib.sha256(digest.encode()).hexdigest()[:16]
-
-
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    )  # fmt: skip
 
 
 __all__ = ["levels"]

@@ -13,7 +13,6 @@ import onnx
 import pytest
 
 import onnxsparse as osp
-from onnxsparse import leveling
 from onnxsparse.cli import main
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
@@ -23,6 +22,7 @@ from onnxsparse.modifiers.levels import Levels, read_levels
 from onnxsparse.modifiers.training import Training
 from onnxsparse.runs import saves
 from onnxsparse.runs.run import Run
+from onnxsparse.train import levels as stages
 from tests.dialects.nets import SIZE, onnx_model, random
 from tests.runs.net import Bench
 
@@ -84,31 +84,24 @@ def bench(total=12):
     return made, counts
 
 
-def test_milestones_come_when_a_stage_is_trained():
-    seen = []
+def test_stages_come_when_they_are_trained():
     made = Bench(Training(steps=13, batch=8))
     counts = {tag: [8, 8, 8] for tag in made.planned}
-    run = None
-
-    def milestone(stage, engine):
-        seen.append((stage, run.step))
-
-    run = Run(made.job(modifiers=[made.training, Levels("10,20,30")], levels=counts, milestone=milestone))
-    run.go()
-    assert seen == [(0, 13 // 3 - 1), (1, 26 // 3 - 1), (2, 12)]
+    run = made.run(modifiers=[made.training, Levels("10,20,30")], levels=counts)
+    assert [(stage, run.step) for stage in run.stages()] == [(0, 13 // 3 - 1), (1, 26 // 3 - 1), (2, 12)]
 
 
 def test_no_other_run_takes_levels():
     made = Bench(Training(steps=4, batch=8))
     with pytest.raises(OptionError, match="onnxsparse levels"):
-        Run(made.job(modifiers=[made.training, Levels("10,20")]))
+        made.run(modifiers=[made.training, Levels("10,20")])
 
 
 def test_rates_begin_again_with_every_stage():
     rates = []
     made = Bench(Training(steps=20, batch=8, rate=0.01, warm_up=1))
     counts = {tag: [8, 8] for tag in made.planned}
-    run = Run(made.job(modifiers=[made.training, Levels("10,20")], levels=counts))
+    run = made.run(modifiers=[made.training, Levels("10,20")], levels=counts)
     for step in range(20):
         run._segments.jump(step) if step == 0 else None
         for act in run.acts:
@@ -161,7 +154,7 @@ def test_a_killed_run_started_again_ends_with_the_same_files(whole, tmp_path, mo
     def dies(self):
         if self.step == moment:
             raise Killed
-        steps(self)
+        return steps(self)
 
     monkeypatch.setattr(Run, "_one_step", dies)
     with pytest.raises(Killed):
@@ -189,9 +182,9 @@ def test_killed_while_it_writes(whole, tmp_path, monkeypatch, place):
 
     with monkeypatch.context() as patch:
         if place == "_hand_over":
-            patch.setattr(leveling, "write_text", dies)  # the model is there, its figures are not
+            patch.setattr(stages, "write_text", dies)  # the model is there, its figures are not
         elif place == "_finished":
-            patch.setattr(leveling, "_csv", dies)
+            patch.setattr(stages, "_csv", dies)
         else:
             patch.setattr(shutil, "rmtree", dies)
         with pytest.raises(Killed):
@@ -231,7 +224,7 @@ def test_every_level_has_data_of_its_own(tmp_path, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(leveling, "write_text", dies)
+        patch.setattr(stages, "write_text", dies)
         with pytest.raises(Killed):
             levels(tmp_path / "m.onnx", **options(folder))
     assert data_of() == {"level-30.onnx.data"}
@@ -315,7 +308,7 @@ def test_what_was_measured_on_is_said(whole, tmp_path, capsys):
 
 def test_why_a_level_does_not_hold_is_said():
     dense = osp.verify(onnx_model(), target="amba", level=60).report
-    said = leveling._remarks(dense, 60, True)
+    said = stages._remarks(dense, 60, True)
     assert any("level 60 does not hold: network sparsity 0.00 %, level 60 %" in note for note in said)
 
 

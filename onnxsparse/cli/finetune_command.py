@@ -115,8 +115,8 @@ def _add(group: Any, options: dict[str, str]) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from onnxsparse.finetuning import finetune
     from onnxsparse.recipes.flags import FLAGS, recipe_of
+    from onnxsparse.train.finetune import finetuned
 
     _demand_paths(arguments)
     file = _recipe(arguments)
@@ -135,11 +135,11 @@ def run(arguments: Namespace) -> int:
     from onnxsparse.cli.training_progress import training_progress
 
     with _quiet_functions(), training_progress(arguments if is_first() else _QUIET) as watch, _interruptible(arguments):
-        result = finetune(
+        report = finetuned(
             arguments.model,
+            recipe,
             data=arguments.data,
             output=arguments.output,
-            recipe=recipe,
             engine=arguments.engine,
             device=arguments.device,
             plan=arguments.plan,
@@ -155,8 +155,8 @@ def run(arguments: Namespace) -> int:
             strict=arguments.strict,
             overwrite=arguments.overwrite,
             watch=watch,
-        )
-    return finish(result.report, arguments) if is_first() else int(not result.report.ok)
+        ).report
+    return finish(report, arguments) if is_first() else int(not report.ok)
 
 
 def _recipe(arguments: Namespace) -> Recipe | None:

@@ -4,8 +4,8 @@
    `w * mask` first; until the next stage no mask moves.
 2. The learning rate and its warm-up begin again with every stage; where nobody says a rate, it goes by how much of the
    level's numbers are gone.
-3. When the last step of a stage is done, before any checkpoint of that step, the run's milestone is called: a run that
-   is killed and resumed hands over every level, and no level of another state.
+3. When the last step of a stage is done, before any checkpoint of that step, the run says so: one that is killed and
+   resumed hands over every level, and no level of another state.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Levels(Modifier):
         read_levels(self.levels)
 
     def start(self, run: Run) -> Act:
-        if not run.job.levels:
+        if not run.task.levels:
             raise OptionError(
                 "!levels is the record of an `onnxsparse levels`, and finetune does not run it: call that with the "
                 f"options that stand here, --levels {self.levels} and the others"
@@ -74,7 +74,7 @@ class LevelsAct(Act):
     """The masks of a run through levels, and the learning rate that begins again with each."""
 
     def __init__(self, options: Levels, run: Run) -> None:
-        self._rows, self._score, self._drops = run.planned, run.score, run.job.levels
+        self._rows, self._score, self._drops = run.planned, run.score, run.task.levels
         self.stages = Stages(run.total, len(read_levels(options.levels)))
         self._schedule, self._training = rates.parse(run.training.schedule_here), run.training
         size = sum(row.weight.tensor.size for row in run.planned.values())

@@ -17,7 +17,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.arriving import SecondOpinion
 from onnxsparse.passes.describe import totals_of, verified_report
-from onnxsparse.passes.expect import expect
+from onnxsparse.passes.expect import Expectation, expect
 from onnxsparse.passes.levels import hold
 from onnxsparse.passes.names import NameFilter
 from onnxsparse.passes.recorded import recorded
@@ -31,7 +31,11 @@ UNCHECKED = "nothing was checked: the file records no plan; say what has to hold
 
 def verified(model: Model, called: str, rule: Rule, plan: str | None, strict: bool, full: bool = False) -> Report:
     """The zeros of a model against a plan file, a rule, or its own record."""
-    expected = expect(model, rule, plan)
+    return held_to(model, called, expect(model, rule, plan), strict, full)
+
+
+def held_to(model: Model, called: str, expected: Expectation, strict: bool = False, full: bool = False) -> Report:
+    """The zeros of a model against what is expected of each weight."""
     opinion, device = SecondOpinion(model.evaluator, full), expected.rule.target
     checked = opinion.of(Verify(list(expected.weights), device)())
     knows = device is not None and expected.rule.knows_levels

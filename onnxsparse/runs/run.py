@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,16 +22,18 @@ from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestAct
 from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.training import SHORTEST, Training
+from onnxsparse.modifiers.training import SHORTEST
 from onnxsparse.runs import weights
 from onnxsparse.runs.account import Account
 from onnxsparse.runs.alike import demand_alike_step
-from onnxsparse.runs.job import Job, Outcome, Watcher
+from onnxsparse.runs.job import Outcome, Watcher
 from onnxsparse.runs.saves import Saves
 from onnxsparse.runs.segments import Segments
 from onnxsparse.runs.stopping import Stopping
 from onnxsparse.train.acts.act import Act, TimedAct
+from onnxsparse.train.evaluation import Evaluation
 from onnxsparse.train.onnx_trainee import OnnxTrainee
+from onnxsparse.train.task import Task
 from onnxsparse.values import Array
 
 BEST = "best/"
@@ -41,26 +44,43 @@ HARMED = (
 )
 
 
+class MakesEngines(Protocol):
+    """What makes the engine of a training graph."""
+
+    def make(self, spec: Spec) -> Engine: ...
+
+
 class Run:
     """One training: native acts see this object for what is the run's and not the trainee's."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.planned, self.score, self.pruned_share = job, job.planned, job.score, job.pruned_share
-        self.training = next(one for one in job.modifiers if isinstance(one, Training))
-        self.seed = self.training.seed
-        known = job.feeding.per_epoch
+    def __init__(
+        self,
+        task: Task,
+        engines: MakesEngines,
+        evaluation: Evaluation | None = None,
+        folder: str | None = None,
+        resume: bool = False,
+        watch: Watcher | None = None,
+        every: int | None = None,
+    ) -> None:
+        self.task, self.planned, self.score, self.pruned_share = task, task.planned, task.score, task.pruned_share
+        self.training, self.seed = task.training, task.training.seed
+        self._engines, self._evaluation = engines, evaluation
+        known = task.feeding.per_epoch
         self.total = self.training.total(known) if known else self._steps_of_a_function()
         self.per_epoch = known or self.total
         self.step, self.attempt, self.loss = 0, 0, math.nan
         self.notes: list[str] = []
-        self._account = Account(self.total, self.per_epoch, job.feeding.size, job.watch)
-        self._saves = Saves(job, self.total)
-        self._stopping = Stopping(job.folder is not None and job.processes.count == 1)
+        self._account = Account(self.total, self.per_epoch, task.feeding.size, watch)
+        self._saves = Saves(task, self.total, folder, resume, every)
+        self._stopping = Stopping(folder is not None and task.processes.count == 1)
         self._best: dict[str, Array] = {}
         self._untrained: tuple[float, dict[str, float]] | None = None
-        self._compared = job.processes.count == 1
-        timed = iter(job.acts)
-        self.acts: list[Act] = [next(timed) if isinstance(one, Scheduled) else one.start(self) for one in job.modifiers]
+        self._compared = task.processes.count == 1
+        timed = iter(task.acts)
+        self.acts: list[Act] = [
+            next(timed) if isinstance(one, Scheduled) else one.start(self) for one in task.modifiers
+        ]
         self._unused = [act.state() for act in self.acts]
         self._begin_attempt()
 
@@ -74,9 +94,9 @@ class Run:
 
     def _begin_attempt(self) -> None:
         """A new trainee, of which nobody knows anything yet; acts are as they were before their first step."""
-        job, caution = self.job, float(SMALLER**-self.attempt)
+        task, caution = self.task, float(SMALLER**-self.attempt)
         self.trainee = OnnxTrainee(
-            self._engine_of, job.params, self.per_epoch, self.total, caution, self.note, self._account.ask
+            self._engine_of, task.params, self.per_epoch, self.total, caution, self.note, self._account.ask
         )
         for act, state in zip(self.acts, self._unused):
             if self.attempt:
@@ -86,10 +106,12 @@ class Run:
                 self.trainee.admit(act)
                 if act.warning:
                     self.note(f"{act.where}: {act.warning}")
-        self._segments = Segments(job.spec, self.trainee, self.acts)
+        self._segments = Segments(task.spec, self.trainee, self.acts)
 
     def _engine_of(self, spec: Spec) -> Engine:
-        engine, feeding = self.job.make_engine(spec), self.job.feeding
+        engine, feeding = self._engines.make(spec), self.task.feeding
+        if self._evaluation is not None:
+            self._evaluation.begin(engine)
         for note in engine.notes:
             self.note(note)
         if feeding.count and self.total * feeding.size > ASKED_AHEAD * feeding.count:
@@ -110,8 +132,8 @@ class Run:
 
     def probe_loss(self) -> float:
         self.engine.agree()
-        losses = [self.engine.evaluate(batch)[0] for batch in self.job.feeding.probe()]
-        loss = self.job.processes.mean(float(np.mean(losses)))
+        losses = [self.engine.evaluate(batch)[0] for batch in self.task.feeding.probe()]
+        loss = self.task.processes.mean(float(np.mean(losses)))
         return loss if math.isfinite(loss) else math.inf
 
     def note_probe(self, loss: float) -> None:
@@ -131,28 +153,38 @@ class Run:
         """The probe's loss of the dense weights under one-shot masks. The engine's state is gone afterwards."""
         if self._untrained is None:
             self._to_one_shot()
-            metrics = self.job.measure(self.engine) if self.job.measure else {}
+            metrics = self._evaluation(self.engine) if self._evaluation else {}
             self._untrained = self.probe_loss(), metrics
         return self._untrained[0]
 
     # -- the loop
 
     def go(self) -> Outcome:
+        """The whole run."""
+        for _ in self.stages():
+            pass
+        return self.outcome()
+
+    def stages(self) -> Generator[int, None, None]:
+        """Train; wherever a stage of the run is trained, its number, before any checkpoint behind it.
+
+        To be closed by whoever leaves it early: signals wait until a step is saved.
+        """
         found = self._saves.find(self.notes)
         self._begin(found)
         if found is None:
-            weights.demand_numbers(self.engine, self.job.feeding.probe())
+            weights.demand_numbers(self.engine, self.task.feeding.probe())
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a run that diverges is noticed and said
-            self._attempt()
+            yield from self._attempt()
             while self._again():
-                self._attempt()
-            return self._outcome()
+                yield from self._attempt()
 
     def train(self, found: Checkpoint | None) -> None:
         """All steps from a checkpoint on; whether training helped is for whoever asked to say."""
         self._begin(found)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            self._steps()
+            for _ in self._steps():
+                pass
 
     def _begin(self, found: Checkpoint | None) -> None:
         """Where a checkpoint is, or at the dense model."""
@@ -166,41 +198,44 @@ class Run:
             self.restore(found)
         self._account.start_clock()
 
-    def _attempt(self) -> None:
+    def _attempt(self) -> Iterator[int]:
         try:
-            self._steps()
+            yield from self._steps()
         except DivergedError as error:
             self.note(f"attempt {self.attempt + 1} stopped at step {self.step}: {error}")
 
-    def _steps(self) -> None:
+    def _steps(self) -> Iterator[int]:
         while self.step < self.total:
             with self._stopping.until_saved():
-                while self.step < self.total and not self._one_step():
-                    pass
+                asked = False
+                while self.step < self.total and not asked:
+                    self._one_step()
+                    yield from (stage for act in self.acts for stage in act.ended(self.step))
+                    asked = self._count()
         for act in sorted(self.acts, key=lambda act: isinstance(act, KeepBestAct)):  # it looks at the result
             act.finish(self.trainee)
             if isinstance(act, TimedAct) and act.warning:
                 self.note(act.zeros(self.trainee))
 
-    def _one_step(self) -> bool:
-        """Whether a signal waits, and the state is saved."""
-        step, batch, trainee = self.step, self.job.feeding.batch(self.step), self.trainee
+    def _one_step(self) -> None:
+        """The weights move by the loss of one step."""
+        step, batch, trainee = self.step, self.task.feeding.batch(self.step), self.trainee
         self._segments.enter(step)
         trainee.meet(batch)
         if not self._compared:
-            demand_alike_step(self.job.processes, self.engine, batch)
+            demand_alike_step(self.task.processes, self.engine, batch)
             self._compared = True
         for act in self.acts:
             act.before_step(trainee, step)
         trainee.settle()
-        loss = self.loss = self._learn(batch, step)
+        self.loss = self._learn(batch, step)
         for act in self.acts:
             act.after_step(trainee, step)
-        for stage in (stage for act in self.acts for stage in act.ended(step)):
-            if self.job.milestone is not None:
-                self.job.milestone(stage, self.engine)
-        self.step = step + 1
-        self._tell(loss)
+
+    def _count(self) -> bool:
+        """Count a step that is done, and save the state where that is due: whether a signal waits for it."""
+        self.step += 1
+        self._tell(self.loss)
         asked = self._stopping.asked  # looked at once: for one that comes now there is another step
         if self._saves.is_due(self.step) or asked:
             self._saves.write(self.attempt, self.step, *self.state())
@@ -220,9 +255,10 @@ class Run:
     def _tell(self, loss: float) -> None:
         """Metrics are taken after every whole epoch but the last, which is measured with the result."""
         self._account.count(loss)
-        measured = self.job.measure is not None and self.job.each_epoch and self._account.ends_epoch(self.step)
+        each = self._evaluation if self._evaluation is not None and self._evaluation.each_epoch else None
+        measured = each is not None and self._account.ends_epoch(self.step)
         if measured or self._account.is_due(self.step):
-            metrics = self.job.measure(self.engine) if self.job.measure and measured else {}
+            metrics = each(self.engine) if each is not None and measured else {}
             sparsity = weights.sparsity(self.engine, self.planned)
             self._account.add(self.step, self.attempt, self.trainee.settings.rate, sparsity, metrics)
 
@@ -230,7 +266,7 @@ class Run:
 
     def _to_dense(self) -> None:
         assert self.trainee.spec is not None
-        weights.make_dense(self.engine, self.trainee.spec, self.job.start)
+        weights.make_dense(self.engine, self.trainee.spec, self.task.numbers)
 
     def _to_one_shot(self) -> None:
         self._segments.jump(self.total - 1)
@@ -254,6 +290,11 @@ class Run:
         return next((act for act in self.acts if isinstance(act, KeepBestAct)), None)
 
     # -- the end
+
+    def outcome(self) -> Outcome:
+        """What the run came to; to be asked once, when all stages are over."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return self._outcome()
 
     def _outcome(self) -> Outcome:
         keeper, done = self._keeper, self.step == self.total
@@ -279,12 +320,12 @@ class Run:
             loss,
             trained and loss < untrained,
             self.attempt + 1,
-            list(dict.fromkeys([*self.job.feeding.notes, *self.notes])),
+            list(dict.fromkeys([*self.task.feeding.notes, *self.notes])),
             dict(self.engine.unreached),
             unit=self.engine.unit,
-            dense=self.job.measure_dense(self.engine) if self.job.measure_dense else {},
+            dense=self._evaluation.dense(self.engine) if self._evaluation else {},
             untrained=self._untrained[1] if self._untrained else {},
-            metrics=self.job.measure(self.engine) if self.job.measure else {},
+            metrics=self._evaluation(self.engine) if self._evaluation else {},
             steps=self.step,
             trained=trained,
         )
@@ -332,4 +373,4 @@ def _no_number(step: int) -> OnnxSparseError:
     )
 
 
-__all__ = ["Job", "Outcome", "Run", "Watcher"]
+__all__ = ["Outcome", "Run", "Watcher"]

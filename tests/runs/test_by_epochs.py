@@ -38,10 +38,8 @@ def ran(
     made = Bench(training, steps_per_epoch=per_epoch)
     timed = [one for one in Recipe.from_yaml(f"modifiers:\n{text}").modifiers if isinstance(one, Scheduled)]
     found, spy = by_epochs(made.model, timed), Spy(look or (lambda run, step: None))
-    rows = {row.weight.tensor: row for row in found.plan.planned}
-    planned = {tag: rows[one.tensor] for tag, one in made.tags.items() if one.tensor in rows}
     modifiers = (replace(training, warm_up=0.0, rate_schedule="constant"), Objective(), *timed, *more, spy)
-    run = Run(made.job(modifiers=modifiers, planned=planned, params=found.params, acts=found.acts))
+    run = made.run(modifiers=modifiers, plan=found.plan, by_epochs=found)
     return run.go(), spy.seen
 
 

@@ -10,7 +10,6 @@ from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
-from onnxsparse.runs.run import Run
 from tests.runs.net import Bench, Spy, random
 
 LEVELS = {
@@ -52,7 +51,7 @@ def went(*modifiers, **more):
     """The bench, the outcome, and the masks at every step."""
     spy = Spy(masks)
     bench = Bench(Training(steps=40, batch=8), *modifiers, KeepBest(checks=4, retries=0), spy, **more)
-    return bench, Run(bench.job()).go(), spy.seen
+    return bench, bench.run().go(), spy.seen
 
 
 @pytest.mark.parametrize("case", LEVELS)
@@ -107,7 +106,7 @@ def test_what_grows_back_by_weights_has_the_number_it_had() -> None:
     bench = Bench(
         Training(steps=40, batch=8), pruning("unstructured", schedule="constant", regrow="weights", updates=12), spy
     )
-    Run(bench.job()).go()
+    bench.run().go()
     grown = 0
     for step, (before, after) in enumerate(zip(spy.seen[:23], spy.seen[1:24]), 1):
         for tag in before:
@@ -126,7 +125,7 @@ def test_what_grows_back_by_gradient_starts_at_zero_without_a_memory() -> None:
 
     spy = Spy(look)
     bench = Bench(Training(steps=40, batch=8), pruning("unstructured", regrow="gradient", updates=12), spy)
-    Run(bench.job()).go()
+    bench.run().go()
     grown = 0
     for (before, _, _), (after, weights, moments) in zip(spy.seen, spy.seen[1:]):
         for tag in before:
@@ -145,7 +144,7 @@ def test_the_gradient_that_moves_the_weights_is_that_of_the_new_masks() -> None:
         return all(not gradients[tag][run.engine.frozen[f"{tag}/mask"] == 0].any() for tag in run.planned)
 
     spy = Spy(look)
-    Run(Bench(pruning("unstructured", regrow="gradient", updates=12), spy).job()).go()
+    Bench(pruning("unstructured", regrow="gradient", updates=12), spy).run().go()
     assert all(spy.seen)
 
 
@@ -156,7 +155,7 @@ def test_given_masks_are_what_comes_out(regrow: str, sparser: str) -> None:
     given = {name: random(*shape, seed=5) > 0.3 for name, shape in shapes.items()}
     spy = Spy(masks)
     bench = Bench(Pruning(regrow=regrow, sparser=sparser), spy, masks=given)
-    outcome = Run(bench.job()).go()
+    outcome = bench.run().go()
     for (tag, array), mask in zip(outcome.arrays.items(), given.values()):
         assert np.array_equal(array != 0, mask)
         assert all(np.array_equal(now[tag], mask) for now in spy.seen)
@@ -181,7 +180,7 @@ def test_probabilities_add_up_to_the_budget_after_every_step() -> None:
 
     spy = Spy(look)
     bench = Bench(Training(steps=40, batch=8), pruning("unstructured", sparser="probabilistic", schedule="linear"), spy)
-    Run(bench.job()).go()
+    bench.run().go()
     size, goal = sum(row.weight.tensor.size for row in bench.planned.values()), sum(elements(bench).values())
     for step, total in enumerate(spy.seen[:24]):
         assert total <= size - goal * step / 24 + 0.01
@@ -205,14 +204,14 @@ def test_the_shortest_runs_reach_the_goal(steps: int, sparser: str, window: tupl
     )
     spy = Spy(masks)
     bench.modifiers = (*bench.modifiers, spy)
-    outcome = Run(bench.job()).go()
+    outcome = bench.run().go()
     assert {tag: gone(array != 0) for tag, array in outcome.arrays.items()} == elements(bench)
     assert {tag: gone(mask) for tag, mask in spy.seen[steps - 1].items()} == elements(bench)
 
 
 def test_a_level_that_cannot_rise_is_said() -> None:
     with pytest.raises(OptionError, match="leave --schedule out"):
-        Run(Bench(Pruning(pattern="2:4", schedule="cubic")).job())
+        Bench(Pruning(pattern="2:4", schedule="cubic")).run()
 
 
 def test_random_scores_are_pruned_exactly_too() -> None:
@@ -224,5 +223,5 @@ def test_a_dense_model_with_more_zeros_than_are_asked_for_keeps_them_masked_or_n
     bench = Bench(Training(steps=10, batch=8), pruning("unstructured"))
     for array in bench.dense.values():
         array[:, ::2] = 0
-    outcome = Run(bench.job()).go()
+    outcome = bench.run().go()
     assert all(gone(array != 0) >= count for array, count in zip(outcome.arrays.values(), elements(bench).values()))

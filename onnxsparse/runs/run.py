@@ -43,6 +43,12 @@ HARMED = (
 )
 
 
+class MakesEngines(Protocol):
+    """What makes the engine of a training graph."""
+
+    def make(self, spec: Spec) -> Engine: ...
+
+
 class Run:
     """One training: native acts see this object for what is the run's and not the trainee's."""
 
@@ -219,7 +225,7 @@ class Run:
         for act in self.acts:
             act.before_step(trainee, step)
         trainee.settle()
-        loss = self.loss = self._learn(batch, step)
+        self.loss = self._learn(batch, step)
         for act in self.acts:
             act.after_step(trainee, step)
         return loss

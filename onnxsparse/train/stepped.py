@@ -128,13 +128,13 @@ class SteppedModel(Network):
     def __init__(self, model: Model, options: LoopOptions, source: Source | None = None) -> None:
         self.model, self.options = model, options
         self.source: Source = source or model.path or model.proto
-        self._plan = eligible(model, Rule.make("unstructured", allow=PRUNED))
-        self._params = trainables(model, self._plan, options.train_bn)
-        by_tensor = {one.tensor: tag for tag, one in self._params.items()}
-        rows = [row for row in self._plan.planned if counts(row.weight) and row.weight.tensor in by_tensor]
+        self.plan = eligible(model, Rule.make("unstructured", allow=PRUNED))
+        self.params = trainables(model, self.plan, options.train_bn)
+        by_tensor = {one.tensor: tag for tag, one in self.params.items()}
+        rows = [row for row in self.plan.planned if counts(row.weight) and row.weight.tensor in by_tensor]
         self._rows = {by_tensor[row.weight.tensor]: row for row in rows}
         self.sites = [site_of(tag, row) for tag, row in self._rows.items()]
-        self._weights = {tag: np.array(one.numbers(), np.float32, order="C") for tag, one in self._params.items()}
+        self._weights = {tag: np.array(one.numbers(), np.float32, order="C") for tag, one in self.params.items()}
         self._frozen: dict[str, Array] = {}
         self._used: dict[str, str] = {}
         self._trainee: OnnxTrainee | None = None
@@ -236,7 +236,7 @@ class SteppedModel(Network):
         engine_of = "" if self._engines is None else self._engines.chosen
         options = self.options  # an optimizer may have been handed over since the last one was made
         means = Means(engine_of or options.engine)
-        self._engines = Engines(self.model, self._params, options.training, means, lambda: self._samples)
+        self._engines = Engines(self.model, self.params, options.training, means, lambda: self._samples)
         engine = self._engines.make(spec)
         told = self._engines.notes if self._engines.chosen == "torch" else ()
         self.notes += [note for note in (*told, *engine.notes) if note not in self.notes]
@@ -245,7 +245,7 @@ class SteppedModel(Network):
     def spec(self) -> Spec:
         """The training graph as it is wanted now."""
         labels = self._samples.get(LABELS)
-        trained = {tag: one.name for tag, one in self._params.items()}
+        trained = {tag: one.name for tag, one in self.params.items()}
         goal = goal_of(self.options.objective(labels), labels)
         return Spec(max(samples_in(self._samples), 1), trained, dict(self._used), goal, self.options.train_bn)
 
@@ -333,12 +333,12 @@ class SteppedModel(Network):
     @property
     def trains(self) -> list[str]:
         """The names of the stored tensors that train."""
-        return [one.name for one in self._params.values()]
+        return [one.name for one in self.params.values()]
 
     def load(self, numbers: Mapping[str, Array]) -> list[str]:
         """Take over numbers by the names of stored tensors; returns the names of those that stayed as they were."""
         left = []
-        for tag, one in self._params.items():
+        for tag, one in self.params.items():
             given = numbers.get(one.name)
             if given is None or given.shape != one.tensor.shape:
                 left.append(one.name)
@@ -379,7 +379,7 @@ class SteppedModel(Network):
     def use(self, texts: Mapping[str, str]) -> None:
         self.detach()
         self._used = dict(texts)
-        own = set(self._params)
+        own = set(self.params)
         self._weights = {key: array for key, array in self._weights.items() if key in own}
         self._frozen = {}
         for key, text in texts.items():
@@ -441,7 +441,7 @@ class SteppedModel(Network):
     def arrays(self) -> dict[str, Array]:
         """The numbers of every stored tensor that trained, by tag, as they would be stored."""
         sites = {site.key for site in self.sites}
-        return {tag: self.effective(tag) if tag in sites else self.weight(tag) for tag in self._params}
+        return {tag: self.effective(tag) if tag in sites else self.weight(tag) for tag in self.params}
 
     def names(self) -> dict[str, str]:
         return {tag: row.name for tag, row in self._rows.items()}
@@ -449,7 +449,7 @@ class SteppedModel(Network):
     def with_live_weights(self) -> Model:
         """The model with the numbers as they are in training, those under masks included."""
         with self.model.restored():
-            send_back({tag: self.weight(tag) for tag in self._params}, self._params)
+            send_back({tag: self.weight(tag) for tag in self.params}, self.params)
             return Model.open(self.model.copy_proto())
 
     def finish(self) -> ModelProto:
@@ -464,10 +464,10 @@ class SteppedModel(Network):
 
     def _delivered(self, path: str | None, check: Check | None = None) -> Delivered:
         arrays, tags = self.arrays(), {name: tag for tag, name in self.names().items()}
-        rows = tuple(self._promised(row, tags.get(row.name), arrays) for row in self._plan.rows)
+        rows = tuple(self._promised(row, tags.get(row.name), arrays) for row in self.plan.rows)
         plan = Plan(rows, Rule.make(target=self.promise.target, sparsity=self.promise.level))
         with self.model.restored():
-            return deliver(self.model, plan, arrays, self._params, path, name="(in memory)", check=check)
+            return deliver(self.model, plan, arrays, self.params, path, name="(in memory)", check=check)
 
     def _promised(self, row: PlanRow, tag: str | None, arrays: Mapping[str, Array]) -> PlanRow:
         """A row of the plan with what the zeros of its weight are; of a weight that is no layer it has no word."""

@@ -31,8 +31,7 @@ from onnxsparse.dialects.msbench.checks import (
     why_not,
 )
 from onnxsparse.dialects.msbench.configuration import Configuration, Part, count, read
-from onnxsparse.dialects.msbench.job import Job as JobFile
-from onnxsparse.dialects.msbench.job import read_job
+from onnxsparse.dialects.msbench.job import Job, read_job
 from onnxsparse.dialects.msbench.known import PATHS
 from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.dialects.msbench.start_state import (
@@ -50,12 +49,14 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import make_folder
 from onnxsparse.passes.fields import fields_of
+from onnxsparse.recipes import Recipe
 from onnxsparse.report.rows import Report
 from onnxsparse.runs.classes import axes_of
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.runs.measuring import Measure
 from onnxsparse.runs.run import Run
 from onnxsparse.train.stepped import LoopOptions, SteppedModel
+from onnxsparse.train.task import Task
 from onnxsparse.values import Array
 
 STEPS = ("build_model", "load_ckpt", "prepare_sparse_model", "build_trainer", "sparse_post_process", "train")
@@ -66,7 +67,7 @@ class SparseRunner:
     """One training; a subclass may change a step."""
 
     def __init__(self, config: str, start: str = "", evaluate: bool = False, quiet: bool = False) -> None:
-        self.job: JobFile = read_job(config)
+        self.job: Job = read_job(config)
         self.start, self.evaluates, self.quiet = start, evaluate, quiet
         self.iteration = 0
         self.found: checkpoints.Checkpoint | None = None
@@ -221,6 +222,15 @@ class SparseRunner:
         run = Run(asked, model, folder=os.path.join(job.save_dir, "state"), every=job.every)
         run.train(None if self.found is None else as_of_run(self.found))
         self.iteration = run.step
+
+    def _task(self) -> Task:
+        """The configuration as a recipe and a plan; all samples train, as the published runner has it."""
+        job, model = self.job, self.model
+        schedule = Schedule(self.scheduler, model, {"decisive": self.decisive, "leans": self.leans}, self._stepped)
+        training = replace(model.options.training, steps=self.total, batch=job.batch, train_bn=model.options.train_bn)
+        feeding = Feeding(self.samples, job.batch, job.seed, hold=False)
+        recipe = Recipe((training, schedule))
+        return Task(model.model, recipe, model.plan, model.params, self.samples, feeding, model.spec().objective)
 
     def _stepped(self, done: int, loss: float) -> None:
         """What is said where a checkpoint is due."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,17 +22,18 @@ from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestAct
 from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.training import SHORTEST, Training
+from onnxsparse.modifiers.training import SHORTEST
 from onnxsparse.runs import weights
 from onnxsparse.runs.account import Account
 from onnxsparse.runs.alike import demand_alike_step
-from onnxsparse.runs.job import Asked, MakesEngines, Outcome, Watcher
+from onnxsparse.runs.job import Outcome, Watcher
 from onnxsparse.runs.saves import Saves
 from onnxsparse.runs.segments import Segments
 from onnxsparse.runs.stopping import Stopping
 from onnxsparse.train.acts.act import Act, TimedAct
 from onnxsparse.train.evaluation import Evaluation
 from onnxsparse.train.onnx_trainee import OnnxTrainee
+from onnxsparse.train.task import Task
 from onnxsparse.values import Array
 
 BEST = "best/"
@@ -54,7 +55,7 @@ class Run:
 
     def __init__(
         self,
-        task: Asked,
+        task: Task,
         engines: MakesEngines,
         evaluation: Evaluation | None = None,
         folder: str | None = None,
@@ -63,8 +64,8 @@ class Run:
         every: int | None = None,
     ) -> None:
         self.task, self.planned, self.score, self.pruned_share = task, task.planned, task.score, task.pruned_share
-        self.training = next(one for one in task.modifiers if isinstance(one, Training))
-        self.seed, self._engines, self._evaluation = self.training.seed, engines, evaluation
+        self.training, self.seed = task.training, task.training.seed
+        self._engines, self._evaluation = engines, evaluation
         known = task.feeding.per_epoch
         self.total = self.training.total(known) if known else self._steps_of_a_function()
         self.per_epoch = known or self.total
@@ -76,8 +77,10 @@ class Run:
         self._best: dict[str, Array] = {}
         self._untrained: tuple[float, dict[str, float]] | None = None
         self._compared = task.processes.count == 1
-        bound, own = iter(task.acts), task.modifiers  # the plan has bound those that act by epochs
-        self.acts: list[Act] = [next(bound) if isinstance(one, Scheduled) else one.start(self) for one in own]
+        timed = iter(task.acts)
+        self.acts: list[Act] = [
+            next(timed) if isinstance(one, Scheduled) else one.start(self) for one in task.modifiers
+        ]
         self._unused = [act.state() for act in self.acts]
         self._begin_attempt()
 
@@ -206,16 +209,16 @@ class Run:
             with self._stopping.until_saved():
                 asked = False
                 while self.step < self.total and not asked:
-                    loss = self._one_step()
+                    self._one_step()
                     yield from (stage for act in self.acts for stage in act.ended(self.step))
-                    asked = self._count(loss)
+                    asked = self._count()
         for act in sorted(self.acts, key=lambda act: isinstance(act, KeepBestAct)):  # it looks at the result
             act.finish(self.trainee)
             if isinstance(act, TimedAct) and act.warning:
                 self.note(act.zeros(self.trainee))
 
-    def _one_step(self) -> float:
-        """The loss of a step that the weights have moved by."""
+    def _one_step(self) -> None:
+        """The weights move by the loss of one step."""
         step, batch, trainee = self.step, self.task.feeding.batch(self.step), self.trainee
         self._segments.enter(step)
         trainee.meet(batch)
@@ -228,12 +231,11 @@ class Run:
         self.loss = self._learn(batch, step)
         for act in self.acts:
             act.after_step(trainee, step)
-        return loss
 
-    def _count(self, loss: float) -> bool:
+    def _count(self) -> bool:
         """Count a step that is done, and save the state where that is due: whether a signal waits for it."""
         self.step += 1
-        self._tell(loss)
+        self._tell(self.loss)
         asked = self._stopping.asked  # looked at once: for one that comes now there is another step
         if self._saves.is_due(self.step) or asked:
             self._saves.write(self.attempt, self.step, *self.state())

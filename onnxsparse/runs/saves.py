@@ -18,7 +18,7 @@ import numpy as np
 
 from onnxsparse import checkpoints
 from onnxsparse.errors import OptionError
-from onnxsparse.runs.job import Asked
+from onnxsparse.train.task import Task
 from onnxsparse.values import Array
 from onnxsparse.version import __version__
 
@@ -29,8 +29,8 @@ PLACES, SECONDS, APART = 20, 60.0, 20.0
 class Saves:
     """The checkpoints of the run of a task, in a folder; without one there are none."""
 
-    def __init__(self, task: Asked, total: int, folder: str | None, resume: bool, often: int | None = None) -> None:
-        self._task, self._total, self._every, self._often = task, total, max(1, total // PLACES), often
+    def __init__(self, task: Task, total: int, folder: str | None, resume: bool, every: int | None = None) -> None:
+        self._task, self._total, self._every, self._asked = task, total, max(1, total // PLACES), every
         self._folder, self._resume = folder, resume
         self._digest = _digest(task)
         self._at, self._took = time.monotonic(), 0.0
@@ -39,8 +39,8 @@ class Saves:
         """Whether to save before a step."""
         if self._folder is None:
             return False
-        if self._often is not None:
-            return step % self._often == 0 or step == self._total
+        if self._asked is not None:
+            return step % self._asked == 0 or step == self._total
         passed = time.monotonic() - self._at
         wanted = step % self._every == 0 or passed > SECONDS
         return step == self._total or (wanted and passed >= APART * self._took)
@@ -98,7 +98,7 @@ def _as_told(found: checkpoints.Checkpoint | None) -> tuple[Mapping[str, Array],
     return found.arrays, {"path": found.path, "step": found.step, "facts": dict(found.facts)}
 
 
-def _digest(task: Asked) -> str:
+def _digest(task: Task) -> str:
     """What has to be the same for a run to go on: all that the task's own digest holds, the masks, and the version."""
     digest = hashlib.sha256(f"{__version__}\n{task.digest}".encode())
     for tag, row in task.planned.items():

@@ -8,20 +8,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
 from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.passes.plan import PlanRow
-from onnxsparse.runs.feeding import Feeding
-from onnxsparse.scores import Score
-from onnxsparse.scores.magnitude import Magnitude
-from onnxsparse.train.acts.act import Act, TimedAct
+from onnxsparse.train.acts.act import Act
 from onnxsparse.train.onnx_trainee import OnnxTrainee
-from onnxsparse.train.params import Param
 from onnxsparse.train.stepped import SteppedModel
 from onnxsparse.train.trainee import Trainee
 from onnxsparse.values import Array
@@ -45,24 +39,6 @@ class Schedule(Modifier):
 
     def start(self, run: Run) -> Act:
         return ScheduleAct(self, lambda: run.loss)
-
-
-@dataclass(frozen=True, eq=False)
-class ScheduledTask:
-    """What the training loop is asked by a scheduler: it plans nothing, its act decides what is pruned and when."""
-
-    modifiers: Sequence[Modifier]
-    spec: Spec
-    feeding: Feeding
-    numbers: Callable[[str], Array]
-    score: Score = field(default_factory=Magnitude)
-    planned: Mapping[str, PlanRow] = field(default_factory=dict)
-    pruned_share: float = 0.0
-    digest: str = ""
-    processes: Processes = field(default_factory=Processes)
-    params: Sequence[Param] = ()
-    acts: Sequence[TimedAct] = ()
-    levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class ScheduleAct(Act):

@@ -20,7 +20,7 @@ from onnxsparse import checkpoints
 from onnxsparse.data import Samples, open_data
 from onnxsparse.data.order import Order
 from onnxsparse.dialects.msbench import scheduler_of
-from onnxsparse.dialects.msbench.act import Schedule, ScheduledTask
+from onnxsparse.dialects.msbench.act import Schedule
 from onnxsparse.dialects.msbench.checks import (
     TOTALS,
     as_of_run,
@@ -214,12 +214,8 @@ class SparseRunner:
 
     def train(self) -> None:
         """The one loop, from where the run is."""
-        job, model = self.job, self.model
-        schedule = Schedule(self.scheduler, model, {"decisive": self.decisive, "leans": self.leans}, self._stepped)
-        training = replace(model.options.training, steps=self.total, batch=job.batch)
-        feeding = Feeding(self.samples, job.batch, job.seed, hold=False)
-        asked = ScheduledTask((training, schedule), model.spec(), feeding, model.weight)
-        run = Run(asked, model, folder=os.path.join(job.save_dir, "state"), every=job.every)
+        model, folder = self.model, os.path.join(self.job.save_dir, "state")
+        run = Run(self._task(), model, folder=folder, every=self.job.every)
         run.train(None if self.found is None else as_of_run(self.found))
         self.iteration = run.step
 

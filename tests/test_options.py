@@ -89,7 +89,7 @@ def test_the_functions_for_torch_say_what_their_arguments_mean() -> None:
         said = str(ast.get_docstring(function))
         for one in (*function.args.args, *function.args.kwonlyargs):
             assert re.search(rf"^ +{one.arg}: |`{one.arg}`", said, re.MULTILINE), f"{function.name}: {one.arg}"
-        assert said.count("Example: ") == len(function.args.kwonlyargs) + len(function.args.defaults)
+        assert said.count("Example:") == len(function.args.kwonlyargs) + len(function.args.defaults)
 
 
 # -- the command line and its page

@@ -78,7 +78,7 @@ class Result:
 
 
 def load(source: Source) -> Model:
-    """Open a model and find its weights, without reading them."""
+    """Open a model and find its weights, without reading them; `source` is a path, its bytes, or a model in memory."""
     return _found(Model.open(taken(source)))
 
 

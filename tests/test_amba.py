@@ -220,15 +220,29 @@ def test_what_means_nothing(options, said):
 
 
 @pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
-def test_one_level_is_fine_tuned(tmp_path):
+@pytest.mark.parametrize("asked", [{"sparsity": 0.6}, {"level": 60}])
+def test_one_level_is_fine_tuned(tmp_path, asked):
     data = {"x": random(9, 64, 3, 16, 16)}
     result = osp.finetune(
-        model(), data=data, output=tmp_path / "sparse.onnx", target="amba:cv22", sparsity=0.6, steps=8, batch_size=8
+        model(), data=data, output=tmp_path / "sparse.onnx", target="amba:cv22", steps=8, batch_size=8, **asked
     )
     assert any("level 60 %" in note for note in result.report.notes)
     found = osp.verify(tmp_path / "sparse.onnx", target="amba:cv22", level=60)
     assert found.report.ok, found.report.notes
-    assert "allocation: energy" in (tmp_path / "sparse.recipe.yaml").read_text()
+    recipe = (tmp_path / "sparse.recipe.yaml").read_text()
+    assert "allocation: energy" in recipe
+    assert "sparsity: 0.6" in recipe
+
+
+@pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
+def test_one_level_is_fine_tuned_on_the_command_line(tmp_path):
+    source, out, samples = (str(tmp_path / name) for name in ("model.onnx", "sparse.onnx", "x.npz"))
+    onnx.save(model(), source)
+    np.savez(samples, x=random(9, 64, 3, 16, 16))
+    words = ["finetune", source, "-o", out, "--data", samples, "--target", "amba:cv22", "--steps", "8", "-q"]
+    assert main([*words, "--batch-size", "8", "--level", "60%"]) == 0
+    assert main(["verify", out, "--target", "amba:cv22", "--level", "60", "-q"]) == 0
+    assert main([*words, "--overwrite", "--level", "60", "--sparsity", "0.6"]) == 2
 
 
 def test_what_stays_dense_may_have_zeros_of_its_own():

@@ -81,6 +81,17 @@ def test_help_says_what_every_argument_means(name: str) -> None:
     assert found.endswith(arguments_of(name)), "run `python tests/test_options.py`"
 
 
+def test_the_functions_for_torch_say_what_their_arguments_mean() -> None:
+    tree = ast.parse((PACKAGE / "torch.py").read_text(encoding="utf-8"))
+    functions = [one for one in tree.body if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
+    assert len(functions) == 8
+    for function in functions:
+        said = str(ast.get_docstring(function))
+        for one in (*function.args.args, *function.args.kwonlyargs):
+            assert re.search(rf"^ +{one.arg}: |`{one.arg}`", said, re.MULTILINE), f"{function.name}: {one.arg}"
+        assert said.count("Example:") == len(function.args.kwonlyargs) + len(function.args.defaults)
+
+
 # -- the command line and its page
 
 

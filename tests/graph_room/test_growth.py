@@ -130,7 +130,7 @@ def cycle(model: ModelProto, folder: Path | None) -> Callable[[], object]:
 def test_the_work_grows_with_the_number_of_weights(
     made: Callable[[int], ModelProto], by_files: bool, tmp_path: Path
 ) -> None:
-    step, counts = 40, []
+    step, counts = 24, []
     for times in (1, 1, 2, 3):  # the first time for what is done once only
         folder = tmp_path / str(len(counts)) if by_files else None
         if folder is not None:

@@ -135,3 +135,10 @@ def test_values_read_in_nested_graphs_are_read() -> None:
     assert view.flows(model.graph.node[1])
     rewrites.apply(model, {"w"})
     assert [node.op_type for node in model.graph.node] == ["MatMul", "If"]
+
+
+def test_an_operator_of_the_training_graph_is_one_class_in_one_family() -> None:
+    """Who adds one touches one file: every subclass of Rewrite is found, however deep."""
+    families = {type(rewrite).__module__ for rewrite in rewrites.known().values()}
+    assert all(name.startswith("onnxsparse.engines.ort.rewrites.") for name in families)
+    assert {type(rewrites.known()[op]).__name__ for op in ("Clip", "Mish")} == {"Clip", "StandardBody"}

@@ -7,8 +7,8 @@ With `output` the model is written there, all or nothing; without, `Result.model
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -16,48 +16,51 @@ from onnx import ModelProto
 
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.output import Staged, check_target, put, write_text
-from onnxsparse.graph.storage import DataFolder
+from onnxsparse.graph.output import write_text
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.check_fold import FoldCheck, verified
-from onnxsparse.passes.comparing import RANDOM_SAMPLES, Comparing
+from onnxsparse.options import Masks, Names, Path, SparsityOptions
+from onnxsparse.passes import delivery
+from onnxsparse.passes.check_fold import MASKED_STILL, CheckFold, Verify
+from onnxsparse.passes.comparing import Compare
+from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.describe import (
-    MASKED_STILL,
-    of_one_run,
     plain_row,
     planned_report,
     totals_of,
-    with_macs,
 )
-from onnxsparse.passes.fold_masks import Folded, FoldMasks
+from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
-from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.matrices import Matrix
-from onnxsparse.passes.plan import Plan, names_of, way_out
+from onnxsparse.passes.inspect import Inspect
+from onnxsparse.passes.plan import Plan
 from onnxsparse.passes.planfile import write_plan
-from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before, proved
+from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.record import record, record_moment, recount, settle
 from onnxsparse.passes.recorded import MASKED, MOMENT, readable
-from onnxsparse.passes.remarks import unknown_sizes
-from onnxsparse.passes.request import Masks, Names, Options, Path, demand_whole, listed, path_of, planned
+from onnxsparse.passes.request import demand_whole, path_of, planned
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sample_axes import sample_axes
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, demand_written, soft_sites, zeros_made
 from onnxsparse.passes.taken import graph_of, taken
-from onnxsparse.passes.words import words_of
-from onnxsparse.report.rows import DENSE, Report, Row, Totals
+from onnxsparse.report.rows import Report, Row
 
 
 @dataclass
 class Result:
-    """The report of a command, and the model it made."""
+    """The report of a command, and the model it made. `print(result)` shows the table."""
 
     report: Report
     path: str | None = None
-    proto: ModelProto | None = field(default=None, repr=False)
-    made: Any = field(default=None, repr=False)
+    proto: ModelProto | None = None
+    made: Any = None
+
+    def __repr__(self) -> str:
+        where = f", {self.path!r}" if self.path else ", a model in memory" if self.proto is not None else ""
+        return f"Result({self.report!r}{where})"
+
+    def __str__(self) -> str:
+        return str(self.report)
 
     @property
     def model(self) -> ModelProto | None:
@@ -75,7 +78,7 @@ class Result:
 
 
 def load(source: Source) -> Model:
-    """Open a model and find its weights, without reading them."""
+    """Open a model and find its weights, without reading them; `source` is a path, its bytes, or a model in memory."""
     return _found(Model.open(taken(source)))
 
 
@@ -90,24 +93,17 @@ def _found(model: Model) -> Model:
 
 
 def inspect(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
-    """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back."""
+    """Every weight of a model: where it is, how each use reads it, how many zeros it has, and what holds it back.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name, for multiply-accumulates. Default: None. Example: dims={"height": 224}
+    """
     source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
-    names = names_of(model.weights)
-    rows, sized = with_macs([_inspected(one, names[id(one)]) for one in model.weights], model.weights, model)
-    notes = (*of_one_run(model, rows), *unknown_sizes(model, rows, model.weights))
-    totals = totals_of(rows, model, {"prunable"}, sized)
-    return Result(Report("inspect", called(source), "", tuple(rows), totals, notes=notes))
-
-
-def _inspected(weight: Weight, name: str) -> Row:
-    words = words_of(Matrix(name, weight, weight.uses[0])) if weight.uses and not weight.refusal else {}
-    row = plain_row(name, weight, DENSE if weight.refusal or words else "prunable")
-    text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
-    masked = "a mask is applied to it in the graph" if row.masked else ""
-    advice = f"stays dense by default; --allow {','.join(words)}" if words else way_out(weight.refusal)
-    return replace(row, zeros=count_zeros(weight), reason=text or masked, advice=advice, words=tuple(words))
+    return Result(Inspect(called(source))(model))
 
 
 def plan(
@@ -129,12 +125,40 @@ def plan(
     masks: Masks | None = None,
     overwrite: bool = False,
 ) -> Result:
-    """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`."""
+    """What `prune` with the same options would do; with `output` written as YAML to read, edit and pass to `plan=`.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the YAML file to write; without it nothing is written. Default: None. Example: output="plan.yaml"
+        pattern: the layout of the zeros: 2:4, any N:M, unstructured, alive, block:RxC, tile:RxC, filter or channel.
+            Default: None. Example: pattern="2:4"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
+            target="ampere"
+        sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
+            allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        seed: for scores that draw numbers (default 0). Example: seed=1
+        level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name; multiply-accumulates need it, and the allocation energy asks for it. Default: None. Example:
+            dims={"height": 224}
+        plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
+        masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
+            arrays. Default: None. Example: masks="masks.npz"
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+    """
+    asked = SparsityOptions.among(locals())
     source = taken(source)
     model = _look(source)
     set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
+    made, notes = planned(model, plan, masks, asked)
     report = planned_report(
         "plan", called(source), made, model, notes, None if output is None else path_of(output, "output")
     )
@@ -166,50 +190,50 @@ def prune(
     strict: bool = False,
     overwrite: bool = False,
 ) -> Result:
-    """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name."""
+    """Write zeros into the weights by a pattern or for a target, and prove them before the file gets its name.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the sparse model to write; without it `Result.model` has it in memory. Default: None. Example:
+            output="sparse.onnx"
+        pattern: the layout of the zeros: 2:4, any N:M, unstructured, alive, block:RxC, tile:RxC, filter or channel.
+            Default: None. Example: pattern="2:4"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
+            target="ampere"
+        sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
+            allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        seed: for scores that draw numbers (default 0). Example: seed=1
+        level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name; multiply-accumulates need it, and the allocation energy asks for it. Default: None. Example:
+            dims={"height": 224}
+        plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
+        masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
+            arrays. Default: None. Example: masks="masks.npz"
+        strict: write nothing, with exit code 1, when a weight, or a part of one, stays dense that you did not
+            exclude, or when there is nothing to prune. Default: False. Example: strict=True
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+    """
+    asked = SparsityOptions.among(locals())
     source = taken(source)
     path = target_of(output, source, overwrite)
     model = load(source)
     set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
+    made, notes = planned(model, plan, masks, asked)
     demand_whole(made, strict)
     report = planned_report("prune", called(source), made, model, notes, path)
     before = Before.of(model, PRUNE, [row.weight.tensor for row in made.planned])
-    Prune(made)()
+    Prune(made)(model)
     record(model, made)
     return finish(model, report, path, overwrite, made, before=before)
-
-
-def insert_masks(
-    source: Source,
-    *,
-    output: Path | None = None,
-    pattern: str | None = None,
-    target: str | None = None,
-    sparsity: float | str | None = None,
-    allocation: str | None = None,
-    score: str | None = None,
-    include: Names = (),
-    exclude: Names = (),
-    allow: Names = (),
-    seed: int | None = None,
-    level: float | str | None = None,
-    dims: Mapping[str, int] | None = None,
-    plan: Path | None = None,
-    masks: Masks | None = None,
-    form: str = "mul",
-    strict: bool = False,
-    overwrite: bool = False,
-) -> Result:
-    """Put a mask-multiply before every weight that the same options would prune; the weights stay as they are."""
-    source = taken(source)
-    path = target_of(output, source, overwrite)
-    model = load(source)
-    set_sizes(model, dims)
-    options = Options(pattern, target, sparsity, allocation, score, include, exclude, allow, seed, level)
-    made, notes = planned(model, plan, masks, options)
-    return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
 
 
 def with_masks(
@@ -239,10 +263,10 @@ def with_masks(
         record_moment(model, moment)
         report = replace(report, details={"moment": {key: moment[key] for key in MOMENT if key in moment}})
     if forms:
-        InsertSoft(model, forms)()
+        InsertSoft(forms)(model)
         demand_written(model, forms)
     else:
-        InsertMasks(model, made, form)()
+        InsertMasks(made, form)(model)
     return finish(model, report, path, overwrite, made, before=before)
 
 
@@ -268,37 +292,61 @@ def fold_masks(
 
     The result is held against the rule or the plan, else against the plan that the file records. Where it does not
     hold, `report.ok` is False, nothing is written, and there is no model.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the model without masks to write; without it `Result.model` has it in memory. Default: None.
+            Example: output="folded.onnx"
+        discard: take the masks out and leave the weights as they are. Default: False. Example: discard=True
+        pattern: every weight that this pattern (2:4, any N:M, unstructured, block:RxC, filter, channel, ...) would
+            prune has to hold it. Default: None. Example: pattern="2:4"
+        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None.
+            Example: target="ampere"
+        sparsity: the level, where the pattern takes one; without it each weight is held to the level that is
+            recorded for it. Default: None. Example: sparsity=0.8
+        plan: each weight has to have what this plan, written by onnxsparse plan, promised. Default: None. Example:
+            plan="plan.yaml"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        level: the network sparsity in per cent that a target such as amba is held to (default: the recorded one).
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name. Default: None. Example: dims={"height": 224}
+        strict: it holds only if every weight, and every part of one, was checked that you did not exclude, no mask
+            stays in the graph, and there is something to check against. Default: False. Example: strict=True
+        full: evaluate all numbers of values over 64 MB that come to their node through arithmetic, not samples.
+            Default: False. Example: full=True
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
+    rule = Rule.make(pattern, target, sparsity, include=include, exclude=exclude, allow=allow, level=level)
     named = None if plan is None else path_of(plan, "plan")
-    check = FoldCheck(rule, named, strict, full, dims or {}).demand(discard)
+    check = CheckFold(rule, named, strict, full, dims or {}).demand(discard)
     model = load(source)
     set_sizes(model, dims)
-    names, before = names_of(model.weights), model.weights
+    before = model.weights
     soft = soft_sites(model)
     tensors = [*(site.weight.tensor for site in model.flow.mask_sites), *(site.tensor for site in soft)]
     evaluated = Before.of(model, DISCARD if discard else FOLD, tensors, [site.tensor for site in soft])
-    folded = [
-        *FoldMasks(model, discard)(),
-        *(Folded(site.weight, reason) for site, reason in FoldSoft(model, soft, discard)()),
-    ]
-    done = {id(one.weight): one for one in folded}
+    folded = FoldMasks(discard)(model) | FoldSoft(soft, discard)(model)
     beside = {leaf for site in soft for leaf in site.leaves.values()}
-    before = [weight for weight in before if weight.tensor not in beside]
-    rows = [_folded(weight, names[id(weight)], done.get(id(weight)), discard) for weight in before]
-    rows += [_folded(one.weight, one.weight.name, one, discard) for one in folded if id(one.weight) not in names]
+    listed = [weight for weight in before if weight.tensor not in beside]
+    listed += [weight for weight in folded.outcome if weight not in set(before)]
+    rows = [_folded(weight, folded.outcome.get(weight), discard) for weight in listed]
     if discard:
         model.drop_metadata(MASKED)
-    elif not _left_of_record(model, [names.get(id(one.weight), one.weight.name) for one in folded if one.reason]):
-        recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in soft})
+    elif not _left_of_record(model, [weight.name for weight in folded.left]):
+        recount(model, {site.weight.name: zeros_made(site.tensor) for site in soft})
         settle(model)
-    notes = () if folded else ("the graph holds no masks; the file is a copy",)
+    notes = () if folded.outcome else ("the graph holds no masks; the file is a copy",)
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
     report = Report("fold", called(source), title, tuple(rows), totals, True, path or "", notes)
-    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check)
+    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check.after)
 
 
 def _left_of_record(model: Model, left: Sequence[str]) -> bool:
@@ -307,12 +355,12 @@ def _left_of_record(model: Model, left: Sequence[str]) -> bool:
     return any(known is None or name in known.pruned for name in left)
 
 
-def _folded(weight: Weight, name: str, entry: Folded | None, discard: bool) -> Row:
-    if entry is None:
-        return replace(plain_row(name, weight, "left"), reason="no mask is applied to it")
-    if entry.reason:
-        return replace(plain_row(name, weight, "left"), reason=entry.reason, advice="make every reader see one mask")
-    return plain_row(name, weight, "discarded" if discard else "folded")
+def _folded(weight: Weight, reason: str | None, discard: bool) -> Row:
+    if reason is None:
+        return replace(plain_row(weight, "left"), reason="no mask is applied to it")
+    if reason:
+        return replace(plain_row(weight, "left"), reason=reason, advice="make every reader see one mask")
+    return plain_row(weight, "discarded" if discard else "folded")
 
 
 def verify(
@@ -334,32 +382,43 @@ def verify(
 
     What holds in a tensor has to hold in the numbers that its nodes get, too; of very large ones behind arithmetic
     samples are looked at, with `full` all.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        pattern: every weight that this pattern (2:4, any N:M, unstructured, block:RxC, filter, channel, ...) would
+            prune has to hold it. Default: None. Example: pattern="2:4"
+        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None.
+            Example: target="ampere"
+        sparsity: the level, where the pattern takes one; without it each weight is held to the level that is
+            recorded for it. Default: None. Example: sparsity=0.8
+        plan: each weight has to have what this plan, written by onnxsparse plan, promised. Default: None. Example:
+            plan="plan.yaml"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        level: the network sparsity in per cent that a target such as amba is held to (default: the recorded one).
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name. Default: None. Example: dims={"height": 224}
+        strict: it holds only if every weight, and every part of one, was checked that you did not exclude. Default:
+            False. Example: strict=True
+        full: evaluate all numbers of values over 64 MB that come to their node through arithmetic, not samples.
+            Default: False. Example: full=True
     """
     source = taken(source)
     model = _look(source)
-    behind_nodes = bool(soft_sites(model))
-    if behind_nodes:  # what arrives is what is to be checked
-        model = as_folded(load(source)) or model
+    if isinstance(source, ModelProto) and soft_sites(model):
+        model = load(source)  # folding changes a model, and this one is the caller's
+    folded = as_folded(model)  # what arrives is what is to be checked
+    model = folded or model
     set_sizes(model, dims)
-    rule = _rule_to_check(pattern, target, sparsity, include, exclude, allow, level)
-    report = verified(model, called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full)
-    if behind_nodes:
+    rule = Rule.make(pattern, target, sparsity, include=include, exclude=exclude, allow=allow, level=level)
+    report = Verify(called(source), rule, None if plan is None else path_of(plan, "plan"), strict, full)(model)
+    if folded is not None:
         report = replace(report, notes=(*dict.fromkeys((*report.notes, MASKED_STILL)),))
     return Result(report)
-
-
-def _rule_to_check(
-    pattern: str | None,
-    target: str | None,
-    sparsity: float | str | None,
-    include: Names,
-    exclude: Names,
-    allow: Names,
-    level: float | str | None,
-) -> Rule:
-    return Rule.make(
-        pattern, target, sparsity, None, None, listed(include), listed(exclude), listed(allow), level=level
-    )
 
 
 def compare(
@@ -378,6 +437,22 @@ def compare(
 
     `axis` is that of the classes, of all outputs or by output; `batch_axis` that of the samples by input, and `state`
     the output that is an input's next value in a sequence. The models run in a process of their own.
+
+    Arguments:
+        dense: the model to compare with: a path, its bytes, a ModelProto, or another model in memory.
+        sparse: the model that is compared, in the same forms.
+        data: an .npz with arrays named as the inputs, or an .npy for the only one; first axis = samples (default:
+            random inputs); or a mapping of arrays. Example: data="samples.npz"
+        samples: how many samples (default: all of the data, or 8 random ones). Example: samples=64
+        seed: for random inputs (default 0). Example: seed=1
+        dims: the size of a dynamic dimension for random inputs, such as dims={"height": 224}, by its name or as
+            INPUT.AXIS (default: chosen by what the model needs, and said). Example: dims={"height": 224}
+        axis: the axis of the classes: of all outputs, axis=1, or of one, axis={"logits": -1} (default: the one that
+            the graph says). Example: axis={"logits": -1}
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
     """
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise OptionError(f"samples is a number from 1, not {brief(samples)}")
@@ -390,93 +465,16 @@ def compare(
     for one in (model, Model.open(sparse)):  # a file that is not a model is said in our own words
         one.demand_checksums()
     set_sizes(model, dims)
-    comparing = Comparing(model, (dense, sparse), sample_axes(model, batch_axis, state), axis)
-    if data is None:
-        found = comparing.on_random(samples or RANDOM_SAMPLES, seed)
-    else:
-        named = isinstance(data, (str, os.PathLike))
-        found = comparing.on_data(path_of(data, "data") if named else data, str(data) if named else "the data", samples)
-    details: dict[str, object] = {"inputs": found.inputs, "outputs": found.outputs}
-    report = Report(
-        "compare", called(dense), found.title, (), Totals(), output=called(sparse), notes=found.notes, details=details
-    )
-    return Result(report)
+    axes = sample_axes(model, batch_axis, state)
+    return Result(Compare(called(dense), sparse, called(sparse), axes, axis, data, samples, seed)(model))
 
 
 # -- what the commands share
 
 
-def called(source: Source) -> str:
-    """What reports call a model that was given."""
-    return "(in memory)" if isinstance(source, ModelProto) else os.fspath(source)
+def finish(*what: Any, **more: Any) -> Result:
+    """The same as `passes.delivery.finish`, as a result."""
+    return Result(*delivery.finish(*what, **more))
 
 
-def target_of(output: Path | None, source: Source, overwrite: bool) -> str | None:
-    if output is None:
-        return None
-    target = path_of(output, "output")
-    if target == "-":
-        raise OptionError("a model cannot be written to standard output; name a file")
-    same = not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source))
-    if same and not overwrite:
-        raise OptionError(f"{target} is the model itself; pass --overwrite to replace it")
-    check_target(target, overwrite)
-    return target
-
-
-def finish(
-    model: Model,
-    report: Report,
-    target: str | None,
-    overwrite: bool,
-    made: Plan | None = None,
-    beside: Mapping[str, str] | None = None,
-    note: Callable[[Iterable[str]], None] | None = None,
-    before: Before | None = None,
-    check: Callable[[Report, Model], Report] | None = None,
-) -> Result:
-    """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
-
-    Texts that belong `beside` it get their names just before it does: all of them or none. `note` is told the files
-    before they have their names. What `check` finds wrong with the result is reported, and there is no result.
-    """
-    if before is not None:
-        before.hold()
-    if target is None:
-        proto = model.take_proto()
-        report = _counted(report, Model.over(proto), made, before, check)
-        return Result(report, proto=proto if report.ok else None)
-    with Staged(overwrite) as staged:
-        for path, text in (beside or {}).items():
-            with staged.create(path) as file:
-                put(file, text.encode("utf-8", "backslashreplace"))
-        left = model.save(target, overwrite, staged)
-        folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
-        written = Model.open(staged.waiting[os.path.realpath(target)], folder)
-        report = _counted(report, written, made, before, check)
-        if not report.ok:
-            return Result(report)
-        if note is not None:
-            note(staged.waiting.values())
-        staged.commit()
-    return Result(replace(report, notes=(*report.notes, *left)), target)
-
-
-def _counted(
-    report: Report,
-    written: Model,
-    made: Plan | None,
-    before: Before | None,
-    check: Callable[[Report, Model], Report] | None,
-) -> Report:
-    """The report with the zeros that are in the written model, proven where a plan promises them."""
-    rows = proved(report.rows, written, made.planned if made else [], before, report.command == "mask")
-    if report.command == "mask":
-        return report  # its weights are as they were
-    done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
-    totals = totals_of(rows, written, done, report.totals.macs is not None)
-    report = replace(report, rows=tuple(rows), totals=totals)
-    return check(report, written) if check else report
-
-
-__all__ = ["Result", "compare", "fold_masks", "insert_masks", "inspect", "load", "plan", "prune", "verify"]
+__all__ = ["Result", "compare", "fold_masks", "inspect", "load", "plan", "prune", "verify"]

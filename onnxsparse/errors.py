@@ -18,13 +18,26 @@ A verification that does not hold is a result, not an error: see `Report.ok`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class OnnxSparseError(Exception):
-    """The root. Its message is one line: what is wrong, where, and what to do."""
+    """The root. Its message is one line: what is wrong, where, and what to do.
+
+    Messages are written with options as flags, `--exclude stem`. Who calls from Python reads arguments in their place,
+    `exclude="stem"`; a command line reads what is written: see `command_line` and `as_flags`.
+    """
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return spelled(super().__str__())
+
+    @property
+    def as_flags(self) -> str:
+        """The message for a command line of one's own, with options as flags."""
+        return super().__str__()
 
 
 class ModelError(OnnxSparseError):
@@ -67,6 +80,29 @@ class ProofError(OnnxSparseError):
 
 class Stopped(SystemExit):
     """A signal ends the process; the code is 128 and its number."""
+
+
+_IN_PYTHON = [True]
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Whatever is said inside is read by somebody who typed flags."""
+    before = _IN_PYTHON[0]
+    _IN_PYTHON[0] = False
+    try:
+        yield
+    finally:
+        _IN_PYTHON[0] = before
+
+
+def spelled(message: str) -> str:
+    """A message that names options by their flags, as whoever called us spells them."""
+    if not _IN_PYTHON[0] or "--" not in message:
+        return message
+    from onnxsparse.options import in_python  # only where something is said: the package is imported without it
+
+    return in_python(message)
 
 
 LONG, MANY = 200, 2000  # beyond these no spelling is compared: it would take longer than it helps

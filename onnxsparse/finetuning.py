@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
-from onnxsparse.api import Result, called
-from onnxsparse.checkpoints import MARK, claim
-from onnxsparse.data.imported import names_function
-from onnxsparse.engines.rooms import claimed, temporary
-from onnxsparse.errors import LeftOutError, OptionError
+from onnxsparse.api import Result
 from onnxsparse.graph.model import Source
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import OWN
-from onnxsparse.passes.request import Masks, Names, Path, demand_whole, listed, path_of
-from onnxsparse.passes.sample_axes import Axes
-from onnxsparse.passes.taken import taken
+from onnxsparse.options import Axes, Masks, Names, Path
+from onnxsparse.passes.request import path_of
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.flags import FLAGS, recipe_of, takes_frame
-from onnxsparse.report.history import History
-from onnxsparse.report.rows import Report, Totals
-from onnxsparse.runs.beside import is_own
-from onnxsparse.runs.choosing import Means, met
-from onnxsparse.runs.job import Outcome, Watcher
-from onnxsparse.runs.run import Run
-from onnxsparse.tuning import Tuning
+from onnxsparse.recipes.flags import asked_of, recipe_of, takes_frame
+from onnxsparse.train.finetune import check_graph, finetuned
 
 
 def finetune(
@@ -54,6 +37,7 @@ def finetune(
     include: Names = (),
     exclude: Names = (),
     allow: Names = (),
+    level: float | str | None = None,
     schedule: str | None = None,
     start_sparsity: float | None = None,
     prune_begin: float | None = None,
@@ -90,62 +74,120 @@ def finetune(
     check: bool = False,
     strict: bool = False,
     overwrite: bool = False,
-    watch: Watcher | None = None,
+    watch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Result:
     """Make a model sparse and train what is left on data, with or without labels.
 
-    The options say what `onnxsparse finetune --help` says of them; together they make a recipe, or one is given.
-    In torch `optimizer` may be a function from parameters to an optimizer, `lr_scheduler` one from that to a scheduler.
+    The options make a recipe together, or one is given.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        data: an .npz with one array for each input, first axis = samples; a folder of such files; an .npy for each
+            input; or module:function, a function that yields dictionaries of arrays; or a mapping of arrays, or
+            such a function. Example: data="samples.npz"
+        output: the sparse, trained model to write; without it `Result.model` has it in memory. Default: None.
+            Example: output="sparse.onnx"
+        recipe: all of that from a file, as it is saved beside the output, or a recipe of SparseML; a path or a
+            Recipe. Default: None. Example: recipe="recipe.yaml"
+        engine: ort: onnxruntime-training; torch; or auto (default): the first, or torch where that is not
+            installed, does not take the model, or lacks what is asked for. Example: engine="torch"
+        plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
+        masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
+            arrays. Default: None. Example: masks="masks.npz"
+        labels: the array of the labels (default: labels, label, targets, target or y). Example: labels="classes"
+        eval_data: arrays to measure on before, during and after. Default: None. Example: eval_data="held_out.npz"
+        metrics: what is measured: loss, accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
+            called as f(outputs, batch) for each batch (default: by the data); or such a function. Example:
+            metrics=["accuracy"]
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
+        pattern: the layout of the zeros: 2:4, any N:M, unstructured, alive, block:RxC, tile:RxC, filter or channel.
+            Default: None. Example: pattern="2:4"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
+            target="ampere"
+        sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
+        allocation: how the share is spread over the weights: erk where it can be (default here), uniform or global.
+            Example: allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
+            Example: level=70
+        schedule: how the level rises: cubic (default), linear, one-shot, ... (see onnxsparse list schedules).
+            Example: schedule="linear"
+        start_sparsity: the share of the goal to start from (default 0). Example: start_sparsity=0.3
+        prune_begin: when the level starts to rise, as a share of the run (default 0). Example: prune_begin=0.1
+        prune_end: when the goal is reached, exactly; the masks stand still from there (default 0.6). Example:
+            prune_end=0.8
+        updates: how often the masks move in between (default 60). Example: updates=20
+        regrow: let places come back: none (default), weights (by the numbers that masked places had) or gradient
+            (by the dense gradient). Example: regrow="gradient"
+        sparser: what stands in for a weight until then: mask (default), or one that learns which places stay (see
+            onnxsparse list sparsers). Example: sparser="probabilistic"
+        loss: distill (default) or kl from the dense model; cross-entropy, mse, bce or l1 against labels. Example:
+            loss="cross-entropy"
+        hardness: the share of the distillation beside a loss against labels (default 0.7; 0 beside a recipe that
+            sets learning rates or has a DistillationModifier). Example: hardness=0.5
+        temperature: how much kl softens both models (default 2). Example: temperature=4
+        distillation: the distillation beside labels: distill (default) or kl. Example: distillation="kl"
+        loss_output: the output that the labels belong to (default: the first float one). Example:
+            loss_output="logits"
+        epochs: how long (default 3, and at least 500 steps). Example: epochs=10
+        steps: how long, in optimizer steps. Default: None. Example: steps=2000
+        steps_per_epoch: what counts as an epoch, where the data does not say it. Default: None. Example:
+            steps_per_epoch=100
+        batch_size: samples at a time, of all processes together (default 32). Example: batch_size=64
+        accumulate: so many batches make one step (default 1). Example: accumulate=4
+        precision: float32 (default); bfloat16 or float16 in torch, where that is enough. Example:
+            precision="bfloat16"
+        device: in torch: cpu (default), cuda, cuda:1, mps or whatever torch knows. Example: device="cuda"
+        optimizer: relative (default), adamw, adam, sgd, nesterov, with options such as sgd:momentum=0.8; ort-adamw;
+            in torch also a function from parameters to an optimizer. Example: optimizer="adamw"
+        lr: the highest learning rate (default: by how much is pruned). Example: lr=0.001
+        lr_schedule: cosine (default), constant, linear, step, multi-step or exponential. Example:
+            lr_schedule="linear"
+        lr_scheduler: in torch a function from your optimizer to a scheduler of its rates. Default: None. Example:
+            lr_scheduler=make_scheduler
+        warm_up: a share of the run, or a number of steps (default 0.05, and at least 10 steps where the run has 50
+            or more). Example: warm_up=0.1
+        weight_decay: how much weights decay (default 0); biases never do. Example: weight_decay=0.01
+        clip: the longest gradient, as a 2-norm over all weights (default: any). Example: clip=1.0
+        train_bn: update the statistics of batch normalization (default: frozen). Example: train_bn=True
+        seed: for scores that draw numbers, and for the order of the samples (default 0). Example: seed=1
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name; multiply-accumulates need it, and the allocation energy asks for it. Default: None. Example:
+            dims={"height": 224}
+        checks: how often the best state is looked for (default 20). Example: checks=50
+        retries: how often it begins again with a lower rate, where training did not help (default 3). Example:
+            retries=0
+        checkpoint: save the state of the run in this folder, again and again. Default: None. Example:
+            checkpoint="run"
+        resume: go on with the run in checkpoint=, to the same result as if it had not stopped. Default: False.
+            Example: resume=True
+        check: prove every gradient of the training graph against finite differences. Default: False. Example:
+            check=True
+        strict: write nothing, with exit code 1, when a weight stays dense that you did not exclude, or no training
+            was better than pruning alone. Default: False. Example: strict=True
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+        watch: called with every row of the history. Default: None. Example: watch=print
     """
-    given = {name: value for name, value in locals().items() if name in FLAGS}
-    source = taken(source)
+    given = asked_of(locals())
     loaded = _loaded(recipe)
-    made = recipe_of({**given, **_own(optimizer, lr_scheduler, loaded), **_listed(include, exclude, allow)}, loaded)
-    if resume and checkpoint is None:
-        raise OptionError("resume goes on with a run in a folder; pass its checkpoint folder too")
-    processes, device = met(engine, device)
-    if not processes.first:
-        output = checkpoint = watch = None
-    if _calls(data) or _calls(eval_data) or any(map(_calls, metrics)):
-        source, output, checkpoint = _standing(source), _standing(output), _standing(checkpoint)
-        data, eval_data = (one if _calls(one) else _standing(one) for one in (data, eval_data))
-    means = Means(engine, device, optimizer if callable(optimizer) else None, lr_scheduler, processes)
-    may_replace = overwrite or (resume and is_own(output, source, checkpoint))
-    tuning = Tuning(source, made, plan, masks, output, may_replace, means, dims, batch_axis=batch_axis, state=state)
-    tuning.keep_apart({"data": data, "eval-data": eval_data, "plan": plan, "masks": masks, "recipe": recipe})
-    tuning.open(data, labels, eval_data, metrics)
-    demand_whole(tuning.plan, strict, some=tuning.by_epochs is None)
-    with ExitStack() as stack:
-        folder = None if checkpoint is None else path_of(checkpoint, "checkpoint")
-        room = folder or stack.enter_context(temporary())
-        if folder is not None:
-            claim(folder)
-            stack.enter_context(claimed(folder, MARK))
-        outcome = Run(tuning.job(room, folder, resume, check, watch)).go() if tuning.has_work else _unchanged()
-    if strict and outcome.attempts and not outcome.helped:
-        raise LeftOutError("--strict: no training was better than pruning alone; nothing was written")
-    result = tuning.deliver(outcome, folder)
-    processes.meet()
-    return result
-
-
-def _calls(value: Any) -> bool:
-    """Whether it is a function of the user's, or names one: that may change the current folder."""
-    named = isinstance(value, str) and names_function(value) and not os.path.exists(value)
-    return named or (callable(value) and not isinstance(value, Mapping)) or hasattr(value, "__next__")
-
-
-def _standing(value: Any) -> Any:
-    """A path that means the same wherever the current folder is."""
-    return (
-        os.path.abspath(value) if isinstance(value, (str, os.PathLike)) and os.fspath(value) not in ("", "-") else value
-    )
-
-
-def _unchanged() -> Outcome:
-    """Nothing was pruned, so there is nothing to make up for."""
-    notes = ["nothing was trained: there is nothing to prune"]
-    return Outcome({}, [], History(), math.nan, math.nan, False, 0, notes)
+    made = recipe_of({**given, **_own(optimizer, lr_scheduler, loaded)}, loaded)
+    return Result(
+        *finetuned(
+            source, made, data=data, output=output, engine=engine, device=device,
+            optimizer=optimizer if callable(optimizer) else None, lr_scheduler=lr_scheduler,
+            plan=plan, masks=masks, labels=labels, eval_data=eval_data, metrics=metrics,
+            batch_axis=batch_axis, state=state, dims=dims, checkpoint=checkpoint, resume=resume, check=check,
+            strict=strict, overwrite=overwrite, watch=watch, apart={"recipe": recipe},
+        )
+    )  # fmt: skip
 
 
 def _own(optimizer: Any, lr_scheduler: Any, recipe: Recipe | None) -> dict[str, str | None]:
@@ -155,68 +197,8 @@ def _own(optimizer: Any, lr_scheduler: Any, recipe: Recipe | None) -> dict[str, 
     return {**named, **({"lr_schedule": word} if lr_scheduler is not None else {})}
 
 
-def _listed(include: Names, exclude: Names, allow: Names) -> dict[str, list[str]]:
-    """A single name may stand for a list of one."""
-    names = {"include": include, "exclude": exclude, "allow": allow}
-    return {name: list(listed(value)) for name, value in names.items()}
-
-
 def _loaded(recipe: Recipe | Path | None) -> Recipe | None:
     return recipe if recipe is None or isinstance(recipe, Recipe) else Recipe.load(path_of(recipe, "recipe"))
-
-
-def check_graph(
-    source: Source,
-    *,
-    data: Any,
-    recipe: Recipe,
-    plan: Path | None = None,
-    masks: Masks | None = None,
-    labels: str | None = None,
-    batch_axis: Axes = None,
-    state: Axes = None,
-) -> Report:
-    """Make the training graph of a recipe, prove every gradient, and say what was found; `ok` is that none is wrong."""
-    source = taken(source)
-    if plan is None and masks is None:
-        recipe = _with_some_zeros(recipe)
-    tuning = Tuning(source, recipe, plan, masks, None, False, batch_axis=batch_axis, state=state)
-    tuning.open(data, labels, None, ())
-    with temporary() as room:
-        sparsers = dict.fromkeys(tuning.planned, recipe.only(Pruning).sparser)
-        made = tuning.engines.built(tuning.first_spec().with_sparsers(sparsers), room, check=True)
-    if made["classes"]:
-        tuning.demand_classes(made["classes"])
-    return _checked(called(source), made, {tag: one.name for tag, one in tuning.tags.items()})
-
-
-def _with_some_zeros(recipe: Recipe) -> Recipe:
-    """What is to be checked are gradients: which zeros there are does not matter, only that there are masks."""
-    pruning = recipe.only(Pruning)
-    timed = any(isinstance(one, Scheduled) for one in recipe.modifiers)
-    if timed or pruning.pattern is not None or pruning.target is not None:
-        return recipe
-    some = replace(pruning, pattern="unstructured", sparsity=pruning.sparsity or 0.5)
-    return Recipe(tuple(some if isinstance(one, Pruning) else one for one in recipe.modifiers))
-
-
-def _checked(model: str, made: Mapping[str, Any], names: Mapping[str, str]) -> Report:
-    """What is known of a training graph, as a report."""
-    proof = made["proof"]
-
-    def named(tags: Sequence[str]) -> list[str]:
-        return [names.get(tag, tag) for tag in tags]
-
-    details: dict[str, object] = {
-        "batch": made["batch"],
-        "checked": proof["checked"],
-        "loss_at_rest": proof["at_rest"],
-        "unreached": {names.get(tag, tag): reason for tag, reason in made["unreached"].items()},
-        "silent": named(proof["silent"]),
-        "wrong": named(proof["wrong"]),
-    }
-    ok = not proof["wrong"]
-    return Report("check", model, "the training graph", (), Totals(), ok, "", tuple(made["notes"]), details=details)
 
 
 __all__ = ["check_graph", "finetune"]

@@ -10,14 +10,16 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxsparse.engines.torch import attach as attaching
-from onnxsparse.engines.torch import convert, proof, recording, writeback
+from onnxsparse.engines.torch import convert, proof, writeback
 from onnxsparse.engines.torch import match as matching
 from onnxsparse.engines.torch.attach import Attached
-from onnxsparse.engines.torch.match import Match
 from onnxsparse.engines.torch.proof import Proof
 from onnxsparse.errors import OptionError, one_line
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import Staged
+from onnxsparse.graph.torch_match import Match
+from onnxsparse.graph.torch_match import record_match as record_in
+from onnxsparse.graph.torch_match import recorded_match as recorded_in
 from onnxsparse.graph.training_mode import training_mode
 from onnxsparse.passes.attachable import masks_for
 from onnxsparse.passes.taken import proto_of, taken
@@ -39,6 +41,11 @@ def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
     are the weights, biases, look-up tables and scales of the file, under the file's names; all else are buffers.
     Batch normalizations keep their statistics unless `train_bn`; Dropout does nothing. `module.onnx_names` says which
     tensor of the file each parameter is. A file that was exported in training mode is said in the log.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, another model in memory, or an opened Model.
+        train_bn: batch normalizations take the statistics of each batch in training. Default: False. Example:
+            train_bn=True
     """
     source = _demanded(source, "to_module(model)")
     model = convert.opened(source)
@@ -55,6 +62,12 @@ def write_back(
 
     Nothing but the numbers changes: names, order, storage and metadata are those of `source`, which stays as it is.
     In a Model that the caller opened they become edits, and nothing is returned.
+
+    Arguments:
+        module: the module that `to_module` made, trained.
+        source: the model that it was made from: a path, its bytes, a ModelProto, or an opened Model.
+        output: the file to write; without it the model is returned. Default: None. Example: output="trained.onnx"
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
     source = _demanded(source, "write_back(module, model)")
     model = _opened(source)
@@ -67,13 +80,25 @@ def match(source: Source | Model, module: Any) -> Match:
 
     The result maps names, without what DistributedDataParallel, torch.compile and parametrizations add to them, to
     `Matched(tensor, scope, layout, how, ...)`. What is not certain is never guessed: `.refused` has the reasons.
+
+    Arguments:
+        source: the file that was exported from the module: a path, its bytes, a ModelProto, or an opened Model.
+        module: the torch module, with the numbers that it was exported with.
     """
     source = _demanded(source, "match(model, module)")
     return matching.match(_opened(source), module)
 
 
 def proved(source: Source | Model, module: Any, match: Match, inputs: Any, *, seed: int = 0) -> Proof:
-    """Which parameters of a match give the same outputs on both sides when masked at random, and why others do not."""
+    """Which parameters of a match give the same outputs on both sides when masked at random, and why others do not.
+
+    Arguments:
+        source: the file: a path, its bytes, a ModelProto, or an opened Model.
+        module: the torch module that was exported.
+        match: what `match(source, module)` returned.
+        inputs: a tensor, or a tuple of them, as the module takes them.
+        seed: of the random masks. Default: 0. Example: seed=1
+    """
     source = _demanded(source, "proved(model, module, match, inputs)")
     return proof.proved(_opened(source), module, match, inputs, seed)
 
@@ -85,17 +110,24 @@ def record_match(
     output: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
 ) -> ModelProto | None:
-    """Write the match into the model's metadata; the result goes where that of `write_back` does."""
+    """Write the match into the model's metadata; the result goes where that of `write_back` does.
+
+    Arguments:
+        source: the file: a path, its bytes, a ModelProto, or an opened Model.
+        match: what `match(source, module)` returned.
+        output: the file to write; without it the model is returned. Default: None. Example: output="matched.onnx"
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+    """
     source = _demanded(source, "record_match(model, match)")
     model = _opened(source)
-    recording.record_match(model, match)
+    record_in(model, match)
     return _delivered(model, source, output, overwrite)
 
 
 def recorded_match(source: Source | Model) -> Match | None:
-    """The match that the model's metadata holds, if it does."""
+    """The match that the model's metadata holds, if it does; `source` is a path, its bytes, or a model in memory."""
     source = _demanded(source, "recorded_match(model)")
-    return recording.recorded_match(_opened(source))
+    return recorded_in(_opened(source))
 
 
 def _demanded(source: Any, call: str) -> Any:
@@ -140,11 +172,17 @@ def attach(
 ) -> Attached:
     """Put masks on a module's own parameters, for the training loop that you have.
 
-    `source` is a sparse model, a model with masks in it, a plan of `onnxsparse plan`, arrays of zeros and ones by the
-    name of the tensor, or a state dict with masks of torch.nn.utils.prune, of ASP, or in a `mask_dict`. A plan says
-    how many go; which ones is decided by the numbers of `model`, or by those of the module where it is left out.
-    `match` says which tensor each parameter is; a module of `to_module` knows. `optimizer` is one, or a list, whose
-    moments shall be zero at masked places; one that is made later is handed to `.follow`.
+    Arguments:
+        module: the torch module that you train.
+        source: where the zeros are: a sparse model, a model with masks in it, a plan of `onnxsparse plan`, arrays of
+            zeros and ones by the name of the tensor, or a state dict with masks of torch.nn.utils.prune, of ASP, or in
+            a `mask_dict`.
+        match: which tensor each parameter is; a module of `to_module` knows. Default: None. Example:
+            match=osp.torch.match(source, module)
+        optimizer: one, or a list, whose moments shall be zero at masked places; one that is made later is handed to
+            `.follow`. Default: None. Example: optimizer=torch.optim.Adam(module.parameters())
+        model: the numbers by which it is decided which ones go where a plan says only how many. Default: None, those
+            of the module. Example: model="dense.onnx"
     """
     found = proto_of(source)
     if found is None and hasattr(source, "named_parameters"):
@@ -154,5 +192,5 @@ def attach(
 
 
 def finish(module: Any) -> Any:
-    """Make attached masks part of the numbers and take them off: the plain module again, ready to be exported."""
+    """Make attached masks part of the numbers of `module` and take them off: plain again, ready to be exported."""
     return attaching.finish(module)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import signal
@@ -15,9 +16,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import messages
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
@@ -37,16 +41,24 @@ CASES_APART, LENGTHY_APART = 16, 24
 LENGTHY = (
     "checkpoints/",
     "conformance/test_conformance_files",
+    "conformance/test_conformance_mutat",
+    "conformance/test_conformance_paths",
+    "conformance/test_conformance_random",
+    "conformance/test_random_paths",
     "dialects/",
     "engines/",
+    "graph_room/test_growth",
     "property/",
+    "recipes/test_recipe_run",
     "runs/",
+    "test_compare",
     "test_finetune_",
     "test_killed_writers",
     "test_levels",
     "test_make",
     "test_modifier_guide",
     "test_plugin_guides",
+    "test_sequences",
     "test_tools",
 )
 """Modules that train, start a process or draw hundreds of examples in nearly every test."""
@@ -58,25 +70,51 @@ WITHOUT_RUNTIME = (
     "conformance/test_conformance_external",
     "conformance/test_conformance_faults",
     "conformance/test_conformance_files",
+    "conformance/test_conformance_fold_check",
     "conformance/test_conformance_mutated",
     "conformance/test_conformance_patterns",
+    "conformance/test_conformance_pruning",
     "conformance/test_conformance_renewal",
+    "data/",
+    "epochs/test_acts",
+    "epochs/test_stored",
+    "epochs/test_together",
     "graph_room/",
+    "losses/",
+    "metrics/",
     "modifiers/",
+    "optimizers/",
     "patterns/",
     "property/",
+    "rates/",
     "recipes/test_checking",
+    "recipes/test_expressions",
     "recipes/test_format",
     "recipes/test_frame",
     "recipes/test_fuzzed",
     "recipes/test_places",
+    "recipes/test_recipes",
     "recipes/test_round_trip",
+    "report/",
     "runs/test_resume",
+    "schedules/",
     "scores/",
     "sparsers/",
+    "targets/",
+    "test_basis",
+    "test_depthwise",
+    "test_graphsurgeon",
     "test_house",
     "test_killed_writers",
+    "test_make",
+    "test_output_layers",
+    "test_plan_files",
+    "test_plugin_guides",
+    "test_plugins",
+    "test_public_names",
     "test_rank",
+    "test_reports",
+    "test_values",
 )
 """Modules in which nothing is run by onnxruntime, and nothing skipped that another environment runs."""
 
@@ -84,6 +122,16 @@ WITHOUT_RUNTIME = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a sample of the tests, in a minute")
     parser.addoption("--other-runtime", action="store_true", help="leave out what has nothing to do with onnxruntime")
+    parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-golden"):
+        if config.getoption("numprocesses", None):
+            raise pytest.UsageError(
+                "--update-golden writes files that all tests share: run it in one process, without -n"
+            )
+        os.environ[messages.UPDATE] = "yes"
 
 
 @pytest.hookimpl(trylast=True)  # of what the marks leave
@@ -152,6 +200,32 @@ def usual_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for number, handler in before.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folders_of_tests(tmp_path_factory: pytest.TempPathFactory) -> None:
+    messages.FOLDERS[str(tmp_path_factory.getbasetemp())] = "TESTS_FOLDER"
+
+
+@pytest.fixture(autouse=True)
+def _refusals_of_a_test() -> None:
+    messages.begin()
+
+
+@pytest.fixture
+def golden(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
+    """Holds a text against a file of tests/golden, or writes it there with `--update-golden`."""
+
+    def compare(name: str, text: str) -> None:
+        path = HERE / "golden" / name
+        if pytestconfig.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        expected = path.read_text(encoding="utf-8").splitlines()
+        differences = "\n".join(difflib.unified_diff(expected, text.splitlines(), str(path), "now", lineterm="", n=1))
+        assert not differences, f"wanted so? then run the test again with --update-golden\n{differences}"
+
+    return compare
 
 
 @pytest.fixture(scope="session")

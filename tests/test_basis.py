@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from onnxsparse.passes.basis import may_be_fixed, recognise
+from tests.cases import for_each
 
 RANDOM = np.random.default_rng(11)
 
@@ -61,8 +62,8 @@ def test_a_transform_stored_along_either_axis_is_recognised(window: np.ndarray) 
     assert may_be_fixed(np.ascontiguousarray(rows.T))
 
 
-@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("shape", [(1, 64, 64, 1), (1, 64, 32, 9), (32, 1, 1, 9), (1, 32, 1, 49), (1, 16, 1, 400)])
+@for_each("sparsity", [0.0, 0.5, 0.9])
+@for_each("shape", [(1, 64, 64, 1), (1, 64, 32, 9), (32, 1, 1, 9), (1, 32, 1, 49), (1, 16, 1, 400)])
 def test_trained_weights_are_not(shape: tuple[int, ...], sparsity: float) -> None:
     weight = RANDOM.standard_normal(shape)
     weight[RANDOM.random(shape) < sparsity] = 0

@@ -18,6 +18,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import onnxsparse as osp
 from onnxsparse.cli import main
 from onnxsparse.errors import ModelError, OutputError
+from tests.messages import refusing
 
 RULE: dict[str, Any] = {"pattern": "2:4"}
 
@@ -70,7 +71,7 @@ def without_names(path: Path) -> bytes:
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = ""
-    kept = [entry for entry in proto.metadata_props if not entry.key.endswith("input_sha256")]
+    kept = [entry for entry in proto.metadata_props if not entry.key.endswith("input_digest")]
     del proto.metadata_props[:]
     proto.metadata_props.extend(kept)
     return proto.SerializeToString()
@@ -194,7 +195,7 @@ def test_an_opened_model_is_written_twice(tmp_path: Path) -> None:
 
 def test_a_name_that_no_file_can_hold_is_refused(tmp_path: Path) -> None:
     dense = model(tmp_path, "m.onnx", ["w.bin"])
-    with pytest.raises(OutputError, match="UTF-8"):
+    with refusing(OutputError):
         osp.prune(dense, output=os.fsdecode(os.fsencode(tmp_path) + b"/\xff.onnx"), **RULE)
     assert sorted(files(tmp_path)) == ["m.onnx", "w.bin"]
 
@@ -280,7 +281,7 @@ def test_overwriting_replaces_what_the_old_result_named_and_leaves_the_rest(tmp_
     assert not any("other" in note for note in report.notes)
     assert (out.parent / "s.onnx.data" / "c").read_bytes() == third
     assert osp.verify(out).report.ok
-    with pytest.raises(OutputError, match="in the way"):  # the folder would have to go
+    with refusing(OutputError):  # the folder would have to go
         osp.prune(one, output=out, overwrite=True, **RULE)
     assert osp.verify(out).report.ok
 
@@ -337,7 +338,7 @@ def test_data_that_another_model_reads_is_not_replaced(where: str, tmp_path: Pat
     proto.graph.initializer[0].external_data[0].value = location
     (reader / "other.onnx").write_bytes(proto.SerializeToString())
     before = files(tmp_path)
-    with pytest.raises(OutputError, match=r"other\.onnx"):
+    with refusing(OutputError):
         osp.prune(path, output=path, overwrite=True, **RULE)
     assert files(tmp_path) == before
     osp.prune(path, output=folder / "s.onnx", **RULE)
@@ -493,7 +494,7 @@ def test_data_that_is_not_what_the_checksum_says_is_refused(command: str, tmp_pa
     data = bytearray((tmp_path / "w.bin").read_bytes())
     data[100] ^= 1
     (tmp_path / "w.bin").write_bytes(data)
-    with pytest.raises(ModelError, match=r"w\.bin is not what the model was saved with") as caught:
+    with refusing(ModelError) as caught:
         COMMANDS[command](path, tmp_path / "s.onnx")
     assert "'w0'" in str(caught.value)
     assert not (tmp_path / "s.onnx").exists()

@@ -113,8 +113,7 @@ def test_finetune_follows_the_default(tmp_path: Path) -> None:
 def test_recipes_and_configurations_of_other_tools_keep_their_own_rule(tmp_path: Path) -> None:
     from onnxsparse.epochs.planning import by_epochs
     from onnxsparse.graph.model import Model
-    from onnxsparse.loops.onnx_network import OnnxNetwork
-    from onnxsparse.loops.options import LoopOptions
+    from onnxsparse.train.stepped import LoopOptions, SteppedModel
 
     model = network(tmp_path / "m.onnx")
     recipe = osp.Recipe.load(
@@ -123,4 +122,4 @@ def test_recipes_and_configurations_of_other_tools_keep_their_own_rule(tmp_path:
     )
     rows = by_epochs(Model.open(model), recipe.modifiers).plan.planned  # type: ignore[arg-type]
     assert [row.name for row in rows] == ["wide", "deep", "point", "tail"]
-    assert "deep" in OnnxNetwork(str(model), LoopOptions()).names().values()
+    assert "deep" in SteppedModel.of(str(model), LoopOptions()).names().values()

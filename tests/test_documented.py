@@ -17,7 +17,8 @@ import pytest
 
 import onnxsparse as osp
 from onnxsparse.cli import COMMANDS, build_parser, main
-from onnxsparse.cli.list_command import KINDS
+from onnxsparse.cli.commands import KINDS
+from tests.cases import for_each
 
 ROOT = Path(__file__).resolve().parent.parent
 README, COMMAND_PAGE = ROOT / "README.md", ROOT / "docs" / "cli.md"
@@ -129,7 +130,7 @@ def test_every_field_of_the_json_is_documented() -> None:
         assert not missing, missing
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@for_each("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     promised = {"docs/benchmarks.md"}  # written by the benchmark
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text_of(page)):

@@ -15,10 +15,11 @@ from onnxsparse.engines.engine import Batch
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.ort.engine import OrtEngine
-from onnxsparse.engines.spec import Objective, Spec
+from onnxsparse.engines.spec import LossSpec, Spec
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.losses import axis_of_labels
 from tests.engines.ort.build import INT64, info, model, numbers, tensor
+from tests.messages import refusing
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -55,13 +56,13 @@ def test_one_wrong_label_is_found_where_the_model_does_not_declare_its_classes(w
 
 
 def test_labels_that_are_all_wrong_do_not_end_the_engine() -> None:
-    with pytest.raises(OptionError, match=r"label 1000000 of sample 0 .* none of the model's 8 classes"):
+    with refusing(OptionError):
         tune(SYMBOLIC, np.full(COUNT, 10**6), hardness=0.0)
 
 
 def test_wrong_labels_of_what_is_measured_on() -> None:
     wrong = {"x": numbers(40, 16), "labels": np.full(40, 8)}
-    with pytest.raises(OptionError, match=r"label 8 of sample 0 .* none of the model's 8 classes"):
+    with refusing(OptionError):
         tune(SYMBOLIC, RIGHT, eval_data=wrong)
 
 
@@ -81,7 +82,7 @@ def test_labels_of_a_function_are_checked_in_what_is_held_out() -> None:
         for step in range(30):
             yield {"x": numbers(32, 16, seed=step), "labels": np.full(32, 8 if step == 1 else 0)}
 
-    with pytest.raises(OptionError, match=r"label 8 of sample 32 of samples"):
+    with refusing(OptionError):
         tune(SYMBOLIC, RIGHT, data=samples)
 
 
@@ -89,7 +90,7 @@ def test_classes_are_those_of_the_first_float_output() -> None:
     best = make_node("ArgMax", ["y"], ["best"], axis=1)
     both = net([info("best", ["N", 1], INT64), info("y", ["N", 8])], [best])
     assert tune(both, RIGHT).report.ok
-    with pytest.raises(OptionError, match="8 classes"):
+    with refusing(OptionError):
         tune(both, RIGHT + 1)
 
 
@@ -104,7 +105,7 @@ def test_sequences_have_their_classes_along_the_last_axis() -> None:
     assert details["metrics"]["accuracy"] > details["metrics_without_training"]["accuracy"]
     labels = labels.copy()
     labels[7, 3] = 8
-    with pytest.raises(OptionError, match=r"label 8 of sample 7 .* none of the model's 8 classes"):
+    with refusing(OptionError):
         tune(SEQUENCES, labels)
 
 
@@ -114,9 +115,7 @@ def test_sequences_soften_the_same_axis(tmp_path: Path) -> None:
 
 
 def test_labels_that_fit_neither_axis() -> None:
-    with pytest.raises(
-        OptionError, match=r"labels have shape \[4\], but --loss cross-entropy on 'y' takes \[8\] or \[5\]"
-    ):
+    with refusing(OptionError):
         tune(
             SEQUENCES,
             np.zeros((COUNT, 4), np.int64),
@@ -143,7 +142,7 @@ def test_where_classes_lie(shape: tuple[int, ...], labels: tuple[int, ...], axis
 
 def test_a_file_with_whole_numbers_alone_has_no_classes() -> None:
     best = net([info("best", ["N", 1], TensorProto.INT64)], [make_node("ArgMax", ["y"], ["best"], axis=1)])
-    with pytest.raises(ModelError, match="no float output"):
+    with refusing(ModelError):
         tune(best, RIGHT)
 
 
@@ -152,11 +151,11 @@ def test_an_engine_does_not_read_beyond_the_classes(tmp_path: Path) -> None:
     proto.CopyFrom(SYMBOLIC)
     for tag, stored in zip(("t0", "t1"), proto.graph.initializer):
         stored.doc_string = tag
-    spec = Spec(8, {"t0": "a", "t1": "b"}, objective=Objective("cross-entropy", hardness=0.0))
+    spec = Spec(8, {"t0": "a", "t1": "b"}, objective=LossSpec("cross-entropy", hardness=0.0))
     samples = {"x": numbers(16, 16), "labels": np.arange(16) % 8}
     made = build(str(tmp_path / "graph"), spec, proto, samples, "origin")
     engine = OrtEngine(str(tmp_path / "graph"), made, "relative")
     assert engine.step(Batch({"x": numbers(8, 16), "labels": np.arange(8)})) > 0
     for run in (engine.step, engine.evaluate):
-        with pytest.raises(OptionError, match="label 9 of sample 7 of the batch is none of the model's 8 classes"):
+        with refusing(OptionError):
             run(Batch({"x": numbers(8, 16), "labels": np.array([0, 1, 2, 3, 4, 5, -100, 9])}))

@@ -16,6 +16,7 @@ from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import LeftOutError, OnnxSparseError, OptionError
 from tests.examples_of_recipes import examples
+from tests.messages import refusing
 
 pytestmark = pytest.mark.skipif(
     not (ort_library.available() or torch_library.available()), reason="needs an engine that trains"
@@ -184,7 +185,7 @@ def test_what_modifiers_say_of_the_optimizer(digits_cnn: Path, engine: str) -> N
 @pytest.mark.parametrize("keys", ["[3]", "[-2]"])
 def test_a_teacher_is_heard_on_an_output_that_is_there(digits_cnn: Path, keys: str) -> None:
     recipe = f"modifiers:\n- !DistillationModifier {{start_epoch: 0, end_epoch: 1, distill_output_keys: {keys}}}\n"
-    with pytest.raises(OptionError, match=r"line 2: !DistillationModifier: distill_output_keys: the model has no"):
+    with refusing(OptionError):
         tune(digits_cnn, recipe)
 
 
@@ -205,7 +206,7 @@ def test_a_report_says_what_the_recipe_leaves_open(digits_cnn: Path, engine: str
 def test_strict_wants_a_recipe_to_end_better_than_pruning_alone(digits_cnn: Path, tmp_path: Path) -> None:
     options = {"lr": None, "output": tmp_path / "out.onnx"}
     harmful = PLAIN + "- !SetLearningRateModifier {learning_rate: 0.2}\n"
-    with pytest.raises(LeftOutError, match="no training was better than pruning alone; nothing was written"):
+    with refusing(LeftOutError):
         tune(digits_cnn, harmful, strict=True, **options)
     assert not list(tmp_path.iterdir())
     report = tune(digits_cnn, harmful, **options).report
@@ -232,9 +233,9 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
 @pytest.mark.parametrize(
     ("recipe", "options", "what"),
     [
-        (PLAIN, {"epochs": 3}, "leave --epochs out"),
-        (PLAIN, {"sparsity": 0.5}, "leave --sparsity out"),
-        (PLAIN, {"masks": {}}, "leave --masks out"),
+        (PLAIN, {"epochs": 3}, "leave epochs= out"),
+        (PLAIN, {"sparsity": 0.5}, "leave sparsity= out"),
+        (PLAIN, {"masks": {}}, "leave masks= out"),
         (PLAIN.replace("__ALL_PRUNABLE__", "[deap]"), {}, r"'deap' is no parameter.*deep"),
         (GMP % (0.5, "[5, 1]", "true"), {}, "blocks of 5 by 1 do not divide"),
         (EXAMPLES["decay"], {"optimizer": "ort-adamw"}, "needs another optimizer than ort-adamw"),
@@ -246,7 +247,7 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         ("modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1]}\n", {"epochs": 1},
          r"param_groups \[1\] are not there"),
         ("modifiers:\n- !training {batch: 8}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n",
-         {"batch_size": 4}, "leave --batch-size out"),
+         {"batch_size": 4}, "leave batch_size= out"),
     ],
 )  # fmt: skip
 def test_what_is_refused_before_anything_runs(
@@ -260,7 +261,7 @@ def test_steps_of_a_function_need_an_epoch(digits_cnn: Path) -> None:
     def loader() -> Any:
         yield images(32)
 
-    with pytest.raises(OptionError, match="steps-per-epoch"):
+    with refusing(OptionError):
         tune(digits_cnn, PLAIN, data=loader)
     result = tune(digits_cnn, PLAIN, data=loader, steps_per_epoch=3)
     assert result.report.details["steps"] == 6
@@ -295,7 +296,7 @@ def test_a_teacher_in_a_file(digits_cnn: Path, tmp_path: Path, engine: str, squa
     losses = [row["loss"] for row in told]
     assert losses[-1] < 0.5 * max(losses)
     assert not any("stopped" in note for note in result.report.notes)
-    with pytest.raises(OptionError, match="there is no file"):
+    with refusing(OptionError):
         tune(digits_cnn, TEACHING % (tmp_path / "nobody.onnx"), **more)
 
 

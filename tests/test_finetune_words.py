@@ -12,13 +12,14 @@ import pytest
 
 import onnxsparse as osp
 from onnxsparse.cli import main
-from onnxsparse.cli.training_progress import training_progress
+from onnxsparse.cli.training import training_progress
 from onnxsparse.data import open_data
 from onnxsparse.data.field import Field
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import LeftOutError, OptionError
 from onnxsparse.metrics import parse
 from tests.engines.small_nets import numbers, tagger
+from tests.messages import refusing
 
 trains = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 IMAGES = np.random.default_rng(0).standard_normal((64, 1, 8, 8)).astype(np.float32)
@@ -67,7 +68,7 @@ def test_strict_wants_training_to_help(digits_cnn: Path, tmp_path: Path) -> None
     }  # fmt: skip
     plain = osp.finetune(digits_cnn, data={"x": IMAGES}, **options).report
     assert plain.details["helped"] is False
-    with pytest.raises(LeftOutError, match="no training was better than pruning alone; nothing was written"):
+    with refusing(LeftOutError):
         osp.finetune(
             digits_cnn, data={"x": IMAGES}, strict=True, allow=["stem", "small", "output"],
             output=tmp_path / "out.onnx", **options,
@@ -89,7 +90,7 @@ def test_the_recipe_of_a_report_is_what_was_decided(digits_cnn: Path, tmp_path: 
 
 def test_the_engines_own_optimizer_needs_its_engine(digits_cnn: Path, capsys: Any) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(OptionError, match="it needs --engine ort"):
+    with refusing(OptionError):
         osp.finetune(digits_cnn, data={"x": IMAGES}, pattern="2:4", optimizer="ort-adamw", engine="torch")
 
 
@@ -103,12 +104,12 @@ def test_lists_are_true(capsys: Any) -> None:
 
 
 def test_an_input_that_the_data_lacks() -> None:
-    with pytest.raises(OptionError, match=r"no array 'ids' for an input of the model \(it has input_ids, mask\)"):
+    with refusing(OptionError):
         open_data({"input_ids": IMAGES, "mask": IMAGES}, [Field("ids", "float32", (None, 1, 8, 8))])
 
 
 def test_a_model_without_arrays_of_scores() -> None:
-    with pytest.raises(OptionError, match=r"zipmap.*--metric loss"):
+    with refusing(OptionError):
         parse("accuracy").meter().add({}, {}, {"labels": np.arange(3)})
 
 

@@ -12,12 +12,14 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 
 import onnxsparse as osp
 from onnxsparse.dialects.msbench import build_sparse_scheduler
-from onnxsparse.epochs.params import find
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.findings import WRONG
+from onnxsparse.train.params import find
+from tests.cases import for_each
+from tests.messages import refusing
 
 EXPORTS = Path(__file__).resolve().parent / "exports"
 ALLOW = ["stem", "small", "depthwise", "basis"]
@@ -94,7 +96,7 @@ def dense_by_msbench(source: object, **kwargs: str) -> tuple[set[str], list[str]
     return {model.names()[key] for key in left}, scheduler.notes
 
 
-@pytest.mark.parametrize(("name", "said", "tensor"), NAMES)
+@for_each(("name", "said", "tensor"), NAMES)
 def test_a_layer_of_an_export_by_name(name: str, said: str, tensor: str) -> None:
     source = export(name)
     everything = pruned(source)
@@ -142,7 +144,7 @@ CLASH = r"attn fits 2 layers: /attn/MatMul_2 \(attn\.mix\), /attn/MatMul_3 \(att
 @pytest.mark.parametrize("option", ["include", "exclude"])
 @pytest.mark.parametrize("said", ["attn", "/attn", "attn/"])
 def test_a_plain_name_of_two_layers_is_an_error_that_lists_them(option: str, said: str) -> None:
-    with pytest.raises(OptionError, match=rf"^--{option} /?{CLASH.replace('attn fits', 'attn/? fits')}, or all by"):
+    with pytest.raises(OptionError, match=rf"^{option}=./?{CLASH.replace('attn fits', 'attn/?. fits')}, or all by"):
         pruned(export("torch_script"), **{option: said})
 
 
@@ -202,7 +204,7 @@ def test_a_weight_that_several_read_is_one_layer() -> None:
 
 def test_nodes_of_one_name_are_two_layers_whose_tensors_are_named() -> None:
     model = product(("dense", "w0"), ("dense", "w1"))
-    with pytest.raises(OptionError, match=r"^--exclude dense fits 2 layers: dense \(w0\), dense \(w1\); name one"):
+    with refusing(OptionError):
         pruned(model, exclude="dense")
     assert pruned(model, exclude="w0") == {"w1"}
 
@@ -210,9 +212,9 @@ def test_nodes_of_one_name_are_two_layers_whose_tensors_are_named() -> None:
 def test_the_end_of_a_path_that_fits_two_layers_lists_them() -> None:
     model = product(("/net/left/fc/MatMul", "w0"), ("/right/left/fc/MatMul", "w1"), ("/other/MatMul", "w2"))
     for call in (lambda: pruned(model, include="left.fc"), lambda: by_recipe(model, "left/fc.weight")):
-        with pytest.raises(OptionError, match=r"fits 2 layers: /net/left/fc/MatMul \(w0\), /right/left/fc/MatMul"):
+        with refusing(OptionError):
             call()
-    with pytest.raises(OptionError, match="--include fc matches no weight"):
+    with refusing(OptionError):
         pruned(model, include="fc")
 
 
@@ -234,7 +236,7 @@ def test_an_operator_is_every_layer_of_it() -> None:
 )
 def test_a_module_made_of_a_file_knows_its_layers(name: str, said: str, found: str) -> None:
     pytest.importorskip("torch")
-    from onnxsparse.dialects.sparseml.module_params import params_of as params_of_module
+    from onnxsparse.train.module_trainee import params_of as params_of_module
 
     params = [param for param, _, _ in params_of_module(osp.torch.to_module(export(name)))]
     assert [param.name for param in find(params, [said], "here")] == [found]
@@ -242,7 +244,7 @@ def test_a_module_made_of_a_file_knows_its_layers(name: str, said: str, found: s
 
 def test_a_module_made_of_a_file_tells_its_layers_apart() -> None:
     pytest.importorskip("torch")
-    from onnxsparse.dialects.sparseml.module_params import params_of as params_of_module
+    from onnxsparse.train.module_trainee import params_of as params_of_module
 
     params = [param for param, _, _ in params_of_module(osp.torch.to_module(export("torch_script")))]
     with pytest.raises(OptionError, match=rf"^here: {CLASH}"):

@@ -10,6 +10,7 @@ import pytest
 
 import onnxsparse as osp
 from onnxsparse.cli import main
+from tests.messages import refusing
 
 HEAD = "onnxsparse_plan: 1\nweights:\n"
 ENTRY = "- name: head.weight\n  pattern: unstructured\n  sparsity: 0.5\n"
@@ -44,7 +45,7 @@ def test_a_key_twice_in_a_plan_is_an_error_with_both_lines(
 def test_a_weight_twice_is_an_error_and_a_key_in_two_entries_is_none(tmp_path: Path, digits_cnn: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(HEAD + ENTRY + ENTRY)
-    with pytest.raises(osp.OnnxSparseError, match=r"weight 'head\.weight' stands there twice"):
+    with refusing(osp.OnnxSparseError):
         osp.prune(digits_cnn, plan=plan)
     plan.write_text(HEAD + ENTRY + ENTRY.replace("head", "deep"))
     assert osp.prune(digits_cnn, plan=plan).report.totals.done == 2
@@ -96,5 +97,5 @@ def test_numbers_other_than_0_and_1_keep(digits_cnn: Path) -> None:
 
 def test_texts_in_a_file_of_masks_are_refused_whatever_their_size(digits_cnn: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "masks.npz", **{"head.weight": np.full((10, 64), "1".rjust(64))})
-    with pytest.raises(osp.OnnxSparseError, match="numbers or of true and false"):
+    with refusing(osp.OnnxSparseError):
         osp.prune(digits_cnn, masks=tmp_path / "masks.npz")

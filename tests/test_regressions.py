@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxsparse as osp
 from onnxsparse.cli import main
 from onnxsparse.errors import ModelError
+from tests.messages import refusing
 
 RANDOM = np.random.default_rng(3)
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,7 +65,7 @@ def test_a_signalling_nan_is_refused_without_a_warning(dtype: type, bits: np.uns
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     assert osp.inspect(tmp_path / "m.onnx").report.rows
     for command in (osp.verify, osp.prune, osp.insert_masks):
-        with pytest.raises(ModelError, match="NaN or infinity"):
+        with refusing(ModelError):
             command(tmp_path / "m.onnx", pattern="2:4")
 
 
@@ -98,7 +99,7 @@ def test_an_unedited_plan_gives_the_bytes_and_the_strictness_of_its_options(tmp_
         by_plan = osp.prune(tmp_path / "m.onnx", plan=plan).model
         assert by_plan == osp.prune(tmp_path / "m.onnx", **rule).model
         for options in ({"plan": plan}, rule):
-            with pytest.raises(osp.OnnxSparseError, match="--strict"):
+            with refusing(osp.OnnxSparseError):
                 osp.prune(tmp_path / "m.onnx", strict=True, **options)
 
 
@@ -265,7 +266,7 @@ def test_a_model_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkey
         return read(self, *arguments)
 
     monkeypatch.setattr(Span, "read", changing)
-    with pytest.raises(osp.OnnxSparseError, match="changed while"):
+    with refusing(osp.OnnxSparseError):
         osp.prune(path, output=out, pattern="2:4")
     assert not out.exists()
 
@@ -281,7 +282,7 @@ def test_a_file_made_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pyte
         out.write_text("somebody else's")
 
     monkeypatch.setattr(Model, "save", slow)
-    with pytest.raises(osp.OnnxSparseError, match="meanwhile"):
+    with refusing(osp.OnnxSparseError):
         osp.prune(tmp_path / "m.onnx", output=out, pattern="2:4")
     assert sorted(contents(tmp_path)) == ["m.onnx", "o.onnx"]
     assert out.read_text() == "somebody else's"

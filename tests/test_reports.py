@@ -281,8 +281,8 @@ def test_a_dimension_that_there_is_not_is_an_error_everywhere(
 @pytest.mark.parametrize(
     ("dims", "says"),
     [
-        ({"x.1": 5}, "--dim x.1: the model fixes it at 3"),
-        ({"height": 0}, "--dim height: a size is a whole number from 1, not 0"),
+        ({"x.1": 5}, 'dims["x.1"]: the model fixes it at 3'),
+        ({"height": 0}, 'dims["height"]: a size is a whole number from 1, not 0'),
         ({"height": True}, "a whole number from 1, not True"),
         ({"height": "7"}, "a whole number from 1, not '7'"),
         ({"x.7": 5}, "no input has such a dimension"),

@@ -7,6 +7,8 @@ import pytest
 
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Reading, Values, blocks_of, storage_axes, stored_order
+from tests.cases import for_each
+from tests.messages import refusing
 
 
 def bfloat16(numbers):
@@ -29,8 +31,8 @@ def test_floats_are_ordered_by_magnitude(kind):
     assert values.all_finite()
 
 
-@pytest.mark.parametrize("kind", ["float64", "float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@for_each("kind", ["float64", "float32", "float16", "bfloat16"])
+@for_each("bad", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_is_found(kind, bad):
     numbers = np.array([1.0, bad, 2.0])
     stored = bfloat16(numbers) if kind == "bfloat16" else numbers.astype(kind)
@@ -98,7 +100,7 @@ def test_blocks_of_nothing_are_none():
 
 
 def test_kind_and_storage_must_fit():
-    with pytest.raises(OptionError, match="float8"):
+    with refusing(OptionError):
         Reading("float8")
-    with pytest.raises(OptionError, match="cannot be stored"):
+    with refusing(OptionError):
         Values(np.zeros((1, 1, 1, 1)), Reading("float32"))

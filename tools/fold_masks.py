@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = osp.fold_masks(options.pop("model"), **options).report
     except osp.OnnxSparseError as error:
-        print(f"fold_masks: {error}", file=sys.stderr)
+        print(f"fold_masks: {error.as_flags}", file=sys.stderr)
         return error.exit_code
     for row in report.rows:
         if row.status in ("left", "violated"):

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = osp.insert_masks(options.pop("model"), **options).report
     except osp.OnnxSparseError as error:
-        print(f"insert_masks: {error}", file=sys.stderr)
+        print(f"insert_masks: {error.as_flags}", file=sys.stderr)
         return error.exit_code
     for row in report.rows:
         print(f"{row.name}: {row.status}" + (f", {row.reason}" if row.reason else ""))

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = osp.prune(options.pop("model"), **options).report
     except osp.OnnxSparseError as error:
-        print(f"sparsify: {error}", file=sys.stderr)
+        print(f"sparsify: {error.as_flags}", file=sys.stderr)
         return error.exit_code
     for row in report.rows:
         share = f"{row.sparsity:.1%} zeros" if row.status == "pruned" and row.sparsity is not None else row.reason

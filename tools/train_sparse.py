@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         runner.run()
     except OnnxSparseError as error:
         if speaks():
-            print(f"train_sparse: {error}", file=sys.stderr)
+            print(f"train_sparse: {error.as_flags}", file=sys.stderr)
         return error.exit_code
     return 0 if runner.holds else 1
 

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = osp.verify(options.pop("model"), **options).report
     except osp.OnnxSparseError as error:
-        print(f"verify: {error}", file=sys.stderr)
+        print(f"verify: {error.as_flags}", file=sys.stderr)
         return error.exit_code
     for row in report.rows:
         print(f"{row.name}: {row.status}" + (f", {row.reason}" if row.reason else ""))

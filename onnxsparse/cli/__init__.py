@@ -1,4 +1,4 @@
-"""The command line: one file a command. `main(argv)` returns the exit code and never lets a traceback out.
+"""The command line: `main(argv)` runs one command, returns the exit code, and never lets a traceback out.
 
 0   done, or the verification holds
 1   a verification failed, or something was left out under --strict (then nothing is written)
@@ -18,9 +18,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
-from onnxsparse.cli.arguments import check_report_target
 from onnxsparse.engines.processes import demand_alone, launched, speaks
-from onnxsparse.errors import OnnxSparseError, OptionError, Stopped, nearest
+from onnxsparse.errors import OnnxSparseError, OptionError, Stopped, command_line, nearest
 from onnxsparse.version import __version__
 
 COMMANDS = {
@@ -36,6 +35,9 @@ COMMANDS = {
     "compare": "run a dense and a sparse model and measure how far the outputs are",
     "list": "show every plug-in of every kind with its options",
 }
+
+MODULES = {"finetune": "training", "levels": "training", "recipe": "recipe"}
+"""Where a command is; the others are in `commands`."""
 
 DISTRIBUTED, WRITES = "finetune", ("plan", "prune", "mask", "fold", "levels")
 """What several processes do together, and what two of them would write twice."""
@@ -63,10 +65,9 @@ def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> ArgumentParser:
             name, help=COMMANDS[name], description=COMMANDS[name][:1].upper() + COMMANDS[name][1:] + "."
         )
         if name in names:
-            module = importlib.import_module(f"onnxsparse.cli.{name}_command")
-            module.add_arguments(command)
+            module = importlib.import_module(f"onnxsparse.cli.{MODULES.get(name, 'commands')}")
+            command.set_defaults(run=module.add_arguments(name, command))
             _add_shared(command)
-            command.set_defaults(run=module.run)
     return parser
 
 
@@ -83,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_anything()
     if launched() > 1:  # that another process is gone is said in one line, not in those of torch's libraries
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    with _stopping_cleanly():
+    with command_line(), _stopping_cleanly():
         code = _code_of(words)
     if code and argv is None and launched() > 1:
         _end_at_once(code)
@@ -135,10 +136,12 @@ def _run(words: list[str]) -> int:
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         raise OptionError(_not_taken(name, words, unknown))
-    check_report_target(arguments)
     if not arguments.command:
         parser.print_help()
         return 0
+    from onnxsparse.cli.arguments import check_report_target  # the help of the program does not wait for options
+
+    check_report_target(arguments)
     reports = getattr(arguments, "json", None) not in (None, "-")
     if arguments.command in WRITES or (reports and arguments.command != DISTRIBUTED):
         demand_alone(arguments.command)

@@ -1,89 +1,61 @@
-"""Options that several commands share, said once."""
+"""Arguments of the command line: flags made from `options.py`, and the values of a call made from what was typed."""
 
 from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxsparse.errors import OptionError, OutputError
+from onnxsparse.options import REQUIRED, Option, options_of
+
+if TYPE_CHECKING:
+    from onnxsparse.recipes import Recipe
 
 TAKEN = ("model", "output", "plan", "masks", "dense", "sparse", "data", "recipe", "config")
-RULE = ("pattern", "target", "sparsity", "score", "allocation", "include", "exclude", "allow", "seed")
-CHECKED = ("pattern", "target", "sparsity", "include", "exclude", "allow")
-TARGETS = "a device: ampere or ampere:PROFILE; amba or amba:CHIP"
+TYPES = {"whole": int, "number": float}
+METAVARS = {"whole": "N", "number": "X"}
 
 
 def add_model(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="the .onnx file")
 
 
-def add_output(parser: ArgumentParser, what: str, required: bool = True) -> None:
-    parser.add_argument("-o", "--output", metavar="OUT", required=required, help=what)
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+def add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
 
 
-def add_rule(parser: ArgumentParser, allocation: str = "uniform (default), global, erk or energy") -> None:
-    """What to prune, how much, and which weights."""
-    group = parser.add_argument_group("which zeros")
-    group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
-    group.add_argument("--target", help="instead of a pattern " + TARGETS)
-    group.add_argument("--sparsity", metavar="SHARE", help="how much goes, such as 0.8 or 80%% (N:M fixes its own)")
-    group.add_argument("--score", help="what goes first: magnitude (default) or random")
-    group.add_argument("--allocation", help=f"how it is shared out: {allocation}")
-    group.add_argument("--seed", type=int, help="for scores that draw numbers (default 0)")
-    add_names(parser)
+def add_options(parser: ArgumentParser, *commands: type, required: tuple[str, ...] = ()) -> None:
+    """The flags of commands, each under the heading of its group."""
+    groups: dict[str, Any] = {"": parser}
+    for one in (one for command in commands for one in options_of(command).values() if one.flags):
+        if one.group not in groups:
+            groups[one.group] = parser.add_argument_group(one.group)
+        about = {**_asked(one), "required": True} if one.name in required or one.default is REQUIRED else _asked(one)
+        groups[one.group].add_argument(*one.flags, dest=one.name, **about)
 
 
-def add_rule_to_check(parser: ArgumentParser, title: str) -> None:
-    """Where zeros have to be in a model that has them."""
-    group = parser.add_argument_group(title)
-    group.add_argument("--pattern", help="2:4, any N:M, unstructured, block:RxC, filter or channel")
-    group.add_argument("--target", help=TARGETS)
-    group.add_argument("--sparsity", metavar="SHARE", help="the level, where the pattern takes one")
-    group.add_argument("--plan", metavar="PLAN.yaml", help="a plan written by `onnxsparse plan`")
+def _asked(one: Option) -> dict[str, Any]:
+    """How argparse takes an option."""
+    about: dict[str, Any] = {"help": one.meaning.replace("`", "").replace("%", "%%")}
+    default = None if one.default is REQUIRED else one.default
+    if one.kind == "switch":
+        return {**about, "action": "store_true", "default": default}
+    if one.kind in ("names", "pairs"):
+        several = {"nargs": "+", "action": "extend"} if one.kind == "names" else {"action": "append"}
+        return {**about, **several, "default": [], "metavar": one.metavar}
+    return {**about, "type": TYPES.get(one.kind), "default": default, "metavar": one.metavar or METAVARS.get(one.kind)}
 
 
-def add_full(parser: ArgumentParser) -> None:
-    parser.add_argument("--full", action="store_true", help="evaluate all numbers of very large values, not samples")
-
-
-def add_level(parser: ArgumentParser) -> None:
-    """For devices that know levels, whose layers depend on sizes inside the model."""
-    group = parser.add_argument_group("levels of a device")
-    group.add_argument("--level", metavar="N", help="the network sparsity in per cent, such as 70, of --target amba")
-    add_dim(group, "for multiply-accumulates, and asked for by --target amba")
-
-
-def add_dim(parser: Any, remark: str) -> None:
-    parser.add_argument(
-        "--dim",
-        action="append",
-        default=[],
-        metavar="NAME=SIZE",
-        help=f"the size of a dynamic dimension, by its name or as INPUT.AXIS ({remark})",
-    )
-
-
-def add_sample_axes(parser: Any) -> None:
-    parser.add_argument(
-        "--batch-axis",
-        action="append",
-        default=[],
-        metavar="INPUT=AXIS",
-        help="the axis of the samples where it is not the first (default: the one named as such)",
-    )
-    parser.add_argument(
-        "--state",
-        action="append",
-        default=[],
-        metavar="INPUT=OUTPUT",
-        help="an input that is the output of the step before, in sequences of samples",
-    )
+def chosen(arguments: Namespace, command: type) -> dict[str, Any]:
+    """What was typed, as the arguments of the function of a command."""
+    names = [one.name for one in options_of(command).values() if one.flags]
+    given = {name: getattr(arguments, name) for name in names}
+    return {**given, "dims": dims_of(arguments)} if "dims" in given else given
 
 
 def dims_of(arguments: Namespace) -> dict[str, int]:
-    return dict(_dim(part) for text in arguments.dim for part in text.split(","))
+    return dict(_dim(part) for text in arguments.dims for part in text.split(","))
 
 
 def _dim(text: str) -> tuple[str, int]:
@@ -93,35 +65,15 @@ def _dim(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
-def add_names(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("which weights")
-    names = {"nargs": "+", "action": "extend", "default": [], "metavar": "X"}
-    group.add_argument(
-        "--include", help="only these: tensor or layer names, globs, re:PATTERN, operator kinds", **_plain(names)
-    )
-    group.add_argument("--exclude", help="all but these", **_plain(names))
-    allow = "prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output"
-    group.add_argument("--allow", metavar="WORD,...", nargs="+", action="extend", default=[], help=allow)
+def recipe_of_file(arguments: Namespace) -> Recipe | None:
+    """The recipe that `--recipe` names, with the `--variables` beside it."""
+    if arguments.recipe is None:
+        if arguments.variables is not None or arguments.lenient:
+            raise OptionError("--variables and --lenient speak of a recipe; pass --recipe too")
+        return None
+    from onnxsparse.recipes import Recipe
 
-
-def _plain(options: dict[str, Any]) -> Any:
-    return {**options, "default": []}
-
-
-def add_plan(parser: ArgumentParser, masks: bool = True) -> None:
-    parser.add_argument("--plan", metavar="PLAN.yaml", help="a plan written by `onnxsparse plan`, perhaps edited")
-    if masks:
-        parser.add_argument("--masks", metavar="MASKS.npz", help="masks of your own by tensor name, non-zero = keep")
-
-
-def add_strict(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--strict", action="store_true", help="exit 1 when anything is left out that you did not exclude"
-    )
-
-
-def add_json(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - for standard output")
+    return Recipe.load(arguments.recipe, arguments.variables, strict=not arguments.lenient)
 
 
 def check_report_target(arguments: Namespace) -> None:
@@ -154,7 +106,3 @@ def _is_report(path: str) -> bool:
             return b'"tool": "onnxsparse"' in file.read(200)
     except OSError:
         return False
-
-
-def rule_of(arguments: Namespace, names: tuple[str, ...] = RULE) -> dict[str, Any]:
-    return {name: getattr(arguments, name) for name in names}

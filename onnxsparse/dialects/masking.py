@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse import api
-from onnxsparse.api import Result, called, target_of, with_masks
+from onnxsparse.api import Result, load, with_masks
 from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.dialects.msbench.configuration import Source as Config
 from onnxsparse.dialects.msbench.masking import When
@@ -21,16 +20,18 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
+from onnxsparse.options import MaskOptions, Masks, Names, Path, SparsityOptions, options_of
+from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.masked_before import MaskedBefore, open_without_masks
-from onnxsparse.passes.plan import Plan, PlanRow, make_plan
-from onnxsparse.passes.request import Masks, Names, Options, Path, path_of, planned
+from onnxsparse.passes.plan import Plan, PlanRow, eligible
+from onnxsparse.passes.request import path_of, planned
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.taken import taken
-from onnxsparse.passes.trainable import MARK
 from onnxsparse.recipes import Recipe
 from onnxsparse.runs.zeros import asked_zeros
 
+BY_CONFIG, BY_RECIPE = ("iteration", "expected"), ("epoch", "steps_per_epoch")
 UNMASKED = "nothing of it is masked at this moment"
 SMALL = "has masks at this epoch, and none in the graph: it is no weight"
 
@@ -66,41 +67,85 @@ def insert_masks(
 
     With `config`, a configuration of MSBench, the masks are those of its scheduler at an `iteration` or a `level`, or
     at the end; with `recipe` those at an `epoch`, or at the end. Of a masked file they are the next masks.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the masked model to write; without it `Result.model` has it in memory. Default: None. Example:
+            output="masked.onnx"
+        pattern: the layout of the zeros: 2:4, any N:M, unstructured, alive, block:RxC, tile:RxC, filter or channel.
+            Default: None. Example: pattern="2:4"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
+            target="ampere"
+        sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
+        allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
+            allocation="erk"
+        score: what goes first: magnitude (default), random, squared, fpgm or nuclear. Example: score="magnitude"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        seed: for scores that draw numbers (default 0). Example: seed=1
+        level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
+            Example: level=70
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name; multiply-accumulates need it, and the allocation energy asks for it. Default: None. Example:
+            dims={"height": 224}
+        plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
+        masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
+            arrays. Default: None. Example: masks="masks.npz"
+        config: a configuration of MSBench, with mask_generator, fake_sparse and scheduler: the masks that it has at
+            a moment; a path or a mapping. Default: None. Example: config="sparsity.yaml"
+        iteration: before which iteration of config=; without it and without level=, at the end of the schedule.
+            Default: None. Example: iteration=500
+        expected: of masks that are drawn: the most probable numbers, in place of a draw. Default: False. Example:
+            expected=True
+        recipe: what a recipe of SparseML has masked at a moment; a path or a Recipe. Default: None. Example:
+            recipe="recipe.md"
+        epoch: before the step at which epoch of recipe=; without it, at the end of the recipe. Default: None.
+            Example: epoch=1.5
+        steps_per_epoch: the steps by which the recipe's clock goes; without it, its times are met exactly. Default:
+            None. Example: steps_per_epoch=100
+        form: mul (default): a mask of the weight's type. bool or uint8: a small mask and a Cast. where: Where(mask,
+            weight, 0). Example: form="where"
+        strict: write nothing, with exit code 1, when a weight, or a part of one, stays dense that you did not
+            exclude, or when there is nothing to prune. Default: False. Example: strict=True
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
     """
+    given = dict(locals())
     source = taken(source)
-    given: dict[str, Any] = {
-        "pattern": pattern, "sparsity": sparsity, "allocation": allocation, "score": score, "include": include,
-        "exclude": exclude, "allow": allow, "seed": seed, "plan": plan, "masks": masks,
-    }  # fmt: skip
     finish: dict[str, Any] = {"output": output, "form": form, "strict": strict, "overwrite": overwrite}
-    by_config = {"iteration": iteration, "expected": expected or None}
-    by_recipe = {"epoch": epoch, "steps_per_epoch": steps_per_epoch}
+    zeros = [name for name in options_of(SparsityOptions) if name not in ("target", "level")] + ["plan", "masks"]
     if config is not None:
-        _refuse("config", {**given, **by_recipe, "recipe": recipe})
+        _refuse("config", given, [*zeros, *BY_RECIPE, "recipe"])
         when = When.of(iteration, level, target, expected)
         return insert_by_config(build_sparse_scheduler(config), source, when=when, dims=dims, **finish)
-    _demand("config", by_config)
+    _demand("config", given, BY_CONFIG)
     if recipe is not None:
-        _refuse("recipe", {**given, "level": level, "target": target})
+        _refuse("recipe", given, [*zeros, "level", "target"])
         return _by_recipe(source, recipe, _epoch(epoch), _steps(steps_per_epoch), dims, **finish)
-    _demand("recipe", by_recipe)
-    return api.insert_masks(source, target=target, level=level, dims=dims, **given, **finish)
+    _demand("recipe", given, BY_RECIPE)
+    path = target_of(output, source, overwrite)
+    model = load(source)
+    set_sizes(model, dims)
+    made, notes = planned(model, plan, masks, SparsityOptions.among(given))
+    return with_masks(model, made, notes, called(source), path, form=form, strict=strict, overwrite=overwrite)
 
 
-def _refuse(source: str, options: Mapping[str, Any]) -> None:
-    names = [_spelled(name) for name, value in options.items() if value not in (None, (), [])]
-    if names:
-        raise OptionError(f"{_spelled(source)} says what is masked; leave {', '.join(names)} out")
+def _refuse(source: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+    said = [_flag(name) for name in names if given[name] not in (None, (), [])]
+    if said:
+        raise OptionError(f"{_flag(source)} says what is masked; leave {', '.join(said)} out")
 
 
-def _demand(source: str, options: Mapping[str, Any]) -> None:
-    names = [_spelled(name) for name, value in options.items() if value is not None]
-    if names:
-        raise OptionError(f"{', '.join(names)} goes with {_spelled(source)}; pass that too")
+def _demand(source: str, given: Mapping[str, Any], names: Sequence[str]) -> None:
+    said = [_flag(name) for name in names if given[name] is not None and given[name] is not False]
+    if said:
+        raise OptionError(f"{', '.join(said)} goes with {_flag(source)}; pass that too")
 
 
-def _spelled(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _flag(name: str) -> str:
+    return options_of(MaskOptions)[name].flags[-1]
 
 
 def _epoch(epoch: Any) -> float | None:
@@ -157,7 +202,7 @@ def _at_the_end(model: Model, recipe: Recipe, epoch: float | None) -> tuple[Plan
     pruning = recipe.only(Pruning)
     if pruning.pattern is None and pruning.target is None:
         raise OptionError("the recipe prunes nothing: it has no modifier with masks")
-    asked: Options = asked_zeros(pruning, None, None, recipe.only(Training))
+    asked = asked_zeros(pruning, None, None, recipe.only(Training))
     return planned(model, None, None, asked)
 
 
@@ -166,18 +211,17 @@ def _timed(
 ) -> tuple[Plan, list[str]]:
     found = at_epoch(model, modifiers, epoch, per_epoch, before.masks)
     rule = Rule.make()
-    base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
-    tags = {tensor: f"{MARK}{number}" for number, tensor in enumerate(model.flow.stores.homes)}
+    base = eligible(model, Rule.make("unstructured", allow=tuple(WORDS)))
     rows = []
     for row in base.rows:
-        tag = tags[row.weight.tensor]
+        tag = row.weight.tag
         keep = found.masks.get(tag)
         if keep is None:
             reason = row.reason if row.weight.refusal else UNMASKED
-            rows.append(PlanRow(row.name, row.weight, reason=reason, chosen=not row.weight.refusal))
+            rows.append(PlanRow(row.weight, reason=reason, chosen=not row.weight.refusal))
         else:
             pattern, drop = held_by(found.patterns[tag], row.weight.uses[0].matrix(~keep))
-            rows.append(PlanRow(row.name, row.weight, pattern, drop, keep=np.ascontiguousarray(keep)))
-    weights = {tags[row.weight.tensor] for row in base.rows}
+            rows.append(PlanRow(row.weight, pattern, drop, keep=np.ascontiguousarray(keep)))
+    weights = {row.weight.tag for row in base.rows}
     small = [param.name for param in found.params if param.tag in found.masks and param.tag not in weights]
     return Plan(tuple(rows), replace(rule)), [f"'{name}' {SMALL}" for name in small]

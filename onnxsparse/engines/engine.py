@@ -73,8 +73,18 @@ class Answering(Protocol):
     def dense(self, batch: Batch) -> dict[str, Array]: ...
 
 
+class LiveArrays(Protocol):
+    """What has live arrays by tag: an engine, and the trainee whose engine it is."""
+
+    @property
+    def weights(self) -> Mapping[str, Array]: ...
+
+    @property
+    def frozen(self) -> Mapping[str, Array]: ...
+
+
 class Engine(ABC):
-    """One training graph and its state."""
+    """One training graph in one runtime, and its state; what is trained goes from one to the next (`train.trainee`)."""
 
     notes: list[str]
     unit: str = ""

@@ -1,4 +1,4 @@
-"""Folders that belong to one process while it lives: temporary ones, and a run's own.
+"""Working directories, each locked by the one process that uses it: temporary ones, and that of a run.
 
 1. A folder belongs to whoever holds the lock on a file in it, `.lock` where it has no file of its own for that. A
    process that is killed holds none any more.

@@ -11,7 +11,7 @@ from onnxsparse.losses import Scale, unit_in_words
 
 
 @dataclass(frozen=True)
-class Objective:
+class LossSpec:
     """What is minimised: `hardness` of distillation, the rest a task loss against labels."""
 
     task: str = ""  # cross-entropy, mse, bce or l1; none without labels
@@ -33,7 +33,7 @@ TASKS = {
 }
 
 
-def unit_of(objective: Objective, scales: Iterable[Scale]) -> str:
+def unit_of(objective: LossSpec, scales: Iterable[Scale]) -> str:
     """What a loss is and its unit, in words; `scales` are those of the outputs that are matched."""
     terms = []
     if objective.hardness < 1:
@@ -52,7 +52,7 @@ class Spec:
     batch: int
     trained: Mapping[str, str] = field(default_factory=dict)  # tag of the stored tensor -> its name in reports
     sparsers: Mapping[str, str] = field(default_factory=dict)  # tag -> the sparser's text
-    objective: Objective = field(default_factory=Objective)
+    objective: LossSpec = field(default_factory=LossSpec)
     train_bn: bool = False
     decay: float | None = None  # only where the engine's own optimizer is wanted: its weight decay
     turned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `turning`: of inputs and of outputs
@@ -68,7 +68,7 @@ class Spec:
         found = json.loads(text)
         objective = found.pop("objective")
         objective["label_shape"] = tuple(objective["label_shape"])
-        return cls(**found, objective=Objective(**objective))
+        return cls(**found, objective=LossSpec(**objective))
 
     def digest(self, *more: str) -> str:
         """A short name of this graph, and of whatever else it is made from."""

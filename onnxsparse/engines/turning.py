@@ -1,4 +1,4 @@
-"""A copy of a model with the samples first in all inputs and outputs, for engines that know no other order.
+"""Transposes at inputs and outputs, so that the batch axis is the first: engines know no other order.
 
 1. The input keeps its name and gets its sizes in another order; a Transpose behind it gives what the graph reads.
 2. An output likewise: what made it gets another name, and a Transpose gives the output.
@@ -13,15 +13,15 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 from onnx.helper import make_node
 
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.rewire import rename_reads
+from onnxsparse.graph.edit import FreshNames, rename_reads
 
 
 def turn(proto: ModelProto, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> ModelProto:
     """Change the model: `inputs` and `outputs` are the axes of the samples where these are not the first."""
-    graph, names = proto.graph, _names(proto.graph)
-    front = [_turned_input(graph, value, inputs[value.name], names) for value in graph.input if value.name in inputs]
+    graph, fresh = proto.graph, FreshNames.of(proto.graph)
+    front = [_turned_input(graph, value, inputs[value.name], fresh) for value in graph.input if value.name in inputs]
     behind = [
-        _turned_output(graph, value, outputs[value.name], names)
+        _turned_output(graph, value, outputs[value.name], fresh)
         for value in graph.output
         if _made(graph, value, outputs)
     ]
@@ -36,20 +36,8 @@ def _made(graph: GraphProto, value: Any, outputs: Mapping[str, int]) -> bool:
     return value.name in outputs and any(value.name in node.output for node in graph.node)
 
 
-def _names(graph: GraphProto) -> set[str]:
-    return {name for node in graph.node for name in (*node.input, *node.output)}
-
-
-def _fresh(name: str, names: set[str]) -> str:
-    made = f"{name}_as_declared"
-    while made in names:
-        made += "_"
-    names.add(made)
-    return made
-
-
-def _turned_input(graph: GraphProto, value: Any, axis: int, names: set[str]) -> NodeProto:
-    inner, rank = _fresh(value.name, names), _rank(value)
+def _turned_input(graph: GraphProto, value: Any, axis: int, fresh: FreshNames) -> NodeProto:
+    inner, rank = fresh(f"{value.name}_as_declared"), _rank(value)
     rename_reads(graph.node, {value.name: inner})
     _to_front(value, axis)
     order = [*range(1, rank)]
@@ -57,8 +45,8 @@ def _turned_input(graph: GraphProto, value: Any, axis: int, names: set[str]) -> 
     return make_node("Transpose", [value.name], [inner], inner, perm=order)
 
 
-def _turned_output(graph: GraphProto, value: Any, axis: int, names: set[str]) -> NodeProto:
-    inner, rank = _fresh(value.name, names), _rank(value)
+def _turned_output(graph: GraphProto, value: Any, axis: int, fresh: FreshNames) -> NodeProto:
+    inner, rank = fresh(f"{value.name}_as_declared"), _rank(value)
     rename_reads(graph.node, {value.name: inner})
     for node in graph.node:
         for place, name in enumerate(node.output):

@@ -1,4 +1,4 @@
-"""What a recipe has masked at one moment, on a model that nobody trains here.
+"""The masks of a recipe at one epoch, on a file that is not trained.
 
 1. Every modifier that masks acts as it would before the step at that epoch, by the weights as they are. Its clock says
    when: at its start, by its frequency, at its end. With steps per epoch they are those steps, which may drift (see
@@ -15,13 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.constant import Constant
-from onnxsparse.epochs.gradual import Gradual
-from onnxsparse.epochs.host import Groups, Host
-from onnxsparse.epochs.params import Param
 from onnxsparse.epochs.stored import params_of
-from onnxsparse.epochs.structured import Structured
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
@@ -29,7 +23,13 @@ from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.patterns.nm import NM, NMRamp
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.recipes.modifiers.constant import HeldZeros
+from onnxsparse.recipes.modifiers.magnitude import Gradual
+from onnxsparse.recipes.modifiers.structured import Structured
 from onnxsparse.schedules import NEVER, Clock, epoch_at
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.params import Param
+from onnxsparse.train.trainee import Groups, Trainee
 
 RISING = (Gradual, Structured)
 MOST = 1_000_000
@@ -53,24 +53,24 @@ def at_epoch(
     before: Mapping[str, Array] | None = None,
 ) -> AtEpoch:
     """The masks of a recipe's modifiers at an epoch, or when it is over; `before` has those of the file, by name."""
-    host = StillHost(params_of(model), before or {})
+    trainee = FileTrainee(params_of(model), before or {})
     acts = []
     for modifier in modifiers:
         act = modifier.act()
-        act.bind(host.params)
-        host.take_in(act)
+        act.bind(trainee.params)
+        trainee.admit(act)
         if list(act.masked()):
             acts.append(act)
     for event in _events(acts, epoch, per_epoch):
-        event(host)
-    masks = {tag: keep for tag, keep in host.masks.items() if not keep.all()}
+        event(trainee)
+    masks = {tag: keep for tag, keep in trainee.masks.items() if not keep.all()}
     patterns = {tag: _pattern(acts, tag) for tag in masks}
-    return AtEpoch(host.params, masks, patterns)
+    return AtEpoch(trainee.params, masks, patterns)
 
 
-def _pattern(acts: Sequence[Act], tag: str) -> Pattern:
+def _pattern(acts: Sequence[TimedAct], tag: str) -> Pattern:
     """That of the one act that masks it; several share nothing but single numbers."""
-    goals = [goal for act in acts for one, goal in act.goals().items() if one == tag]
+    goals = [goal for act in acts for one, goal in act.final_masks().items() if one == tag]
     first: Pattern = goals[0].pattern if len(goals) == 1 and goals[0].keep is None else Unstructured()
     return first
 
@@ -81,38 +81,38 @@ class _Event:
 
     epoch: float
     place: int
-    act: Act
+    act: TimedAct
     begins: bool
     ends: bool
 
-    def __call__(self, host: Host) -> None:
+    def __call__(self, trainee: Trainee) -> None:
         if self.begins:
-            self.act.begin(host, self.epoch)
-        self.act.update(host, self.epoch)
+            self.act.begin(trainee, self.epoch)
+        self.act.update(trainee, self.epoch)
         if self.ends:
-            self.act.end(host)
+            self.act.end(trainee)
 
 
-def _events(acts: Sequence[Act], epoch: float | None, per_epoch: int | None) -> list[_Event]:
+def _events(acts: Sequence[TimedAct], epoch: float | None, per_epoch: int | None) -> list[_Event]:
     """Everything that happens until an epoch, in the order in which it does."""
     last = _last(acts) if epoch is None else epoch
     found: list[_Event] = []
     for place, act in enumerate(acts):
-        if not isinstance(act, Constant):
+        if not isinstance(act, HeldZeros):
             found += _of(act, place, _times(act, last, per_epoch))
     times = sorted({event.epoch for event in found} | {last})
     for place, act in enumerate(acts):
-        if isinstance(act, Constant):  # it looks at every step; what others do is all that changes
+        if isinstance(act, HeldZeros):  # it looks at every step; what others do is all that changes
             first = _first_step(act.span.start, per_epoch)
             found += _of(act, place, sorted({first, *(one for one in times if one >= first)} if first <= last else ()))
     return sorted(found, key=lambda event: (event.epoch, event.place))
 
 
-def _last(acts: Sequence[Act]) -> float:
+def _last(acts: Sequence[TimedAct]) -> float:
     return max((max(act.span.start, act.span.end, 0.0) for act in acts), default=0.0)
 
 
-def _of(act: Act, place: int, times: Iterable[float]) -> list[_Event]:
+def _of(act: TimedAct, place: int, times: Iterable[float]) -> list[_Event]:
     clock, found = Clock(act.span), list[_Event]()
     for time in times:
         tick = clock.tick(time)
@@ -132,7 +132,7 @@ def _first_step(start: float, per_epoch: int | None) -> float:
     return next(at for step in range(near, near + 3) if (at := epoch_at(step, per_epoch)) >= start)
 
 
-def _times(act: Act, last: float, per_epoch: int | None) -> list[float]:
+def _times(act: TimedAct, last: float, per_epoch: int | None) -> list[float]:
     """The epochs at which an act may do something, until one."""
     span = act.span
     end = min(last, span.end) if span.end >= 0 else last
@@ -154,13 +154,13 @@ def _times(act: Act, last: float, per_epoch: int | None) -> list[float]:
     return sorted({*times, end} if span.end >= 0 and end == span.end else times)
 
 
-def _demand_few(count: float, act: Act) -> None:
+def _demand_few(count: float, act: TimedAct) -> None:
     if count > MOST:
         raise OptionError(f"{act.where}: it acts more than {MOST} times until then; raise its update_frequency")
 
 
-class StillHost(Host):
-    """Parameters that do not move, with masks over them."""
+class FileTrainee(Trainee):
+    """The parameters of a file, which no step moves, with masks over them."""
 
     def __init__(self, params: Sequence[Param], before: Mapping[str, Array]) -> None:
         super().__init__()

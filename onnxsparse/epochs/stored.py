@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
-from onnxsparse.engines.torch.recording import recorded_match
-from onnxsparse.epochs.params import Param
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.storage import FLOAT_KINDS
+from onnxsparse.graph.torch_match import recorded_match
 from onnxsparse.graph.vectors import vectors
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.matrices import as_float32, weight_param
 from onnxsparse.passes.names import named
-from onnxsparse.passes.plan import names_of
-from onnxsparse.passes.trainable import MARK, as_float32
 from onnxsparse.passes.words import words_of
+from onnxsparse.train.params import Param
 
 RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 FIXED = "basis"
@@ -30,17 +29,17 @@ FIXED = "basis"
 
 def params_of(model: Model) -> list[Param]:
     """Every parameter, in the order of the file; weights that cannot train say why."""
-    names, torch = names_of(model.weights), _torch_names(model)
+    torch = _torch_names(model)
     weights = {weight.tensor: weight for weight in model.weights}
     small = {tensor for tensor in vectors(model) if tensor not in weights and tensor.shape}
     found = []
-    for number, tensor in enumerate(model.flow.stores.homes):
+    for tensor, home in model.flow.stores.homes.items():
         more = torch.get(tensor.name, ())
         if tensor in weights:
-            weight = weights[tensor]
-            found.append(_weight(f"{MARK}{number}", weight, names[id(weight)], more))
+            found.append(_weight(weights[tensor], more))
         elif tensor in small:
-            found.append(_vector(f"{MARK}{number}", tensor, more))
+            numbers = partial(as_float32, tensor)
+            found.append(Param(home.tag, tensor.name, tuple(tensor.shape), numbers=numbers, names=more))
     return found
 
 
@@ -55,24 +54,19 @@ def _refusal(weight: Weight) -> str:
     return "a mask is applied to it in the graph already; run `onnxsparse fold` first" if masked else ""
 
 
-def _weight(tag: str, weight: Weight, name: str, more: tuple[str, ...]) -> Param:
+def _weight(weight: Weight, more: tuple[str, ...]) -> Param:
     tensor, refusal = weight.tensor, _refusal(weight)
-    names = (tensor.name, *more)
-    answers = named(weight, name, names)
+    tag, name, names = weight.tag, weight.name, (tensor.name, *more)
+    answers = named(weight, names)
     if refusal:
         known = replace(answers, refused=True)
-        return Param(tag, name, tuple(tensor.shape), names, refusal=refusal, named=known)
-    use = weight.uses[0]
-    fixed = FIXED in words_of(Matrix(name, weight, use))
-    recurrent = set(answers.operators) & set(RECURRENT)
+        return Param(tag, name, tuple(tensor.shape), names=names, refusal=refusal, named=known)
+    own = weight_param(weight)
+    prunable = FIXED not in words_of(own) and not set(answers.operators) & set(RECURRENT)
     return Param(
-        tag, name, tuple(tensor.shape), names, (*answers.nodes, *answers.layers), not fixed and not recurrent,
-        use.matrix, use.restore, lambda: as_float32(tensor), named=answers,
+        tag, name, own.shape, own.matrix, own.restore, own.numbers, names, (*answers.nodes, *answers.layers), prunable,
+        named=answers,
     )  # fmt: skip
-
-
-def _vector(tag: str, tensor: StoredTensor, more: tuple[str, ...]) -> Param:
-    return Param(tag, tensor.name, tuple(tensor.shape), more, numbers=lambda: as_float32(tensor))
 
 
 def _torch_names(model: Model) -> Mapping[str, tuple[str, ...]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from onnx import AttributeProto, NodeProto
+from onnx.helper import get_attribute_value
 
 from onnxsparse.errors import ModelError
 
@@ -52,6 +53,37 @@ class Attributes:
         if attribute.type not in (kind, AttributeProto.UNDEFINED):
             raise ModelError(f"node '{label(self._node)}' has attribute '{name}' of the wrong type")
         return getattr(attribute, _FIELDS[kind])
+
+
+class IdentityKey:
+    """A protobuf message as the key of a table.
+
+    Messages compare by their content and have no hash, and Python gives the address of one that nobody holds to the
+    next; so the key is the very message, and holds it.
+    """
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: object) -> None:
+        self._message = message
+
+    def __hash__(self) -> int:
+        return object.__hash__(self._message)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdentityKey) and self._message is other._message
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """The attributes of a node that is in no function, as Python values; texts as str."""
+    return {one.name: _plain(one) for one in node.attribute}
+
+
+def _plain(attribute: AttributeProto) -> Any:
+    value = get_attribute_value(attribute)
+    if attribute.type == AttributeProto.STRINGS:
+        return [text.decode() for text in value]
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def label(node: NodeProto) -> str:

@@ -33,6 +33,7 @@ from onnxsparse.graph.constant_operators import (
     results,
 )
 from onnxsparse.graph.constants import Constant, Known, Literal, NoNumbersError, Stored, Tensors, Unknown
+from onnxsparse.graph.edit import graphs_in
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, slots_of
 from onnxsparse.graph.storage import Array, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
@@ -393,8 +394,7 @@ class Evaluator:
         for name, attribute in attributes.table.items():
             if attribute is None:
                 continue
-            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
-            for graph in graphs:
+            for graph in graphs_in(attribute):
                 title = "/".join(part for part in (scope.title, label(node), name) if part)
                 given = _body_inputs(node, values, graph, attributes, scope.opset(node.domain))
                 found.append(self._graph(graph, title, scope, scope.caller, given, scope.opsets, scope.calls))

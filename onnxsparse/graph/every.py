@@ -12,6 +12,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import text
+from onnxsparse.graph.edit import bodies, graphs_in
 
 Called = tuple[str, str, str]
 """Domain, name and overload of a function."""
@@ -44,13 +45,12 @@ def _node_tensors(nodes: Sequence[NodeProto]) -> Iterator[TensorProto]:
 def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
     if attribute.type in (AttributeProto.TENSOR, AttributeProto.TENSORS):
         yield from [attribute.t, *attribute.tensors] if attribute.HasField("t") else attribute.tensors
-    elif attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-        for graph in [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs:
-            yield from _graph_tensors(graph)
     elif attribute.type in (AttributeProto.SPARSE_TENSOR, AttributeProto.SPARSE_TENSORS):
         for sparse in [attribute.sparse_tensor, *attribute.sparse_tensors]:
             yield sparse.values
             yield sparse.indices
+    for graph in graphs_in(attribute):
+        yield from _graph_tensors(graph)
 
 
 def functions_of(proto: ModelProto) -> dict[Called, FunctionProto]:
@@ -107,13 +107,5 @@ class _Calls:
                 if called in self._functions:
                     calls[called] += 1
                 else:
-                    waiting += [graph.node for graph in _bodies(node)]
+                    waiting += [graph.node for graph in bodies(node)]
         return count, calls
-
-
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs

@@ -14,6 +14,7 @@ arguments and attributes bound. What it does not do: run or infer anything; shap
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,12 +22,12 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.attributes import Attributes, Caller, label, text
+from onnxsparse.graph.attributes import Attributes, Caller, IdentityKey, label, text
 from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
+from onnxsparse.graph.edit import graphs_in, reads
 from onnxsparse.graph.every import demand_bounded, every_tensor, functions_of
 from onnxsparse.graph.integers import Declared, Shapes, known, shape_of
 from onnxsparse.graph.layout import Layout, Shape, size_of
-from onnxsparse.graph.rewire import bodies
 from onnxsparse.graph.storage import WEIGHT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
 from onnxsparse.graph.traced import Computed, Joined, Known, Part, Traced, Value, Varying, computed, tensors_of
@@ -110,7 +111,7 @@ class Flow:
         self._functions = functions_of(proto)
         self._found = Uses(stores)
         self.mask_sites: list[MaskSite] = []
-        self._met_at: dict[int, tuple[NodeProto, int]] = {}
+        self._met_at: Counter[IdentityKey] = Counter()
         self._shapes = Shapes(proto)
         self._nodes_seen = 0
         self._calls: list[str] = []
@@ -130,7 +131,7 @@ class Flow:
 
     def calls_of(self, node: NodeProto) -> int:
         """How often a node that may apply a mask was met inside local functions: once for each call."""
-        return self._met_at.get(id(node), (node, 0))[1]
+        return self._met_at[IdentityKey(node)]
 
     def consumers(self, tensor: StoredTensor) -> Weight:
         """All uses of a stored tensor, whether it counts as a weight or not."""
@@ -202,8 +203,8 @@ class Flow:
             self._nodes_seen += 1
             if self._nodes_seen > MOST_NODES:
                 raise ModelError(f"the model has more than {MOST_NODES} nodes once its functions are called; refused")
-            if self._calls and node.op_type in APPLYING:  # held, since the id of a node that is gone comes again
-                self._met_at[id(node)] = (node, self.calls_of(node) + 1)
+            if self._calls and node.op_type in APPLYING:
+                self._met_at[IdentityKey(node)] += 1
             self._node(node, scope)
 
     # -- nodes
@@ -311,7 +312,7 @@ class Flow:
             if scope.readers is None:
                 scope.readers = {}
                 for node in scope.container.node:
-                    for read in dict.fromkeys((*node.input, *_read_inside(node))):
+                    for read in dict.fromkeys(reads(node)):
                         scope.readers.setdefault(read, []).append(node)
             return scope.readers.get(name, [])
 
@@ -330,8 +331,7 @@ class Flow:
         for name, attribute in attributes.table.items():
             if attribute is None:
                 continue
-            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
-            for graph in graphs:
+            for graph in graphs_in(attribute):
                 title = "/".join(part for part in (scope.title, label(node), name) if part)
                 given = _body_inputs(node, values, graph, attributes, scope.opset)
                 results.append(self._graph(graph, title, scope, scope.caller, given, scope.opset, unread))
@@ -420,15 +420,6 @@ def _fits(shape: Sequence[int | None], constant: Sequence[int]) -> bool:
     """Whether a value broadcasts against a constant without enlarging it."""
     padded = [1] * (len(constant) - len(shape)) + list(shape)
     return len(padded) == len(constant) and all(have in (1, full) for have, full in zip(padded, constant))
-
-
-def _read_inside(node: NodeProto) -> Iterator[str]:
-    """What the bodies of a node read, of whatever graph."""
-    for body in bodies(node):
-        yield from (entry.name for entry in body.output)
-        for inner in body.node:
-            yield from inner.input
-            yield from _read_inside(inner)
 
 
 def _results_of_bodies(

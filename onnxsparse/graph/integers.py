@@ -14,10 +14,11 @@ from typing import Optional
 
 import numpy as np
 import onnx.shape_inference
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from onnxsparse.graph.arithmetic import LARGEST, evaluate
-from onnxsparse.graph.attributes import Attributes
+from onnxsparse.graph.attributes import Attributes, IdentityKey
+from onnxsparse.graph.edit import scopes
 from onnxsparse.graph.storage import Array, StoredTensor
 from onnxsparse.graph.traced import Dims, Known, Traced, Value, computed, small_array
 
@@ -31,18 +32,19 @@ class Shapes:
 
     def __init__(self, proto: ModelProto) -> None:
         self._proto = proto
-        self._declared: dict[int, dict[str, Sizes]] = {}
-        self._inferred: dict[int, dict[str, Sizes]] | None = None
+        self._declared: dict[IdentityKey, dict[str, Sizes]] = {}
+        self._inferred: dict[IdentityKey, dict[str, Sizes]] | None = None
 
     def of(self, name: str, container: GraphProto | FunctionProto) -> Sizes | None:
         """What the file declares of a value, corrected by what its operators say; None where it declares nothing."""
-        if id(container) not in self._declared:
+        key = IdentityKey(container)
+        if key not in self._declared:
             given = getattr(container, "input", ()) if isinstance(container, GraphProto) else ()
-            self._declared[id(container)] = _sizes_of([*container.value_info, *given])
-        said = self._declared[id(container)].get(name)
+            self._declared[key] = _sizes_of([*container.value_info, *given])
+        said = self._declared[key].get(name)
         if said is None or not any(size is not None for size in said):
             return said
-        found = self._by_operators().get(id(container), {}).get(name)
+        found = self._by_operators().get(key, {}).get(name)
         if found is None:
             return said
         if len(found) != len(said):
@@ -51,15 +53,15 @@ class Shapes:
 
     def known(self, name: str, container: GraphProto | FunctionProto) -> Sizes | None:
         """What the operators say of a value, or else the file."""
-        return self._by_operators().get(id(container), {}).get(name) or self.of(name, container)
+        return self._by_operators().get(IdentityKey(container), {}).get(name) or self.of(name, container)
 
-    def _by_operators(self) -> dict[int, dict[str, Sizes]]:
+    def _by_operators(self) -> dict[IdentityKey, dict[str, Sizes]]:
         if self._inferred is None and len(self._proto.graph.node) > LARGEST_GRAPH:
             self._inferred = {}
         if self._inferred is None:
             bare = ModelProto()
             bare.CopyFrom(self._proto)
-            for graph in _graphs(bare.graph):
+            for graph in scopes(bare.graph):
                 del graph.value_info[:]
             for info in bare.graph.output:
                 info.type.tensor_type.ClearField("shape")
@@ -68,23 +70,14 @@ class Shapes:
             except Exception:  # whatever the inference makes of an odd graph: nothing contradicts the file then
                 self._inferred = {}
                 return self._inferred
-            pairs = zip(_graphs(self._proto.graph), _graphs(bare.graph))
-            self._inferred = {id(own): _sizes_of([*made.value_info, *made.output]) for own, made in pairs}
+            pairs = zip(scopes(self._proto.graph), scopes(bare.graph))
+            self._inferred = {IdentityKey(own): _sizes_of([*made.value_info, *made.output]) for own, made in pairs}
             given = {info.name for info in self._proto.graph.input}
-            main = self._inferred[id(self._proto.graph)]
-            self._inferred[id(self._proto.graph)] = {name: one for name, one in main.items() if name not in given}
+            main = self._inferred[IdentityKey(self._proto.graph)]
+            self._inferred[IdentityKey(self._proto.graph)] = {
+                name: one for name, one in main.items() if name not in given
+            }
         return self._inferred
-
-
-def _graphs(graph: GraphProto) -> list[GraphProto]:
-    """A graph and the bodies in it, in the order of the file."""
-    found = [graph]
-    for node in graph.node:
-        for attribute in node.attribute:
-            inner = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-            for body in inner:
-                found += _graphs(body)
-    return found
 
 
 def _sizes_of(values: Sequence[ValueInfoProto]) -> dict[str, Sizes]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.constants import Constant, NoNumbersError, Stored, image
 from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.storage import StoredTensor
@@ -26,13 +27,13 @@ Meeting = tuple[Arrival, "list[Use]"]
 
 def meetings(weight: Weight, arrivals: Iterable[Arrival]) -> Iterator[Meeting]:
     """Every weight input that the tensor arrives at, with the uses that stand for it."""
-    standing: dict[tuple[int, int], list[Use]] = {}
+    standing: dict[tuple[IdentityKey, int], list[Use]] = {}
     for use in weight.uses:
-        standing.setdefault((id(use.source), use.slot), []).append(use)
+        standing.setdefault((IdentityKey(use.source), use.slot), []).append(use)
     for arrival in arrivals:
         if arrival.slot is None:
             continue
-        uses = standing.get((id(arrival.source), arrival.index), [])
+        uses = standing.get((IdentityKey(arrival.source), arrival.index), [])
         if not uses and (arrival.slot.family == "Embedding" or _flows(arrival)):
             continue
         yield arrival, uses
@@ -44,7 +45,7 @@ def _flows(arrival: Arrival) -> bool:
 
 def unseen(weight: Weight, arrivals: Iterable[Arrival]) -> str:
     """Why the second opinion cannot follow a weight to all its uses; empty where it can."""
-    reached = set()
+    reached = set[Use]()
     for arrival, uses in meetings(weight, arrivals):
         if arrival.unknown:
             return f"what {arrival.where} gets of it cannot be told: {arrival.unknown}"
@@ -53,8 +54,8 @@ def unseen(weight: Weight, arrivals: Iterable[Arrival]) -> str:
         lost = next(filter(None, (_lost_zero(arrival, use, weight.tensor) for use in uses)), "")
         if lost:
             return f"{arrival.where}: {lost}"
-        reached |= {id(use) for use in uses}
-    missing = next((use for use in weight.uses if id(use) not in reached), None)
+        reached.update(uses)
+    missing = next((use for use in weight.uses if use not in reached), None)
     return f"{missing.op} '{missing.node}' does not get it when its constants are evaluated" if missing else ""
 
 

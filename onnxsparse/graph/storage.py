@@ -187,6 +187,15 @@ class StoredTensor:
         stored = values.view(np.uint16) if self.kind in ("float16", "bfloat16") else values
         self._typed_field()[:] = stored.reshape(-1).tolist()
 
+    def stored(self) -> Callable[[], None]:
+        """What puts the numbers of the proto back as they are now."""
+        before = self.proto.SerializeToString()
+
+        def put_back() -> None:
+            self.proto.ParseFromString(before)
+
+        return put_back
+
     def store_edit(self) -> None:
         self.store(np.concatenate([piece.copy() for piece in self.edited()]))
         self.edit = None

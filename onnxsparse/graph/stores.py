@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Union
@@ -12,11 +12,12 @@ import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, SparseTensorProto, TensorProto
 
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.attributes import Attributes, label
+from onnxsparse.graph.attributes import Attributes, IdentityKey, label
 from onnxsparse.graph.layout import Shape
 from onnxsparse.graph.storage import Array, DataFolder, Span, StoredTensor, entries_of, external_span
 
 Container = Union[GraphProto, FunctionProto]
+MARK = "onnxsparse:"
 
 
 @dataclass(eq=False)
@@ -28,6 +29,15 @@ class FloatsAttribute(StoredTensor):
     def store(self, values: Array) -> None:
         if self.attribute is not None:
             self.attribute.floats[:] = values.tolist()
+
+    def stored(self) -> Callable[[], None]:
+        before = [] if self.attribute is None else list(self.attribute.floats)
+
+        def put_back() -> None:
+            if self.attribute is not None:
+                self.attribute.floats[:] = before
+
+        return put_back
 
     def become_tensor(self) -> None:
         """Hold the same numbers as a tensor, which can carry a name and a doc string."""
@@ -41,19 +51,27 @@ class FloatsAttribute(StoredTensor):
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """Where a tensor is defined: the scope's title, the graph or function, and the Constant node if there is one."""
+    """Where a tensor is defined: the scope's title, the graph or function, and the Constant node if there is one.
 
+    `number` counts the stored tensors of the model in the order in which they are met.
+    """
+
+    number: int
     scope: str
     storage: str
     container: Container
     node: NodeProto | None = None
 
+    @property
+    def tag(self) -> str:
+        """What the tensor is called while it trains: in doc strings of copies of the model, in checkpoints."""
+        return f"{MARK}{self.number}"
+
 
 class Stores:
     def __init__(self, spans: Mapping[bytes, Span], folder: DataFolder | None) -> None:
         self._spans, self._folder = spans, folder
-        self._made: dict[int, StoredTensor] = {}
-        self._keep_alive: list[object] = []
+        self._made: dict[IdentityKey, StoredTensor] = {}
         self.homes: dict[StoredTensor, Home] = {}
 
     def of(
@@ -65,10 +83,10 @@ class Stores:
         container: Container,
         node: NodeProto | None = None,
     ) -> StoredTensor:
-        found = self._made.get(id(proto))
+        found = self._made.get(IdentityKey(proto))
         if found is None:
             found = self._open(proto, name)
-            self._remember(proto, found, Home(scope, storage, container, node))
+            self._remember(proto, found, self._home(scope, storage, container, node))
         return found
 
     def twins(self) -> list[list[StoredTensor]]:
@@ -80,7 +98,8 @@ class Stores:
 
     def overlapping(self, everything: Iterable[TensorProto]) -> dict[StoredTensor, str]:
         """Tensors that share some bytes of a data file with another one of the model, and the other's name."""
-        unseen = [one for one in everything if one.data_location == TensorProto.EXTERNAL and id(one) not in self._made]
+        outside = [one for one in everything if one.data_location == TensorProto.EXTERNAL]
+        unseen = [one for one in outside if IdentityKey(one) not in self._made]
         others = [self._open(proto, proto.name or "a tensor outside the graph") for proto in unseen]
         placed = sorted([*_places(self.homes), *_places(others)], key=lambda place: place[:3])
         found: dict[StoredTensor, str] = {}
@@ -115,9 +134,12 @@ class Stores:
                 raise _in_one_place(first, tensor.name, "are the same bytes of")
         return list(places.values())
 
+    def _home(self, scope: str, storage: str, container: Container, node: NodeProto | None = None) -> Home:
+        """That of the next tensor."""
+        return Home(len(self.homes), scope, storage, container, node)
+
     def _remember(self, owner: object, stored: StoredTensor, home: Home) -> None:
-        self._made[id(owner)] = stored
-        self._keep_alive.append(owner)
+        self._made[IdentityKey(owner)] = stored
         self.homes[stored] = home
 
     def _open(self, proto: TensorProto, name: str) -> StoredTensor:
@@ -144,13 +166,13 @@ class Stores:
 
     def of_sparse(self, proto: SparseTensorProto, scope: str, container: Container) -> StoredTensor:
         name = proto.values.name
-        stored = self._made.get(id(proto))
+        stored = self._made.get(IdentityKey(proto))
         if stored is None:
             dense = TensorProto(name=name, data_type=proto.values.data_type, dims=proto.dims)
             stored = StoredTensor(
                 dense, name, problem="it is stored as a sparse tensor already; store it dense to prune it"
             )
-            self._remember(proto, stored, Home(scope, "sparse_initializer", container))
+            self._remember(proto, stored, self._home(scope, "sparse_initializer", container))
         return stored
 
     def of_constant(
@@ -167,7 +189,7 @@ class Stores:
                 )
             if attribute.type == AttributeProto.SPARSE_TENSOR:
                 return self.of_sparse(attribute.sparse_tensor, scope, container)
-            listed = self._of_list(attribute, name, Home(scope, "Constant node", container, node))
+            listed = self._of_list(attribute, name, self._home(scope, "Constant node", container, node))
             if listed is not None:
                 return listed
         return None
@@ -176,8 +198,8 @@ class Stores:
         return name or f"{label(node)}.{key}"
 
     def _of_list(self, attribute: AttributeProto, name: str, home: Home) -> StoredTensor | None:
-        if id(attribute) in self._made:
-            return self._made[id(attribute)]
+        if IdentityKey(attribute) in self._made:
+            return self._made[IdentityKey(attribute)]
         kinds = {
             AttributeProto.FLOATS: (TensorProto.FLOAT, "floats"),
             AttributeProto.INTS: (TensorProto.INT64, "ints"),
@@ -194,6 +216,17 @@ class Stores:
         stored = FloatsAttribute(proto, name, attribute=attribute)
         self._remember(attribute, stored, home)
         return stored
+
+
+def keys(stores: Stores) -> dict[StoredTensor, tuple[str, str]]:
+    """Scope and name of every stored tensor; where a file repeats both, a number tells them apart."""
+    found: dict[StoredTensor, tuple[str, str]] = {}
+    seen: dict[tuple[str, str], int] = {}
+    for tensor, home in stores.homes.items():
+        key = (home.scope, tensor.name)
+        seen[key] = seen.get(key, 0) + 1
+        found[tensor] = key if seen[key] == 1 else (f"{home.scope}#{seen[key]}", tensor.name)
+    return found
 
 
 def _same(one: StoredTensor, other: StoredTensor) -> bool:

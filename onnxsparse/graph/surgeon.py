@@ -20,6 +20,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxsparse.errors import MissingExtraError, ModelError, OnnxSparseError, one_line
+from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.every import every_tensor
 
 PACKAGE = "onnx_graphsurgeon"
@@ -105,7 +106,7 @@ def _store_once(graph: Any, proto: GraphProto) -> None:
     """What bodies share is stored in the main graph, where each of them sees it."""
     bodies = list(_bodies(graph, proto))
     read = [_constants(body) for body, _ in bodies]
-    places = Counter(id(tensor) for constants in read for tensor in constants.values())
+    places = Counter(IdentityKey(tensor) for constants in read for tensor in constants.values())
     owners = Counter(name for body, _ in bodies for name in body._local_tensors())
     stored = {tensor.name for tensor in proto.initializer}
     for (_, held), constants in zip(bodies[1:], read[1:]):
@@ -113,7 +114,7 @@ def _store_once(graph: Any, proto: GraphProto) -> None:
             name = held.initializer[place].name
             tensor = constants.get(name)
             # another tensor of that name in a body between would be read instead
-            if tensor is None or places[id(tensor)] < 2 or owners[name] != places[id(tensor)]:
+            if tensor is None or places[IdentityKey(tensor)] < 2 or owners[name] != places[IdentityKey(tensor)]:
                 continue
             if name not in stored:
                 proto.initializer.add().CopyFrom(held.initializer[place])

@@ -17,7 +17,7 @@ from onnxsparse.graph.steps import Mask, Quantization, arrives, owners_of, sprea
 from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import Stores
 from onnxsparse.graph.traced import Computed, Dims, Joined, Known, Part, Traced, Value, Varying, carried, small_array
-from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.graph.weights import Use, Weight, unique_names
 
 PRODUCTS = ("MatMul", "Gemm", "Einsum")
 Read = tuple[Layout, Arrangement, Union[Quantization, None]]
@@ -50,8 +50,8 @@ class Uses:
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
-        self._weights: dict[int, Weight] = {}
-        self._seen: dict[int, set[object]] = {}
+        self._weights: dict[StoredTensor, Weight] = {}
+        self._seen: dict[StoredTensor, set[object]] = {}
         self._later: list[tuple[StoredTensor, str, str]] = []
 
     @property
@@ -59,8 +59,9 @@ class Uses:
         return [weight for weight in self._weights.values() if weight.uses or weight.refused_by]
 
     def weight(self, tensor: StoredTensor) -> Weight:
-        home = self._stores.homes[tensor]
-        return self._weights.setdefault(id(tensor), Weight(tensor.name, home.scope, tensor, home.storage))
+        if tensor not in self._weights:
+            self._weights[tensor] = Weight(tensor.name, tensor, self._stores.homes[tensor])
+        return self._weights[tensor]
 
     def record(self, place: Place) -> set[int]:
         """Record every weight input of the node; return the inputs that are one."""
@@ -143,7 +144,7 @@ class Uses:
 
     def _add(self, tensor: StoredTensor, use: Use) -> None:
         """Record a use, but for a function that is called again and reads the same numbers."""
-        seen = self._seen.setdefault(id(tensor), set())
+        seen = self._seen.setdefault(tensor, set())
         if use.key not in seen:
             seen.add(use.key)
             self.weight(tensor).uses.append(use)
@@ -172,14 +173,16 @@ class Uses:
             zeros = [use.quantization.zero_point for use in weight.all_uses if use.quantization]
             if any(zero.shape != zeros[0].shape or (zero != zeros[0]).any() for zero in zeros[1:]):
                 weight.refusal = weight.refusal or "its uses read it with different zero points"
+        for weight, name in zip(self.weights, unique_names(self.weights)):
+            weight.name = name
 
     def note_others(self, node: NodeProto, values: Sequence[Value], taken: set[int], results: Sequence[Value]) -> None:
         """Record who reads a tensor but not as a weight: everybody in whose result it is not followed any more."""
         if node.op_type in ("Shape", "Size"):
             return
-        followed = {id(one.tensor) for result in results for one in carried(result)}
+        followed = {one.tensor for result in results for one in carried(result)}
         for index, value in enumerate(values):
-            if index not in taken and any(id(one.tensor) not in followed for one in carried(value)):
+            if index not in taken and any(one.tensor not in followed for one in carried(value)):
                 self.consume(value, f"{node.op_type} '{label(node)}'")
 
     def consume(self, value: Value, by: str) -> None:

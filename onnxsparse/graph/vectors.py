@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from onnx import AttributeProto, NodeProto
+from onnx import NodeProto
 
+from onnxsparse.graph.edit import bodies
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Container
@@ -106,4 +107,4 @@ def containers(model: Model) -> Iterator[Container]:
         container = pending.pop(0)
         yield container
         for node in container.node:
-            pending += [one.g for one in node.attribute if one.type == AttributeProto.GRAPH]
+            pending += bodies(node)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from onnx import NodeProto
 
+from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.layout import Layout, Run, Shape, size_of
 from onnxsparse.graph.operators import Arrangement
 from onnxsparse.graph.steps import Mask, Quantization, Shuffle, Step, complete, owners_of
 from onnxsparse.graph.storage import Array, StoredTensor
+from onnxsparse.graph.stores import Home
 
 Signature = tuple[tuple[int, int], ...]
 Shape4 = tuple[int, int, int, int]
@@ -45,7 +48,12 @@ class Use:
         """Two uses with the same key are one: the same input of the same node, reading the same numbers."""
         read = (self.quantization.key if self.quantization else None, tuple(step.key for step in self.steps))
         orders = tuple((shuffle.run, shuffle.order.tobytes()) for shuffle in self.shuffles)
-        return (id(self.source), self.slot, self.scope, self.layout, self.arrangement, self.rows, *read, orders)
+        return (*self.reader, self.slot, self.layout, self.arrangement, self.rows, *read, orders)
+
+    @property
+    def reader(self) -> tuple[IdentityKey, str]:
+        """One node, in one call of its function."""
+        return IdentityKey(self.source), self.scope
 
     @property
     def runs(self) -> tuple[Run, Run, Run, Run]:
@@ -153,12 +161,15 @@ class Use:
 
 @dataclass(eq=False)
 class Weight:
-    """A stored tensor that at least one node uses as a weight, or would, were there not `refusal`."""
+    """A stored tensor that at least one node uses as a weight, or would, were there not `refusal`.
+
+    `name` is what reports, plans and options call it: that of the tensor, with the scope where weights of two scopes
+    have the same, and a number where that is not enough. No two weights of a model share it.
+    """
 
     name: str
-    scope: str
     tensor: StoredTensor
-    storage: str
+    home: Home
     uses: list[Use] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)  # those of `others` that no mask stands before
@@ -173,6 +184,18 @@ class Weight:
         return self.tensor.shape
 
     @property
+    def scope(self) -> str:
+        return self.home.scope
+
+    @property
+    def storage(self) -> str:
+        return self.home.storage
+
+    @property
+    def tag(self) -> str:
+        return self.home.tag
+
+    @property
     def all_uses(self) -> list[Use]:
         """The uses of these numbers, under whatever name."""
         return [*self.uses, *(use for twin in self.twins for use in twin.uses)]
@@ -180,3 +203,16 @@ class Weight:
     @property
     def layers(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(use.node for use in self.uses))
+
+
+def unique_names(weights: Sequence[Weight]) -> list[str]:
+    """A name for every weight: its tensor's, with the scope where two scopes use the same."""
+    counts, taken = Counter(weight.tensor.name for weight in weights), Counter[str]()
+    found = []
+    for weight in weights:
+        own = weight.tensor.name
+        name = own or f"unnamed tensor of {weight.layers[0] if weight.layers else weight.refused_by}"
+        name = f"{weight.scope}/{name}" if weight.scope and counts[own] > 1 else name
+        taken[name] += 1
+        found.append(name if taken[name] == 1 else f"{name}#{taken[name]}")
+    return found

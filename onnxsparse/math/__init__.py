@@ -1,1 +1,1 @@
-"""Arithmetic on arrays that the families share: stored values, exact ranks."""
+"""What the mathematics works on, in numpy only: parameters and their numbers."""

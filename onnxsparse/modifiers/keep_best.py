@@ -1,4 +1,4 @@
-"""Never worse than without training: the best weights seen are what is delivered.
+"""Best checkpoint by the loss on held-out samples: what is delivered is never worse than without training.
 
 1. From the first step with the final masks on, the loss on the probe is taken at even distances, and the best state
    kept. The probe is small: of states that are as good on it within `ALIKE`, the latest is the best, which has trained
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.train.acts.act import Act
+from onnxsparse.train.trainee import Trainee
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
@@ -45,16 +47,18 @@ class KeepBest(Modifier):
         if not 0 <= self.retries <= 20:
             raise OptionError(f"retries is a whole number from 0 to 20, not {self.retries}")
 
-    def start(self, run: Run) -> Part:
-        return KeepBestPart(self, run)
+    def start(self, run: Run) -> Act:
+        return KeepBestAct(self, run)
 
 
-class KeepBestPart(Part):
+class KeepBestAct(Act):
+    """Looks at the probe, and has the run keep its best state."""
+
     def __init__(self, options: KeepBest, run: Run) -> None:
         self._options, self._run = options, run
         self.best = self._least = math.inf
 
-    def after_update(self, step: int) -> None:
+    def after_step(self, trainee: Trainee, step: int) -> None:
         run = self._run
         begin = run.final_from
         if step < begin:
@@ -67,7 +71,7 @@ class KeepBestPart(Part):
                 self.best, self._least = loss, min(loss, self._least)
                 run.remember()
 
-    def finish(self) -> None:
+    def finish(self, trainee: Trainee) -> None:
         """Masks that are final only now have not been looked at yet."""
         if self._run.final_from >= self._run.total:
             loss = self._run.probe_loss()
@@ -84,14 +88,11 @@ class KeepBestPart(Part):
     def helped(self) -> bool:
         return self.best < self._run.untrained_loss()
 
-    def begin_again(self) -> None:
-        self.best = self._least = math.inf
-
     def state(self) -> dict[str, Any]:
         if not math.isfinite(self.best):
             return {"best": None, "least": None}
         return {"best": self.best, "least": self._least}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        if state["best"] is not None:
-            self.best, self._least = float(state["best"]), float(state["least"])
+    def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
+        found = state["best"] is not None
+        self.best, self._least = (float(state["best"]), float(state["least"])) if found else (math.inf, math.inf)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from onnxsparse.modifiers.masked import CHANNEL, FILTER
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_from, demand_known
+from onnxsparse.recipes.modifiers.masked import CHANNEL, FILTER
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,26 @@
    `w * mask` first; until the next stage no mask moves.
 2. The learning rate and its warm-up begin again with every stage; where nobody says a rate, it goes by how much of the
    level's numbers are gone.
-3. When the last step of a stage is done, before any checkpoint of that step, the run's milestone is called: a run that
-   is killed and resumed hands over every level, and no level of another state.
+3. When the last step of a stage is done, before any checkpoint of that step, the run says so: one that is killed and
+   resumed hands over every level, and no level of another state.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from onnxsparse import rates
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.rates import factor_at
 from onnxsparse.runs import weights
 from onnxsparse.schedules import Stages
 from onnxsparse.sparsers.mask_updates import renew
+from onnxsparse.train.acts.act import MASK, Act
+from onnxsparse.train.trainee import Trainee
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
@@ -58,50 +61,47 @@ class Levels(Modifier):
     def __post_init__(self) -> None:
         read_levels(self.levels)
 
-    def start(self, run: Run) -> Part:
-        if not run.job.levels:
+    def start(self, run: Run) -> Act:
+        if not run.task.levels:
             raise OptionError(
                 "!levels is the record of an `onnxsparse levels`, and finetune does not run it: call that with the "
                 f"options that stand here, --levels {self.levels} and the others"
             )
-        return LevelsPart(self, run)
+        return LevelsAct(self, run)
 
 
-class LevelsPart(Part):
-    """The masks of a run through levels."""
+class LevelsAct(Act):
+    """The masks of a run through levels, and the learning rate that begins again with each."""
 
     def __init__(self, options: Levels, run: Run) -> None:
-        self._run = run
+        self._rows, self._score, self._drops = run.planned, run.score, run.task.levels
         self.stages = Stages(run.total, len(read_levels(options.levels)))
-        training = run.training
-        self._schedule, self._training = rates.parse(training.schedule_here), training
+        self._schedule, self._training = rates.parse(run.training.schedule_here), run.training
         size = sum(row.weight.tensor.size for row in run.planned.values())
-        gone = [sum(run.job.levels[tag][stage] for tag in run.planned) for stage in range(self.stages.count)]
+        gone = [sum(self._drops[tag][stage] for tag in run.planned) for stage in range(self.stages.count)]
         self._shares = [count / max(size, 1) for count in gone]
 
-    @property
-    def final_from(self) -> int:  # type: ignore[override]
+    def final_from(self, trainee: Trainee) -> int:
         return self.stages.begin(self.stages.count - 1)
 
-    def shape(self, spec: Spec, step: int) -> Spec:
-        return spec.with_sparsers(dict.fromkeys(self._run.planned, "mask"))
+    def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
+        return spec.with_sparsers(dict.fromkeys(self._rows, MASK))
 
-    def before_step(self, step: int) -> None:
-        stage, run = self.stages.at(step), self._run
+    def before_step(self, trainee: Trainee, step: int) -> None:
+        stage = self.stages.at(step)
         if self.stages.begins(step):
-            self._enter(stage)
+            self._enter(trainee, stage)
         at, length = step - self.stages.begin(stage), self.stages.length(stage)
-        factor = factor_at(self._schedule, at, length, run.per_epoch, self._training.warm_up_at(length))
-        run.pace = replace(run.pace, rate=self._training.base_rate(self._shares[stage]) * run.caution * factor)
+        factor = factor_at(self._schedule, at, length, trainee.per_epoch, self._training.warm_up_at(length))
+        rate = self._training.base_rate(self._shares[stage]) * trainee.caution * factor
+        trainee.settings = replace(trainee.settings, rate=rate)
 
-    def after_update(self, step: int) -> None:
-        if self.stages.ends(step) and self._run.job.milestone is not None:
-            self._run.job.milestone(self.stages.at(step), self._run.engine)
+    def ended(self, step: int) -> Iterable[int]:
+        return [self.stages.at(step)] if self.stages.ends(step) else []
 
-    def _enter(self, stage: int) -> None:
-        """The masks of a level; moments of what is masked are forgotten."""
-        engine = self._run.engine
-        for tag, row in weights.live(engine, self._run.planned):
-            weight, mask = engine.weights[tag], engine.frozen[f"{tag}/mask"]
-            renew(weight, mask, weights.choice(row, self._run.score, self._run.job.levels[tag][stage]))
-            engine.clear_moments(tag, mask == 0)
+    def _enter(self, trainee: Trainee, stage: int) -> None:
+        """The masks of a level; optimizer state of what is masked is cleared."""
+        for tag, row in weights.live(trainee, self._rows):
+            weight, mask = trainee.weights[tag], trainee.frozen[f"{tag}/{MASK}"]
+            renew(weight, mask, weights.choice(row, self._score, self._drops[tag][stage]))
+            trainee.clear_moments(tag, mask == 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from onnxsparse.modifiers.gradual import Gradual
 from onnxsparse.modifiers.scheduled import WrongOptionError, demand_from, demand_positive
+from onnxsparse.recipes.modifiers.magnitude import GradualPruning
 
 
 @dataclass(frozen=True)
-class MFACPruningModifier(Gradual):
+class MFACPruningModifier(GradualPruning):
     """Prune by a loss of second order from the last gradients, more and more.
 
     - !MFACPruningModifier

@@ -1,60 +1,20 @@
-"""What a modifier is: options in a recipe, and a part that plays in one run.
+"""What a modifier is: options in a recipe, and the act that they make.
 
-The options are the fields of a dataclass and never change. `start` makes the part, which holds what changes: the run
-calls its hooks at every step, and saves what its `state` says.
+The options are the fields of a dataclass and never change. What changes while a run lasts belongs to the act
+(`train.acts.act`): the loop calls its hooks at every step, and a checkpoint holds its state.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from abc import ABC
+from typing import TYPE_CHECKING, ClassVar
 
-from onnxsparse.engines.spec import Spec
+from onnxsparse.errors import OptionError
 from onnxsparse.plugins import Plugin
+from onnxsparse.train.acts.act import Act
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
-
-
-class Part:
-    """A modifier at work in one run; a hook that is not needed is left as it is."""
-
-    final_from: int = 0
-    """The step from which on everything but the weights stands still."""
-
-    def boundaries(self) -> Iterable[int]:
-        """Steps before which the graph changes: each begins a segment."""
-        return ()
-
-    def shape(self, spec: Spec, step: int) -> Spec:
-        """The graph that is wanted from a step on."""
-        return spec
-
-    def leave(self, step: int) -> None:
-        """Another graph comes before this step; the engine is still the old one, for the last time."""
-
-    def change(self, step: int) -> None:
-        """A segment begins; the engine is the new one, with all that it shares with the old one."""
-
-    def before_step(self, step: int) -> None:
-        """Before the loss of a step; its batch is known."""
-
-    def before_update(self, step: int) -> None:
-        """The gradients are there, the weights have not moved."""
-
-    def after_update(self, step: int) -> None:
-        """The weights have moved."""
-
-    def finish(self) -> None:
-        """All steps are done; the weights may be changed for the last time."""
-
-    def state(self) -> dict[str, Any]:
-        """What a resumed run has to know, for JSON."""
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take it over."""
 
 
 class Modifier(Plugin, ABC):
@@ -66,6 +26,6 @@ class Modifier(Plugin, ABC):
     missing: ClassVar[str] = ""
     """What no engine has that it would need: it is read and written, and refused before a run."""
 
-    @abstractmethod
-    def start(self, run: Run) -> Part:
-        """The part it plays in a run, which has not begun."""
+    def start(self, run: Run) -> Act:
+        """What it does in a run that has not begun; what goes by epochs has its act from the plan instead."""
+        raise OptionError(f"!{self.tag or self.name} has no act of its own in a run")

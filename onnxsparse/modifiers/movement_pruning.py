@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxsparse.modifiers.gradual import Gradual
+from onnxsparse.recipes.modifiers.magnitude import GradualPruning
 
 
 @dataclass(frozen=True)
-class MovementPruningModifier(Gradual):
+class MovementPruningModifier(GradualPruning):
     """Prune what training moves towards zero, more and more.
 
     - !MovementPruningModifier

@@ -1,4 +1,4 @@
-"""What a run makes small."""
+"""The loss of a run: distillation from the dense model, a task loss against labels, or both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 from onnxsparse import losses
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses import KL
-from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.train.acts.act import Act
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
@@ -101,8 +102,8 @@ class Objective(Modifier):
             return 1.0
         return MIXED if self.hardness is None else self.hardness
 
-    def start(self, run: Run) -> Part:
-        return Part()
+    def start(self, run: Run) -> Act:
+        return Act()  # the training graph has it, from the first step to the last
 
 
 def _word(text: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from onnxsparse.modifiers.gradual import Gradual
-from onnxsparse.modifiers.masked import BLOCK4, UNSTRUCTURED
 from onnxsparse.modifiers.scheduled import demand_from, demand_positive
+from onnxsparse.recipes.modifiers.magnitude import GradualPruning
+from onnxsparse.recipes.modifiers.masked import BLOCK4, UNSTRUCTURED
 
 
 @dataclass(frozen=True)
-class OBSPruningModifier(Gradual):
+class OBSPruningModifier(GradualPruning):
     """Prune by a loss of second order, more and more.
 
     - !OBSPruningModifier

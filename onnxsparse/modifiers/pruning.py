@@ -22,15 +22,16 @@ from onnxsparse import schedules, sparsers
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
-from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.passes.plan import PlanRow
 from onnxsparse.sparsers.mask_updates import Choice, exchange, renew, write
 from onnxsparse.sparsers.sparser import Moment
+from onnxsparse.train.acts.act import MASK, Act
+from onnxsparse.train.trainee import Trainee
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
 
-MASK = "mask"
 REGROW = ("none", "weights", "gradient")
 
 
@@ -80,15 +81,16 @@ class Pruning(Modifier):
         if self.schedule is not None:
             schedules.parse(self.schedule)
 
-    def start(self, run: Run) -> Part:
-        return PruningPart(self, run)
+    def start(self, run: Run) -> Act:
+        return PruningAct(self, run)
 
 
-class PruningPart(Part):
-    """The masks of a run."""
+class PruningAct(Act):
+    """The masks of a run, and what a sparser learns until they stand still."""
 
     def __init__(self, options: Pruning, run: Run) -> None:
-        self._options, self._run, self._rows = options, run, run.planned
+        self._options, self._rows, self._total = options, run.planned, run.total
+        self._score, self._seed = run.score, run.seed
         self._sparser = sparsers.parse(options.sparser)
         learns = self._sparser.name != MASK
         ramps = learns or not all(_is_fixed(row) for row in run.planned.values())
@@ -109,122 +111,109 @@ class PruningPart(Part):
         grows = self._options.regrow != "none" and any(row.keep is None for row in self._rows.values())
         if self._schedule.share(0.0) == 1.0 and not learns and not grows:
             return self._first
-        return min(max(_rounded(self._options.end * self._run.total), self._first), self._run.total - 1)
+        return min(max(_rounded(self._options.end * self._total), self._first), self._total - 1)
 
-    @property
-    def final_from(self) -> int:  # type: ignore[override]
+    def final_from(self, trainee: Trainee) -> int:
         """The first step whose masks are those of the plan."""
         return self._last
 
     # -- the graph
 
-    def boundaries(self) -> Iterable[int]:
+    def boundaries(self, trainee: Trainee) -> Iterable[int]:
         return (self._last,) if self._learned else ()
 
-    def shape(self, spec: Spec, step: int) -> Spec:
+    def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
         learning = set(self._learned if step < self._last else ())
         mask = self._options.sparser if self._sparser.name == MASK else MASK
         return spec.with_sparsers({tag: self._options.sparser if tag in learning else mask for tag in self._rows})
 
-    def leave(self, step: int) -> None:
+    def leave(self, trainee: Trainee, step: int) -> None:
         """What was learned is settled: what stays of each weight, and the numbers it has then."""
-        for tag in self._live(self._learned) if step == self._last else ():
-            weight, extra = self._run.engine.weights[tag], self._extra(tag)
+        for tag in _live(trainee, self._learned) if step == self._last else ():
+            weight, extra = trainee.weights[tag], _extra(trainee, tag)
             keep = self._sparser.keep(weight, extra, _open(weight), self._choice(tag, self._rows[tag].drop))
             self._settled[tag] = keep.reshape(-1), self._sparser.bake(weight, extra, keep)
 
-    def change(self, step: int) -> None:
+    def enter(self, trainee: Trainee, step: int) -> None:
         for tag, (keep, numbers) in self._settled.items():
-            weight = self._run.engine.weights[tag]
+            weight = trainee.weights[tag]
             weight[...] = numbers
-            write(weight, self._mask(tag), keep)
-            self._run.engine.clear_moments(tag)
+            write(weight, _mask(trainee, tag), keep)
+            trainee.clear_moments(tag)
         self._settled = {}
 
     # -- the hooks
 
-    def before_step(self, step: int) -> None:
+    def before_step(self, trainee: Trainee, step: int) -> None:
         if step < self._last:
-            self._feed(step)
+            self._feed(trainee, step)
         if self._is_update(step):
-            masked = self._live([tag for tag in self._rows if tag not in self._learned])
-            self._renew(step, masked)
+            masked = _live(trainee, [tag for tag in self._rows if tag not in self._learned])
+            self._renew(trainee, step, masked)
 
-    def after_update(self, step: int) -> None:
-        tags = self._live(self._learned) if step < self._last else []
+    def after_step(self, trainee: Trainee, step: int) -> None:
+        tags = _live(trainee, self._learned) if step < self._last else []
         if tags:
-            self._sparser.settle_all([self._extra(tag) for tag in tags], self._budget(tags, step + 1))
+            self._sparser.settle_all([_extra(trainee, tag) for tag in tags], self._budget(tags, step + 1))
 
     def _is_update(self, step: int) -> bool:
         inside = self._first <= step <= self._last
         return inside and (step == self._last or (step - self._first) % self._every == 0)
 
-    def _renew(self, step: int, tags: Sequence[str]) -> None:
-        """New masks; moments of what is masked are forgotten."""
+    def _renew(self, trainee: Trainee, step: int, tags: Sequence[str]) -> None:
+        """New masks; optimizer state of what is masked is cleared."""
         given = [tag for tag in tags if self._rows[tag].keep is not None]
         chosen = [tag for tag in tags if self._rows[tag].keep is None]
         for tag in given:
             keep = self._rows[tag].keep
             assert keep is not None
-            write(self._run.engine.weights[tag], self._mask(tag), keep.reshape(-1))
+            write(trainee.weights[tag], _mask(trainee, tag), keep.reshape(-1))
         if step < self._last and self._options.regrow == "gradient":
-            self._exchange(step, chosen)
+            self._exchange(trainee, step, chosen)
         else:
-            self._choose(step, chosen)
+            self._choose(trainee, step, chosen)
         for tag in tags:
-            self._run.engine.clear_moments(tag, self._mask(tag) == 0)
+            trainee.clear_moments(tag, _mask(trainee, tag) == 0)
 
-    def _choose(self, step: int, tags: Sequence[str]) -> None:
+    def _choose(self, trainee: Trainee, step: int, tags: Sequence[str]) -> None:
         revive = step < self._last and self._options.regrow == "weights"
         for tag in tags:
-            weight, mask, choice = self._run.engine.weights[tag], self._mask(tag), self._choice_at(tag, step)
+            weight, mask, choice = trainee.weights[tag], _mask(trainee, tag), self._choice_at(tag, step)
             if revive:  # hidden numbers stay as they were, and may come back
                 mask.reshape(-1)[...] = choice.keep(weight)
             else:
                 renew(weight, mask, choice)
 
-    def _exchange(self, step: int, tags: Sequence[str]) -> None:
+    def _exchange(self, trainee: Trainee, step: int, tags: Sequence[str]) -> None:
         """Drop to the level of the step, then regrow by the gradient that open masks have."""
-        gains = self._run.dense_gradients(tags)
+        gains = trainee.dense_gradients(tags)
         share = self._options.regrow_share * (1 - self._progress(step))
         for tag in tags:
-            weight, mask, choice = self._run.engine.weights[tag], self._mask(tag), self._choice_at(tag, step)
+            weight, mask, choice = trainee.weights[tag], _mask(trainee, tag), self._choice_at(tag, step)
             renew(weight, mask, choice)
             if tag in gains:  # what stays still has no gradient to go by
                 exchange(weight, mask, gains[tag], choice, share)
-        self._run.engine.discard_gradients()
+        trainee.discard_gradients()
 
-    def _feed(self, step: int) -> None:
+    def _feed(self, trainee: Trainee, step: int) -> None:
         """What the sparser's frozen arrays hold in this step."""
         if step > 0 and not self._sparser.feeds:
             return
-        run = self._run
-        for tag in self._live(self._learned):
-            weight, extra = run.engine.weights[tag], self._extra(tag)
+        for tag in _live(trainee, self._learned):
+            weight, extra = trainee.weights[tag], _extra(trainee, tag)
             keep = _open(weight)
             if self._sparser.chooses:
                 keep = self._sparser.keep(weight, extra, keep, self._choice_at(tag, step))
-            moment = Moment(self._rows[tag].name, step, self._progress(step), run.seed)
+            moment = Moment(self._rows[tag].name, step, self._progress(step), self._seed)
             for role, array in self._sparser.feed(weight, extra, keep, moment).items():
-                run.engine.frozen[f"{tag}/{role}"][...] = array
+                trainee.frozen[f"{tag}/{role}"][...] = array
 
-    # -- small things
-
-    def _live(self, tags: Sequence[str]) -> list[str]:
-        return [tag for tag in tags if tag in self._run.engine.weights]
-
-    def _mask(self, tag: str) -> Array:
-        return self._run.engine.frozen[f"{tag}/{MASK}"]
-
-    def _extra(self, tag: str) -> dict[str, Array]:
-        """What is trained beside a weight."""
-        weights, prefix = self._run.engine.weights, f"{tag}/"
-        return {key[len(prefix) :]: array for key, array in weights.items() if key.startswith(prefix)}
+    # -- how many go, and which
 
     def _choice(self, tag: str, drop: int) -> Choice:
         row = self._rows[tag]
         assert row.pattern is not None
-        return Choice(row.pattern, self._run.score.bind(row.name), drop, row.use.matrix, row.use.restore)
+        return Choice(row.pattern, self._score.bind(row.name), drop, row.use.matrix, row.use.restore)
 
     def _choice_at(self, tag: str, step: int) -> Choice:
         """As many units as the schedule says at a step, which is the plan's own number where nothing can rise."""
@@ -254,6 +243,20 @@ def _elements(row: PlanRow) -> int:
     """How many elements of a weight go in the end."""
     assert row.pattern is not None
     return row.pattern.dropped(row.use.shape4, row.drop) if row.pattern.takes_sparsity else row.drop
+
+
+def _live(trainee: Trainee, tags: Sequence[str]) -> list[str]:
+    return [tag for tag in tags if tag in trainee.weights]
+
+
+def _mask(trainee: Trainee, tag: str) -> Array:
+    return trainee.frozen[f"{tag}/{MASK}"]
+
+
+def _extra(trainee: Trainee, tag: str) -> dict[str, Array]:
+    """What is trained beside a weight."""
+    prefix = f"{tag}/"
+    return {key[len(prefix) :]: array for key, array in trainee.weights.items() if key.startswith(prefix)}
 
 
 def _open(weight: Array) -> Array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from onnxsparse.modifiers.masked import UNSTRUCTURED, Masked, demand_levels
 from onnxsparse.modifiers.scheduled import REQUIRED, demand_between, demand_end, demand_from, demand_known
+from onnxsparse.recipes.modifiers.masked import UNSTRUCTURED, Masked, demand_levels
 
 STRATEGIES = ("erdos_renyi_kernel", "erdos_renyi", "uniform")
 

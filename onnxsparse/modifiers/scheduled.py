@@ -15,22 +15,17 @@ import importlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.running import Acting
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.modifiers.declared import as_declared, from_python
-from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.rates import LARGEST
 from onnxsparse.schedules import Span
-
-if TYPE_CHECKING:
-    from onnxsparse.runs.run import Run
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.params import ALL, ALL_PRUNABLE, REGULAR
 
 Kind = TypeVar("Kind", bound="Scheduled")
-ALL, ALL_PRUNABLE = "__ALL__", "__ALL_PRUNABLE__"
-REGULAR = "re:"
 NEVER = -1.0
 FARTHEST = 1e9
 """No epoch comes later, so that its steps can be counted."""
@@ -91,12 +86,9 @@ class Scheduled(Modifier):
         tag = self.tag or self.name
         return f"{place}: !{tag}" if place else f"!{tag}"
 
-    def act(self) -> Act:
-        """What it does by the clock."""
+    def act(self) -> TimedAct:
+        """What it does by the clock; it is made and bound once, before the plan."""
         raise OptionError(f"{self.called} is read and checked, but nothing runs it yet: {self.missing}")
-
-    def start(self, run: Run) -> Part:
-        return Acting(self.act(), run)
 
     def advanced(self: Kind, epochs: float) -> Kind:
         """The same so many epochs later: what had no start has one now, what never ends still does not."""

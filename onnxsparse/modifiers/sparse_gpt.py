@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from onnxsparse.modifiers.masked import GROUPS
 from onnxsparse.modifiers.scheduled import Scheduled, WrongOptionError, demand_between
+from onnxsparse.recipes.modifiers.masked import GROUPS
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxsparse.modifiers.masked import UNSTRUCTURED, Masked
 from onnxsparse.modifiers.scheduled import REQUIRED, WrongOptionError, demand_from, demand_inside
+from onnxsparse.recipes.modifiers.masked import UNSTRUCTURED, Masked
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The frame of a run: how long, how many samples at once, by which optimizer."""
+"""The frame of a run: how long, how many samples at once, by which optimizer and learning rate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from onnxsparse import optimizers, rates
 from onnxsparse.data.order import checked_seed
 from onnxsparse.engines.engine import Pace
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.rates import factor_at, warm_up_steps
+from onnxsparse.train.acts.act import Act
+from onnxsparse.train.trainee import Trainee
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run
@@ -87,8 +89,8 @@ class Training(Modifier):
         elif self.optimizer != OWN:
             raise OptionError("a schedule of your own (lr_scheduler) needs an optimizer of your own, too")
 
-    def start(self, run: Run) -> Part:
-        return _Training(self, run)
+    def start(self, run: Run) -> Act:
+        return TrainingAct(self, run.pruned_share)
 
     def total(self, per_epoch: int) -> int:
         """Optimizer steps in all."""
@@ -126,12 +128,14 @@ class Training(Modifier):
         return float(rate) if relative else float(rate) / 10
 
 
-class _Training(Part):
-    def __init__(self, options: Training, run: Run) -> None:
-        self._options, self._run, self._schedule = options, run, rates.parse(options.schedule_here)
-        self._base, self._warm_up = options.base_rate(run.pruned_share), options.warm_up_at(run.total)
+class TrainingAct(Act):
+    """Rate, decay and clipping of every step."""
 
-    def before_step(self, step: int) -> None:
-        run, options = self._run, self._options
-        factor = factor_at(self._schedule, step, run.total, run.per_epoch, self._warm_up)
-        run.pace = Pace(self._base * run.caution * factor, options.weight_decay, options.clip)
+    def __init__(self, options: Training, pruned_share: float) -> None:
+        self._options, self._schedule = options, rates.parse(options.schedule_here)
+        self._base = options.base_rate(pruned_share)
+
+    def before_step(self, trainee: Trainee, step: int) -> None:
+        total, options = trainee.total, self._options
+        factor = factor_at(self._schedule, step, total, trainee.per_epoch, options.warm_up_at(total))
+        trainee.settings = Pace(self._base * trainee.caution * factor, options.weight_decay, options.clip)

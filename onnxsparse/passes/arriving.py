@@ -34,7 +34,7 @@ from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.graph.window import Window, merged
 from onnxsparse.math.values import Array, Reading, Values
-from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.matrices import weight_param
 from onnxsparse.passes.verify import Checked
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
@@ -58,8 +58,8 @@ class SecondOpinion:
         self._full = full
         self._arrivals = evaluator.by_tensor()
         self.sampled = False
-        self.settled: set[int] = set()
-        """Ids of arrivals that are what is stored, zero for zero."""
+        self.settled: set[Arrival] = set()
+        """Arrivals that are what is stored, zero for zero."""
 
     def of(self, checked: Sequence[Checked]) -> list[Checked]:
         """What was checked, with what does not hold where it is used."""
@@ -93,7 +93,7 @@ class SecondOpinion:
                 reason = str(error)
             self.sampled = self.sampled or judge.sampled
             if judge.settled:
-                self.settled.add(id(arrival))
+                self.settled.add(arrival)
             if reason:
                 return f"{arrival.where}: {reason}"
         return ""
@@ -138,7 +138,7 @@ class Judge:
         if self._masked:
             return False
         return same_matrix(matrix, self._weight.tensor, use) and zero_stays(
-            matrix, zeros, self._weight.tensor, counted_zero(self._name, self._weight, use)
+            matrix, zeros, self._weight.tensor, counted_zero(self._weight, use)
         )
 
     def _product_as_counted(self, matrix: Constant, use: Use) -> bool:
@@ -222,17 +222,17 @@ class Judge:
         use = next(iter([*self._uses, *self._weight.uses]), None)
         if use is None:
             return np.zeros(self._weight.tensor.size, bool)
-        claimed = use.restore(Matrix(self._name, self._weight, use).whole().is_zero())
+        claimed = use.restore(weight_param(self._weight, use).whole().is_zero())
         for mask in use.masks:
             claimed = claimed | ~mask.stored()
         return claimed
 
 
-def counted_zero(name: str, weight: Weight, use: Use) -> Array:
+def counted_zero(weight: Weight, use: Use) -> Array:
     """The stored number that counts as zero in a use; it broadcasts to the use's matrix."""
     if use.quantization is None:
         return np.zeros((1, 1, 1, 1), weight.tensor.dtype)
-    point = Matrix(name, weight, use).reading(0, weight.tensor.size).zero_point
+    point = weight_param(weight, use).reading(0, weight.tensor.size).zero_point
     return np.zeros((1, 1, 1, 1), weight.tensor.dtype) if point is None else point
 
 

@@ -11,12 +11,13 @@ from onnx import ModelProto
 
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.layers import layers_as_model
-from onnxsparse.engines.torch.materialize import TABLE, keys
+from onnxsparse.engines.torch.materialize import TABLE
 from onnxsparse.engines.torch.placing import TensorMask, demand_fit, placed, places_of
-from onnxsparse.engines.torch.recording import recorded_match
 from onnxsparse.engines.torch.state_masks import array_of, bare, masks_of_state
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
+from onnxsparse.graph.stores import keys
+from onnxsparse.graph.torch_match import recorded_match
 from onnxsparse.math.values import Array
 from onnxsparse.passes.given_masks import GivenMask, masks_of_model, masks_of_plan
 from onnxsparse.passes.planfile import PlanFile, read_plan
@@ -34,6 +35,8 @@ def masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model
         return _by_plan(inner, read_plan(os.fspath(source)), match, model)
     if model is not None:
         raise OptionError("model= belongs to a plan; other masks are decided already")
+    if isinstance(source, Mapping) and not source:
+        raise OptionError("the mapping of masks is empty, nothing would be masked; say a mask for each parameter")
     if isinstance(source, Mapping):
         return _by_arrays(inner, source, match)
     if isinstance(source, (str, os.PathLike, ModelProto, Model)):

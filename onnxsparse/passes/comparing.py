@@ -28,8 +28,10 @@ from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
 from onnxsparse.passes.input_sizes import Choice, choices
+from onnxsparse.passes.model_pass import Check
 from onnxsparse.passes.outputs import ERROR, JOB, RESULT, STAGE
 from onnxsparse.passes.sample_axes import SampleAxes, pairs_of, whole
+from onnxsparse.report.rows import Report, Totals
 
 RANDOM_SAMPLES, DEATHS = 8, 3
 WORKER, MODULE = "onnxsparse.engines.ort.worker", "onnxsparse.passes.outputs"
@@ -50,12 +52,45 @@ class Compared:
     notes: tuple[str, ...]
 
 
-class Comparing:
+@dataclass(frozen=True)
+class Compare(Check):
+    """How far the outputs of another model are from those of the dense one, on data or on random inputs.
+
+    `called`, `other_called`: what reports call the two.
+    """
+
+    called: str
+    other: Source
+    other_called: str
+    axes: SampleAxes
+    class_axes: Any = None
+    data: Any = None
+    samples: int | None = None
+    seed: int = 0
+
+    def refusal(self, model: Model) -> OnnxSparseError | None:
+        if importlib.util.find_spec("onnxruntime") is None:
+            return MissingExtraError("comparing outputs needs onnxruntime: pip install 'onnxsparse[runtime]'")
+        return None
+
+    def call(self, model: Model) -> Report:
+        comparing = _Comparing(model, (model.path or model.proto, self.other), self.axes, self.class_axes)
+        if self.data is None:
+            found = comparing.on_random(self.samples or RANDOM_SAMPLES, self.seed)
+        else:
+            named = isinstance(self.data, (str, os.PathLike))
+            found = comparing.on_data(self.data, str(self.data) if named else "the data", self.samples)
+        details: dict[str, object] = {"inputs": found.inputs, "outputs": found.outputs}
+        return Report(
+            "compare", self.called, found.title, (), Totals(), output=self.other_called, notes=found.notes,
+            details=details,
+        )  # fmt: skip
+
+
+class _Comparing:
     """One comparison; `dense` is opened, and has the sizes that the user gave."""
 
     def __init__(self, dense: Model, sources: tuple[Source, Source], axes: SampleAxes, class_axes: Any) -> None:
-        if importlib.util.find_spec("onnxruntime") is None:
-            raise MissingExtraError("comparing outputs needs onnxruntime: pip install 'onnxsparse[runtime]'")
         self._dense, self._sources, self._axes = dense, sources, axes
         self._class_axes = _class_axes(dense.proto, class_axes)
 
@@ -253,4 +288,4 @@ def _rank(value: Any) -> int | None:
     return len(kind.shape.dim) if kind.HasField("shape") else None
 
 
-__all__ = ["RANDOM_SAMPLES", "Compared", "Comparing"]
+__all__ = ["RANDOM_SAMPLES", "Compare"]

@@ -1,4 +1,4 @@
-"""From what the passes found to the rows of a report."""
+"""The rows of a report: what is known of each weight, what a plan makes of it, and the sums."""
 
 from __future__ import annotations
 
@@ -7,34 +7,30 @@ from dataclasses import replace
 
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.training_mode import training_mode
-from onnxsparse.graph.weights import Weight
+from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.passes import macs
-from onnxsparse.passes.inspect import count_zeros, use_row, use_rows
-from onnxsparse.passes.layers import counts
-from onnxsparse.passes.levels import Held, bound_of, wasted
+from onnxsparse.passes.layers import bound_of, counts, wasted
 from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.recorded import readable
 from onnxsparse.passes.remarks import moves, others_of, pays_off, unknown_sizes
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.sizes import sparse_bytes
-from onnxsparse.passes.verify import Checked, UseChecked
 from onnxsparse.patterns import Pattern
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row, Totals, UseRow
 from onnxsparse.targets import Target, Verdict
 
 
-def plain_row(name: str, weight: Weight, status: str) -> Row:
+def plain_row(weight: Weight, status: str) -> Row:
     """What is known of a weight before anything is done to it."""
     width = weight.tensor.dtype.itemsize if weight.tensor.readable else 0
     return Row(
-        name=name,
+        name=weight.name,
         scope=weight.scope,
         shape=weight.shape,
         dtype=weight.tensor.kind,
         storage="external data" if weight.tensor.external else weight.storage,
         status=status,
         size=weight.tensor.size,
-        uses=use_rows(weight),
+        uses=tuple(map(use_row, weight.uses)),
         masked=any(use.masks for use in weight.uses),
         others=others_of(weight),
         bytes_dense=weight.tensor.size * width,
@@ -42,9 +38,22 @@ def plain_row(name: str, weight: Weight, status: str) -> Row:
     )
 
 
+def use_row(use: Use) -> UseRow:
+    group, out, reduce, _ = use.runs
+    return UseRow(
+        op=use.op,
+        node=use.node,
+        slot=use.slot,
+        reduction=use.stored_axes(reduce),
+        out=use.stored_axes(out),
+        groups=use.shape4[0] if group else 1,
+        matrix=use.shape4,
+    )
+
+
 def planned_row(row: PlanRow, status: str, target: Target | None = None) -> Row:
     """One row of a plan, as `plan`, `prune` and `mask` show it."""
-    plain = plain_row(row.name, row.weight, status if row.pattern else DENSE)
+    plain = plain_row(row.weight, status if row.pattern else DENSE)
     if row.pattern is None:
         return replace(plain, reason=row.reason, advice=row.advice, words=row.words)
     dropped = dropped_elements(row.pattern, row.use.shape4, row.drop)
@@ -52,12 +61,12 @@ def planned_row(row: PlanRow, status: str, target: Target | None = None) -> Row:
     reasons = [ragged if row.ragged else "", moves(plain.others)]
     uses = plain.uses
     if target is not None:
-        uses = tuple(_judged(one, target.judge(row.weight, use)) for one, use in zip(uses, row.weight.uses))
+        uses = tuple(judged(one, target.judge(row.weight, use)) for one, use in zip(uses, row.weight.uses))
     made = replace(plain, pattern=row.pattern.text, dropped=dropped, ragged=row.ragged, uses=uses)
     return compressed(replace(made, reason="; ".join(filter(None, reasons))), row.pattern, dropped)
 
 
-def _judged(row: UseRow, verdict: Verdict) -> UseRow:
+def judged(row: UseRow, verdict: Verdict) -> UseRow:
     pays = verdict.pays and not verdict.refusal
     return replace(row, may_use=not verdict.refusal, pays=pays, remark=verdict.refusal or verdict.remark)
 
@@ -73,62 +82,15 @@ def compressed(row: Row, pattern: Pattern | None, zeros: int) -> Row:
     return replace(row, bytes_sparse=sparse_bytes(pattern, shape4, row.size, zeros, width))
 
 
-def checked_row(checked: Checked) -> Row:
-    """One row of `verify`."""
-    expected = checked.expected
-    plain = plain_row(expected.name, expected.weight, checked.status)
-    plain = replace(plain, target_density=checked.target_density, wasted=checked.wasted)
-    if expected.pattern is None:
-        zeros = count_zeros(expected.weight)
-        reason = checked.fault or expected.reason
-        return replace(plain, zeros=zeros, reason=reason, advice=expected.advice, words=expected.words)
-    row = replace(
-        plain,
-        pattern=expected.pattern.text,
-        zeros=checked.zeros,
-        dropped=dropped_elements(expected.pattern, expected.weight.uses[0].shape4, expected.drop),
-        ragged=expected.pattern.ragged(expected.weight.uses[0].shape4),
-        uses=tuple(_checked_use(use) for use in checked.uses),
-        violations=sum(use.violations for use in checked.uses),
-        places=next((use.places for use in checked.uses if use.places), ()),
-        reason=_why_violated(checked),
-        advice=_mend(checked),
-    )
-    return compressed(row, expected.pattern, checked.zeros or 0)
-
-
-def _checked_use(checked: UseChecked) -> UseRow:
-    row = replace(use_row(checked.use), verdict="violated" if checked.violations else "holds")
-    return _judged(row, checked.verdict)
-
-
-def _why_violated(checked: Checked) -> str:
-    pattern = checked.expected.pattern
-    bad = next((use for use in checked.uses if use.violations), None)
-    if bad is None:
-        return checked.missing or checked.fault or checked.doubt
-    if pattern is not None and not pattern.takes_sparsity:
-        places = ", ".join(str(list(place)) for place in bad.places[:3])
-        return f"{bad.violations} groups hold more than {pattern.text.partition(':')[0]} non-zeros, first at {places}"
-    return f"{bad.violations} more zeros of {pattern.text if pattern else ''} needed"
-
-
-def _mend(checked: Checked) -> str:
-    if checked.fault:
-        return "plan it again for the device, or another level"
-    if checked.doubt:
-        return "--exclude it, or simplify the nodes between its tensor and that input"
-    if checked.missing:
-        return "leave it dense, or choose another profile"
-    return "prune it, or --exclude it" if checked.status == "violated" else ""
-
-
 def totals_of(rows: Sequence[Row], model: Model, done: Iterable[str], sized: bool = True) -> Totals:
-    """Sums over the rows; of multiply-accumulates only where the sizes of all layers are known (`sized`)."""
+    """Sums over the rows; of multiply-accumulates only where the sizes of all layers are known (`sized`).
+
+    A row of which a plan takes no number (0 %) is done with, and not counted as done.
+    """
     wanted = set(done)
     return Totals(
         weights=len(rows),
-        done=sum(row.status in wanted for row in rows),
+        done=sum(row.status in wanted and row.dropped != 0 for row in rows),
         elements=sum(row.size for row in rows),
         zeros=sum(_zeros(row) for row in rows),
         bytes_dense=sum(row.bytes_dense for row in rows),
@@ -150,7 +112,7 @@ def _macs_left(row: Row) -> int:
 def with_macs(rows: Sequence[Row], weights: Sequence[Weight], model: Model) -> tuple[list[Row], bool]:
     """Rows with their multiply-accumulates, and whether those of all layers are known."""
     counts, sized = macs.of_weights(model, list(weights))
-    return [replace(row, macs=counts.get(id(weight))) for row, weight in zip(rows, weights)], sized
+    return [replace(row, macs=counts.get(weight)) for row, weight in zip(rows, weights)], sized
 
 
 def planned_report(
@@ -165,7 +127,7 @@ def planned_report(
         *notes,
         *of_one_run(model, rows),
         *unknown_sizes(model, rows, [one.weight for one in made.rows]),
-        *_remarks(made.rule, rows),
+        *target_notes(made.rule, rows),
         *_nearly_empty(rows),
         *_of_network(made),
     ]
@@ -175,7 +137,7 @@ def planned_report(
     totals = totals_of(rows, model, {done}, sized)
     title = made.rule.text if made.rule.pattern else "the plan"
     used = [row.weight for row in made.planned]
-    step = _next_step(made.rule, output or "OUT", used) if command == "prune" and used else ""
+    step = next_step(made.rule, output or "OUT", used) if command == "prune" and used else ""
     notes, verdict = tuple(remarks), pays_off(rows, done, made.rule)
     return Report(command, called, title, tuple(rows), totals, True, output or "", notes, step, verdict=verdict)
 
@@ -199,52 +161,6 @@ def _of_network(made: Plan) -> list[str]:
     return [f"{said}: out of reach, with these limits and exclusions"]
 
 
-MASKED_STILL = (
-    "the zeros are made by nodes of the graph: devices see none behind a multiplication; run `onnxsparse fold` first"
-)
-
-
-def verified_report(
-    called: str,
-    model: Model,
-    rule: Rule,
-    title: str,
-    checked: Sequence[Checked],
-    strict: bool,
-    held: Held | None = None,
-) -> Report:
-    """The report of `verify`, with the verdict; `held` is what a device's levels found."""
-    checked = held.checked if held else checked
-    weights = [one.expected.weight for one in checked]
-    rows, sized = with_macs([checked_row(one) for one in checked], weights, model)
-    remarks = [
-        *of_one_run(model, rows),
-        *unknown_sizes(model, rows, weights),
-        *_remarks(rule, rows),
-        *(held.notes if held else ()),
-        *in_training(model),
-        *([MASKED_STILL] if model.flow.mask_sites else []),
-    ]
-    faults = list(held.faults if held else ())
-    if all(row.status == "unchecked" for row in rows):
-        faults.append("no weight was checked, so nothing is proven")
-    left = [row.name for row, one in zip(rows, checked) if row.ragged or (_unchecked(row) and not one.expected.chosen)]
-    if strict and left:
-        count = f"{len(left)} weights are" if len(left) > 1 else "1 weight is"
-        faults.append(f"--strict: {count} not checked, or not whole (the first: '{left[0]}')")
-    holds = any(row.status == "holds" for row in rows) and all(row.status != "violated" for row in rows)
-    if not holds and rule.sparsity is not None and not rule.knows_levels and readable(model) is not None:
-        remarks.append("the file records a level for each weight; leave --sparsity out to check those")
-    ok = holds and not faults
-    used = [one.expected.weight for one in checked if one.status == "holds"]
-    step = _next_step(rule, called, used) if ok else ""
-    totals, notes = totals_of(rows, model, {"holds"}, sized), (*remarks, *faults)
-    verdict = pays_off(rows, "holds", rule)
-    return Report(
-        "verify", called, title, tuple(rows), totals, ok, "", notes, step, verdict=verdict, faults=tuple(faults)
-    )
-
-
 def in_training(model: Model) -> list[str]:
     """What is said of a file that was exported as it trained."""
     said = training_mode(model)
@@ -255,10 +171,6 @@ def in_training(model: Model) -> list[str]:
     return [note] if said else []
 
 
-def _unchecked(row: Row) -> bool:
-    return row.status == "unchecked"
-
-
 def of_one_run(model: Model, rows: Sequence[Row]) -> list[str]:
     """A file that fixes its batch counts all samples of it."""
     batch = macs.fixed_batch(model)
@@ -267,12 +179,12 @@ def of_one_run(model: Model, rows: Sequence[Row]) -> list[str]:
     return [f"multiply-accumulates are of one run, in which the file takes {batch} at once: for one, divide by {batch}"]
 
 
-def _remarks(rule: Rule, rows: Sequence[Row]) -> list[str]:
+def target_notes(rule: Rule, rows: Sequence[Row]) -> list[str]:
     note = rule.target.note({row.dtype for row in rows if row.pattern != DENSE}) if rule.target else ""
     return [note] if note else []
 
 
-def _next_step(rule: Rule, path: str, weights: Sequence[Weight]) -> str:
+def next_step(rule: Rule, path: str, weights: Sequence[Weight]) -> str:
     quantized = any(op.endswith("uantizeLinear") for weight in weights for use in weight.uses for op in use.crossed)
     return rule.target.next_step(path, quantized) if rule.target else ""
 

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onnxsparse import allocations, patterns
@@ -17,12 +16,10 @@ from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.names import NameFilter
-from onnxsparse.passes.plan import PlanRow, make_plan, names_of
+from onnxsparse.passes.plan import PlanRow, make_plan
 from onnxsparse.passes.planfile import plan_from_file, read_plan
 from onnxsparse.passes.recorded import Recorded, readable, recorded
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.verify import Expected
-from onnxsparse.passes.words import DEPTHWISE
 from onnxsparse.patterns import Pattern
 
 EVEN = allocations.parse("uniform")
@@ -34,7 +31,7 @@ ELEMENTS = ("alive", "unstructured")
 class Expectation:
     """What is expected of each weight, by which rule, and how to call that in a report."""
 
-    weights: tuple[Expected, ...]
+    weights: tuple[PlanRow, ...]
     rule: Rule
     title: str
 
@@ -62,31 +59,16 @@ def _by_file(model: Model, rule: Rule, path: str) -> Expectation:
     used = rule if rule.knows_levels else Rule.make(target=file.target or None)
     level = file.sparsity if used.sparsity is None and used.knows_levels else used.sparsity
     made, _ = plan_from_file(file, model, replace(used, sparsity=level))
-    return Expectation(tuple(map(expected_of, made.rows)), made.rule, f"the plan {path}")
+    return Expectation(made.rows, made.rule, f"the plan {path}")
 
 
-def expected_of(row: PlanRow) -> Expected:
-    return Expected(row.name, row.weight, row.pattern, row.drop, row.reason, row.advice, row.words, row.chosen)
-
-
-def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[Expected]:
+def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[PlanRow]:
     rule.demand(level=False)
     leveled = rule.pattern is not None and rule.pattern.takes_sparsity
     if leveled and rule.sparsity is None and known is None and not rule.knows_levels:
         raise OptionError(f"pattern {rule.text} says nothing without a level; pass --sparsity or --plan")
-    made = _with_depthwise(model, _without_allocation(rule) if leveled else rule, known)
-    found = [expected_of(row) for row in made]
-    return [_reconciled(entry, rule, known) for entry in found] if known else found
-
-
-def _with_depthwise(model: Model, rule: Rule, known: Recorded | None) -> list[PlanRow]:
-    """The rows of a rule, and those of depthwise layers that the record calls pruned."""
-    rows = make_plan(model, rule, masked=True).rows
-    pruned = {row.name for row in rows if row.words == (DEPTHWISE,) and known and row.name in known.pruned}
-    if not pruned:
-        return list(rows)
-    allowed = make_plan(model, replace(rule, allow=rule.allow | {DEPTHWISE}), masked=True).rows
-    return [other if row.name in pruned and other.pattern else row for row, other in zip(rows, allowed)]
+    found = make_plan(model, _without_allocation(rule) if leveled else rule, verifying=True).rows
+    return [_reconciled(entry, rule, known) for entry in found] if known else list(found)
 
 
 def _without_allocation(rule: Rule) -> Rule:
@@ -95,7 +77,7 @@ def _without_allocation(rule: Rule) -> Rule:
     return replace(rule, sparsity=level, allocation=EVEN if rule.knows_levels else rule.allocation)
 
 
-def _reconciled(entry: Expected, rule: Rule, known: Recorded) -> Expected:
+def _reconciled(entry: PlanRow, rule: Rule, known: Recorded) -> PlanRow:
     if entry.pattern is None:
         return entry
     reason, chosen = known.dense.get(entry.name, ("", False))
@@ -112,19 +94,18 @@ def _reconciled(entry: Expected, rule: Rule, known: Recorded) -> Expected:
     return entry
 
 
-def _without(entry: Expected, reason: str, chosen: bool = False) -> Expected:
+def _without(entry: PlanRow, reason: str, chosen: bool = False) -> PlanRow:
     return replace(entry, pattern=None, drop=0, reason=reason, chosen=chosen)
 
 
-def _by_record(model: Model, known: Recorded) -> list[Expected]:
-    names = names_of(model.weights)
-    weights = {names[id(weight)]: weight for weight in model.weights}
+def _by_record(model: Model, known: Recorded) -> list[PlanRow]:
+    weights = {weight.name: weight for weight in model.weights}
     gone = [name for name in known.pruned if name not in weights or not weights[name].uses]
     if gone:
         raise ModelError(
             f"the record in the model names '{gone[0]}', which is no weight of it; name a --pattern or --target"
         )
-    return [_recorded(name, weight, known.pruned, known.dense) for name, weight in weights.items()]
+    return [_recorded(weight, known) for weight in model.weights]
 
 
 def _pattern(text: str) -> Pattern:
@@ -134,11 +115,9 @@ def _pattern(text: str) -> Pattern:
         raise ModelError(f"the model records a pattern of a plug-in that is not installed: {error}") from error
 
 
-def _recorded(
-    name: str, weight: Weight, pruned: Mapping[str, tuple[str, int]], dense: Mapping[str, tuple[str, bool]]
-) -> Expected:
-    if name in pruned:
-        text, drop = pruned[name]
-        return Expected(name, weight, _pattern(text), drop)
-    reason, chosen = dense.get(name, ("the record does not mention it", False))
-    return Expected(name, weight, reason=reason or "left dense", chosen=chosen)
+def _recorded(weight: Weight, known: Recorded) -> PlanRow:
+    if weight.name in known.pruned:
+        text, drop = known.pruned[weight.name]
+        return PlanRow(weight, _pattern(text), drop)
+    reason, chosen = known.dense.get(weight.name, ("the record does not mention it", False))
+    return PlanRow(weight, reason=reason or "left dense", chosen=chosen)

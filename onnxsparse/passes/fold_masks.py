@@ -12,54 +12,53 @@ What it does not do: fold a mask that only some readers of a tensor see, or a fa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.crossings import mask_of
+from onnxsparse.graph.edit import Outputs, Unread, remove_nodes, rename_reads
 from onnxsparse.graph.flow import MaskSite
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import Outputs, Unread, remove_nodes, rename_reads
 from onnxsparse.graph.steps import Mask, arrives
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.passes.matrices import SLAB
+from onnxsparse.passes.model_pass import Changed, Pass
 
 
-@dataclass(frozen=True, eq=False)
-class Folded:
-    """One masked tensor: folded, or left with the reason."""
-
-    weight: Weight
-    reason: str = ""
-
-
-class FoldMasks:
+class FoldMasks(Pass):
     """Folds, or discards, every mask in a model's graph."""
 
-    def __init__(self, model: Model, discard: bool = False) -> None:
+    def __init__(self, discard: bool = False) -> None:
+        self._discard = discard
+
+    def call(self, model: Model) -> Changed:
+        return _Folding(model, self._discard).fold()
+
+
+class _Folding:
+    """The masks of a model, by node and by weight."""
+
+    def __init__(self, model: Model, discard: bool) -> None:
         self._model, self._discard, self._outputs = model, discard, Outputs()
-        self._sites_at: dict[int, list[MaskSite]] = {}
+        self._sites_at: dict[IdentityKey, list[MaskSite]] = {}
         self._sites_of: dict[StoredTensor, list[MaskSite]] = {}
         for site in model.flow.mask_sites:
-            self._sites_at.setdefault(id(site.node), []).append(site)
+            self._sites_at.setdefault(IdentityKey(site.node), []).append(site)
             self._sites_of.setdefault(site.weight.tensor, []).append(site)
 
-    def __call__(self) -> list[Folded]:
-        folded = [self._judged(tensor) for tensor in self._sites_of]
-        done = [one for one in folded if not one.reason]
+    def fold(self) -> Changed:
+        weights = map(self._model.flow.consumers, self._sites_of)
+        changed = Changed({one: self._obstacle(one.tensor, self._sites_of[one.tensor], one) for one in weights})
         if not self._discard:
-            for one in done:
-                self._edit(one.weight)
-        gone = [site for one in done for site in self._sites_of[one.weight.tensor]]
-        self._remove({id(site.node): site for site in gone})
-        return folded
-
-    def _judged(self, tensor: StoredTensor) -> Folded:
-        weight = self._model.flow.consumers(tensor)
-        return Folded(weight, self._obstacle(tensor, self._sites_of[tensor], weight))
+            for one in changed.weights:
+                self._edit(one)
+        gone = [site for one in changed.weights for site in self._sites_of[one.tensor]]
+        self._remove([*{IdentityKey(site.node): site for site in gone}.values()])
+        return changed
 
     def _edit(self, weight: Weight) -> None:
         if any(twin.tensor.edit for twin in weight.twins):
@@ -95,24 +94,24 @@ class FoldMasks:
     def _shared(self, sites: list[MaskSite]) -> str:
         """Why a node that other calls of a function share cannot go; '' where every call has the same mask in it."""
         for site in sites:
-            here = self._sites_at[id(site.node)]
+            here = self._sites_at[IdentityKey(site.node)]
             if any(one.weight.tensor is not site.weight.tensor for one in here):
                 return "the mask stands in a function that is called with several weights"
             if len(here) < self._model.flow.calls_of(site.node):
                 return "the mask stands in a function that is also called with something else in its place"
         return ""
 
-    def _remove(self, sites: dict[int, MaskSite]) -> None:
+    def _remove(self, sites: Sequence[MaskSite]) -> None:
         """Take the nodes out: whoever read a product reads the weight again."""
-        by_container: dict[int, list[MaskSite]] = {}
-        for site in sites.values():
-            by_container.setdefault(id(site.container), []).append(site)
+        by_container: dict[IdentityKey, list[MaskSite]] = {}
+        for site in sites:
+            by_container.setdefault(IdentityKey(site.container), []).append(site)
         for group in by_container.values():
             container = group[0].container
             names = {site.node.output[0]: site.node.input[site.weight_input] for site in group}
             rename_reads(container.node, {old: _source(old, names) for old in names})
             remove_nodes(container, [site.node for site in group])
-        Unread(self._model.proto).remove(name for site in sites.values() for name in _mask_inputs(site))
+        Unread(self._model.proto).remove(name for site in sites for name in _mask_inputs(site))
 
 
 def _source(name: str, names: dict[str, str]) -> str:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from onnx import FunctionProto, GraphProto, NodeProto
 
-from onnxsparse.graph.attributes import text
+from onnxsparse.graph.attributes import IdentityKey, text
+from onnxsparse.graph.edit import bodies
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.operators import REFUSED, slots_of
-from onnxsparse.graph.rewire import bodies
 from onnxsparse.graph.weights import Weight
 
 SUMS = frozenset(
@@ -29,9 +29,9 @@ SIZES = frozenset(("Shape", "Size"))
 
 @dataclass(frozen=True)
 class Reached:
-    """What a value is made of: the layers that come last before it (ids of nodes), and whether any comes at all."""
+    """What a value is made of: the layers (nodes) that come last before it, and whether any comes at all."""
 
-    last: frozenset[int] = frozenset()
+    last: frozenset[IdentityKey] = frozenset()
     learned: bool = False
 
 
@@ -39,27 +39,27 @@ NOTHING = Reached()
 Names = dict[str, Reached]
 
 
-def heads_of(model: Model, fixed: Callable[[Weight], bool]) -> set[int]:
-    """The ids of the weights that are output layers; none where the model has no other layers."""
+def heads_of(model: Model, fixed: Callable[[Weight], bool]) -> set[Weight]:
+    """The weights that are output layers; none where the model has no other layers."""
     weights = [weight for weight in model.weights if weight.uses]
-    readers: dict[int, list[Weight]] = {}
+    readers: dict[IdentityKey, list[Weight]] = {}
     for weight in weights:
         for use in weight.uses:
-            readers.setdefault(id(use.source), []).append(weight)
+            readers.setdefault(IdentityKey(use.source), []).append(weight)
     passing = {node for node, read in readers.items() if all(map(fixed, read))}
     reached = _Walk(model, set(readers) - passing, passing).outputs()
-    found = {id(weight) for node in reached for weight in readers[node]}
-    return found if any(id(weight) not in found for weight in weights) else set()
+    found = {weight for node in reached for weight in readers[node]}
+    return found if any(weight not in found for weight in weights) else set()
 
 
 class _Walk:
     """One walk over a model, in the order of its nodes."""
 
-    def __init__(self, model: Model, layers: set[int], passing: set[int]) -> None:
+    def __init__(self, model: Model, layers: set[IdentityKey], passing: set[IdentityKey]) -> None:
         self._proto, self._layers, self._passing = model.proto, layers, passing
         self._functions = {(text(f.domain), text(f.name)): f for f in model.proto.functions}
 
-    def outputs(self) -> frozenset[int]:
+    def outputs(self) -> frozenset[IdentityKey]:
         names: Names = {}
         self._nodes(self._proto.graph.node, names)
         return _together([names.get(entry.name, NOTHING) for entry in self._proto.graph.output]).last
@@ -80,12 +80,13 @@ class _Walk:
         return [self._result(node, given)] * len(node.output)
 
     def _result(self, node: NodeProto, given: list[Reached]) -> Reached:
-        if id(node) in self._layers:
-            return Reached(frozenset((id(node),)), True)
+        key = IdentityKey(node)
+        if key in self._layers:
+            return Reached(frozenset((key,)), True)
         if node.op_type in SIZES:
             return NOTHING
         together = _together(given)
-        mixes = _mixes(node) and id(node) not in self._passing
+        mixes = _mixes(node) and key not in self._passing
         if mixes or (node.op_type in SUMS and len({one for one in given if one.learned}) > 1):
             return Reached(frozenset(), together.learned)
         return together

@@ -16,14 +16,16 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
 from onnx.helper import make_node
 
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OnnxSparseError, OptionError
+from onnxsparse.graph.attributes import IdentityKey
+from onnxsparse.graph.edit import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Home
 from onnxsparse.math.values import Array
+from onnxsparse.passes.given_masks import kept_by
+from onnxsparse.passes.model_pass import Changed, Pass
 from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.prune import kept_by
 
 FORMS = ("mul", "bool", "uint8", "where")
 WHERE_SINCE = 9
@@ -31,7 +33,7 @@ _DATA_TYPES = {"bool": TensorProto.BOOL, "where": TensorProto.BOOL, "uint8": Ten
 
 
 @dataclass(frozen=True, eq=False)
-class Insertion:
+class Inserted:
     """What comes with one mask: the renamed reads, and the nodes that go in behind node number `at`."""
 
     home: Home
@@ -42,26 +44,40 @@ class Insertion:
     at: int
 
 
-class InsertMasks:
+class InsertMasks(Pass):
     """Inserts the masks of a plan into a model's graph."""
 
-    def __init__(self, model: Model, plan: Plan, form: str = "mul") -> None:
+    def __init__(self, plan: Plan, form: str = "mul") -> None:
         if form not in FORMS:
             raise OptionError(f"--form is one of {', '.join(FORMS)}, not {form!r:.40}")
+        self._plan, self._form = plan, form
+
+    def refusal(self, model: Model) -> OnnxSparseError | None:
         opset = max((one.version for one in model.proto.opset_import if one.domain in ("", "ai.onnx")), default=0)
-        if form == "where" and 0 < opset < WHERE_SINCE:
-            raise OptionError(
+        if self._form == "where" and 0 < opset < WHERE_SINCE:
+            return OptionError(
                 f"--form where needs opset {WHERE_SINCE}, not the model's {opset}; use mul, bool or uint8"
             )
+        return None
+
+    def call(self, model: Model) -> Changed:
+        _Insertion(model, self._plan, self._form).insert()
+        return Changed({row.weight: "" for row in self._plan.planned})
+
+
+class _Insertion:
+    """The names, nodes and tensors of all masks, and where they go."""
+
+    def __init__(self, model: Model, plan: Plan, form: str) -> None:
         self._model, self._plan, self._form = model, plan, form
         self._fresh = FreshNames(all_names(model.proto))
-        self._places: dict[int, dict[str, int]] = {}
+        self._places: dict[IdentityKey, dict[str, int]] = {}
 
-    def __call__(self) -> None:
-        by_container: dict[int, list[Insertion]] = {}
+    def insert(self) -> None:
+        by_container: dict[IdentityKey, list[Inserted]] = {}
         for row in self._plan.planned:
             made = self._prepared(row)
-            by_container.setdefault(id(made.home.container), []).append(made)
+            by_container.setdefault(IdentityKey(made.home.container), []).append(made)
         for mine in by_container.values():
             container = mine[0].home.container
             rename_reads(container.node, {one.old: one.new for one in mine})
@@ -72,7 +88,7 @@ class InsertMasks:
                     container.initializer.append(one.mask)
         self._model.forget()
 
-    def _prepared(self, row: PlanRow) -> Insertion:
+    def _prepared(self, row: PlanRow) -> Inserted:
         tensor = row.weight.tensor
         home = self._model.flow.stores.homes[tensor]
         mask = _mask_proto(row, self._plan, self._form)
@@ -80,17 +96,19 @@ class InsertMasks:
         product = self._fresh(f"{tensor.name}_masked")
         nodes = self._nodes(tensor, mask, product)
         if self._as_initializer(home):
-            return Insertion(home, tensor.name, product, nodes, mask, 0)
+            return Inserted(home, tensor.name, product, nodes, mask, 0)
         constant = make_node("Constant", [], [mask.name], name=self._fresh(f"{tensor.name}_mask_constant"))
         constant.attribute.add(name="value", type=4).t.CopyFrom(mask)
-        return Insertion(home, tensor.name, product, [constant, *nodes], None, self._after(home, tensor.name))
+        return Inserted(home, tensor.name, product, [constant, *nodes], None, self._after(home, tensor.name))
 
     def _after(self, home: Home, name: str) -> int:
         """Right after the node that makes the weight; at the start where none does."""
-        places = self._places.get(id(home.container))
+        places = self._places.get(IdentityKey(home.container))
         if places is None:
             made = enumerate(home.container.node, 1)
-            places = self._places[id(home.container)] = {output: at for at, node in made for output in node.output}
+            places = self._places[IdentityKey(home.container)] = {
+                output: at for at, node in made for output in node.output
+            }
         return places.get(name, 0)
 
     def _as_initializer(self, home: Home) -> bool:

@@ -1,43 +1,42 @@
-"""Looking at a model: every weight, how it lies in memory for each use, and how many zeros it has."""
+"""Inspecting a model: every weight, how each use reads it, how many zeros it has, and what holds it back.
+
+1. Every weight is a row: `prunable`, or `dense` with the reason and what to do about it.
+2. Zeros are counted as the hardware would see them; multiply-accumulates where the sizes are known.
+What it does not do: decide how many would go, for which a plan has a rule.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass, replace
 
-from onnxsparse.graph.weights import Use, Weight
-from onnxsparse.passes.matrices import Matrix
-from onnxsparse.report.rows import UseRow
-
-
-def use_rows(weight: Weight) -> tuple[UseRow, ...]:
-    return tuple(use_row(use) for use in weight.uses)
-
-
-def use_row(use: Use) -> UseRow:
-    group, out, reduce, _ = use.runs
-    return UseRow(
-        op=use.op,
-        node=use.node,
-        slot=use.slot,
-        reduction=use.stored_axes(reduce),
-        out=use.stored_axes(out),
-        groups=use.shape4[0] if group else 1,
-        matrix=use.shape4,
-    )
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.describe import of_one_run, plain_row, totals_of, with_macs
+from onnxsparse.passes.matrices import count_zeros, weight_param
+from onnxsparse.passes.model_pass import Check
+from onnxsparse.passes.plan import way_out
+from onnxsparse.passes.remarks import unknown_sizes
+from onnxsparse.passes.words import words_of
+from onnxsparse.report.rows import DENSE, Report, Row
 
 
-def count_zeros(weight: Weight) -> int | None:
-    """Zeros of a weight, as the hardware would see them; None where its numbers cannot be read."""
-    if not weight.tensor.readable or weight.tensor.size == 0:
-        return None
-    if not weight.uses:
-        return _plain_zeros(weight)
-    matrix = Matrix(weight.name, weight, weight.uses[0])
-    return sum(int(np.count_nonzero(matrix.over(flat, start, stop).is_zero())) for start, stop, flat in matrix.slabs())
+@dataclass(frozen=True)
+class Inspect(Check):
+    """Reports every weight of a model, which reports call `called`."""
+
+    called: str
+
+    def call(self, model: Model) -> Report:
+        rows, sized = with_macs(list(map(_inspected, model.weights)), model.weights, model)
+        notes = (*of_one_run(model, rows), *unknown_sizes(model, rows, model.weights))
+        totals = totals_of(rows, model, {"prunable"}, sized)
+        return Report("inspect", self.called, "", tuple(rows), totals, notes=notes)
 
 
-def _plain_zeros(weight: Weight) -> int:
-    numbers = weight.tensor.read()
-    if weight.tensor.kind == "bfloat16":
-        numbers = numbers & np.uint16(0x7FFF)
-    return int(numbers.size - np.count_nonzero(numbers))
+def _inspected(weight: Weight) -> Row:
+    words = words_of(weight_param(weight)) if weight.uses and not weight.refusal else {}
+    row = plain_row(weight, DENSE if weight.refusal or words else "prunable")
+    text = weight.refusal or ", ".join(f"{word} ({seen})" for word, seen in words.items())
+    masked = "a mask is applied to it in the graph" if row.masked else ""
+    advice = f"stays dense by default; --allow {','.join(words)}" if words else way_out(weight.refusal)
+    return replace(row, zeros=count_zeros(weight), reason=text or masked, advice=advice, words=tuple(words))

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,8 @@ from onnxsparse.allocations.energy import Place, stride_groups
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.attributes import label
 from onnxsparse.graph.convolution import Convolution, convolution_of
+from onnxsparse.graph.edit import containers
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import containers
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.macs import open_dims_of
 from onnxsparse.passes.sides import sides
@@ -48,8 +49,19 @@ def counts(weight: Weight) -> bool:
     return bool(weight.uses) and not weight.refusal and any(use.family in FAMILIES for use in weight.uses)
 
 
-def layers_of(model: Model, weights: Sequence[Weight]) -> dict[int, Layer]:
-    """The layers among some weights, by id of the weight."""
+def bound_of(weight: Weight, target: Target | None) -> float | None:
+    """The density below which zeros of a weight gain nothing."""
+    layer = convolution_of(weight.uses[0]) if target is not None and weight.uses else None
+    return target.target_density(layer) if target is not None and layer is not None else None
+
+
+def wasted(zeros: int, size: int, bound: float | None) -> int | None:
+    """Zeros beyond what the device can use."""
+    return None if bound is None else max(0, zeros - math.floor((1 - bound) * size + 0.5))
+
+
+def layers_of(model: Model, weights: Sequence[Weight]) -> dict[Weight, Layer]:
+    """The layers among some weights."""
     order, inputs = _nodes(model)
     found = [weight for weight in weights if counts(weight)]
     found.sort(key=lambda weight: order.get(weight.uses[0].node, 0))
@@ -64,7 +76,7 @@ def layers_of(model: Model, weights: Sequence[Weight]) -> dict[int, Layer]:
     ]
     groups = stride_groups(sizes)
     facts = zip(found, convolutions, groups, sizes)
-    return {id(weight): Layer(weight, one, group, size) for weight, one, group, size in facts}
+    return {weight: Layer(weight, one, group, size) for weight, one, group, size in facts}
 
 
 def _nodes(model: Model) -> tuple[dict[str, int], dict[str, str]]:

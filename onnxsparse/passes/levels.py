@@ -16,21 +16,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from onnxsparse.allocations.energy import HIGHEST
 from onnxsparse.errors import OptionError
-from onnxsparse.graph.convolution import convolution_of
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.layers import counts
-from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.layers import bound_of, counts, wasted
+from onnxsparse.passes.matrices import count_zeros, empty_outputs_of, weight_param
 from onnxsparse.passes.recorded import readable, recorded_level
 from onnxsparse.passes.rule import read_sparsity
 from onnxsparse.passes.verify import Checked
 from onnxsparse.patterns import parse as parse_pattern
-from onnxsparse.patterns.unstructured import empty_outputs
 from onnxsparse.targets import Target
 
 TABLE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -65,17 +59,6 @@ def _recorded(model: Model) -> float | None:
         return None
 
 
-def bound_of(weight: Weight, target: Target | None) -> float | None:
-    """The density below which zeros of a weight gain nothing."""
-    layer = convolution_of(weight.uses[0]) if target is not None and weight.uses else None
-    return target.target_density(layer) if target is not None and layer is not None else None
-
-
-def wasted(zeros: int, size: int, bound: float | None) -> int | None:
-    """Zeros beyond what the device can use."""
-    return None if bound is None else max(0, zeros - math.floor((1 - bound) * size + 0.5))
-
-
 def _layer(one: Checked, target: Target, before: Mapping[str, tuple[int, int]]) -> Checked:
     weight = one.expected.weight
     zeros = one.zeros if one.zeros is not None else count_zeros(weight) or 0
@@ -106,17 +89,9 @@ def _empty_fault(one: Checked, before: int) -> str:
         return ""
     if one.zeros == one.expected.weight.tensor.size:
         return "the whole layer is zero"
-    empty = empty_outputs_of(Matrix(one.expected.name, one.expected.weight, one.expected.weight.uses[0]))
+    empty = empty_outputs_of(weight_param(one.expected.weight))
     shown = ", ".join(map(str, empty[:PLACES])) + (" ..." if len(empty) > PLACES else "")
     return f"{len(empty)} outputs are zero altogether ({shown})" if len(empty) > before else ""
-
-
-def empty_outputs_of(matrix: Matrix) -> list[int]:
-    """The outputs of a weight, through all groups, that have no number but zero; masks in the graph count."""
-    zero = matrix.whole().is_zero()
-    for mask in matrix.use.masks:
-        zero = zero | matrix.use.matrix(~mask.stored())
-    return [group * zero.shape[1] + out for group, out in empty_outputs(np.asarray(zero))]
 
 
 def _network(layers: Sequence[Checked], target: Target, level: float | None) -> tuple[list[str], list[str]]:

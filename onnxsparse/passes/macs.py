@@ -19,9 +19,9 @@ import onnx.shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto
 
 from onnxsparse.graph.attributes import label
+from onnxsparse.graph.edit import containers
 from onnxsparse.graph.layout import size_of
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import containers
 from onnxsparse.graph.weights import Use, Weight
 
 LARGEST_GRAPH = 20_000
@@ -142,23 +142,23 @@ def _collected(proto: ModelProto) -> Shapes:
     return Shapes(dims)
 
 
-def of_weights(model: Model, weights: list[Weight]) -> tuple[dict[int, int], bool]:
-    """Multiply-accumulates by id of the weight, where sizes are known, and whether they are of all weights."""
+def of_weights(model: Model, weights: list[Weight]) -> tuple[dict[Weight, int], bool]:
+    """Multiply-accumulates of each weight, where sizes are known, and whether they are of all weights."""
     used = [weight for weight in weights if any(use.family != "Embedding" for use in weight.uses)]
     found = counted(model, used, deep=False)
-    missing = [weight for weight in used if id(weight) not in found]
+    missing = [weight for weight in used if weight not in found]
     if missing and not open_dims_of(model):  # else the sizes are the user's to say
         found.update(counted(model, missing, deep=True))
-    return found, all(id(weight) in found for weight in used)
+    return found, all(weight in found for weight in used)
 
 
-def counted(model: Model, weights: Sequence[Weight], deep: bool) -> dict[int, int]:
-    """Multiply-accumulates by id of the weight, as far as shapes are inferred."""
+def counted(model: Model, weights: Sequence[Weight], deep: bool) -> dict[Weight, int]:
+    """Multiply-accumulates of each weight, as far as shapes are inferred."""
     nodes = {label(node): node for container in containers(model.proto) for node in container.node}
     recurrent = any(use.family == "Recurrent" for weight in weights for use in weight.uses)
     shapes, others = infer(model, deep), infer(model, deep, samples=2) if recurrent else Shapes({})
-    counts = {id(weight): _of_weight(weight, nodes, shapes, others) for weight in weights}
-    return {key: count for key, count in counts.items() if count}
+    counts = {weight: _of_weight(weight, nodes, shapes, others) for weight in weights}
+    return {weight: count for weight, count in counts.items() if count}
 
 
 def _of_weight(weight: Weight, nodes: dict[str, NodeProto], shapes: Shapes, others: Shapes) -> int | None:

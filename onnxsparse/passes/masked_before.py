@@ -18,11 +18,8 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.given_masks import graph_mask
-from onnxsparse.passes.plan import names_of
-from onnxsparse.passes.recorded import MASKED, PREFIX, recorded_moment
+from onnxsparse.passes.recorded import MASKED, ORIGINS, PREFIX, recorded_moment
 from onnxsparse.passes.soft_masks import FoldSoft, soft_sites
-
-ORIGIN = "input_sha256"
 
 
 @dataclass(frozen=True)
@@ -41,31 +38,23 @@ class MaskedBefore:
 def open_without_masks(source: Source) -> tuple[Model, MaskedBefore]:
     """A model whose masks were taken out of its graph, and what they were."""
     model = Model.open(source)
-    names = names_of(model.weights)
     masked = [one for one in model.weights if any(use.masks for use in one.uses)]
     sites = soft_sites(model)
     if not masked and not sites:
         return model, MaskedBefore()
-    masks = {names[id(one)]: graph_mask(one, names[id(one)]).reshape(one.shape) for one in masked}
-    trained = {names.get(id(site.weight), site.weight.name): site.parameters() for site in sites}
+    masks = {one.name: graph_mask(one).reshape(one.shape) for one in masked}
+    trained = {site.weight.name: site.parameters() for site in sites}
     before = MaskedBefore(masks, recorded_moment(model), trained)
-    left = [(one.weight, one.reason) for one in FoldMasks(model, discard=True)()]
-    left += [(site.weight, reason) for site, reason in FoldSoft(model, sites, discard=True)()]
-    for weight, reason in left:
-        if reason:
-            raise ModelError(f"the mask of '{weight.name}' cannot be replaced: {reason}")
-    origin = model.metadata.get(MASKED + ORIGIN)
+    discarded = FoldMasks(discard=True)(model) | FoldSoft(sites, discard=True)(model)
+    for weight, reason in discarded.left.items():
+        raise ModelError(f"the mask of '{weight.name}' cannot be replaced: {reason}")
+    origins = {MASKED + key: model.metadata[MASKED + key] for key in ORIGINS if MASKED + key in model.metadata}
     model.drop_metadata(MASKED)
-    if origin and PREFIX + ORIGIN not in model.metadata:
-        model.set_metadata({MASKED + ORIGIN: origin})  # the dense file is still the one that the first masks were for
+    if not any(PREFIX + key in model.metadata for key in ORIGINS):
+        model.set_metadata(origins)  # the dense file is still the one that the first masks were for
     model.forget()
     _ = model.weights
     return model, before
-
-
-def plain_source(source: Source, before: MaskedBefore) -> Source:
-    """What can be opened again to look at the network without masks: the source itself where it has none."""
-    return open_without_masks(source)[0].take_proto() if before else source
 
 
 def hidden(numbers: Array, keep: Array | None) -> Array:

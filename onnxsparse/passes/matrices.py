@@ -1,20 +1,23 @@
-"""A weight's numbers as the mathematics sees them: (group, out, in, tap) values, whole or slab by slab."""
+"""The parameters of a model file: numbers read whole or slab by slab, integers dequantized, and the tags for training.
+
+1. A weight is seen along one of its uses as (group, out, in, tap); biases, scales and statistics are vectors.
+2. A weight of any size passes through in slabs that share their memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
-from onnxsparse.allocations.energy import Place
-from onnxsparse.errors import ModelError
-from onnxsparse.graph.storage import FLOAT_KINDS
+from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math import rank
+from onnxsparse.math.param import Param
 from onnxsparse.math.values import Array, Reading, Values
-from onnxsparse.patterns import Pattern
-from onnxsparse.scores import Score
+from onnxsparse.patterns.unstructured import empty_outputs
 
 SAMPLE_EVERY = 1 << 10
 SAMPLE_RUN = 256
@@ -23,10 +26,17 @@ SLAB = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Matrix:
-    """One weight along one of its uses, under the name it has in reports."""
+class StoredParam(Param):
+    """A stored tensor that may train."""
 
-    name: str
+    numbers: Callable[[], Array] = field(repr=False)
+    tensor: StoredTensor
+
+
+@dataclass(frozen=True, eq=False)
+class WeightParam(StoredParam):
+    """A weight of the model along one of its uses."""
+
     weight: Weight
     use: Use
 
@@ -35,75 +45,68 @@ class Matrix:
         return self.use.shape4
 
     def reading(self, start: int, stop: int) -> Reading:
-        kind, found = self.weight.tensor.kind, self.use.quantization
+        kind, found = self.tensor.kind, self.use.quantization
         if found is None:
             return Reading(kind)
         scale = self.use.broadcast(found.scale, found.atoms, start, stop)
         return Reading(kind, scale, self.use.broadcast(found.zero_point, found.atoms, start, stop))
 
     def over(self, flat: Array, start: int, stop: int) -> Values:
-        """Elements start to stop of the stored tensor as values."""
         return Values(self.use.matrix(flat), self.reading(start, stop))
 
     def whole(self) -> Values:
-        size = self.weight.tensor.size
-        return self.over(self.weight.tensor.read(), 0, size)
+        return self.over(self.tensor.read(), 0, self.tensor.size)
 
     def slabs(self, multiple: int = 1) -> Iterator[tuple[int, int, Array]]:
-        """Pieces of the stored tensor that cut no group of `multiple`: where they are, and their numbers.
-
-        All of them are read into the same memory, so each is gone when the next is asked for.
-        """
-        tensor, memory = self.weight.tensor, np.empty(0, np.uint8)
+        """All of them are read into the same memory, so each is gone when the next is asked for."""
+        tensor, memory = self.tensor, np.empty(0, np.uint8)
         for start, stop in self.use.slabs(SLAB, multiple):
             size = (stop - start) * tensor.dtype.itemsize
             memory = memory if memory.size >= size else np.empty(size, np.uint8)
             yield start, stop, tensor.read(start, stop, memory)
 
-
-def demand_finite(values: Values, name: str) -> None:
-    """Numbers that are none can neither be ranked nor trusted."""
-    if not values.all_finite():
-        raise ModelError(
-            f"weight '{name}' holds NaN or infinity; repair the model, such a weight can be neither ranked nor trusted"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A weight as an allocation sees it."""
-
-    matrix: Matrix
-    pattern: Pattern
-    score: Score
-    place: Place | None = None
-
-    @property
-    def name(self) -> str:
-        return self.matrix.name
-
-    @property
-    def shape4(self) -> tuple[int, int, int, int]:
-        return self.matrix.shape4
-
-    def unit_scores(self) -> Iterator[Array]:
-        score = self.score.bind(self.name)
-        if not (score.elementwise and self.pattern.name == "unstructured"):
-            values = self.matrix.whole()
-            demand_finite(values, self.name)
-            yield from self.pattern.unit_chunks(values, score)
-            return
-        for start, stop, flat in self.matrix.slabs():
-            values = self.matrix.over(flat, start, stop)
-            demand_finite(values, self.name)
-            yield from self.pattern.unit_chunks(values, score)
-
-    def sample_scores(self) -> Array | None:
+    def sample(self) -> Values | None:
         """Short runs from all over the stored tensor: one in SAMPLE_EVERY of its elements."""
-        tensor, streamed = self.matrix.weight.tensor, self.score.elementwise and self.pattern.name == "unstructured"
-        if not streamed or tensor.span is None or tensor.kind not in FLOAT_KINDS:
+        tensor = self.tensor
+        if tensor.span is None or tensor.kind not in FLOAT_KINDS:
             return None
         length = min(SAMPLE_RUN, max(1, tensor.size // SAMPLE_EVERY))
         runs = [tensor.read(*run) for run in rank.runs(tensor.size, length, length * SAMPLE_EVERY)]
-        some = Values(np.concatenate(runs), Reading(tensor.kind))
-        return self.score.bind(self.name).value(some)
+        return Values(np.concatenate(runs), Reading(tensor.kind))
+
+
+def weight_param(weight: Weight, use: Use | None = None) -> WeightParam:
+    """A weight along a use, by default the first."""
+    use, tensor = use or weight.uses[0], weight.tensor
+    numbers = partial(as_float32, tensor)
+    return WeightParam(weight.tag, weight.name, tensor.shape, use.matrix, use.restore, numbers, tensor, weight, use)
+
+
+def vector_param(tensor: StoredTensor, tag: str) -> StoredParam:
+    return StoredParam(tag, tensor.name, tensor.shape, None, None, partial(as_float32, tensor), tensor)
+
+
+def as_float32(tensor: StoredTensor) -> Array:
+    """What is stored, in the tensor's shape."""
+    flat = Values(tensor.read(), Reading(tensor.kind)).real()
+    return flat.astype(np.float32, copy=False).reshape(tensor.shape)
+
+
+def count_zeros(weight: Weight) -> int | None:
+    """Zeros of a weight, as the hardware would see them; None where its numbers cannot be read."""
+    tensor = weight.tensor
+    if not tensor.readable or tensor.size == 0:
+        return None
+    if not weight.uses:
+        numbers = tensor.read() & np.uint16(0x7FFF) if tensor.kind == "bfloat16" else tensor.read()
+        return int(numbers.size - np.count_nonzero(numbers))
+    param = weight_param(weight)
+    return sum(int(np.count_nonzero(param.over(flat, start, stop).is_zero())) for start, stop, flat in param.slabs())
+
+
+def empty_outputs_of(param: WeightParam) -> list[int]:
+    """The outputs of a weight, through all groups, that have no number but zero; masks in the graph count."""
+    zero = param.whole().is_zero()
+    for mask in param.use.masks:
+        zero = zero | param.use.matrix(~mask.stored())
+    return [group * zero.shape[1] + out for group, out in empty_outputs(np.asarray(zero))]

@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import Any
 
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.graph.weights import Weight
 
 REGEX_SECONDS = 2.0
 LONGEST, MOST_REPEATS = 2000, 10_000
@@ -66,23 +66,18 @@ class Named:
         return frozenset(map(module_path, (*self.nodes, *self.layers)))
 
 
-def named(weight: Weight, name: str, more: tuple[str, ...] = ()) -> Named:
-    """What a weight answers to, which is called `name`; `more` are its tensor's names elsewhere."""
+def named(weight: Weight, more: tuple[str, ...] = ()) -> Named:
+    """What a weight answers to; `more` are its tensor's names elsewhere."""
     nodes = weight.layers or ((weight.refused_by,) if weight.refused_by else ())
     layers = [
-        *(layer for tensor in (name, weight.tensor.name, *more) for layer in layers_of_tensor(tensor)),
+        *(layer for tensor in (weight.name, weight.tensor.name, *more) for layer in layers_of_tensor(tensor)),
         *(layer for node in nodes for layer in layers_of_node(node)),
     ]
     return Named(
-        name, more, _unique(other for node in nodes for other in names_of_node(node)), _unique(layers),
-        _unique(use.op for use in weight.uses), frozenset(map(_place, weight.uses) if weight.uses else nodes),
+        weight.name, more, _unique(other for node in nodes for other in names_of_node(node)), _unique(layers),
+        _unique(use.op for use in weight.uses), frozenset([use.reader for use in weight.uses] or nodes),
         bool(weight.refusal) or not weight.uses,
     )  # fmt: skip
-
-
-def _place(use: Use) -> object:
-    """One node, in one call of its function."""
-    return id(use.source), use.scope
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -13,23 +13,19 @@ own (see `comparing`), which may die of an odd graph; `stage` says where it is. 
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
 
+from onnxsparse.engines.inference import NUMPY_TYPES, Feed, Session, Step, random_feeds, sizes_of
 from onnxsparse.errors import MissingExtraError, ModelError, OnnxSparseError, OptionError, nearest
 from onnxsparse.math.values import Array
 
-Feed = dict[str, Array]
-MOST_ELEMENTS = 1 << 28
-_OWN_SOURCES = re.compile(r"\S*/\S+\.(?:cc|h):\d+ \S.*? was false\. ?")
 JOB, RESULT, ERROR, STAGE = "job.json", "result.json", "error.json", "stage"
 
 
@@ -50,50 +46,6 @@ class Distance:
     nonfinite: int
     nonfinite_sparse: int
     nonfinite_apart: int
-
-
-class Session:
-    """A model loaded in onnxruntime on one CPU thread, with its inputs' names, types and shapes."""
-
-    def __init__(self, source: Any) -> None:
-        runtime = _runtime()
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        blob = source if isinstance(source, str) else source.SerializeToString()
-        try:
-            self._session = runtime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the runtime raises types of its own for each kind of refusal
-            raise ModelError(f"onnxruntime does not load {_called(source)}: {_one_line(error)}") from error
-        self.inputs = [(entry.name, entry.type, list(entry.shape)) for entry in self._session.get_inputs()]
-        self.outputs = [entry.name for entry in self._session.get_outputs()]
-        self.output_types = {entry.name: entry.type for entry in self._session.get_outputs()}
-
-    def run(self, feed: Feed) -> dict[str, Any]:
-        try:
-            return dict(zip(self.outputs, self._session.run(None, feed)))
-        except Exception as error:  # as above
-            raise ModelError(f"onnxruntime cannot run the model on {sizes_of(feed)}: {_one_line(error)}") from error
-
-
-def sizes_of(feed: Mapping[str, Array]) -> str:
-    return ", ".join(f"{name} {list(array.shape)}" for name, array in feed.items())
-
-
-def _runtime() -> Any:
-    try:
-        return importlib.import_module("onnxruntime")
-    except ImportError:
-        raise MissingExtraError("comparing outputs needs onnxruntime: pip install 'onnxsparse[runtime]'") from None
-
-
-def _called(source: Any) -> str:
-    return source if isinstance(source, str) else "the model"
-
-
-def _one_line(error: Exception) -> str:
-    """What the runtime says, without the place in its own sources: that stands before what is wrong, and is long."""
-    return _OWN_SOURCES.sub("", " ".join(str(error).split()))[:300]
 
 
 # -- distances
@@ -263,47 +215,6 @@ class _Sums:
 
 # -- inputs
 
-_NUMPY = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(int64)": "int64",
-    "tensor(int32)": "int32",
-    "tensor(int16)": "int16",
-    "tensor(int8)": "int8",
-    "tensor(uint8)": "uint8",
-    "tensor(bool)": "bool",
-}
-
-Step = tuple[Feed, bool]
-"""What a run is fed, and whether a sequence begins with it."""
-
-
-def random_feeds(
-    session: Session, samples: int, seed: int, shapes: Mapping[str, Sequence[int]], states: Mapping[str, str]
-) -> Iterator[Step]:
-    """Inputs drawn from a counter-based generator: normal numbers, small counts for integers.
-
-    With states the samples are the steps of one sequence, which begins with zeros.
-    """
-    for sample in range(samples):
-        generator = np.random.Generator(np.random.Philox(key=seed, counter=sample))
-        drawn = {name: _drawn(generator, name, kind, shapes[name]) for name, kind, _ in session.inputs}
-        yield {name: np.zeros_like(array) if name in states else array for name, array in drawn.items()}, not sample
-
-
-def _drawn(generator: np.random.Generator, name: str, kind: str, sizes: Sequence[int]) -> Array:
-    dtype = _NUMPY.get(kind)
-    if dtype is None:
-        raise OptionError(f"input '{name}' is of type {kind}, which cannot be made up; pass --data")
-    if math.prod(sizes) > MOST_ELEMENTS:
-        raise OptionError(
-            f"input '{name}' of shape {list(sizes)} is too large to make up; pass --data or a smaller --dim"
-        )
-    if dtype.startswith("float"):
-        return generator.standard_normal(sizes).astype(dtype)
-    return generator.integers(0, 2, sizes).astype(dtype)
-
 
 class GivenFeeds:
     """Inputs from arrays named as the inputs, or from one array for the only one.
@@ -357,7 +268,7 @@ class GivenFeeds:
     def _fitted(self, array: Array, name: str, kind: str) -> Array:
         if array.ndim and not array.size:
             raise OptionError(f"array '{name}' of {self._called} has no samples: its shape is {list(array.shape)}")
-        wanted = _NUMPY.get(kind)
+        wanted = NUMPY_TYPES.get(kind)
         if wanted and array.dtype != np.dtype(wanted):
             raise OptionError(
                 f"array '{name}' of {self._called} is {array.dtype}, the model takes {wanted}; convert it first"
@@ -449,7 +360,7 @@ class GivenFeeds:
     def _zeros(self, feed: Feed) -> Feed:
         """Where a sequence begins and the data does not say with what."""
         missing = [(name, kind) for name, kind, _ in self._inputs if name not in feed]
-        return {name: np.zeros(self._beginning(name), _NUMPY.get(kind, "float32")) for name, kind in missing}
+        return {name: np.zeros(self._beginning(name), NUMPY_TYPES.get(kind, "float32")) for name, kind in missing}
 
     def _beginning(self, name: str) -> list[int]:
         sizes = list(self._shapes[name])
@@ -472,7 +383,7 @@ def main(folder: str) -> int:
             _write(folder, RESULT, _compared(job, file))
     except OnnxSparseError as error:
         kind = "option" if isinstance(error, OptionError) else "extra" if isinstance(error, MissingExtraError) else ""
-        _write(folder, ERROR, {"error": str(error), "kind": kind})
+        _write(folder, ERROR, {"error": error.as_flags, "kind": kind})  # the caller spells its options
         return 1
     except MemoryError:
         _write(folder, ERROR, {"error": "not enough memory to run these models", "kind": ""})

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.layers import counts
+from onnxsparse.passes.matrices import count_zeros
 from onnxsparse.passes.plan import Plan
 
 

@@ -57,12 +57,12 @@ def read_yaml(text: str) -> Any:
 
 def _demand_once(root: yaml.Node) -> None:
     """As it is written, before merge keys bring in more: those give way to what is said in place."""
-    left, seen = [root], set()
+    left, seen = [root], set[yaml.Node]()
     while left:
         node = left.pop()
-        if id(node) in seen:  # an anchor
+        if node in seen:  # an anchor
             continue
-        seen.add(id(node))
+        seen.add(node)
         if isinstance(node, yaml.MappingNode):
             _demand_keys([key for key, _ in node.value])
             left += [value for _, value in node.value]

@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 from onnxsparse.allocations.allocation import Shares
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.math.param import Candidate
 from onnxsparse.math.values import Array
 from onnxsparse.passes.heads import heads_of
 from onnxsparse.passes.layers import layers_of
-from onnxsparse.passes.matrices import Candidate, Matrix
+from onnxsparse.passes.matrices import WeightParam, weight_param
 from onnxsparse.passes.names import named
 from onnxsparse.passes.recorded import readable
 from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.words import words_of
+from onnxsparse.passes.words import DEPTHWISE, words_of
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
@@ -32,7 +33,6 @@ from onnxsparse.patterns.unstructured import Unstructured
 class PlanRow:
     """One weight: what goes, or why it stays dense."""
 
-    name: str
     weight: Weight
     pattern: Pattern | None = None
     drop: int = 0
@@ -44,12 +44,16 @@ class PlanRow:
     cut: tuple[int, int] | None = None  # the key at which the dropped end, and how many equal ones go, where known
 
     @property
+    def name(self) -> str:
+        return self.weight.name
+
+    @property
     def use(self) -> Use:
         return self.weight.uses[0]
 
     @property
-    def matrix(self) -> Matrix:
-        return Matrix(self.name, self.weight, self.use)
+    def param(self) -> WeightParam:
+        return weight_param(self.weight)
 
     @property
     def ragged(self) -> int:
@@ -90,60 +94,48 @@ class Reason:
     chosen: bool = False
 
 
-def names_of(weights: Sequence[Weight]) -> dict[int, str]:
-    """A unique name for every weight: its tensor's, with the scope where two scopes use the same."""
-    counts: dict[str, int] = {}
-    for weight in weights:
-        counts[weight.name] = counts.get(weight.name, 0) + 1
-    seen: dict[str, int] = {}
-    return {id(weight): _unique(_spelled(weight, counts), seen) for weight in weights}
+def make_plan(model: Model, rule: Rule, verifying: bool = False) -> Plan:
+    """The plan that a rule makes for a model.
+
+    `verifying`: it is what a model has to be already, so weights behind a mask, and depthwise layers that the record
+    calls pruned, are not left out.
+    """
+    found = eligible(model, rule, verifying)
+    return Plan(tuple(_alike(_allocated(model, list(found.rows), found.rule))), found.rule)
 
 
-def _spelled(weight: Weight, counts: dict[str, int]) -> str:
-    name = weight.name or f"unnamed tensor of {weight.layers[0] if weight.layers else weight.refused_by}"
-    return f"{weight.scope}/{name}" if weight.scope and counts[weight.name] > 1 else name
-
-
-def _unique(name: str, seen: dict[str, int]) -> str:
-    seen[name] = seen.get(name, 0) + 1
-    return name if seen[name] == 1 else f"{name}#{seen[name]}"
-
-
-def make_plan(model: Model, rule: Rule, masked: bool = False) -> Plan:
-    """The plan that a rule makes for a model; with `masked`, weights that have a mask already are not left out."""
-    names = names_of(model.weights)
+def eligible(model: Model, rule: Rule, verifying: bool = False) -> Plan:
+    """Which weights a rule takes, and why it leaves the others dense; how much of each goes is not decided."""
     known = readable(model)
     # A weight that was pruned before is no fixed mathematics, whatever its few numbers look like now.
     rule = replace(rule, trained=frozenset(known.pruned)) if known else rule
-    rule = replace(rule, heads=_heads(model, names, rule))
-    chosen = rule.names.choose([named(weight, names[id(weight)]) for weight in model.weights])
-    rows = [_row(weight, names[id(weight)], chosen[names[id(weight)]], rule, masked) for weight in model.weights]
-    return Plan(tuple(_alike(_allocated(model, _agreed(rows), rule))), rule)
+    rule = replace(rule, heads=_heads(model, rule))
+    chosen = rule.names.choose([named(weight) for weight in model.weights])
+    rows = [_row(weight, chosen[weight.name], rule, verifying) for weight in model.weights]
+    return Plan(tuple(_agreed(rows)), rule)
 
 
-def _heads(model: Model, names: dict[int, str], rule: Rule) -> frozenset[str]:
+def _heads(model: Model, rule: Rule) -> frozenset[str]:
     """The names of the output layers, where a pattern could silence an output."""
 
     def fixed(weight: Weight) -> bool:
-        name = names[id(weight)]
-        return name not in rule.trained and "basis" in words_of(Matrix(name, weight, weight.uses[0]))
+        return weight.name not in rule.trained and "basis" in words_of(weight_param(weight))
 
     if rule.pattern is None or rule.pattern.name != "filter" or "output" in rule.allow:
         return frozenset()
-    return frozenset(names[found] for found in heads_of(model, fixed))
+    return frozenset(weight.name for weight in heads_of(model, fixed))
 
 
 def _agreed(rows: list[PlanRow]) -> list[PlanRow]:
     """A weight stays dense with any other name of the same bytes."""
-    dense = {id(row.weight): row for row in rows if row.pattern is None}
-    return [_with_twins(row, [dense[id(twin)] for twin in row.weight.twins if id(twin) in dense]) for row in rows]
+    dense = {row.weight: row for row in rows if row.pattern is None}
+    return [_with_twins(row, [dense[twin] for twin in row.weight.twins if twin in dense]) for row in rows]
 
 
 def _with_twins(row: PlanRow, dense: list[PlanRow]) -> PlanRow:
     if row.pattern is None or not dense:
         return row
     return PlanRow(
-        row.name,
         row.weight,
         reason=f"its bytes are also those of '{dense[0].name}', which stays dense",
         chosen=dense[0].chosen,
@@ -152,35 +144,35 @@ def _with_twins(row: PlanRow, dense: list[PlanRow]) -> PlanRow:
 
 def _alike(rows: list[PlanRow]) -> list[PlanRow]:
     """All names of the same bytes lose the same number."""
-    drops: dict[int, int] = {}
+    drops: dict[Weight, int] = {}
     for row in rows:
         for twin in row.weight.twins:
-            drops.setdefault(id(twin), drops.get(id(row.weight), row.drop))
-    return [replace(row, drop=drops.get(id(row.weight), row.drop)) if row.weight.twins else row for row in rows]
+            drops.setdefault(twin, drops.get(row.weight, row.drop))
+    return [replace(row, drop=drops.get(row.weight, row.drop)) if row.weight.twins else row for row in rows]
 
 
-def _row(weight: Weight, name: str, deselected: str, rule: Rule, masked: bool) -> PlanRow:
-    reason = why_dense(weight, name, deselected, rule, masked)
+def _row(weight: Weight, deselected: str, rule: Rule, verifying: bool) -> PlanRow:
+    reason = why_dense(weight, deselected, rule, verifying)
     if reason is None:
-        return PlanRow(name, weight, rule.pattern)
-    return PlanRow(name, weight, None, 0, reason.text, reason.advice, reason.words, reason.chosen)
+        return PlanRow(weight, rule.pattern)
+    return PlanRow(weight, None, 0, reason.text, reason.advice, reason.words, reason.chosen)
 
 
-def why_dense(weight: Weight, name: str, deselected: str, rule: Rule, masked: bool) -> Reason | None:
+def why_dense(weight: Weight, deselected: str, rule: Rule, verifying: bool) -> Reason | None:
     """The first reason to leave a weight dense, or None."""
     return (
-        _impossible(weight, masked)
+        _impossible(weight, verifying)
         or (Reason(deselected, chosen=True) if deselected else None)
-        or _held_back(Matrix(name, weight, weight.uses[0]), rule)
+        or _held_back(weight_param(weight), rule, verifying)
         or _refused_by_target(weight, rule)
         or (does_not_fit(weight, rule.pattern) if rule.pattern else None)
     )
 
 
-def _impossible(weight: Weight, masked: bool) -> Reason | None:
+def _impossible(weight: Weight, verifying: bool) -> Reason | None:
     if weight.refusal:
         return Reason(weight.refusal, way_out(weight.refusal))
-    if not masked and any(use.masks for use in weight.uses):
+    if not verifying and any(use.masks for use in weight.uses):
         return Reason("a mask is applied to it in the graph already", "run `onnxsparse fold` first")
     return None
 
@@ -194,23 +186,25 @@ def way_out(refusal: str) -> str:
     )
 
 
-def _held_back(matrix: Matrix, rule: Rule) -> Reason | None:
-    found = words_of(matrix)
-    if matrix.name in rule.heads:
+def _held_back(param: WeightParam, rule: Rule, verifying: bool) -> Reason | None:
+    found = words_of(param)
+    if param.name in rule.heads:
         found["output"] = "an output layer: a filter less is an output that says nothing"
-    if matrix.name in rule.trained:
+    if param.name in rule.trained:
         found.pop("basis", None)
     blocking = {word: seen for word, seen in found.items() if word not in rule.allow}
     if not blocking:
         return None
+    misfit = does_not_fit(param.weight, rule.pattern) if rule.pattern else None
+    further = misfit or _refused_by_target(param.weight, rule)
+    if verifying and tuple(blocking) == (DEPTHWISE,) and param.name in rule.trained and further is None:
+        return None
     text = ", ".join(f"{word} ({seen})" for word, seen in blocking.items())
-    return Reason(text, _way_out(matrix.weight, tuple(blocking), rule), tuple(blocking))
+    return Reason(text, _way_out(tuple(blocking), further), tuple(blocking))
 
 
-def _way_out(weight: Weight, words: tuple[str, ...], rule: Rule) -> str:
+def _way_out(words: tuple[str, ...], further: Reason | None) -> str:
     """Allowing a word helps only where the pattern and the target would take the weight then."""
-    misfit = does_not_fit(weight, rule.pattern) if rule.pattern else None
-    further = misfit or _refused_by_target(weight, rule)
     if further is None:
         return f"--allow {','.join(words)} to prune it"
     return f"allowing it would not help: {further.text}"
@@ -271,13 +265,11 @@ def candidates(model: Model, rows: Sequence[PlanRow], rule: Rule) -> list[Candid
     """What the allocation of a rule shares out among."""
     assert rule.pattern is not None
     if not rule.allocation.needs_places:
-        return [Candidate(row.matrix, rule.pattern, rule.score) for row in rows if row.pattern]
+        return [Candidate(row.param, rule.pattern, rule.score) for row in rows if row.pattern]
     layers = layers_of(model, [row.weight for row in rows])
-    known = [(row, layers.get(id(row.weight))) for row in rows]
+    known = [(row, layers.get(row.weight)) for row in rows]
     return [
-        Candidate(
-            row.matrix, rule.pattern, rule.score, layer.place(rule.target, row.pattern is None) if layer else None
-        )
+        Candidate(row.param, rule.pattern, rule.score, layer.place(rule.target, row.pattern is None) if layer else None)
         for row, layer in known
         if layer or row.pattern
     ]

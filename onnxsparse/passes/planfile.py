@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import yaml
 
 from onnxsparse import patterns
 from onnxsparse.errors import OnnxSparseError, PlanError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.matrices import SLAB
-from onnxsparse.passes.plain_yaml import SAFE, WrittenTwiceError, read_yaml
-from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit, names_of
+from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit
 from onnxsparse.passes.rule import Rule, read_sparsity
 from onnxsparse.patterns import Pattern
 from onnxsparse.report.rows import DENSE
@@ -37,6 +35,8 @@ _HEAD = """# What onnxsparse would do to each weight. Edit `pattern` ("2:4", uns
 
 def write_plan(plan: Plan, model: Model) -> str:
     """The plan as the text of a YAML file."""
+    import yaml  # a fifth of the package's import time, for the commands that meet a plan file
+
     entries = [_entry(row) for row in plan.rows]
     document = {
         "onnxsparse_plan": VERSION,
@@ -117,6 +117,10 @@ def read_plan(path: str) -> PlanFile:
 
 
 def _load(path: str) -> Any:
+    import yaml
+
+    from onnxsparse.passes.plain_yaml import SAFE, WrittenTwiceError, read_yaml
+
     try:
         if os.path.getsize(path) > LARGEST:
             raise PlanError(f"{path} is larger than {LARGEST >> 20} MB, more than any plan is")
@@ -185,8 +189,7 @@ def _shape(entry: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
 
 def plan_from_file(file: PlanFile, model: Model, rule: Rule) -> tuple[Plan, list[str]]:
     """The plan that a file describes for a model, and remarks where the model is not the one it was made for."""
-    names = names_of(model.weights)
-    weights = {names[id(weight)]: weight for weight in model.weights}
+    weights = {weight.name: weight for weight in model.weights}
     promised = {entry.name: entry for entry in file.entries}
     for name in promised:
         if name not in weights:
@@ -194,13 +197,14 @@ def plan_from_file(file: PlanFile, model: Model, rule: Rule) -> tuple[Plan, list
     for entry in file.entries:
         if entry.pattern is not None:
             rule.demand_score(entry.pattern)
-    rows = tuple(_planned(promised.get(name), name, weight, file.path) for name, weight in weights.items())
+    rows = tuple(_planned(promised.get(weight.name), weight, file.path) for weight in model.weights)
     return Plan(rows, rule), _remarks(rows, promised)
 
 
-def _planned(entry: Promise | None, name: str, weight: Weight, path: str) -> PlanRow:
+def _planned(entry: Promise | None, weight: Weight, path: str) -> PlanRow:
+    name = weight.name
     if entry is None:
-        return PlanRow(name, weight, reason=f"not in {path}", advice="add it to the plan to prune it")
+        return PlanRow(weight, reason=f"not in {path}", advice="add it to the plan to prune it")
     if entry.shape is not None and entry.shape != weight.shape:
         raise PlanError(
             f"{path}: weight '{name}' has shape {list(entry.shape)} in the plan and {list(weight.shape)} in the model"
@@ -208,13 +212,13 @@ def _planned(entry: Promise | None, name: str, weight: Weight, path: str) -> Pla
     if entry.pattern is None:
         # A reason is the plan's own word; without one somebody wrote `dense` there.
         reason = entry.reason or "dense in the plan"
-        return PlanRow(name, weight, reason=reason, chosen=entry.chosen or not entry.reason)
+        return PlanRow(weight, reason=reason, chosen=entry.chosen or not entry.reason)
     if weight.refusal:
         raise PlanError(f"{path}: weight '{name}' cannot be pruned: {weight.refusal}")
     misfit = does_not_fit(weight, entry.pattern)
     if misfit:
         raise PlanError(f"{path}: weight '{name}' cannot have {entry.pattern.text}: {misfit.text}")
-    return PlanRow(name, weight, entry.pattern, entry.pattern.drop_count(weight.uses[0].shape4, entry.sparsity))
+    return PlanRow(weight, entry.pattern, entry.pattern.drop_count(weight.uses[0].shape4, entry.sparsity))
 
 
 def _remarks(rows: tuple[PlanRow, ...], promised: Mapping[str, Promise]) -> list[str]:
@@ -241,7 +245,7 @@ def _masked(row: PlanRow, masks: Mapping[str, Any], path: str, rule: Rule) -> Pl
     if row.chosen:
         return row
     if row.name not in masks:
-        return PlanRow(row.name, row.weight, reason=f"{path} has no mask for it", chosen=True)
+        return PlanRow(row.weight, reason=f"{path} has no mask for it", chosen=True)
     if row.weight.refusal:
         raise PlanError(f"{path}: weight '{row.name}' cannot be pruned: {row.weight.refusal}")
     if getattr(masks, "sizes", {}).get(row.name, 0) > 16 * row.weight.tensor.size + (1 << 16):

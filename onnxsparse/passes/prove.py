@@ -29,10 +29,9 @@ from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array
 from onnxsparse.passes.arriving import SLAB, WHOLE, SecondOpinion, slabs_of
-from onnxsparse.passes.expect import expected_of
-from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.plan import PlanRow, names_of
-from onnxsparse.passes.verify import Checked, Expected, Verify
+from onnxsparse.passes.matrices import count_zeros
+from onnxsparse.passes.plan import PlanRow
+from onnxsparse.passes.verify import Checked, ZeroCheck
 from onnxsparse.report.rows import Row
 
 PRUNE, MASK, FOLD, DISCARD, SOFT = "prune", "mask", "fold", "discard", "soft mask"
@@ -76,32 +75,31 @@ def proved(
 
     `masked`: the zeros are masks in the graph, so the rows stay as they are.
     """
-    names = names_of(written.weights)
-    weights = {names[id(weight)]: weight for weight in written.weights}
+    weights = {weight.name: weight for weight in written.weights}
     gone = next((row.name for row in made if row.name not in weights), None)
     if gone is not None:
         raise ProofError(f"'{gone}' is no weight of the result; nothing was written")
     opinion = SecondOpinion(written.evaluator)
-    expected = [replace(expected_of(row), weight=weights[row.name]) for row in made]
+    expected = [replace(row, weight=weights[row.name]) for row in made]
     checked = {} if masked else _held(expected)
     _arriving(expected, opinion, masked)
     if before is not None:
-        compare(before, written.evaluator, opinion.settled if before.command == PRUNE else frozenset())
+        compare(before, written.evaluator, opinion.settled if before.command == PRUNE else frozenset[Arrival]())
     if masked:
         return list(rows)
     return [replace(row, zeros=_zeros(row.name, checked, weights)) for row in rows]
 
 
-def _held(expected: Sequence[Expected]) -> dict[str, Checked]:
+def _held(expected: Sequence[PlanRow]) -> dict[str, Checked]:
     """What the walk counts in the tensors."""
-    checked = {entry.expected.name: entry for entry in Verify(list(expected), None, finite=True)()}
+    checked = {entry.expected.name: entry for entry in ZeroCheck(expected, None, finite=True).checked()}
     broken = next((name for name, entry in checked.items() if entry.status != "holds"), None)
     if broken is not None:
         raise ProofError(f"the pattern does not hold in '{broken}' after pruning; nothing was written")
     return checked
 
 
-def _arriving(expected: Sequence[Expected], opinion: SecondOpinion, masked: bool) -> None:
+def _arriving(expected: Sequence[PlanRow], opinion: SecondOpinion, masked: bool) -> None:
     """What the nodes get. Behind a mask the walk may not follow every path that it follows without."""
     for one in expected:
         if one.pattern is not None:
@@ -138,16 +136,16 @@ def _sharing(tensors: Iterable[StoredTensor]) -> Iterator[list[StoredTensor]]:
 # -- before and after
 
 
-def compare(before: Before, after: Evaluator, settled: AbstractSet[int] = frozenset()) -> None:
+def compare(before: Before, after: Evaluator, settled: AbstractSet[Arrival] = frozenset()) -> None:
     """Hold every arrival of the result against what arrived there before.
 
-    `settled`: the ids of arrivals of pruned weights that are what is stored, zero for zero.
+    `settled`: the arrivals of pruned weights that are what is stored, zero for zero.
     """
     old, new = before.evaluator.arrivals, after.arrivals
     for one, other in zip(old, new):
         if (one.op, one.scope, one.index, one.calls) != (other.op, other.scope, other.index, other.calls):
             raise ProofError(f"{one.where} is not where it was in the result; nothing was written")
-        if id(other) not in settled:
+        if other not in settled:
             _Pair(before, one, other)()
     if len(old) != len(new):
         longer = (old if len(old) > len(new) else new)[min(len(old), len(new))]
@@ -175,12 +173,12 @@ class _Pair:
             self._demand_numbers()
             return
         waiting: list[tuple[Known, Known]] = [(self._old.value, self._new.value)]
-        seen: set[tuple[int, int]] = set()
+        seen: set[tuple[Known, Known]] = set()
         while waiting:
             old, new = waiting.pop()
-            if (id(old), id(new)) in seen:
+            if (old, new) in seen:
                 continue
-            seen.add((id(old), id(new)))
+            seen.add((old, new))
             if isinstance(old, Constant) and isinstance(new, Constant):
                 self._values(old, new)
             else:

@@ -13,10 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxsparse import progress
-from onnxsparse.errors import PlanError
+from onnxsparse.errors import OnnxSparseError, PlanError
+from onnxsparse.graph.model import Model
 from onnxsparse.math import rank
+from onnxsparse.math.param import demand_finite
 from onnxsparse.math.values import BLOCK, Array, Reading, Values, erase_block
-from onnxsparse.passes.matrices import SLAB, demand_finite
+from onnxsparse.passes.matrices import SLAB
+from onnxsparse.passes.model_pass import Changed, Pass
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
@@ -40,19 +43,24 @@ class Scratch:
         return self._memory
 
 
-class Prune:
-    """Sets the edit of every planned weight's tensor."""
+class Prune(Pass):
+    """Sets the edit of every planned weight's tensor, which is computed when the model is written."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
-    def __call__(self) -> list[PlanRow]:
+    def refusal(self, model: Model) -> OnnxSparseError | None:
+        homes = model.flow.stores.homes
+        other = next((row.name for row in self._plan.planned if row.weight.tensor not in homes), None)
+        return None if other is None else PlanError(f"weight '{other}' of the plan is one of another model")
+
+    def call(self, model: Model) -> Changed:
         scratch, done = Scratch(), progress.Counter("prune", sum(row.weight.tensor.size for row in self._plan.planned))
         for row in self._plan.planned:
             if any(twin.tensor.edit for twin in row.weight.twins):
                 continue  # the same bytes under another name
             row.weight.tensor.edit = Pruned(row, self._plan.rule.score, scratch, done)
-        return self._plan.planned
+        return Changed({row.weight: "" for row in self._plan.planned})
 
 
 class Pruned:
@@ -89,18 +97,18 @@ class Pruned:
         return Reading(kind) if found is None else Reading(kind, found.scale.reshape(1), found.zero_point.reshape(1))
 
     def _values(self, flat: Array, start: int, stop: int) -> Values:
-        values = self._row.matrix.over(flat, start, stop)
+        values = self._row.param.over(flat, start, stop)
         demand_finite(values, self._row.name)
         return values
 
     def _by_mask(self, keep: Array) -> Iterator[Array]:
-        for start, stop, flat in self._row.matrix.slabs():
+        for start, stop, flat in self._row.param.slabs():
             values = self._values(flat, start, stop)
             kept = self._row.use.matrix(keep[start:stop])
             yield self._row.use.restore(np.where(kept, values.stored, values.zero))
 
     def _by_groups(self, pattern: NM) -> Iterator[Array]:
-        for start, stop, flat in self._row.matrix.slabs(pattern.m):
+        for start, stop, flat in self._row.param.slabs(pattern.m):
             values = self._values(flat, start, stop)
             pattern.prune(values, self._score, 0, values.stored)
             yield flat if np.shares_memory(values.stored, flat) else self._row.use.restore(values.stored)
@@ -161,17 +169,3 @@ class Pruned:
         values = self._values(flat, 0, size)
         row.pattern.prune(values, self._score, row.drop, values.stored)
         yield flat if np.shares_memory(values.stored, flat) else row.use.restore(values.stored)
-
-
-def kept_by(row: PlanRow, score: Score) -> Array:
-    """The mask that pruning a row would leave, in stored order, True = keep."""
-    if row.keep is not None:
-        return row.keep
-    if row.pattern is None:
-        raise PlanError(f"weight '{row.name}' is not planned")
-    values = row.matrix.whole()
-    demand_finite(values, row.name)
-    if isinstance(row.pattern, Unstructured) and values.reading.scale is None:
-        flat = Values(row.weight.tensor.read().reshape(1, 1, 1, -1), values.reading)
-        return row.pattern.select(flat, score.bind(row.name), row.drop).reshape(-1)
-    return row.use.restore(row.pattern.select(values, score.bind(row.name), row.drop))

@@ -4,7 +4,8 @@
     onnxsparse.pattern        the pattern asked for; `mixed` where a plan had several
     onnxsparse.sparsity       the level asked for, where the pattern takes one
     onnxsparse.target         the device, where one was named
-    onnxsparse.input_sha256   the digest of the dense file; it survives later runs
+    onnxsparse.input_digest   what the dense file is recognised by (`Model.digest`); it survives later runs, as does
+                              `onnxsparse.input_sha256`, which earlier files have in its place
     onnxsparse.plan           JSON: for every pruned weight its pattern and count (for levels of a device also how many
                               outputs and numbers were zero before, where that matters), for every dense one the reason
     onnxsparse.schedule       JSON: which iteration, epoch or level of which scheduler or recipe masks are of
@@ -19,24 +20,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.inspect import count_zeros
-from onnxsparse.passes.levels import empty_outputs_of
+from onnxsparse.passes.matrices import count_zeros, empty_outputs_of
 from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.recorded import MASKED, PREFIX, SCHEDULE
+from onnxsparse.passes.recorded import MASKED, ORIGINS, PREFIX, SCHEDULE
 from onnxsparse.version import __version__
 
 
 def record(model: Model, plan: Plan, prefix: str = PREFIX) -> None:
     """Write the plan into the metadata. The digest of the first input is kept through later runs."""
-    origin = model.metadata.get(prefix + "input_sha256") or model.metadata.get(PREFIX + "input_sha256")
+    known = {key: model.metadata.get(prefix + key) or model.metadata.get(PREFIX + key) for key in ORIGINS}
     values = {
         "version": __version__,
         "pattern": _pattern(plan),
         "sparsity": "" if plan.rule.sparsity is None else repr(plan.rule.sparsity),
         "target": plan.rule.target.text if plan.rule.target else "",
-        "input_sha256": origin or model.sha256(),
+        **{key: digest or "" for key, digest in known.items()},
         "plan": _rows(plan),
     }
+    if not any(known.values()):
+        values[ORIGINS[0]] = model.digest()
     kept = {prefix + key: value for key, value in values.items() if value}
     for key in values:
         if prefix + key not in kept:
@@ -61,7 +63,7 @@ def _before(row: PlanRow, plan: Plan) -> list[int]:
     """What was zero before, for devices that want to know: outputs altogether, and numbers, if more than go."""
     if not plan.rule.knows_levels:
         return []
-    empty, zeros = len(empty_outputs_of(row.matrix)), count_zeros(row.weight) or 0
+    empty, zeros = len(empty_outputs_of(row.param)), count_zeros(row.weight) or 0
     return [empty, zeros] if empty or zeros > row.drop else []
 
 

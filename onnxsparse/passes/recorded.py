@@ -12,6 +12,8 @@ from onnxsparse.graph.model import Model
 PREFIX = "onnxsparse."
 MASKED = "onnxsparse.mask."
 SCHEDULE = "schedule"
+ORIGINS = ("input_digest", "input_sha256")
+"""What the dense file is recognised by: as it is written, and as earlier files have it."""
 MOMENT = ("scheduler", "recipe", "iteration", "epoch", "level", "target", "seed", "temperature", "expected")
 """What of a moment a person wants to know; the rest is what the next masks go on from."""
 

@@ -28,7 +28,7 @@ def unknown_sizes(model: Model, rows: Sequence[Row], weights: Sequence[Weight]) 
     recurrent = any(use.family == "Recurrent" for _, weight in pairs for use in weight.uses)
     dims = macs.open_dims_of(model, samples=recurrent)
     found = _with_sizes(model, dims, [weight for _, weight in pairs])
-    lost = [row for row, weight in pairs if id(weight) not in found]
+    lost = [row for row, weight in pairs if weight not in found]
     reason = (
         f"sizes behind {len(lost)} of {len(rows)} weights cannot be inferred (the first: '{lost[0].name}')"
         if lost
@@ -50,7 +50,7 @@ def _works(weight: Weight) -> bool:
     return any(use.family != "Embedding" for use in weight.uses)
 
 
-def _with_sizes(model: Model, dims: Sequence[str], weights: list[Weight]) -> dict[int, int]:
+def _with_sizes(model: Model, dims: Sequence[str], weights: list[Weight]) -> dict[Weight, int]:
     """What could be counted if these dimensions had a size."""
     if not dims:
         return {}

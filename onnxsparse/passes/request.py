@@ -4,61 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Union
+from dataclasses import replace
+from typing import Any
 
 from onnxsparse.data.files import load_arrays
 from onnxsparse.errors import LeftOutError, OptionError, PlanError
 from onnxsparse.graph.model import Model
+from onnxsparse.options import Masks, Path, SparsityOptions
 from onnxsparse.passes.plan import Plan, make_plan
 from onnxsparse.passes.planfile import plan_from_file, read_plan, with_masks
 from onnxsparse.passes.rule import Rule
 from onnxsparse.report.rows import NOTHING
 
-Names = Union[str, Sequence[str]]
-Path = Union[str, "os.PathLike[str]"]
-Masks = Union[str, "os.PathLike[str]", Mapping[str, Any]]
 
-
-@dataclass(frozen=True)
-class Options:
-    """What may be asked for, as the command line and the Python functions spell it."""
-
-    pattern: str | None = None
-    target: str | None = None
-    sparsity: float | str | None = None
-    allocation: str | None = None
-    score: str | None = None
-    include: Names = ()
-    exclude: Names = ()
-    allow: Names = ()
-    seed: int | None = None
-    level: float | str | None = None
-
-    def rule(self) -> Rule:
-        return Rule.make(
-            self.pattern,
-            self.target,
-            self.sparsity,
-            self.allocation,
-            self.score,
-            listed(self.include),
-            listed(self.exclude),
-            listed(self.allow),
-            self.seed,
-            self.level,
-        )
-
-
-def planned(model: Model, plan: Path | None, masks: Masks | None, options: Options) -> tuple[Plan, list[str]]:
+def planned(model: Model, plan: Path | None, masks: Masks | None, options: SparsityOptions) -> tuple[Plan, list[str]]:
     """The plan that the options, a plan file or masks ask for, and remarks on it."""
     if plan is not None:
         _refuse_beside("--plan", {**vars(options), "masks": masks}, ("allow",))
         return _from_file(model, path_of(plan, "plan"))
     if masks is not None:
         _refuse_beside("--masks", vars(options), ("pattern", "target", "sparsity", "include", "exclude", "allow"))
-        return _from_masks(model, masks, options.rule()), []
-    return make_plan(model, options.rule().demand()), []
+        return _from_masks(model, masks, Rule.of(options)), []
+    return make_plan(model, Rule.of(options).demand()), []
 
 
 def _refuse_beside(source: str, options: Mapping[str, Any], allowed: Sequence[str]) -> None:
@@ -109,7 +76,3 @@ def path_of(value: object, name: str) -> str:
     if isinstance(value, (str, os.PathLike)):
         return str(os.fspath(value))
     raise OptionError(f"{name} is a path, not {value!r:.60}")
-
-
-def listed(names: Names) -> Sequence[str]:
-    return [names] if isinstance(names, str) else list(names)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from onnxsparse import allocations, patterns, scores, targets
 from onnxsparse.allocations import Allocation
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.options import Names, SparsityOptions
 from onnxsparse.passes.names import NameFilter
 from onnxsparse.patterns import Pattern
 from onnxsparse.scores import Score
@@ -40,35 +42,24 @@ class Rule:
     heads: frozenset[str] = frozenset()  # output layers, where the pattern could silence an output
 
     @classmethod
-    def make(
-        cls,
-        pattern: str | None = None,
-        target: str | None = None,
-        sparsity: float | str | None = None,
-        allocation: str | None = None,
-        score: str | None = None,
-        include: Sequence[str] = (),
-        exclude: Sequence[str] = (),
-        allow: Sequence[str] = (),
-        seed: int | None = None,
-        level: float | str | None = None,
-    ) -> Rule:
-        device = targets.parse(target) if target else None
-        shape = patterns.parse(pattern) if pattern else None
+    def make(cls, *options: Any, **named: Any) -> Rule:
+        """The rule of options that are given one by one."""
+        return cls.of(SparsityOptions(*options, **named))
+
+    @classmethod
+    def of(cls, asked: SparsityOptions) -> Rule:
+        device = targets.parse(asked.target) if asked.target else None
+        shape = patterns.parse(asked.pattern) if asked.pattern else None
         if device and shape and patterns.parse(device.pattern).text != shape.text:
             raise OptionError(f"target {device.text} demands {device.pattern}, not {shape.text}; give one of the two")
-        shape = patterns.parse(device.pattern) if device else shape
-        sparsity = _of_level(level, sparsity, device)
-        by = scores.parse(_seeded(score or "magnitude", seed))
-        names = NameFilter(tuple(include), tuple(exclude))
         return cls(
-            shape,
+            patterns.parse(device.pattern) if device else shape,
             device,
-            read_sparsity(sparsity),
-            allocations.parse(allocation or (device.allocation if device else "uniform")),
-            by,
-            names,
-            read_words(allow) | frozenset(device.allows if device else ()),
+            read_sparsity(of_level(asked.level, asked.sparsity, device)),
+            allocations.parse(asked.allocation or (device.allocation if device else "uniform")),
+            scores.parse(_seeded(asked.score or "magnitude", asked.seed)),
+            NameFilter(tuple(listed(asked.include)), tuple(listed(asked.exclude))),
+            read_words(listed(asked.allow)) | frozenset(device.allows if device else ()),
         )
 
     def demand(self, level: bool = True) -> Rule:
@@ -113,7 +104,7 @@ class Rule:
         return " ".join(part for part in (*parts, level, by) if part)
 
 
-def _of_level(level: float | str | None, sparsity: float | str | None, device: Target | None) -> float | str | None:
+def of_level(level: float | str | None, sparsity: float | str | None, device: Target | None) -> float | str | None:
     """A level of a device is a network sparsity in per cent."""
     if level is None:
         return sparsity
@@ -169,3 +160,8 @@ def read_words(given: Sequence[str]) -> frozenset[str]:
                 f"--allow does not know {word[:40]!r}{nearest(word, WORDS) or ' (known: ' + ', '.join(WORDS) + ')'}"
             )
     return frozenset(words)
+
+
+def listed(names: Names) -> Sequence[str]:
+    """A single name may stand for a list of one."""
+    return [names] if isinstance(names, str) else list(names)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from onnx import TensorProto, ValueInfoProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from onnxsparse.errors import OptionError, brief, nearest
 from onnxsparse.graph.model import Model
+from onnxsparse.options import Axes
 
 USUAL = frozenset({
     "n", "b", "bs", "batch", "batchsize", "batches", "nbatch", "batchdim", "batchaxis", "dynamicbatch", "minibatch",
@@ -30,7 +31,6 @@ USUAL = frozenset({
 SHORT = frozenset({"n", "b"})
 """Those that may be something else behind a first size of 1: the number of points, of boxes, ..."""
 
-Axes = Union[Mapping[str, Any], Sequence[str], str, None]
 Pairs = Axes
 
 

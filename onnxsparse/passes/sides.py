@@ -15,10 +15,10 @@ import numpy as np
 from onnx import ModelProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from onnxsparse.engines.inference import Session
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.macs import Shapes, infer, named, open_dims, open_dims_of, single, sized
-from onnxsparse.passes.outputs import Session
 from onnxsparse.passes.sample_axes import pairs_of
 
 Dims = Union[Mapping[str, int], Sequence[str], str, None]

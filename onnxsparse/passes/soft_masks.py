@@ -30,8 +30,7 @@ from onnxsparse.errors import OptionError, ProofError
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.constant_operators import Call, UnclearError, results
 from onnxsparse.graph.constants import Constant, Known, NoNumbersError, Stored
-from onnxsparse.graph.model import Model
-from onnxsparse.graph.rewire import (
+from onnxsparse.graph.edit import (
     FreshNames,
     Outputs,
     Unread,
@@ -41,10 +40,11 @@ from onnxsparse.graph.rewire import (
     remove_nodes,
     rename_reads,
 )
+from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array
-from onnxsparse.passes.plan import names_of
+from onnxsparse.passes.model_pass import Changed, Pass
 from onnxsparse.passes.record import recount
 
 SOFT, HARD, DRAWN = "soft-threshold", "hard-threshold", "probabilistic"
@@ -72,26 +72,27 @@ class Form:
 # -- writing
 
 
-class InsertSoft:
+class InsertSoft(Pass):
     """Writes forms into the graph, before everything that reads their weights."""
 
-    def __init__(self, model: Model, forms: Sequence[Form]) -> None:
-        self._model, self._forms = model, forms
-        self._fresh = FreshNames(all_names(model.proto))
+    def __init__(self, forms: Sequence[Form]) -> None:
+        self._forms = forms
 
-    def __call__(self) -> None:
-        graph, names = self._model.proto.graph, dict[str, str]()
+    def call(self, model: Model) -> Changed:
+        graph, names, fresh = model.proto.graph, dict[str, str](), FreshNames(all_names(model.proto))
+        weights = [model.flow.consumers(form.tensor) for form in self._forms]
         made = {output: at for at, node in enumerate(graph.node, 1) for output in node.output}
         written: dict[int, list[NodeProto]] = {}
         for form in self._forms:
-            writer = _Writer(form, self._fresh)
+            writer = _Writer(form, fresh)
             names[form.tensor.name] = _WRITERS[form.kind](writer, form.tensor.name)
             written.setdefault(made.get(form.tensor.name, 0), []).extend(writer.nodes)
             graph.initializer.extend(writer.tensors)
         rename_reads(graph.node, names)
         for at in sorted(written, reverse=True):
             insert_nodes(graph, at, written[at])
-        self._model.forget()
+        model.forget()
+        return Changed(dict.fromkeys(weights, ""))
 
 
 class _Writer:
@@ -417,17 +418,16 @@ def _follows(kind: str, level: float, numbers: Array, made: Array) -> bool:
 # -- folding
 
 
-class FoldSoft:
+class FoldSoft(Pass):
     """Stores what the nodes give, or with `discard` leaves the weights alone, and takes the nodes out."""
 
-    def __init__(self, model: Model, sites: Sequence[SoftSite], discard: bool = False) -> None:
-        self._model, self._sites, self._discard = model, sites, discard
+    def __init__(self, sites: Sequence[SoftSite], discard: bool = False) -> None:
+        self._sites, self._discard = sites, discard
 
-    def __call__(self) -> list[tuple[SoftSite, str]]:
-        """Each site with the reason why it stays, if it does."""
-        judged = [(site, self._obstacle(site)) for site in self._sites]
-        done = [site for site, reason in judged if not reason]
-        graph = self._model.proto.graph
+    def call(self, model: Model) -> Changed:
+        changed = Changed({site.weight: self._obstacle(site) for site in self._sites})
+        done = [site for site in self._sites if site.weight not in changed.left]
+        graph = model.proto.graph
         for site in done:
             if not self._discard:
                 made = site.numbers().reshape(-1) + np.dtype(site.tensor.kind).type(0)  # -0.0 becomes +0.0
@@ -437,8 +437,8 @@ class FoldSoft:
             own = [node for node in site.nodes if node.output[0] == site.result]
             read = [name for node in own for name in node.input]
             remove_nodes(graph, own)
-            Unread(self._model.proto).remove(name for name in read if name != site.tensor.name)
-        return judged
+            Unread(model.proto).remove(name for name in read if name != site.tensor.name)
+        return changed
 
     def _obstacle(self, site: SoftSite) -> str:
         weight = site.weight
@@ -459,9 +459,8 @@ def as_folded(model: Model) -> Model | None:
     sites = soft_sites(model)
     if not sites:
         return None
-    names = names_of(model.weights)
-    done = [site for site, reason in FoldSoft(model, sites)() if not reason]
-    recount(model, {names.get(id(site.weight), site.weight.name): zeros_made(site.tensor) for site in done})
+    folded = FoldSoft(sites)(model)
+    recount(model, {weight.name: zeros_made(weight.tensor) for weight in folded.weights})
     return Model.over(model.take_proto())
 
 

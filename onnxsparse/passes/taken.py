@@ -28,7 +28,6 @@ from onnxsparse.graph import surgeon
 from onnxsparse.graph.every import every_tensor
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.recorded import MASKED, PREFIX
 
 LOG = logging.getLogger("onnxsparse")
@@ -214,8 +213,7 @@ def _plan(metadata: Mapping[str, str], prefix: str) -> dict[str, Any]:
 
 
 def _weights(model: Model) -> dict[str, Weight]:
-    names = names_of(model.weights)
-    return {names[id(one)]: one for one in model.weights}
+    return {one.name: one for one in model.weights}
 
 
 def _digest(weight: Weight, masked: bool) -> str:

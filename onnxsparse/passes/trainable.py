@@ -11,7 +11,7 @@ What it does not do: change the graph, or touch a tensor that did not train.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 from onnx import ModelProto, NodeProto
@@ -22,55 +22,26 @@ from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import FloatsAttribute
 from onnxsparse.graph.vectors import statistics, vectors
 from onnxsparse.graph.weights import Weight
-from onnxsparse.math.values import Array, Reading, Values
-from onnxsparse.passes.matrices import Matrix
-from onnxsparse.passes.plan import Plan, names_of
+from onnxsparse.math.values import Array
+from onnxsparse.passes.matrices import StoredParam, vector_param, weight_param
+from onnxsparse.passes.plan import Plan
 from onnxsparse.passes.words import words_of
 
-MARK = "onnxsparse:"
 FIXED = ("basis", "embedding")
 
 
-@dataclass(frozen=True, eq=False)
-class Trainable:
-    """A stored tensor that trains: its tag, its name in reports, and the weight it is, if it is one."""
-
-    tag: str
-    name: str
-    tensor: StoredTensor
-    weight: Weight | None = None
-
-    def numbers(self) -> Array:
-        """What is stored, as float32."""
-        return as_float32(self.tensor)
-
-
-def as_float32(tensor: StoredTensor) -> Array:
-    flat = Values(tensor.read(), Reading(tensor.kind)).real()
-    return flat.astype(np.float32, copy=False).reshape(tensor.shape)
-
-
-def trainables(model: Model, plan: Plan, with_statistics: bool = False) -> dict[str, Trainable]:
+def trainables(model: Model, plan: Plan, with_statistics: bool = False) -> dict[str, StoredParam]:
     """Everything that trains, by tag."""
-    planned = {id(row.weight) for row in plan.planned}
-    names = names_of(model.weights)
-    chosen: dict[StoredTensor, tuple[str, Weight | None]] = {}
-    for weight in model.weights:
-        if _trains(weight, id(weight) in planned, plan):
-            chosen[weight.tensor] = names[id(weight)], weight
+    planned = {row.weight for row in plan.planned}
+    homes = model.flow.stores.homes
+    chosen: dict[StoredTensor, StoredParam] = {
+        weight.tensor: weight_param(weight) for weight in model.weights if _trains(weight, weight in planned, plan)
+    }
     extra = [*vectors(model), *(statistics(model) if with_statistics else ())]
     # Names of the same bytes would be trained apart, and only one of them could be stored.
     weights = {weight.tensor for weight in model.weights} | model.flow.stores.sharing(every_tensor(model.proto))
-    chosen.update({tensor: (tensor.name, None) for tensor in extra if tensor not in weights})
-    tags = {tensor: f"{MARK}{number}" for number, tensor in enumerate(model.flow.stores.homes)}
-    return {tags[tensor]: Trainable(tags[tensor], *_named(tensor, chosen)) for tensor in tags if tensor in chosen}
-
-
-def _named(
-    tensor: StoredTensor, chosen: Mapping[StoredTensor, tuple[str, Weight | None]]
-) -> tuple[str, StoredTensor, Weight | None]:
-    name, weight = chosen[tensor]
-    return name, tensor, weight
+    chosen.update({tensor: vector_param(tensor, homes[tensor].tag) for tensor in extra if tensor not in weights})
+    return {chosen[tensor].tag: chosen[tensor] for tensor in homes if tensor in chosen}
 
 
 def _trains(weight: Weight, planned: bool, plan: Plan) -> bool:
@@ -80,20 +51,34 @@ def _trains(weight: Weight, planned: bool, plan: Plan) -> bool:
         return True
     if weight.refusal:
         return False
-    words = words_of(Matrix(weight.name, weight, weight.uses[0]))
+    words = words_of(weight_param(weight))
     return not any(word in words for word in FIXED) or weight.name in plan.rule.trained
 
 
-def tagged(model: Model, tags: Mapping[str, Trainable]) -> ModelProto:
-    """A whole copy of a model as it was opened, with the tags in it."""
-    copy = Model.open(model.path) if model.path is not None else Model.open(model.proto)
-    _ = copy.weights
-    for number, tensor in enumerate(copy.flow.stores.homes):
-        if f"{MARK}{number}" in tags:
-            if isinstance(tensor, FloatsAttribute) and _is_own(tensor, copy.flow.stores.homes[tensor].node):
-                tensor.become_tensor()
-            tensor.proto.doc_string = f"{MARK}{number}"
-    return copy.take_proto()
+def tagged(model: Model, tags: Mapping[str, StoredParam]) -> ModelProto:
+    """A whole copy of a model, with the tags in it."""
+    with ExitStack() as marks:
+        for tag, one in tags.items():
+            marks.enter_context(_marked(one.tensor, tag, model.flow.stores.homes[one.tensor].node))
+        return model.copy_proto()
+
+
+@contextmanager
+def _marked(tensor: StoredTensor, tag: str, node: NodeProto | None) -> Iterator[None]:
+    """While the model is copied, a tensor has its tag as doc string; a list of floats, which has none, is a tensor."""
+    attribute = tensor.attribute if isinstance(tensor, FloatsAttribute) and _is_own(tensor, node) else None
+    listed = None if attribute is None else attribute.SerializeToString()
+    proto, text = tensor.proto, tensor.proto.doc_string if tensor.proto.HasField("doc_string") else None
+    if isinstance(tensor, FloatsAttribute) and attribute is not None:
+        tensor.become_tensor()
+    tensor.proto.doc_string = tag
+    try:
+        yield
+    finally:
+        tensor.proto = proto
+        if attribute is not None and listed is not None:
+            attribute.ParseFromString(listed)
+        proto.ClearField("doc_string") if text is None else setattr(proto, "doc_string", text)
 
 
 def _is_own(tensor: FloatsAttribute, node: NodeProto | None) -> bool:
@@ -101,7 +86,7 @@ def _is_own(tensor: FloatsAttribute, node: NodeProto | None) -> bool:
     return node is not None and any(attribute is tensor.attribute for attribute in node.attribute)
 
 
-def send_back(trained: Mapping[str, Array], tags: Mapping[str, Trainable]) -> None:
+def send_back(trained: Mapping[str, Array], tags: Mapping[str, StoredParam]) -> None:
     """Make the trained numbers the edits of the stored tensors."""
     for tag, array in trained.items():
         tags[tag].tensor.edit = _Sent(array, tags[tag].tensor)

@@ -1,4 +1,4 @@
-"""Proving that the zeros of a model are where a pattern, a device or a plan wants them.
+"""Counting zeros: whether those of stored tensors are where a pattern, a device or a plan wants them.
 
 1. For each (tensor, use): does the pattern hold, how often not, and where first; may the device use it; does it pay.
 2. What is expected comes from a plan file, from the rule the user named, or from what the model's metadata records.
@@ -8,14 +8,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.math.param import demand_finite
 from onnxsparse.math.values import Array, Values
-from onnxsparse.passes.matrices import Matrix, demand_finite
+from onnxsparse.passes.matrices import WeightParam, weight_param
+from onnxsparse.passes.plan import PlanRow
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
@@ -23,20 +25,6 @@ from onnxsparse.progress import Counter
 from onnxsparse.targets import Target, Verdict
 
 PLACES = 5
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What one weight has to have: `drop` units of a pattern, or a reason why it is not looked at."""
-
-    name: str
-    weight: Weight
-    pattern: Pattern | None = None
-    drop: int = 0
-    reason: str = ""
-    advice: str = ""
-    words: tuple[str, ...] = ()
-    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +41,7 @@ class UseChecked:
 class Checked:
     """One weight after the check."""
 
-    expected: Expected
+    expected: PlanRow
     zeros: int | None = None
     uses: tuple[UseChecked, ...] = ()
     missing: str = ""
@@ -84,24 +72,24 @@ class _Tally:
         return min(self.each.values(), default=0)
 
 
-class Verify:
-    """Checks what is expected of every weight."""
+class ZeroCheck:
+    """Counts zeros and violations, for what is expected of every weight."""
 
-    def __init__(self, expected: list[Expected], target: Target | None, finite: bool = False) -> None:
+    def __init__(self, expected: Sequence[PlanRow], target: Target | None, finite: bool = False) -> None:
         """`finite`: the numbers are known to be finite."""
         self._expected, self._target, self._finite = expected, target, finite
 
-    def __call__(self) -> list[Checked]:
+    def checked(self) -> list[Checked]:
         done = Counter("verify", sum(expected.weight.tensor.size for expected in self._expected if expected.pattern))
         return [self._counted(expected, done) for expected in self._expected]
 
-    def _counted(self, expected: Expected, done: Counter) -> Checked:
+    def _counted(self, expected: PlanRow, done: Counter) -> Checked:
         checked = self._check(expected)
         if expected.pattern:
             done.add(expected.weight.tensor.size)
         return checked
 
-    def _check(self, expected: Expected) -> Checked:
+    def _check(self, expected: PlanRow) -> Checked:
         weight, pattern = expected.weight, expected.pattern
         if pattern is None:
             return Checked(expected)
@@ -124,7 +112,7 @@ def _refused(uses: tuple[UseChecked, ...]) -> str:
 class _Zeros:
     """Reads one weight once, and holds its zeros against a pattern along every use."""
 
-    def __init__(self, expected: Expected, finite: bool) -> None:
+    def __init__(self, expected: PlanRow, finite: bool) -> None:
         self._finite = finite
         self._expected, self._weight = expected, expected.weight
         self._masks = [[~mask.stored() for mask in use.masks] for use in self._weight.uses]
@@ -139,24 +127,24 @@ class _Zeros:
         tally = _Tally()
         for index, use in enumerate(self._weight.uses):
             tally.violations[index], tally.places[index] = 0, []
-            for matrix, start, stop, flat in self._slabs(use, pattern.m):
-                self._count(tally, index, matrix, pattern, start, stop, flat)
+            for param, start, stop, flat in self._slabs(use, pattern.m):
+                self._count(tally, index, param, pattern, start, stop, flat)
         return tally
 
-    def _slabs(self, use: Use, multiple: int) -> Iterator[tuple[Matrix, int, int, Array]]:
-        matrix = Matrix(self._expected.name, self._weight, use)
-        for start, stop, flat in matrix.slabs(multiple):
-            yield matrix, start, stop, flat
+    def _slabs(self, use: Use, multiple: int) -> Iterator[tuple[WeightParam, int, int, Array]]:
+        param = weight_param(self._weight, use)
+        for start, stop, flat in param.slabs(multiple):
+            yield param, start, stop, flat
 
     def _count(
-        self, tally: _Tally, index: int, matrix: Matrix, pattern: NM, start: int, stop: int, flat: Array
+        self, tally: _Tally, index: int, param: WeightParam, pattern: NM, start: int, stop: int, flat: Array
     ) -> None:
-        values = matrix.over(flat, start, stop)
-        masked = matrix.use.matrix(self._masked(index, start, stop)) if self._masks[index] else None
+        values = param.over(flat, start, stop)
+        masked = param.use.matrix(self._masked(index, start, stop)) if self._masks[index] else None
         found = pattern.check(values, 0) if masked is None else pattern.violations(values.is_zero() | masked, 0)
         tally.violations[index] += found.count
         if found.count and len(tally.places[index]) < PLACES:
-            numbers = matrix.use.matrix(np.arange(start, stop))
+            numbers = param.use.matrix(np.arange(start, stop))
             tally.places[index] += [self._stored(int(numbers[place])) for place in found.places]
             del tally.places[index][PLACES:]
         if index == 0:
@@ -180,20 +168,19 @@ class _Zeros:
             tally.violations[index], tally.places[index] = pattern.missing(tally.each[index], drop), []
         return tally
 
-    def _zeros_of(self, index: int, matrix: Matrix, start: int, stop: int, flat: Array) -> int:
-        values = matrix.over(flat, start, stop)
+    def _zeros_of(self, index: int, param: WeightParam, start: int, stop: int, flat: Array) -> int:
+        values = param.over(flat, start, stop)
         self._demand_finite(values)
         zero = values.is_zero()
         if self._masks[index]:
-            zero = zero | matrix.use.matrix(self._masked(index, start, stop))
+            zero = zero | param.use.matrix(self._masked(index, start, stop))
         return int(np.count_nonzero(zero))
 
     def by_units(self, pattern: Pattern, drop: int) -> _Tally:
         tally = _Tally()
         flat = self._weight.tensor.read()
         for index, use in enumerate(self._weight.uses):
-            matrix = Matrix(self._expected.name, self._weight, use)
-            values = matrix.over(flat, 0, flat.size)
+            values = weight_param(self._weight, use).over(flat, 0, flat.size)
             self._demand_finite(values)
             zero = values.is_zero()
             if self._masks[index]:

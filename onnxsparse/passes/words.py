@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Reading, Values
 from onnxsparse.passes.basis import may_be_fixed, recognise
-from onnxsparse.passes.matrices import Matrix
+from onnxsparse.passes.matrices import WeightParam
 
 SMALL = 256
 SAMPLE = 1 << 13
@@ -14,11 +14,11 @@ EMBEDDING = "Embedding"
 DEPTHWISE = "depthwise"
 
 
-def words_of(matrix: Matrix) -> dict[str, str]:
+def words_of(param: WeightParam) -> dict[str, str]:
     """Every word that holds a weight back, with what was seen."""
-    weight = matrix.weight
+    weight = param.weight
     found = {
-        "basis": _basis(matrix),
+        "basis": _basis(param),
         "tied-embedding": _tied(weight),
         "embedding": _embedding(weight),
         "stem": next((_stem(use) for use in weight.uses if _stem(use)), ""),
@@ -28,23 +28,23 @@ def words_of(matrix: Matrix) -> dict[str, str]:
     return {word: seen for word, seen in found.items() if seen}
 
 
-def _basis(matrix: Matrix) -> str:
-    if matrix.weight.tensor.kind in ("int8", "uint8") or matrix.use.family in (EMBEDDING, "Recurrent"):
+def _basis(param: WeightParam) -> str:
+    if param.tensor.kind in ("int8", "uint8") or param.use.family in (EMBEDDING, "Recurrent"):
         return ""
-    if not _may_be_fixed(matrix):
+    if not _may_be_fixed(param):
         return ""
-    name = recognise(matrix.whole().real())
+    name = recognise(param.whole().real())
     return f"looks like a {name}" if name else ""
 
 
-def _may_be_fixed(matrix: Matrix) -> bool:
+def _may_be_fixed(param: WeightParam) -> bool:
     """Rule out nearly every trained weight by its first numbers: reading all of them would cost more than pruning."""
-    _, _, inputs, taps = matrix.shape4
+    _, _, inputs, taps = param.shape4
     if inputs == 1 and taps > 1:
         return True
-    length = matrix.weight.shape[-1]
-    count = min(matrix.weight.tensor.size, max(SAMPLE, length))
-    sample = Values(matrix.weight.tensor.read(0, count - count % length), Reading(matrix.weight.tensor.kind)).real()
+    length = param.shape[-1]
+    count = min(param.tensor.size, max(SAMPLE, length))
+    sample = Values(param.tensor.read(0, count - count % length), Reading(param.tensor.kind)).real()
     return sample.size > 0 and may_be_fixed(sample.reshape(-1, length))
 
 

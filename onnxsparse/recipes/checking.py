@@ -12,11 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.modifiers.acdc_pruning import ACDCPruningModifier
-from onnxsparse.modifiers.constant_pruning import ConstantPruningModifier
-from onnxsparse.modifiers.distillation import DISABLE, SELF, DistillationModifier
-from onnxsparse.modifiers.gradual import FROM_PARAM, Gradual
-from onnxsparse.modifiers.masked import Masked
 from onnxsparse.modifiers.quantizing import Quantizing
 from onnxsparse.modifiers.scheduled import NEVER, Scheduled
 from onnxsparse.modifiers.training import Training
@@ -34,6 +29,11 @@ from onnxsparse.recipes.findings import (
     found,
     warn,
 )
+from onnxsparse.recipes.modifiers.acdc import ACDCPruningModifier
+from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
+from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, GradualPruning
+from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.order import has_epochs
 from onnxsparse.recipes.overlaps import twice
 from onnxsparse.recipes.recipe import Recipe
@@ -142,7 +142,7 @@ def _problem(model: Any, modifiers: Sequence[Scheduled]) -> str:
 def _levels(modifier: Masked) -> Iterable[float]:
     if isinstance(modifier, ACDCPruningModifier):
         return (modifier.compression_sparsity,)
-    last = modifier.final_sparsity if isinstance(modifier, Gradual) else ()
+    last = modifier.final_sparsity if isinstance(modifier, GradualPruning) else ()
     return tuple(last) if isinstance(last, Mapping) else (last,) if isinstance(last, float) else ()
 
 
@@ -154,7 +154,7 @@ def _low(recipe: Recipe) -> Iterator[Finding]:
 
 
 def _rises(recipe: Recipe) -> Iterator[Finding]:
-    for one in every(recipe, Gradual):
+    for one in every(recipe, GradualPruning):
         last = max(_levels(one))
         if one.init_sparsity != FROM_PARAM and one.init_sparsity > last:
             yield warn(one, f"it begins at {one.init_sparsity:g} and ends at {last:g}: zeros come back")
@@ -190,7 +190,7 @@ def _is_sparse(source: Any) -> bool:
     if source is None:
         return False
     from onnxsparse.graph.model import Model
-    from onnxsparse.passes.inspect import count_zeros
+    from onnxsparse.passes.matrices import count_zeros
 
     counted = [(count_zeros(one), one.tensor.size) for one in Model.open(source).weights]
     known = [(zeros, size) for zeros, size in counted if zeros is not None]

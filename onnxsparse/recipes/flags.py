@@ -1,75 +1,61 @@
-"""Flags of a command become a recipe: one table says which option of which modifier each of them is."""
+"""Options of `finetune` become a recipe: `options.FinetuneOptions` says which field of which modifier each is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from onnxsparse import targets
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.distillation import DistillationModifier as Distillation
 from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.learning_rate import LearningRateModifier as LearningRate
-from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier as LearningRateFunction
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import TASKS, Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.set_learning_rate import SetLearningRateModifier as SetLearningRate
-from onnxsparse.modifiers.set_weight_decay import SetWeightDecayModifier as SetWeightDecay
-from onnxsparse.modifiers.trainable_params import TrainableParamsModifier as TrainableParams
 from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
+from onnxsparse.options import FinetuneOptions, options_of
+from onnxsparse.passes.rule import listed, of_level
+from onnxsparse.recipes.modifiers.distillation import DistillationModifier as Distillation
+from onnxsparse.recipes.modifiers.parameters import TrainableParamsModifier as TrainableParams
+from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier as LearningRateFunction
+from onnxsparse.recipes.modifiers.rates import LearningRateModifier as LearningRate
+from onnxsparse.recipes.modifiers.rates import SetLearningRateModifier as SetLearningRate
+from onnxsparse.recipes.modifiers.rates import SetWeightDecayModifier as SetWeightDecay
 from onnxsparse.recipes.recipe import Recipe
 
-FLAGS: dict[str, tuple[type[Modifier], str]] = {
-    "pattern": (Pruning, "pattern"),
-    "target": (Pruning, "target"),
-    "sparsity": (Pruning, "sparsity"),
-    "allocation": (Pruning, "allocation"),
-    "score": (Pruning, "score"),
-    "include": (Pruning, "include"),
-    "exclude": (Pruning, "exclude"),
-    "allow": (Pruning, "allow"),
-    "schedule": (Pruning, "schedule"),
-    "start_sparsity": (Pruning, "start_sparsity"),
-    "prune_begin": (Pruning, "begin"),
-    "prune_end": (Pruning, "end"),
-    "updates": (Pruning, "updates"),
-    "regrow": (Pruning, "regrow"),
-    "sparser": (Pruning, "sparser"),
-    "loss": (Objective, "loss"),
-    "hardness": (Objective, "hardness"),
-    "temperature": (Objective, "temperature"),
-    "distillation": (Objective, "distillation"),
-    "loss_output": (Objective, "output"),
-    "epochs": (Training, "epochs"),
-    "steps": (Training, "steps"),
-    "steps_per_epoch": (Training, "steps_per_epoch"),
-    "batch_size": (Training, "batch"),
-    "accumulate": (Training, "accumulate"),
-    "precision": (Training, "precision"),
-    "optimizer": (Training, "optimizer"),
-    "lr": (Training, "rate"),
-    "lr_schedule": (Training, "rate_schedule"),
-    "warm_up": (Training, "warm_up"),
-    "weight_decay": (Training, "weight_decay"),
-    "clip": (Training, "clip"),
-    "train_bn": (Training, "train_bn"),
-    "seed": (Training, "seed"),
-    "checks": (KeepBest, "checks"),
-    "retries": (KeepBest, "retries"),
-}
+DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
+
+
+def _fields() -> Iterator[tuple[str, tuple[type[Modifier], str]]]:
+    kinds = {kind.name: kind for kind in DEFAULTS}
+    for one in options_of(FinetuneOptions).values():
+        kind, _, name = one.recipe.partition(".")
+        if kind:
+            yield one.name, (kinds[kind], name)
+
+
+FLAGS = dict(_fields())
+"""The modifier and its field that an option of `finetune` becomes."""
 RATES = (SetLearningRate, LearningRate, LearningRateFunction)
 ALONE = (*RATES, Distillation)
 """Beside these labels count alone: a rate fits the loss it was chosen for, and a modifier says how much it teaches."""
 PACE = ("lr", "lr_schedule", "warm_up")
-DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
+
+
+def asked_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all arguments of a call those that a recipe is made of."""
+    return {name: given[name] for name in (*FLAGS, "level") if name in given}
 
 
 def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     """The recipe that flags ask for, or the one that is given, with the default of whatever it does not mention."""
     given = {name: value for name, value in flags.items() if value is not None and value != [] and value != ()}
     recipe = None if recipe is None else recipe.driven()
+    if "level" in given:  # a level of a device is a sparsity of the whole network, by that device's rules
+        _refuse(["level"] if recipe is not None else [])
+        device = targets.parse(given["target"]) if "target" in given else None
+        given["sparsity"] = of_level(given.pop("level"), given.get("sparsity"), device)
     if recipe is not None and any(isinstance(one, Scheduled) for one in recipe.modifiers):
         return _framed(given, recipe)
     if recipe is not None:
@@ -78,7 +64,7 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     options: dict[type[Modifier], dict[str, Any]] = {kind: {} for kind in DEFAULTS}
     for name, value in given.items():
         kind, option = FLAGS[name]
-        options[kind][option] = _plain(value)
+        options[kind][option] = _plain(name, value)
     return Recipe(tuple(kind(**options[kind]) for kind in DEFAULTS))
 
 
@@ -105,7 +91,7 @@ def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
     options: dict[type[Modifier], dict[str, Any]] = {kind: {} for kind in (Training, Objective)}
     for name, value in given.items():
         kind, option = FLAGS[name]
-        options.setdefault(kind, {})[option] = _plain(value)
+        options.setdefault(kind, {})[option] = _plain(name, value)
     options[Training] = {**_frame(recipe), **options[Training]}
     if options[Objective].get("loss") in TASKS and any(isinstance(one, ALONE) for one in recipe.modifiers):
         options[Objective].setdefault("hardness", 0.0)
@@ -146,5 +132,5 @@ def _lasting(modifier: Modifier, recipe: Recipe) -> Modifier:
     return replace(modifier, epochs=float(recipe.max_epochs)) if recipe.max_epochs > 0 else modifier
 
 
-def _plain(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _plain(name: str, value: Any) -> Any:
+    return tuple(listed(value)) if name in ("include", "exclude", "allow") else value

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxsparse import schedules
-from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.alternating import Alternating
-from onnxsparse.modifiers.acdc_pruning import ACDCPruningModifier
-from onnxsparse.modifiers.gradual import FROM_PARAM, Gradual
 from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.recipes.modifiers.acdc import ACDCPruningModifier, Alternating
+from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, GradualPruning
 from onnxsparse.recipes.order import epochs_of
 from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.times import RATES
 from onnxsparse.recipes.writing import tag_of
 from onnxsparse.schedules import Clock, epoch_at
+from onnxsparse.train.acts.act import TimedAct
 
 STEPS = 100
 """Steps of an epoch, where nobody says it."""
@@ -58,7 +57,7 @@ class _Paper:
 class _Level:
     """How sparse a modifier makes its weights by now; where its masks are let go, nobody knows."""
 
-    def __init__(self, modifier: Gradual | ACDCPruningModifier) -> None:
+    def __init__(self, modifier: GradualPruning | ACDCPruningModifier) -> None:
         self._clock, self._modifier = Clock(modifier.span), modifier
         self.levels: tuple[float, ...] = ()
 
@@ -69,7 +68,7 @@ class _Level:
             self.levels = () if gone else _levels_at(self._modifier, epoch)
 
 
-def _levels_at(modifier: Gradual | ACDCPruningModifier, epoch: float) -> tuple[float, ...]:
+def _levels_at(modifier: GradualPruning | ACDCPruningModifier, epoch: float) -> tuple[float, ...]:
     if isinstance(modifier, ACDCPruningModifier):
         act = modifier.act()
         assert isinstance(act, Alternating)
@@ -86,8 +85,8 @@ def outline(recipe: Recipe, steps_per_epoch: int | None = None) -> list[Row]:
     per_epoch = max(1, min(steps_per_epoch or STEPS, MOST // max(1, epochs)))
     driven = [one for one in recipe.modifiers if not one.missing]
     paper = _Paper(per_epoch)
-    rates: list[Act] = [one.act() for one in driven if isinstance(one, RATES)]
-    levels = [_Level(one) for one in driven if isinstance(one, (Gradual, ACDCPruningModifier))]
+    rates: list[TimedAct] = [one.act() for one in driven if isinstance(one, RATES)]
+    levels = [_Level(one) for one in driven if isinstance(one, (GradualPruning, ACDCPruningModifier))]
     rows = []
     for step in _steps(epochs, per_epoch, recipe.modifiers):
         epoch = epoch_at(step, per_epoch)

@@ -12,11 +12,12 @@ from itertools import combinations
 from typing import Any
 
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.modifiers.masked import Masked
-from onnxsparse.modifiers.scheduled import ALL, ALL_PRUNABLE, REGULAR, Scheduled
+from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes.findings import Around, Finding, end_of, every, line_of, warn
+from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.writing import tag_of
+from onnxsparse.train.params import ALL, ALL_PRUNABLE, REGULAR
 
 WEIGHT = ".weight"
 

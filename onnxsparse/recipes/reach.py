@@ -12,38 +12,38 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.modifiers.constant_pruning import ConstantPruningModifier
-from onnxsparse.modifiers.masked import Masked
-from onnxsparse.modifiers.scheduled import REGULAR, Scheduled
-from onnxsparse.modifiers.structured_pruning import StructuredPruningModifier
+from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes.findings import Around, Finding, every, warn
+from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
+from onnxsparse.recipes.modifiers.masked import Masked
+from onnxsparse.recipes.modifiers.structured import StructuredPruningModifier
 from onnxsparse.recipes.recipe import Recipe
+from onnxsparse.train.params import REGULAR
 
 if TYPE_CHECKING:
-    from onnxsparse.epochs.act import Act
-    from onnxsparse.epochs.params import Param
+    from onnxsparse.train.acts.act import TimedAct
+    from onnxsparse.train.params import Param
 
 WAY_OUT = "record_match keeps the names of torch in a file, and layers may be named"
 
 
 def along(recipe: Recipe, around: Around) -> Iterator[Finding]:
     """Scales and biases are pruned along with the weights."""
-    from onnxsparse.epochs.small import warning_of
-
     for one, act in _bound(every(recipe, Masked), around):
-        text = warning_of(act)
-        if text:
-            yield warn(one, text)
+        if act.warning:
+            yield warn(one, act.warning)
 
 
 def missed(recipe: Recipe, around: Around) -> Iterator[Finding]:
     """Most weights have other names here than in torch, and patterns pass them over."""
-    from onnxsparse.epochs.params import is_renamed
+    from onnxsparse.train.params import is_renamed
 
     naming = [*every(recipe, Masked), *every(recipe, ConstantPruningModifier)]
     if not any(name.startswith(REGULAR) for one in naming for name in _names(one)):
         return
-    reached = {tag for _, act in _bound(naming, around) for tag in (*(one.tag for one in act.masked()), *act.left())}
+    reached = {
+        tag for _, act in _bound(naming, around) for tag in (*(one.tag for one in act.masked()), *act.left_dense())
+    }
     weights = _prunable(around)
     lost = [one for one in weights if one.tag not in reached]
     renamed = [one for one in lost if is_renamed(one)]
@@ -72,11 +72,11 @@ def dense(recipe: Recipe, around: Around) -> Iterator[Finding]:
     if every(recipe, Masked):
         return
     for one, act in _bound(every(recipe, ConstantPruningModifier), around):
-        if not any(goal.drop for goal in act.goals().values()):
+        if not any(goal.drop for goal in act.final_masks().values()):
             yield warn(one, "there is nothing to hold: what it names has no zeros, and no modifier makes some")
 
 
-def _bound(modifiers: Iterable[Scheduled], around: Around) -> Iterator[tuple[Any, Act]]:
+def _bound(modifiers: Iterable[Scheduled], around: Around) -> Iterator[tuple[Any, TimedAct]]:
     """Those that can be bound to the model; of others it is said elsewhere."""
     for one in modifiers if around.model is not None else ():
         act = one.act()

@@ -129,14 +129,16 @@ class Recipe:
             places = {writing.tag_of(one): getattr(one, "called", "") for one in reversed(self.modifiers)}
             named = "; ".join(f"{places[one.tag] or '!' + one.tag} ({one.reason})" for one in dict.fromkeys(left))
             raise PlanError(
-                f"the recipe asks for what nothing runs yet: {named}; take it out, or read the recipe with "
-                "strict=False (--lenient)"
+                f"the recipe asks for what nothing runs yet: {named}; take it out, or read the recipe with --lenient"
             )
         words = tuple(f"not applied: !{one.tag}: {one.reason}" for one in dict.fromkeys(left))
         driven = self.holding(one for one in self.modifiers if not one.missing)
         return dataclasses.replace(driven, notes=(*self.notes, *words))
 
     # -- its texts
+
+    def __repr__(self) -> str:
+        return f"Recipe({', '.join(f'!{writing.tag_of(one)}' for one in self.modifiers)})"
 
     def __str__(self) -> str:
         """The canonical text, which reads back as the same recipe."""

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any, Union
 
-from onnxsparse.modifiers.acdc_pruning import ACDCPruningModifier
-from onnxsparse.modifiers.epoch_range import EpochRangeModifier
-from onnxsparse.modifiers.learning_rate import LearningRateModifier
-from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier
 from onnxsparse.modifiers.scheduled import NEVER, Scheduled
-from onnxsparse.modifiers.set_learning_rate import SetLearningRateModifier
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes.findings import NOTE, WARNING, Around, Finding, end_of, every, found, warn
+from onnxsparse.recipes.modifiers.acdc import ACDCPruningModifier
+from onnxsparse.recipes.modifiers.epochs import EpochRangeModifier
+from onnxsparse.recipes.modifiers.rates import (
+    LearningRateFunctionModifier,
+    LearningRateModifier,
+    SetLearningRateModifier,
+)
 from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.writing import tag_of
 

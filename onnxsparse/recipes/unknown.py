@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.declared import number, plain
-from onnxsparse.modifiers.modifier import Modifier, Part
+from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import FARTHEST, NEVER
-
-if TYPE_CHECKING:
-    from onnxsparse.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -35,9 +31,6 @@ class UnknownModifier(Modifier):
     @property
     def end_epoch(self) -> float:
         return self._epoch("end_epoch")
-
-    def start(self, run: Run) -> Part:
-        raise OptionError(f"{self.written_tag}: {self.missing}")
 
     def _epoch(self, name: str) -> float:
         found = number(dict(self.options).get(name))

@@ -82,7 +82,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Report:
-    """What a command found or did. `ok` is False when a verification does not hold."""
+    """What a command found or did. `ok` is False when a verification does not hold. `print(report)` shows the table."""
 
     command: str
     model: str
@@ -100,6 +100,14 @@ class Report:
     """Those of the notes that are why a verification does not hold."""
     sampled: bool = False
     """Of very large values behind arithmetic samples were evaluated, not all numbers."""
+
+    def __repr__(self) -> str:
+        return f"Report({self.command!r}, {self.model!r}, {self.rule!r}, rows: {len(self.rows)}, ok={self.ok})"
+
+    def __str__(self) -> str:
+        from onnxsparse.report.terminal import text_of  # only who prints waits for rich
+
+        return text_of(self)
 
     def row(self, name: str) -> Row:
         """The row of one tensor."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onnxsparse.errors import spelled
 from onnxsparse.report.check_lines import check_lines
 from onnxsparse.report.levels_table import levels_lines, levels_table
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
@@ -39,9 +42,17 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def show(report: Report, verbosity: int) -> None:
+def text_of(report: Report) -> str:
+    """What `print(report)` shows: the table, as wide as the terminal, with options as arguments of Python."""
+    width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else _width()
+    with redirect_stdout(io.StringIO()) as text:
+        show(report, 0, width)
+    return spelled(text.getvalue().rstrip("\n"))
+
+
+def show(report: Report, verbosity: int, width: int | None = None) -> None:
     """Print a report; with verbosity below 0 only when something does not hold."""
-    console = _Console(soft_wrap=False, width=None if sys.stdout.isatty() else _width(), highlight=False)
+    console = _Console(soft_wrap=False, width=width or (None if sys.stdout.isatty() else _width()), highlight=False)
     if report.command == "check":
         if verbosity >= 0 or not report.ok:
             _print(console, check_lines(report))

@@ -1,8 +1,10 @@
-"""Beside a result: the files that are written with it, and what none of them may replace."""
+"""Where a result is written: the file, what is written beside it, and what none of that may replace."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from onnx import ModelProto
@@ -10,8 +12,33 @@ from onnx import ModelProto
 from onnxsparse.checkpoints import was_delivered
 from onnxsparse.errors import OutputError
 from onnxsparse.graph.external import named_by
-from onnxsparse.graph.model import Source
-from onnxsparse.passes.request import Path, path_of
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.graph.output import check_target
+from onnxsparse.options import Path
+from onnxsparse.passes.request import path_of
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The file of a result; None for one in memory. `apart` are paths that options name, by option."""
+
+    target: str | None = None
+    overwrite: bool = False
+    apart: Mapping[str, Any] = field(default_factory=dict)
+
+    def demand_free(self, model: Model) -> None:
+        """Say now what would be in the way of the result, and that it would replace what it is made from."""
+        if self.target is None:
+            return
+        for path in (self.target, *beside(self.target)):
+            check_target(path, self.overwrite)
+        for name, value in self.apart.items():
+            demand_apart(self.target, name, value)
+        if any(os.path.realpath(path) in map(os.path.realpath, model.inputs) for path in beside(self.target)):
+            raise OutputError(f"a file beside {self.target} would replace one of the model; choose another name")
+
+
+NOWHERE = Destination()
 
 
 def beside(target: str) -> list[str]:

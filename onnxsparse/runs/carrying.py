@@ -19,13 +19,13 @@ import numpy as np
 
 from onnxsparse.data import IGNORED, LABELS, Data, Field, Samples
 from onnxsparse.engines.engine import Answering, Batch, Engine, Pace
+from onnxsparse.engines.inference import Session
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.turning import turn
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.outputs import Session
 from onnxsparse.passes.sample_axes import SampleAxes
 
 Arrays = Mapping[str, Array]
@@ -269,8 +269,7 @@ class Plain:
     """The dense model as it is, with the samples first; several of them at once where it takes them."""
 
     def __init__(self, model: Model, axes: SampleAxes) -> None:
-        opened = Model.open(model.path) if model.path is not None else Model.open(model.proto)
-        self._proto = turn(opened.take_proto(), axes.inputs, axes.outputs)
+        self._proto = turn(model.copy_proto(), axes.inputs, axes.outputs)
         self._one_by_one = False
         self._run: Callable[[Arrays], Arrays] | None = None
 

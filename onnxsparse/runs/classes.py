@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from onnx import TensorProto
 
 from onnxsparse.data import BOUNDLESS
-from onnxsparse.engines.spec import Objective as Goal
+from onnxsparse.engines.spec import LossSpec
 from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model
 from onnxsparse.losses import axes_of_labels, axis_of_labels
@@ -27,7 +27,7 @@ def axes_of(model: Model, axes: SampleAxes = SAMPLES_FIRST) -> dict[str, int]:
     return found
 
 
-def declared_classes(model: Model, goal: Goal) -> int:
+def declared_classes(model: Model, goal: LossSpec) -> int:
     """How many classes an output tells apart, where the model declares it; otherwise that is found out later."""
     for value in model.proto.graph.output:
         kind = value.type.tensor_type
@@ -39,7 +39,7 @@ def declared_classes(model: Model, goal: Goal) -> int:
     return BOUNDLESS
 
 
-def classes_seen(outputs: Mapping[str, Array], goal: Goal, labels: Array) -> int:
+def classes_seen(outputs: Mapping[str, Array], goal: LossSpec, labels: Array) -> int:
     """How many classes the logits tell apart, as they come out."""
     logits = outputs[goal.output] if goal.output else next(iter(outputs.values()))
     axis = axis_of_labels((None, *logits.shape[1:]), (None, *labels.shape[1:]))

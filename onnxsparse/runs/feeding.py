@@ -48,10 +48,20 @@ class HeldOut:
 
 
 class Feeding:
-    """Batches of `batch` samples, of which this is process `rank` of `count` to take its part."""
+    """Batches of `batch` samples, of which this is process `rank` of `count` to take its part.
+
+    Without `hold` all samples train, and none measures.
+    """
 
     def __init__(
-        self, data: Data, batch: int, seed: int, steps_per_epoch: int | None = None, rank: int = 0, count: int = 1
+        self,
+        data: Data,
+        batch: int,
+        seed: int,
+        steps_per_epoch: int | None = None,
+        rank: int = 0,
+        count: int = 1,
+        hold: bool = True,
     ) -> None:
         if batch % count:
             raise OptionError(f"a batch of {batch} cannot be shared by {count} processes; take a multiple of {count}")
@@ -60,7 +70,8 @@ class Feeding:
         self._before, self._ended = -1, False
         self._order: Order | None = None
         if isinstance(data, Samples):
-            train, held = hold_out(data.count, held_out(data.count) or 1, seed)
+            rows = np.arange(data.count)
+            train, held = hold_out(data.count, held_out(data.count) or 1, seed) if hold else (rows, rows[:0])
             if batch > max(len(train), LEAST):
                 raise OptionError(
                     f"a batch of {batch} cannot be made of the {len(train)} samples to train on; "
@@ -73,7 +84,7 @@ class Feeding:
             )
             self.notes = [
                 *data.notes,
-                *([few] if data.count < FEW else []),
+                *([few] if hold and data.count < FEW else []),
                 *self._misfit(max(1, len(train) // batch), f"{len(train)} samples"),
             ]
         else:

@@ -9,34 +9,36 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from onnxsparse.data import Data, Stream
-from onnxsparse.engines.ort.draft import FLOATS, called
-from onnxsparse.engines.ort.reach import downstream
-from onnxsparse.engines.ort.shapes import COUNTING
-from onnxsparse.engines.spec import Objective as Goal
+from onnxsparse.data import LABELS, Data, Stream
+from onnxsparse.engines.spec import LossSpec
 from onnxsparse.errors import ModelError, OptionError, nearest
+from onnxsparse.graph.edit import COUNTING, FLOATS, called, downstream
 from onnxsparse.graph.model import Model
-from onnxsparse.modifiers.distillation import DistillationModifier
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import Objective
+from onnxsparse.recipes.modifiers.distillation import DistillationModifier
 
 
-def goal_of(objective: Objective, data: Data) -> Goal:
+def goal_of(objective: Objective, labels: Data | Array | None) -> LossSpec:
+    """The objective as an engine takes it; the shape of a label is that of the data's, or of a batch's labels."""
     shape: tuple[int, ...] = ()
-    dtype = "int64" if objective.task == "cross-entropy" else "float32"
-    if objective.task:
-        some = data.take(np.zeros(1, np.int64)) if not isinstance(data, Stream) else data.batch(0, 1)
-        shape = tuple(some["labels"].shape[1:])
-    return Goal(
+    if objective.task and labels is not None:
+        shape = tuple((labels if isinstance(labels, np.ndarray) else _some(labels)).shape[1:])
+    return LossSpec(
         objective.task,
         objective.output,
         shape,
-        dtype,
+        "int64" if objective.task == "cross-entropy" else "float32",
         objective.kind_of_distillation,
         objective.share,
         objective.softness,
         objective.axis,
     )
+
+
+def _some(data: Data) -> Array:
+    return (data.batch(0, 1) if isinstance(data, Stream) else data.take(np.zeros(1, np.int64)))[LABELS]
 
 
 def demand_output(model: Model, wanted: str) -> None:

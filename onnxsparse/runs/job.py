@@ -1,55 +1,15 @@
-"""What a run is given, and what it comes to."""
+"""What a run comes to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxsparse.engines.engine import Engine
-from onnxsparse.engines.processes import Processes
-from onnxsparse.engines.spec import Spec
-from onnxsparse.epochs.params import Param
 from onnxsparse.math.values import Array
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.passes.plan import PlanRow
 from onnxsparse.report.history import History
-from onnxsparse.runs.feeding import Feeding
-from onnxsparse.scores import Score
 
-MakeEngine = Callable[[Spec], Engine]
-Measure = Callable[[Engine], dict[str, float]]
 Watcher = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """What a run is given: nothing of it changes."""
-
-    modifiers: Sequence[Modifier]
-    spec: Spec
-    make_engine: MakeEngine
-    feeding: Feeding
-    planned: Mapping[str, PlanRow]
-    score: Score
-    start: Callable[[str], Array]
-    """The dense numbers of a stored tensor, by tag."""
-    pruned_share: float
-    digest: str = ""
-    folder: str | None = None
-    resume: bool = False
-    watch: Watcher | None = None
-    measure: Measure | None = None
-    measure_dense: Measure | None = None
-    each_epoch: bool = True
-    """Whether that is measured after every epoch, or only what is delivered and what it is held against."""
-    processes: Processes = field(default_factory=Processes)
-    params: Sequence[Param] = ()
-    """What the names of a recipe mean, for modifiers that act by epochs."""
-    levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """How many units of each planned weight go at each level, by tag."""
-    milestone: Callable[[int, Engine], None] | None = None
-    """Called when a level, by its place, is trained; a run that is resumed behind it does not call it again."""
 
 
 @dataclass

@@ -3,7 +3,8 @@
 1. A checkpoint is due at twenty places of a run, when a minute has passed, and at the end; but never so often that the
    writing takes more than a twentieth of the time. When it is written changes nothing in the run.
 2. Of several processes the first one saves, and tells the others what it goes on from.
-3. A folder with checkpoints of another model, plan, masks, recipe, number of processes or version is refused.
+3. Where the user says how often, that is how often.
+4. A folder with checkpoints of another model, plan, masks, recipe, number of processes or version is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from onnxsparse import checkpoints
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
-from onnxsparse.runs.job import Job
+from onnxsparse.train.task import Task
 from onnxsparse.version import __version__
 
 PLACES, SECONDS, APART = 20, 60.0, 20.0
@@ -26,52 +27,55 @@ PLACES, SECONDS, APART = 20, 60.0, 20.0
 
 
 class Saves:
-    """The checkpoints of one job; a job without a folder has none."""
+    """The checkpoints of the run of a task, in a folder; without one there are none."""
 
-    def __init__(self, job: Job, total: int) -> None:
-        self._job, self._total, self._every = job, total, max(1, total // PLACES)
-        self._digest = _digest(job)
+    def __init__(self, task: Task, total: int, folder: str | None, resume: bool, every: int | None = None) -> None:
+        self._task, self._total, self._every, self._asked = task, total, max(1, total // PLACES), every
+        self._folder, self._resume = folder, resume
+        self._digest = _digest(task)
         self._at, self._took = time.monotonic(), 0.0
 
     def is_due(self, step: int) -> bool:
         """Whether to save before a step."""
-        if self._job.folder is None:
+        if self._folder is None:
             return False
+        if self._asked is not None:
+            return step % self._asked == 0 or step == self._total
         passed = time.monotonic() - self._at
         wanted = step % self._every == 0 or passed > SECONDS
         return step == self._total or (wanted and passed >= APART * self._took)
 
     def write(self, attempt: int, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
         """Save a state; later attempts count as later."""
-        assert self._job.folder is not None
+        assert self._folder is not None
         begun = time.monotonic()
-        known = {"job": self._digest, "data": self._job.feeding.fingerprint, "attempt": attempt, "step": step}
+        known = {"job": self._digest, "data": self._task.feeding.fingerprint, "attempt": attempt, "step": step}
         known["total"] = self._total
-        checkpoints.save(self._job.folder, attempt * (self._total + 1) + step, arrays, {**facts, **known})
-        checkpoints.clean(self._job.folder)
+        checkpoints.save(self._folder, attempt * (self._total + 1) + step, arrays, {**facts, **known})
+        checkpoints.clean(self._folder)
         self._at = time.monotonic()
         self._took = self._at - begun
 
     def find(self, notes: list[str]) -> checkpoints.Checkpoint | None:
         """The checkpoint to go on from, if there is one and that is wanted."""
-        if self._job.processes.count == 1:
+        if self._task.processes.count == 1:
             return self._here(notes)
-        arrays, facts = self._job.processes.handed(lambda: _as_told(self._here(notes)))
+        arrays, facts = self._task.processes.handed(lambda: _as_told(self._here(notes)))
         if facts is None:
             return None
         return checkpoints.Checkpoint(facts["path"], facts["step"], arrays, facts["facts"])
 
     def _here(self, notes: list[str]) -> checkpoints.Checkpoint | None:
-        folder = self._job.folder
+        folder = self._folder
         if folder is None:
             return None
         checkpoints.claim(folder)
         found = checkpoints.newest(folder, notes)
         if found is None:
-            if self._job.resume:
+            if self._resume:
                 notes.append(f"{folder} holds no checkpoint; the run begins at its start")
             return None
-        if not self._job.resume:
+        if not self._resume:
             raise OptionError(f"{folder} holds checkpoints of a run; pass --resume to go on with it, or another folder")
         if found.facts.get("job") != self._digest:
             raise OptionError(
@@ -83,7 +87,7 @@ class Saves:
                 f"{folder} holds checkpoints of a run of {found.facts.get('total')} steps, and with this data it would "
                 f"be {self._total}; go on with the data it began with, or take another folder"
             )
-        if found.facts["data"] != self._job.feeding.fingerprint:
+        if found.facts["data"] != self._task.feeding.fingerprint:
             notes.append("the data is not what it was when the run began: the result will not be the same")
         return found
 
@@ -94,10 +98,10 @@ def _as_told(found: checkpoints.Checkpoint | None) -> tuple[Mapping[str, Array],
     return found.arrays, {"path": found.path, "step": found.step, "facts": dict(found.facts)}
 
 
-def _digest(job: Job) -> str:
-    """What has to be the same for a run to go on: all that the job's own digest holds, the masks, and the version."""
-    digest = hashlib.sha256(f"{__version__}\n{job.digest}".encode())
-    for tag, row in job.planned.items():
+def _digest(task: Task) -> str:
+    """What has to be the same for a run to go on: all that the task's own digest holds, the masks, and the version."""
+    digest = hashlib.sha256(f"{__version__}\n{task.digest}".encode())
+    for tag, row in task.planned.items():
         digest.update(f"\n{tag} {row.drop}".encode())
         if row.keep is not None:
             digest.update(np.packbits(row.keep != 0).tobytes())

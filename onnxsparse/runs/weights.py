@@ -1,13 +1,13 @@
-"""States of a network in an engine: dense, pruned at once, as it is stored, as it is delivered."""
+"""States of a model in training, by its live arrays: dense, pruned at once, as it is stored, as it is delivered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from onnxsparse import sparsers
-from onnxsparse.engines.engine import Batch, Engine
+from onnxsparse.engines.engine import Batch, Engine, LiveArrays
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
@@ -18,12 +18,12 @@ from onnxsparse.sparsers.mask_updates import Choice, hide, renew, write
 Rows = Mapping[str, PlanRow]
 
 
-def stored(engine: Engine) -> list[str]:
+def stored(engine: LiveArrays) -> list[str]:
     """Tags of stored tensors, without what sparsers train beside them."""
     return [key for key in engine.weights if "/" not in key]
 
 
-def live(engine: Engine, rows: Rows) -> list[tuple[str, PlanRow]]:
+def live(engine: LiveArrays, rows: Rows) -> list[tuple[str, PlanRow]]:
     """The planned weights that train."""
     return [(tag, row) for tag, row in rows.items() if tag in engine.weights]
 
@@ -45,7 +45,7 @@ def make_dense(engine: Engine, spec: Spec, start: Callable[[str], Array]) -> Non
     for key in engine.weights:
         engine.clear_moments(key)
     for key, array in engine.frozen.items():
-        if key.endswith("/mask"):
+        if key.endswith("/mask"):  # what else is frozen, a sparser writes before the step that reads it
             array[...] = 1
     engine.discard_gradients()
 
@@ -60,7 +60,7 @@ def demand_numbers(engine: Engine, probe: Iterable[Batch]) -> None:
         )
 
 
-def prune_at_once(engine: Engine, rows: Rows, score: Score) -> None:
+def prune_at_once(engine: LiveArrays, rows: Rows, score: Score) -> None:
     """Write the masks of the plan, and the zeros under them."""
     for tag, row in live(engine, rows):
         weight, mask = engine.weights[tag], engine.frozen[f"{tag}/mask"]
@@ -70,7 +70,7 @@ def prune_at_once(engine: Engine, rows: Rows, score: Score) -> None:
             renew(weight, mask, choice(row, score, row.drop))
 
 
-def baked(engine: Engine, tag: str, into: Array | None = None) -> Array:
+def baked(engine: LiveArrays, tag: str, into: Array | None = None) -> Array:
     """The numbers that are stored of a tensor: +0.0 where its mask says so."""
     weight, mask = engine.weights[tag], engine.frozen.get(f"{tag}/mask")
     made = np.empty(weight.shape, np.float32) if into is None else into
@@ -80,7 +80,7 @@ def baked(engine: Engine, tag: str, into: Array | None = None) -> Array:
     return made
 
 
-def show(engine: Engine, arrays: Mapping[str, Array], rows: Rows) -> None:
+def show(engine: LiveArrays, arrays: Mapping[str, Array], rows: Rows) -> None:
     """Make the network that of these stored numbers: the zeros are in the weights."""
     for tag, array in arrays.items():
         engine.weights[tag][...] = array
@@ -88,23 +88,9 @@ def show(engine: Engine, arrays: Mapping[str, Array], rows: Rows) -> None:
         engine.frozen[f"{tag}/mask"][...] = 1
 
 
-def sparsity(engine: Engine, rows: Rows) -> float | None:
+def sparsity(engine: LiveArrays, rows: Rows) -> float | None:
     """The share of masked places; None where the graph has no masks."""
     keys = [f"{tag}/mask" for tag, _ in live(engine, rows)]
     masks = [engine.frozen[key] for key in keys if key in engine.frozen]
     size = sum(mask.size for mask in masks)
     return round(1 - sum(int(np.count_nonzero(mask)) for mask in masks) / size, 6) if size else None
-
-
-def dense_gradients(engine: Engine, tags: Sequence[str], batch: Batch) -> Mapping[str, Array]:
-    """The gradient at every place of these weights, masked ones too, on a batch. Zeros under masks are +0.0 then."""
-    masks = [engine.frozen[f"{tag}/mask"] for tag in tags]
-    kept = [mask != 0 for mask in masks]
-    for tag, mask in zip(tags, masks):
-        hide(engine.weights[tag], mask)
-        mask[...] = 1
-    engine.discard_gradients()
-    engine.step(batch)
-    for tag, keep in zip(tags, kept):
-        engine.frozen[f"{tag}/mask"][...] = keep
-    return engine.gradients()

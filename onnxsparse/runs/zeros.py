@@ -12,8 +12,8 @@ from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
+from onnxsparse.options import Masks, Path, SparsityOptions
 from onnxsparse.passes.plan import PlanRow
-from onnxsparse.passes.request import Masks, Options, Path
 from onnxsparse.patterns.nm import NM
 from onnxsparse.recipes import Recipe
 
@@ -29,14 +29,14 @@ def zeros_by_epochs(model: Model, recipe: Recipe, plan: Path | None, masks: Mask
     return by_epochs(model, timed)
 
 
-def asked_zeros(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> Options:
+def asked_zeros(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> SparsityOptions:
     """What the pruning asks for. The allocation is Erdős–Rényi where there is a choice and nobody made one."""
     allocation = pruning.allocation
     free = plan is None and masks is None and pruning.pattern is not None
     if allocation is None and free and str(pruning.pattern).partition(":")[0] in ("unstructured", "block"):
         allocation = "erk"
     seed = training.seed if pruning.score == "random" else None
-    return Options(
+    return SparsityOptions(
         pruning.pattern, pruning.target, pruning.sparsity, allocation, pruning.score,
         pruning.include, pruning.exclude, pruning.allow, seed,
     )  # fmt: skip

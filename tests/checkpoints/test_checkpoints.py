@@ -23,6 +23,7 @@ from hypothesis.extra import numpy as hnp
 from onnxsparse.checkpoints import claim, clean, newest, save
 from onnxsparse.checkpoints import folder as writing
 from onnxsparse.errors import OptionError, OutputError
+from tests.messages import refusing
 
 ARRAYS = {
     "conv1/weight:0;a\\b": np.arange(12, dtype=np.float32).reshape(3, 4),
@@ -118,9 +119,9 @@ def test_the_same_step_again_replaces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("odd", [np.array([object()]), np.array(["text"]), np.zeros(2, "M8[s]"), np.zeros(2, "i4,i4")])
 def test_only_plain_numbers_are_saved(odd, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="plain numbers"):
+    with refusing(OptionError):
         save(str(tmp_path), 1, {"x": odd}, {})
-    with pytest.raises(OptionError, match="JSON"):
+    with refusing(OptionError):
         save(str(tmp_path), 1, {}, {"x": object()})
     assert names(tmp_path) == []
 
@@ -200,10 +201,10 @@ def test_arrays_that_go_while_they_are_read(tmp_path: Path) -> None:
     found = newest(str(tmp_path))
     assert found is not None
     (path / "arrays.bin").write_bytes(b"")
-    with pytest.raises(OptionError, match="shorter"):
+    with refusing(OptionError):
         found.arrays["fortran"]
     (path / "arrays.bin").unlink()
-    with pytest.raises(OptionError, match="cannot be read"):
+    with refusing(OptionError):
         found.arrays["fortran"]
 
 
@@ -263,7 +264,7 @@ def foreign(folder: Path) -> list[str]:
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     before = foreign(tmp_path)
     for call in (claim, lambda folder: save(folder, 1, ARRAYS, {})):
-        with pytest.raises(OptionError, match="holds other things than checkpoints"):
+        with refusing(OptionError):
             call(str(tmp_path))
     clean(str(tmp_path))
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == before
@@ -313,7 +314,7 @@ def test_a_full_disk_costs_nothing_but_the_new_one(call: str, tmp_path: Path, mo
 
     with monkeypatch.context() as broken:
         broken.setattr(os, call, full)
-        with pytest.raises(OutputError, match="No space left on device; the checkpoints before it") as caught:
+        with refusing(OutputError) as caught:
             save(str(tmp_path), 3, ARRAYS, {})
     assert "\n" not in str(caught.value)
     assert step_found(tmp_path) == (2, [])
@@ -333,9 +334,9 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write a checkpoint"):
+    with refusing(OutputError):
         save(str(tmp_path / "file"), 1, {}, {})
-    with pytest.raises(OutputError, match="cannot write a checkpoint"):
+    with refusing(OutputError):
         save(str(tmp_path / "file" / "inside"), 1, {}, {})
     assert newest(str(tmp_path / "file")) is None
 
@@ -348,7 +349,7 @@ def test_a_device_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "builtins.open",
         lambda path, mode="r", **more: opened("/dev/full" if mode == "xb" else path, mode.replace("x", "w"), **more),
     )
-    with pytest.raises(OutputError, match="No space left"):
+    with refusing(OutputError):
         save(str(tmp_path), 3, ARRAYS, {})
     monkeypatch.undo()
     assert step_found(tmp_path) == (2, [])

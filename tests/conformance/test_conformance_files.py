@@ -15,6 +15,8 @@ from graphs.builders import CASES
 from graphs.expectations import EVERYTHING, is_masked_copy, row_of, values
 from graphs.oracles import indices, keep_n_of_m, scores_of
 
+from tests.cases import for_each
+
 cli: Any = pytest.importorskip("onnxsparse.cli")
 osp: Any = pytest.importorskip("onnxsparse")
 ALLOW = ["--allow", ",".join(EVERYTHING)]
@@ -249,7 +251,7 @@ def test_what_is_neither_path_nor_model(nonsense: object) -> None:
         osp.inspect(nonsense)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "options",
     [
         {},

@@ -1,4 +1,7 @@
-"""`fold` checks what it would write: one group too full in one weight of a masked file, wherever it is used."""
+"""`fold` checks what it would write, and every way to say what has to hold is understood.
+
+That one group too full is found wherever a weight is used, is a property of the walk (tests/graphs/properties.py).
+"""
 
 from __future__ import annotations
 
@@ -9,119 +12,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs.builders import CASES, Built, Expected
-from graphs.expectations import EVERYTHING, indices, row_of, values
+from graphs.builders import CASES
+from graphs.expectations import EVERYTHING
+from graphs.walk import without_record
 from onnx import helper, numpy_helper
 
 from onnxsparse import cli
 
 osp: Any = pytest.importorskip("onnxsparse")
-FAMILIES = ("linear", "conv", "chains", "scopes", "functions", "combined", "recurrent", "storage", "external")
-AMPERE = ["--target", "ampere", "--allow", *EVERYTHING]
-
-
-def masked_weights(name: str) -> list[Expected]:
-    """The weights of a case that ampere takes and a mask can be put on."""
-    built = CASES[name].build()
-    if built.files or not built.checks:
-        return []
-    report = osp.insert_masks(built.model, target="ampere", allow=EVERYTHING).report
-    return [one for one in built.expected if one.uses and one.name and row_of(report, one).status == "masked"]
-
-
-VARIANTS = [
-    (name, one.name)
-    for name in CASES
-    if CASES[name].family in FAMILIES
-    for one in masked_weights(name)[:1]
-    if one.dtype == "float32"
-]
-
-
-def full_groups(one: Expected, zero: np.ndarray) -> dict[int, set[int]]:
-    """Masked elements, each with the elements of the groups of four that it makes too full by coming back."""
-    numbers, found = indices(one.shape), {}
-    for use in one.uses:
-        for row in use.rows(numbers):
-            for start in range(0, len(row) - 3, 4):
-                group = row[start : start + 4]
-                gone = [int(at) for at in group if zero.flat[at] and one.real.flat[at]]
-                if np.count_nonzero(zero.flat[group]) == 2:
-                    for at in gone:
-                        found.setdefault(at, set()).update(int(number) for number in group)
-    return found
-
-
-def violated(name: str, weight: str) -> tuple[Built, onnx.ModelProto, Expected, set[int]]:
-    """The case with masks of 2:4, one element of which came back; and the places of its groups."""
-    built = CASES[name].build()
-    one = next(entry for entry in built.expected if entry.name == weight)
-    pruned = osp.prune(built.model, target="ampere", allow=EVERYTHING)
-    masks = {
-        row_of(pruned.report, other).name: values(pruned.model, other) != 0
-        for other in built.expected
-        if other.name and row_of(pruned.report, other).status == "pruned" and other.dtype == "float32"
-    }
-    key = row_of(pruned.report, one).name
-    groups = full_groups(one, ~masks[key])
-    back = sorted(groups)[len(groups) // 2]
-    masks[key].flat[back] = True
-    masked = osp.insert_masks(built.model, masks=masks)
-    return built, masked.model, one, groups[back]
-
-
-def without_record(model: onnx.ModelProto) -> onnx.ModelProto:
-    """As a trainer writes it that knows nothing of metadata."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    del bare.metadata_props[:]
-    return bare
-
-
-def test_there_are_enough_of_them() -> None:
-    assert len(VARIANTS) >= 40
-    assert {CASES[name].family for name, _ in VARIANTS} >= {"linear", "conv", "chains", "scopes", "functions"}
-
-
-@pytest.mark.parametrize(("name", "weight"), VARIANTS)
-def test_one_group_too_full_is_found(
-    name: str, weight: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, model, one, group = violated(name, weight)
-    onnx.save(without_record(model), str(tmp_path / "masked.onnx"))
-    fold = ["fold", str(tmp_path / "masked.onnx"), "-o", str(tmp_path / "out.onnx")]
-    assert cli.main([*fold, *AMPERE]) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["masked.onnx"]
-    said = capsys.readouterr().out
-    assert "DOES NOT HOLD" in said
-    assert "nothing was written" in said
-    row = row_of(osp.fold_masks(tmp_path / "masked.onnx", target="ampere", allow=EVERYTHING).report, one)
-    assert row.status == "violated"
-    assert {int(np.ravel_multi_index(place, one.shape)) for place in row.places} <= group
-    assert row.places
-    assert f"{row.name}: {row.reason}" in said
-    assert str(list(row.places[0])) in row.reason
-    assert cli.main(fold) == 0  # nobody says what has to hold
-    assert "nothing was checked" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("name", "weight"), VARIANTS[::4])
-def test_a_record_is_enough(name: str, weight: str, tmp_path: Path) -> None:
-    """The same without a rule, where the file records the plan; and it is fine where no mask was touched."""
-    built, model, one, _ = violated(name, weight)
-    right = osp.insert_masks(built.model, target="ampere", allow=EVERYTHING)
-    held = osp.fold_masks(right.model)
-    assert held.report.ok
-    assert row_of(held.report, one).status == "folded"
-    assert {use.verdict for use in row_of(held.report, one).uses} == {"holds"}
-    assert osp.verify(held.model).report.ok
-    wrong = without_record(model)
-    wrong.metadata_props.extend(right.model.metadata_props)
-    result = osp.fold_masks(wrong, output=tmp_path / "out.onnx")
-    assert not result.report.ok
-    assert (result.path, result.model, result.report.output) == (None, None, "")
-    assert row_of(result.report, one).violations >= 1
-    assert not list(tmp_path.iterdir())
 
 
 def digits(folder: Path, repository: Path) -> tuple[str, str]:

@@ -20,6 +20,8 @@ from graphs.random_paths import RandomCase
 from graphs.random_scopes import KINDS
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, helper
 
+from tests.cases import for_each
+
 osp: Any = pytest.importorskip("onnxsparse")
 
 Made = Callable[[], RandomCase]
@@ -773,7 +775,7 @@ OPTIONS: Sequence[Mapping[str, Any]] = (
 )
 
 
-@pytest.mark.parametrize("name", PATHS)
+@for_each("name", PATHS)
 @pytest.mark.filterwarnings("ignore:.*value.* encountered")
 def test_what_is_claimed_is_so(name: str) -> None:
     made = PATHS[name]()

@@ -9,66 +9,11 @@ import pytest
 from graphs.builders import CASES, Built, Expected
 from graphs.expectations import EVERYTHING, is_masked_copy, values
 from graphs.files import Stored, differences, find, stored_tensors
-from graphs.oracles import blocks, channels, filters, indices, keep_global, rounded_half_up, scores_of
+from graphs.oracles import keep_global, scores_of
+
+from tests.cases import for_each
 
 osp: Any = pytest.importorskip("onnxsparse")
-
-PLAIN = [
-    "matmul_right",
-    "matmul_left",
-    "matmul_right_rank3",
-    "gemm_right_transposed_alpha_0_5",
-    "conv_2d",
-    "conv_1d",
-    "conv_3d",
-    "conv_grouped_2",
-    "convtranspose_2d",
-    "convtranspose_grouped",
-    "conv_hwio_through_transpose",
-    "lstm_bidirectional",
-    "matmul_ragged_by_2",
-    "conv_ragged_by_1",
-    "reshape_merges_k",
-    "constant_node",
-    "qlinear_conv_int8_per_channel",
-]
-
-
-def units_of(view: np.ndarray, pattern: str) -> list[np.ndarray]:
-    if pattern == "filter":
-        return list(filters(view))
-    if pattern == "channel":
-        return list(channels(view))
-    outs, along = pattern[len("block:") :].split("x")
-    return list(blocks(view, int(outs), int(along)))
-
-
-@pytest.mark.parametrize("pattern", ["block:4x1", "block:1x4", "block:2x2", "block:8x4", "filter", "channel"])
-@pytest.mark.parametrize("name", PLAIN)
-def test_whole_units_are_dropped(name: str, pattern: str) -> None:
-    """As many whole units as the sparsity says, the weakest ones, and nothing outside them."""
-    built = CASES[name].build()
-    result = osp.prune(built.model, pattern=pattern, sparsity=0.5, allow=EVERYTHING)
-    for wanted in built.expected:
-        before, after = values(built.model, wanted), values(result.model, wanted)
-        units = units_of(wanted.uses[0].view(indices(wanted.shape)), pattern)
-        blank = np.broadcast_to(np.asarray(wanted.zero, after.dtype), after.shape)
-        dead = [unit for unit in units if (after.ravel()[unit] == blank.ravel()[unit]).all()]
-        keep = np.ones(after.size, bool)
-        for unit in dead:
-            keep[unit] = False
-        assert len(dead) == rounded_half_up(0.5 * len(units))
-        assert is_masked_copy(before, after, keep.reshape(after.shape), wanted.zero) == ""
-        assert_weakest(scores_of(wanted.real).ravel(), units, dead)
-
-
-def assert_weakest(scores: np.ndarray, units: list[np.ndarray], dead: list[np.ndarray]) -> None:
-    """No dropped unit is above a kept one element by element (true of any sensible norm)."""
-    gone = {tuple(unit) for unit in dead}
-    kept = [np.sort(scores[unit]) for unit in units if tuple(unit) not in gone]
-    for unit in dead:
-        strong = np.sort(scores[unit])
-        assert not any((strong >= weak).all() and (strong > weak).any() for weak in kept)
 
 
 def test_filter_and_channel_never_drop_all() -> None:
@@ -78,8 +23,8 @@ def test_filter_and_channel_never_drop_all() -> None:
         assert values(result.model, built.expected[0]).any()
 
 
-@pytest.mark.parametrize("sparsity", [0.3, 0.8, 0.95])
-@pytest.mark.parametrize(
+@for_each("sparsity", [0.3, 0.8, 0.95])
+@for_each(
     "name",
     [
         "opset_17",

@@ -9,8 +9,8 @@ import pytest
 from graphs.builders import CASES
 from graphs.expectations import EVERYTHING
 
-from onnxsparse.passes.plan import names_of
-from onnxsparse.passes.request import Options, planned
+from onnxsparse.options import SparsityOptions
+from onnxsparse.passes.request import planned
 from onnxsparse.sparsers import Choice, renew
 
 osp: Any = pytest.importorskip("onnxsparse")
@@ -24,13 +24,16 @@ def options(pattern: str, sparsity: float | None, allocation: str | None) -> dic
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule[0])
-@pytest.mark.parametrize("name", INSIDE)
-def test_renewed_is_pruned(name: str, rule: tuple[str, float | None, str | None]) -> None:
+def test_renewed_is_pruned(rule: tuple[str, float | None, str | None]) -> None:
+    wrong = [name for name in INSIDE if not renewed_is_pruned(name, rule)]
+    assert not wrong
+
+
+def renewed_is_pruned(name: str, rule: tuple[str, float | None, str | None]) -> bool:
     built = CASES[name].build()
-    made, _ = planned(osp.load(built.model), None, None, Options(**options(*rule)))
+    made, _ = planned(osp.load(built.model), None, None, SparsityOptions(**options(*rule)))
     weights = osp.load(osp.prune(built.model, **options(*rule)).model).weights
-    names = names_of(weights)
-    pruned = {names[id(weight)]: weight for weight in weights}
+    pruned = {weight.name: weight for weight in weights}
     for row in made.rows:
         if row.pattern is None or row.weight.tensor.kind != "float32":
             continue
@@ -38,6 +41,7 @@ def test_renewed_is_pruned(name: str, rule: tuple[str, float | None, str | None]
         mask, before = np.ones(weight.shape, np.float32), weight.copy()
         score = made.rule.score.bind(row.name)
         done = renew(weight, mask, Choice(row.pattern, score, row.drop, row.use.matrix, row.use.restore))
-        assert weight.tobytes() == pruned[row.name].tensor.read().tobytes()
-        assert done.grown.size == 0
-        assert weight.tobytes() == np.where(mask == 1, before, np.float32(0)).tobytes()
+        right = weight.tobytes() == pruned[row.name].tensor.read().tobytes() and done.grown.size == 0
+        if not right or weight.tobytes() != np.where(mask == 1, before, np.float32(0)).tobytes():
+            return False
+    return True

@@ -14,6 +14,7 @@ from onnxsparse.data import Field, Samples, columns, open_data, stored
 from onnxsparse.data.sources import NpzFolder
 from onnxsparse.data.stored import Stored
 from onnxsparse.errors import OptionError
+from tests.messages import refusing
 
 X = (Field("x", "float32", (None, 16)),)
 COUNT = 20_000
@@ -61,7 +62,7 @@ def test_a_file_that_is_written_to(place, change, tmp_path: Path) -> None:
     before = samples.take(wanted)["x"]
     assert np.array_equal(before[1], rows()[-1])
     change(file)
-    with pytest.raises(OptionError, match="was changed while it was being read") as caught:
+    with refusing(OptionError) as caught:
         samples.take(wanted)
     assert str(file) in str(caught.value)
 
@@ -107,7 +108,7 @@ def test_few_files_are_open_at_a_time(save, tmp_path: Path, monkeypatch: pytest.
     for _ in range(2):
         assert samples.take(np.arange(10))["x"][:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     rewritten(tmp_path / "0.npz")
-    with pytest.raises(OptionError, match="was changed"):
+    with refusing(OptionError):
         samples.take(np.arange(10))
 
 

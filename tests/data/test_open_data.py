@@ -15,6 +15,7 @@ import pytest
 from onnxsparse.data import LABELS, Field, Samples, check_labels, open_data
 from onnxsparse.data import sources as rooms
 from onnxsparse.errors import OptionError
+from tests.messages import refusing
 
 IMAGE = Field("image", "float32", (None, 3, 4))
 IDS = Field("model/ids:0", "int64", (None, None))
@@ -248,9 +249,9 @@ def test_what_is_not_finite_is_found_anywhere(place: str, tmp_path: Path, monkey
     samples = opened(data, WIDE)
     samples.take(np.array([3, 332]))
     for rows in ([3, 333, 1], [333]):
-        with pytest.raises(OptionError, match="NaN or infinity in sample 333;"):
+        with refusing(OptionError):
             samples.take(np.array(rows))
-    with pytest.raises(OptionError, match="NaN or infinity in sample 333;"):
+    with refusing(OptionError):
         samples.look_through(1 << 30)
 
 
@@ -266,7 +267,7 @@ def test_labels_that_are_not_finite(odd: float) -> None:
     labels = np.ones(100)
     labels[77] = odd
     data = {"x": np.ones((100, 2), np.float32), "labels": labels}
-    with pytest.raises(OptionError, match=r"'labels' .* NaN or infinity in sample 77"):
+    with refusing(OptionError):
         open_data(data, [Field("x", "float32", (None, 2))], want_labels=True, numbers=True)
 
 
@@ -348,9 +349,9 @@ def test_labels_that_are_no_class(label: int) -> None:
 def test_labels_that_are_classes() -> None:
     check_labels(opened(BOTH), 3)
     check_labels(opened({"image": IMAGES, "labels": np.tile(CLASSES[:, None], 5)}), 3)
-    with pytest.raises(OptionError, match="no labels"):
+    with refusing(OptionError):
         check_labels(opened({"image": IMAGES}), 3)
-    with pytest.raises(OptionError, match="all labels"):
+    with refusing(OptionError):
         check_labels(opened({"image": IMAGES, "labels": np.full(10, -100)}), 3)
 
 
@@ -498,7 +499,7 @@ def test_labels_may_be_numbers() -> None:
     found = samples.take(np.array([0, 2]))["labels"]
     assert found.dtype == np.float32
     assert found.tolist() == [0.5, 2.0]
-    with pytest.raises(OptionError, match="numbers of classes"):
+    with refusing(OptionError):
         open_data(path, [Field("x", "float32", (None, 2))], want_labels=True)
 
 
@@ -512,13 +513,13 @@ def test_a_stored_array_that_is_not_what_was_saved(folder: bool, rows: int, tmp_
     data = bytearray((tmp_path / "a.npz").read_bytes())
     data[data.find(array.tobytes()) + 20 * rows] ^= 4
     (tmp_path / "a.npz").write_bytes(data)
-    with pytest.raises(OptionError, match="is damaged: array 'x' is not what was saved"):
+    with refusing(OptionError):
         open_data(path, (Field("x", "float32", (None, 10)),))
 
 
 def test_labels_beyond_all_whole_numbers() -> None:
     x, labels = np.zeros((3, 2), np.float32), np.array([0, 2**64 - 1, 1], np.uint64)
-    with pytest.raises(OptionError, match="label 18446744073709551615 of the data is the number of no class"):
+    with refusing(OptionError):
         open_data({"x": x, "labels": labels}, (Field("x", "float32", (None, 2)),), want_labels=True)
 
 

@@ -8,7 +8,9 @@ from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
+from tests.cases import for_each
 from tests.dialects.nets import SIZE, batch, onnx_model, torch_module
+from tests.messages import refusing
 
 PLAIN = {"mask_generator": {"type": "NormalMaskGenerator"}, "scheduler": {"type": "BaseScheduler"}}
 UNPRUNED = {
@@ -80,7 +82,7 @@ def test_levels_begin_at_init_lr():
     scheduler, model = prepared({"lr": 0.01}, init_lr=0.02)
     assert model.options.lr == 0.01
     assert said(scheduler, "init_lr 0.02 has no effect beside lr=0.01") == 1
-    with pytest.raises(OptionError, match="rate is a number above 0"):
+    with refusing(OptionError):
         prepared(init_lr=-1)
 
 
@@ -146,8 +148,8 @@ def test_an_onnx_model_that_trains_unpruned_is_told_in_the_first_steps(kind):
 
 
 @pytest.mark.skipif(not torch_library.available(), reason="needs torch")
-@pytest.mark.parametrize("kind", ["levels", "a level", "probmask", "groups", "no level", "nobody draws", "str"])
-@pytest.mark.parametrize("before", [True, False])
+@for_each("kind", ["levels", "a level", "probmask", "groups", "no level", "nobody draws", "str"])
+@for_each("before", [True, False])
 def test_a_loop_that_prunes_is_told_what_is_in_the_configuration_alone(kind, before):
     """Some loops call prune_model after their step."""
     scheduler = build_sparse_scheduler(configured(kind))

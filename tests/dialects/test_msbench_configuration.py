@@ -10,6 +10,8 @@ from onnxsparse.dialects.msbench import PRESETS, build_sparse_scheduler, preset
 from onnxsparse.dialects.msbench.configuration import read
 from onnxsparse.errors import OptionError
 from onnxsparse.schedules import Stages
+from tests.cases import for_each
+from tests.messages import refusing
 
 AMBA = {
     "mask_generator": {"type": "NormalMaskGenerator"},
@@ -65,7 +67,7 @@ def changed(**kwargs):
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "said"),
     [
         ({"scheduler": {"type": "AmbaLevelPruneSheduler"}}, "did you mean AmbaLevelPruneScheduler"),
@@ -110,13 +112,13 @@ def test_what_is_wrong_is_said(config, said):
 def test_a_file_that_is_none(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("scheduler: [unclosed")
-    with pytest.raises(OptionError, match="is not valid"):
+    with refusing(OptionError):
         read(path)
     lines = [f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in zip("abcdefghijk", "bcdefghijkl")]
     path.write_text("a: &a [1, 1]\n" + "".join(lines) + "sparsity: {scheduler: *l}\n")
-    with pytest.raises(OptionError, match="holds too much"):
+    with refusing(OptionError):
         read(path)
-    with pytest.raises(OptionError, match="cannot read"):
+    with refusing(OptionError):
         read(tmp_path / "none.yaml")
 
 
@@ -134,7 +136,7 @@ def test_stages_begin_where_they_are_said_to(total, count):
 def test_calls_in_the_wrong_order():
     scheduler = build_sparse_scheduler(AMBA)
     for call in (scheduler.set_lr_scheduler, scheduler.init_optimizer, scheduler.export_sparse_model):
-        with pytest.raises(OptionError, match="prepare_sparse_model: call that first"):
+        with refusing(OptionError):
             call(None)
-    with pytest.raises(OptionError, match="prepare_sparse_model: call that first"):
+    with refusing(OptionError):
         scheduler.prune_model(None, 0)

@@ -14,8 +14,10 @@ from onnxsparse.dialects.msbench.runner import SparseRunner
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OptionError
+from tests.cases import for_each
 from tests.dialects.nets import SHAPES, SIZE, batch, numbers, onnx_model, torch_module, two_of_four
 from tests.dialects.test_msbench_runner import Killed, desk, killed_at
+from tests.messages import refusing
 
 ENGINES = [name for name, found in (("ort", ort), ("torch", torch)) if found.available()]
 trains = pytest.mark.skipif(not ENGINES, reason="needs an engine that trains")
@@ -413,9 +415,9 @@ def test_admm_in_a_whole_training_that_is_killed(tmp_path, monkeypatch):
 
 def test_epochs_may_be_said_before_the_run():
     scheduler, model = prepared(admm(iters_per_epoch=None, max_iters=None))
-    with pytest.raises(OptionError, match="before_run"):
+    with refusing(OptionError):
         scheduler.prune_model(model, 0)
-    with pytest.raises(OptionError, match="train 3 epochs or more"):
+    with refusing(OptionError):
         scheduler.before_run(model, 5, 14)
     scheduler.before_run(model, 2, 12)
     assert scheduler.prune_model(model, 3)["loss"] > 0
@@ -425,7 +427,7 @@ def test_epochs_may_be_said_before_the_run():
 # -- what is wrong
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "said"),
     [
         (config("NMMaskGenerater"), "did you mean NMMaskGenerator"),

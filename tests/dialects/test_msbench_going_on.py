@@ -15,6 +15,7 @@ from onnxsparse.dialects.msbench.runner import SparseRunner
 from onnxsparse.errors import OptionError
 from tests.dialects.nets import onnx_model, random
 from tests.dialects.test_msbench_runner import AMBA, ROOT, desk, trains
+from tests.messages import refusing
 
 
 def amba(**more):
@@ -76,7 +77,7 @@ def test_other_data_and_another_model_do_not_go_on(done):
     x = random(2, 32, 3, 12, 12)
     np.savez(done / "data.npz", x=x, labels=np.arange(32) % 8)
     path = desk(done)
-    with pytest.raises(OptionError, match="another run: data differs"):
+    with refusing(OptionError):
         SparseRunner(path, quiet=True).run()
     SparseRunner(path, evaluate=True, quiet=True).run()  # of which other data changes nothing
 
@@ -89,7 +90,7 @@ def test_other_numbers_to_start_with_do_not_go_on(tmp_path):
     first = SparseRunner(path, quiet=True).run()
     assert SparseRunner(path, quiet=True).run() == first
     np.savez(state, **{"stem.weight": random(6, 16, 3, 3, 3)})
-    with pytest.raises(OptionError, match="another run: pretrain_model differs"):
+    with refusing(OptionError):
         SparseRunner(path, quiet=True).run()
     state.unlink()  # what is not there any more is not asked for
     assert SparseRunner(path, quiet=True).run() == first
@@ -156,14 +157,14 @@ def test_labels_outside_the_classes_are_said_before_the_training(tmp_path, part,
     x = random(1, 32, 3, 12, 12)
     np.savez(tmp_path / "wrong.npz", x=x, labels=np.arange(32))
     path = desk(tmp_path, data={part: str(tmp_path / "wrong.npz")})
-    with pytest.raises(OptionError, match=r"label 8 of sample 8 of .*wrong.npz is none of the model's 8 classes"):
+    with refusing(OptionError):
         SparseRunner(path, quiet=True).run()
     assert not (tmp_path / "saved").exists()
 
 
 def test_a_batch_is_no_larger_than_the_data(tmp_path):
     path = desk(tmp_path, data={"batch_size": 33})
-    with pytest.raises(OptionError, match=r"a batch of 33 .* 32 samples of .*data.npz; data.batch_size is at most 32"):
+    with refusing(OptionError):
         SparseRunner(path, quiet=True).run()
 
 

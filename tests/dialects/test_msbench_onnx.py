@@ -15,6 +15,7 @@ from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OptionError, PlanError
 from tests.dialects.nets import SHAPES, batch, numbers, onnx_model, smallest_dropped, two_of_four
+from tests.messages import refusing
 
 ENGINES = [name for name, found in (("ort", ort), ("torch", torch)) if found.available()]
 trains = pytest.mark.skipif(not ENGINES, reason="needs an engine that trains")
@@ -76,7 +77,7 @@ def test_masks_that_are_given_are_the_masks():
     found = {model.names()[key]: mask for key, mask in model.masks().items()}
     for name, mask in masks.items():
         np.testing.assert_array_equal(found[f"{name}.weight"], mask != 0)
-    with pytest.raises(PlanError, match="did you mean stem"):
+    with refusing(PlanError):
         build_sparse_scheduler(amba(mask_dict={"sten": masks["stem"]})).prepare_sparse_model(onnx_model())
 
 
@@ -162,7 +163,7 @@ def test_an_analysis_that_is_there_is_read(tmp_path):
     assert abs(second.compute_sparse_rate(model) - 0.1) < 0.01
     found["levels"]["30"]["tail"] = 10
     path.write_text(json.dumps(found))
-    with pytest.raises(PlanError, match="no layer 'tail'"):
+    with refusing(PlanError):
         build_sparse_scheduler(config).prepare_sparse_model(onnx_model())
 
 
@@ -197,9 +198,9 @@ def test_ampere_masks_may_be_chosen_again_where_that_is_allowed():
     plain = build_sparse_scheduler("ampere")
     plain.prepare_sparse_model(onnx_model())
     plain.init_optimizer()
-    with pytest.raises(OptionError, match="allow_recompute_mask"):
+    with refusing(OptionError):
         plain.compute_sparse_masks()
-    with pytest.raises(OptionError, match="allow_recompute_mask"):
+    with refusing(OptionError):
         plain.restore_pruned_weights()
     config = preset("ampere")
     config["scheduler"]["kwargs"]["allow_recompute_mask"] = True
@@ -404,9 +405,9 @@ def test_batches_in_all_forms(engine):
     loss, outputs = model.evaluate((x.astype(np.float64), y.astype(np.int32)))
     assert np.isfinite(loss)
     assert outputs["y"].shape == (8, 8)
-    with pytest.raises(OptionError, match="no input 'x'"):
+    with refusing(OptionError):
         model.step({"z": x, "labels": y})
-    with pytest.raises(OptionError, match="3 parts came"):
+    with refusing(OptionError):
         model.step((x, y, y))
 
 
@@ -419,7 +420,7 @@ def test_options_that_mean_nothing():
     ):
         with pytest.raises(OptionError, match=said):
             build_sparse_scheduler(amba()).prepare_sparse_model(onnx_model(), **options)
-    with pytest.raises(OptionError, match="a model is a path"):
+    with refusing(OptionError):
         build_sparse_scheduler(amba()).prepare_sparse_model(7)
-    with pytest.raises(OptionError, match="of a AmpereScheduler"):
+    with refusing(OptionError):
         build_sparse_scheduler(amba()).prepare_sparse_model(onnx_model(), preset("ampere"))

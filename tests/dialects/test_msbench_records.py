@@ -133,7 +133,7 @@ def test_a_file_of_that_name_stays_until_the_export_has_its_record(tmp_path, mon
     net = Normed()
     scheduler.prepare_sparse_model(net)
     (tmp_path / "net.onnx").write_text("of before")
-    monkeypatch.setattr("onnxsparse.loops.torch_export.record", full)
+    monkeypatch.setattr("onnxsparse.train.torch_export.record", full)
     with pytest.raises(OSError, match="No space"):
         scheduler.export_sparse_onnx(net, torch.randn(1, 3, 8, 8), str(tmp_path / "net.onnx"))
     assert [one.name for one in tmp_path.iterdir()] == ["net.onnx"]

@@ -13,6 +13,7 @@ from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OnnxSparseError, PlanError
 from tests.dialects.nets import SHAPES, SIZE, onnx_model, torch_module
+from tests.messages import refusing
 
 LEVELS = [30, 60]
 
@@ -108,7 +109,7 @@ def test_a_table_of_the_same_network_in_torch_is_made_anew(tmp_path):
 )
 def test_a_damaged_table_is_an_error(tmp_path, table):
     (tmp_path / "sparse_analysis.json").write_text(json.dumps({"levels": {"30": table}}))
-    with pytest.raises(PlanError, match="level 30"):
+    with refusing(PlanError):
         prepared(tmp_path)
 
 
@@ -138,7 +139,7 @@ def test_masks_of_another_level_are_told():
 
 @pytest.mark.parametrize("value", [0.5, float("nan"), 2])
 def test_masks_are_zeros_and_ones(value):
-    with pytest.raises(OnnxSparseError, match="0 and 1"):
+    with refusing(OnnxSparseError):
         prepared(mask_dict={"wide": np.full(SHAPES["wide.weight"], value)})
 
 

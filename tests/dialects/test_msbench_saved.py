@@ -10,6 +10,7 @@ from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
 from tests.dialects.nets import SIZE, batch, numbers, onnx_model, torch_module
+from tests.messages import refusing
 
 trains = pytest.mark.skipif(not (ort.available() or torch_library.available()), reason="needs an engine that trains")
 LAST, KILLED = 9, (2, 5, 8)
@@ -198,14 +199,14 @@ def test_a_loop_over_an_onnx_model_goes_on_to_the_same_numbers(tmp_path, kind):
 
 def test_what_is_no_state_of_this_scheduler_is_said():
     scheduler = build_sparse_scheduler(configuration("amba"))
-    with pytest.raises(OptionError, match="load_state_dict comes after prepare_sparse_model"):
+    with refusing(OptionError):
         scheduler.load_state_dict({})
     scheduler.prepare_sparse_model(onnx_model())
-    with pytest.raises(OptionError, match=r"what state_dict returned, not \{\}"):
+    with refusing(OptionError):
         scheduler.load_state_dict({})
     other = build_sparse_scheduler("ampere")
     other.prepare_sparse_model(onnx_model())
-    with pytest.raises(OptionError, match="the state is of a AmpereScheduler, and this is a AmbaLevelPruneScheduler"):
+    with refusing(OptionError):
         scheduler.load_state_dict(other.state_dict())
 
 

@@ -8,8 +8,8 @@ import pytest
 from onnxsparse.data.field import IGNORED
 from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.engines.ort import library as ort
-from onnxsparse.loops.portions import portions_of
 from onnxsparse.losses import parse
+from onnxsparse.train.portions import portions_of
 from tests.dialects.nets import batch, onnx_model, random
 
 pytestmark = pytest.mark.skipif(not ort.available(), reason="needs onnxruntime-training")
@@ -85,7 +85,7 @@ def test_what_is_evaluated_first_decides_nothing():
     for turn in range(2):
         losses = [model.step(given("cross-entropy", 16, turn)) for model in models]
         assert losses[0] == losses[1]
-    assert models[0]._make.fixed == 16
+    assert models[0]._fixed == 16
     for key, array in numbers(models[0]).items():
         assert array.tobytes() == models[1].weight(key).tobytes()
 

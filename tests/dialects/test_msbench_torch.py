@@ -14,6 +14,7 @@ import onnxsparse as osp
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.errors import OptionError
 from tests.dialects.nets import SIZE, batch, numbers, onnx_model, torch_module
+from tests.messages import refusing
 
 SHAPE = [1, 3, SIZE, SIZE]
 LEVELS = [30, 60]
@@ -131,7 +132,7 @@ def test_the_amba_configuration_in_a_loop_of_ones_own(tmp_path):
     optimizer = sgd(net)
     lr_scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
     scheduler = build_sparse_scheduler(amba(total=8, save_dir=str(tmp_path), output_dir=str(tmp_path)))
-    with pytest.raises(OptionError, match="prepare_sparse_model"):
+    with refusing(OptionError):
         scheduler.set_lr_scheduler(lr_scheduler)
     assert scheduler.prepare_sparse_model(net) is net
     scheduler.set_lr_scheduler(lr_scheduler)
@@ -231,11 +232,11 @@ def test_a_scheduler_that_has_gone_on_begins_again_with_its_first_epoch():
 
 
 def test_sizes_are_asked_for():
-    with pytest.raises(OptionError, match="default_input_shape"):
+    with refusing(OptionError):
         build_sparse_scheduler(amba(default_input_shape=None)).prepare_sparse_model(torch_module())
     scheduler = build_sparse_scheduler(amba(default_input_shape=None, default_input_custom=torch.zeros(SHAPE)))
     scheduler.prepare_sparse_model(torch_module())
-    with pytest.raises(OptionError, match="does not run on inputs"):
+    with refusing(OptionError):
         build_sparse_scheduler(amba(default_input_shape=[1, 4, 8, 8])).prepare_sparse_model(torch_module())
 
 
@@ -320,14 +321,14 @@ def test_a_module_that_is_wrapped_and_leaf_modules():
 
 def test_what_is_not_for_modules():
     scheduler = build_sparse_scheduler(amba())
-    with pytest.raises(OptionError, match="is for ONNX models"):
+    with refusing(OptionError):
         scheduler.prepare_sparse_model(torch_module(), engine="ort")
     scheduler.prepare_sparse_model(torch_module())
-    with pytest.raises(OptionError, match="scheduler of torch"):
+    with refusing(OptionError):
         scheduler.set_lr_scheduler("cosine")
-    with pytest.raises(OptionError, match="optimizer of torch"):
+    with refusing(OptionError):
         scheduler.init_optimizer()
-    with pytest.raises(OptionError, match="dummy_input"):
+    with refusing(OptionError):
         scheduler.export_sparse_onnx(None, None, "x")
 
 

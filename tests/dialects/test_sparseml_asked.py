@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from onnxsparse.dialects.sparseml import ScheduledModifierManager
 from onnxsparse.errors import OptionError, PlanError
+from tests.messages import refusing
 
 PRUNING = """
 modifiers:
@@ -50,7 +51,7 @@ def zeros(module: Any) -> int:
 @pytest.mark.parametrize("read", [False, True])
 def test_what_nothing_runs_is_left_out_where_that_is_asked_for(read: bool) -> None:
     recipe = osp.Recipe.load(QUANTIZED) if read else QUANTIZED
-    with pytest.raises(PlanError, match=r"!QuantizationModifier .*read the recipe with strict=False \(--lenient\)"):
+    with refusing(PlanError):
         modified(recipe)
     with pytest.warns(UserWarning, match="not applied: !QuantizationModifier: "):
         module, manager, stepper = modified(recipe, strict=False)
@@ -66,7 +67,7 @@ def test_a_recipe_that_was_read_is_as_strict_as_it_was_read() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         modified(osp.Recipe.load(PRUNING))
-    with pytest.raises(OptionError, match=r"give them to Recipe\.load"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(osp.Recipe.load(PRUNING), recipe_variables="a=1")
 
 
@@ -128,10 +129,10 @@ def test_outputs_that_nobody_can_be_taught_on(form: Any, options: str, what: str
 
 def test_teachers_of_other_tasks() -> None:
     plain: Any = lambda found: found  # noqa: E731
-    with pytest.raises(OptionError, match=r"the teacher gives \[3, 7\] where the module gives \[3, 4\] \(output 0\)"):
+    with refusing(OptionError):
         taught(plain, "", distillation_teacher=torch.nn.Linear(8, 7))
     other = Answering(lambda found: {"a": found, "b": found})
-    with pytest.raises(OptionError, match=r"the teacher gives no output logits \(it gives a, b\)"):
+    with refusing(OptionError):
         taught(lossy, ", distill_output_keys: [logits]", distillation_teacher=other)
 
 
@@ -141,7 +142,7 @@ def test_what_is_passed_to_loss_update_counts() -> None:
     module.eval()
     inputs = torch.ones(3, 8)
     outputs = module(inputs)
-    with pytest.raises(OptionError, match="pass loss_update its student_outputs and student_inputs"):
+    with refusing(OptionError):
         stepper.loss_update(torch.tensor(1.0))
     found = stepper.loss_update(torch.tensor(1.0), student_outputs=outputs, student_inputs=inputs)
     assert found.item() > 0
@@ -150,7 +151,7 @@ def test_what_is_passed_to_loss_update_counts() -> None:
 def test_an_optimizer_of_another_module() -> None:
     module = net()
     foreign = torch.optim.SGD(net().parameters(), lr=0.1)
-    with pytest.raises(OptionError, match="the optimizer has none of the module's parameters; make it of"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(PRUNING).modify(module, foreign, steps_per_epoch=2)
     assert type(module) is torch.nn.Linear
     part = torch.optim.SGD([module.bias], lr=0.1)
@@ -160,7 +161,7 @@ def test_an_optimizer_of_another_module() -> None:
 def test_modify_is_called_once() -> None:
     module, manager, stepper = modified(PRUNING)
     for optimizer in (stepper, stepper.wrapped_optimizer):
-        with pytest.raises(OptionError, match="the manager is around this loop already: call modify once, or finalize"):
+        with refusing(OptionError):
             manager.modify(module, optimizer, steps_per_epoch=2)
     for _ in range(4):
         stepper.step()
@@ -184,5 +185,5 @@ def test_lines_stages_and_loggers() -> None:
     assert "\n".join(manager.to_string_lines()) + "\n" == str(manager)
     assert manager.num_stages() == 1
     assert ScheduledModifierManager.compose_staged(PRUNING, PRUNING).num_stages() == 2
-    with pytest.raises(OptionError, match="the manager has no module yet"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(PRUNING).initialize_loggers([])

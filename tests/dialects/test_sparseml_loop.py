@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 from onnxsparse.dialects.sparseml import RecipeManagerStepWrapper, ScheduledModifierManager
 from onnxsparse.errors import OnnxSparseError, OptionError
+from tests.messages import refusing
 
 PER_EPOCH = 4
 GMP = """
@@ -195,7 +196,7 @@ def test_rates_and_decay_are_the_optimizers() -> None:
     assert found == [(0.1, 0.3)] * 2 + [(0.1, 0.05)] * 4 + [(0.05, 0.025)] * 2
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.01]
     wrong = manager_of("SetLearningRateModifier {learning_rate: 0.05, param_groups: [2]}")
-    with pytest.raises(OptionError, match="has 2 groups, and none is number 2"):
+    with refusing(OptionError):
         wrong.modify(net, optimizer, 2)
 
 
@@ -305,7 +306,7 @@ def test_other_teachers() -> None:
     manager.modify(net, optimizer, 2, distillation_teacher=teacher)
     task = torch.nn.functional.cross_entropy(net(x), labels)
     assert manager.loss_update(task).item() > 0
-    with pytest.raises(OptionError, match="call it in training mode before loss_update"):
+    with refusing(OptionError):
         manager.loss_update(task)
     outputs = {"a": net(x), "b": net(x)}
     again = manager.loss_update(task, student_outputs=outputs["a"], student_inputs=x)
@@ -336,7 +337,7 @@ def test_a_teacher_sees_what_its_keys_name() -> None:
     task = net(x=x).sum()
     assert wrapped.loss_update(task).item() == pytest.approx(0, abs=1e-6)
     task = net(x).sum()
-    with pytest.raises(OptionError, match="teacher_input_keys: the module was called without the name x"):
+    with refusing(OptionError):
         wrapped.loss_update(task)
 
 
@@ -402,7 +403,7 @@ def test_state_dicts_have_plain_names_and_masks_travel(tmp_path: Path) -> None:
     train(other, on, 11, begin=10)
     train(net, wrapped, 11, begin=10)
     assert sparsity(other.head.weight) == sparsity(net.head.weight)
-    with pytest.raises(OnnxSparseError, match="another recipe or module"):
+    with refusing(OnnxSparseError):
         again.load_state_dict({"other": {}, "x": {"y.sparsity_mask": torch.ones(1)}})
 
 
@@ -444,7 +445,7 @@ def test_lists_by_kind_and_phases() -> None:
     assert len(list(manager.iter_modifiers())) == 4
     assert ScheduledModifierManager.from_yaml(str(manager)) == manager
     net, optimizer = made()
-    with pytest.raises(OnnxSparseError, match="QuantizationModifier"):
+    with refusing(OnnxSparseError):
         manager.modify(net, optimizer, PER_EPOCH)
     assert net.conv.weight is not None
 
@@ -462,14 +463,14 @@ def test_variables_and_saving(tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_said_before_anything_changes() -> None:
     net, optimizer = made()
-    with pytest.raises(OptionError, match=r"'conv.weigth' is no parameter.*conv.weight"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(GMP.replace("'re:(?!norm).*weight'", "conv.weigth")).modify(
             net, optimizer, 4
         )
     assert type(net.conv) is torch.nn.Conv2d
-    with pytest.raises(OptionError, match="steps_per_epoch is a number above 0"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(GMP).modify(net, optimizer, 0)
-    with pytest.raises(OptionError, match="no module yet"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(GMP).finalize(net)
 
 
@@ -576,7 +577,7 @@ def test_around_several_devices(tmp_path: Path) -> None:
     finally:
         distributed.destroy_process_group()
     net, optimizer = made()
-    with pytest.raises(OptionError, match="allow_parallel_module is False"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(GMP).modify(
             torch.nn.DataParallel(net), optimizer, PER_EPOCH, allow_parallel_module=False
         )
@@ -646,13 +647,13 @@ modifiers:
 
 @pytest.mark.parametrize("steps", [math.inf, math.nan, "4", None, 0, -1, True, 1e30])
 def test_steps_that_are_no_number(steps: Any) -> None:
-    with pytest.raises(OptionError, match="steps_per_epoch is a number above 0"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(ONE).modify(*small(), steps)
 
 
 @pytest.mark.parametrize("epoch", [math.nan, -2, "1", 1e30, -math.inf])
 def test_epochs_that_are_no_number(epoch: Any) -> None:
-    with pytest.raises(OptionError, match="epoch is a number from 0"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(ONE).modify(*small(), 4, epoch=epoch)
 
 
@@ -695,14 +696,14 @@ def test_a_manager_has_one_module_at_a_time() -> None:
     (module, optimizer), (other, another) = small(), small()
     manager = ScheduledModifierManager.from_yaml(ONE)
     wrapped = manager.modify(module, optimizer, 4)
-    with pytest.raises(OptionError, match="the manager has another module: finalize that first"):
+    with refusing(OptionError):
         manager.modify(other, another, 4)
-    with pytest.raises(OptionError, match="finalize"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(ONE).modify(module, optimizer, 4)
     for _ in range(8):
         wrapped.step()
     manager.finalize(module)
-    with pytest.raises(OptionError, match="the manager is finalized"):
+    with refusing(OptionError):
         wrapped.step()
     manager.modify(other, another, 4).step()
     assert int((other[0].weight == 0).sum()) == 3
@@ -762,12 +763,12 @@ def test_what_a_loop_hands_over_is_looked_at_before_anything_changes(
 
 
 def test_a_module_without_numbers() -> None:
-    with pytest.raises(OptionError, match="the parameter weight has no numbers yet, it is on the device meta"):
+    with refusing(OptionError):
         ScheduledModifierManager.from_yaml(ONE).apply(torch.nn.Linear(8, 8, device="meta"))
 
 
 def test_what_a_manager_is_made_of() -> None:
-    with pytest.raises(OptionError, match="from_yaml makes it of a recipe"):
+    with refusing(OptionError):
         ScheduledModifierManager(ONE)  # type: ignore[arg-type]
-    with pytest.raises(OnnxSparseError, match="a recipe is made of modifiers, and not of 1"):
+    with refusing(OnnxSparseError):
         ScheduledModifierManager([1])  # type: ignore[list-item]

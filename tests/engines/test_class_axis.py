@@ -17,6 +17,7 @@ from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.losses import class_axis
 from onnxsparse.metrics import parse
 from tests.engines.small_nets import net, numbers, pixels, run, tagger
+from tests.messages import refusing
 
 ENGINES = [
     pytest.param("ort", marks=pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training")),
@@ -91,7 +92,7 @@ def test_agreement_along_an_axis_of_the_users() -> None:
         meter.add({"y": one}, {"y": other}, {})
         assert meter.result() == {"agreement": pytest.approx(np.mean(one.argmax(axis) == other.argmax(axis)))}
         assert parse(text).text == text
-    with pytest.raises(OnnxSparseError, match="no such axis"):
+    with refusing(OnnxSparseError):
         parse("agreement:axis=3").meter().add({"y": one}, {"y": other}, {})
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.host import Groups, Host
-from onnxsparse.epochs.params import Param
 from onnxsparse.schedules import epoch_at
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.params import Param
+from onnxsparse.train.trainee import Groups, Trainee
 
 
 def param(name: str, array: np.ndarray, tag: str = "") -> Param:
@@ -25,7 +25,7 @@ def param(name: str, array: np.ndarray, tag: str = "") -> Param:
     )  # fmt: skip
 
 
-class Arrays(Host):
+class Arrays(Trainee):
     def __init__(self, arrays: dict[str, np.ndarray], per_epoch: int = 4, rate: float = 0.5) -> None:
         super().__init__()
         self.arrays = {name: np.array(array, np.float32) for name, array in arrays.items()}
@@ -91,11 +91,13 @@ class Arrays(Host):
         return 1 - np.count_nonzero(self.arrays[name]) / self.arrays[name].size
 
 
-def run(host: Arrays, acts: Sequence[Act], epochs: float, begin: float = 0.0, finish: bool = True, seen=None) -> None:
+def run(
+    host: Arrays, acts: Sequence[TimedAct], epochs: float, begin: float = 0.0, finish: bool = True, seen=None
+) -> None:
     """Train for so many epochs; `seen` is called at every step, when the acts have acted."""
     for act in acts:
         act.bind(host.params)
-        host.take_in(act)
+        host.admit(act)
     for step in range(round(begin * host.per_epoch), round(epochs * host.per_epoch)):
         for act in acts:
             act.before(host, epoch_at(step, host.per_epoch))

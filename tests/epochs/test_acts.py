@@ -11,7 +11,9 @@ import pytest
 from onnxsparse import plugins
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
+from tests.cases import for_each
 from tests.epochs.arrays import Arrays, run
+from tests.messages import refusing
 
 
 def made(tag: str, **options: Any) -> Any:
@@ -117,7 +119,7 @@ def test_together_the_smallest_of_all_go() -> None:
     assert gone[0] > 170
     two = {**options, "params": [], "final_sparsity": {0.4: ["a"], 0.5: ["b"]}}
     act = made("GlobalMagnitudePruningModifier", **two)
-    with pytest.raises(OptionError, match="one final_sparsity"):
+    with refusing(OptionError):
         act.bind(host.params)
 
 
@@ -192,7 +194,7 @@ def test_param_groups_go_together() -> None:
     assert (gone["a"] == gone["b"]).all()
     assert (np.repeat(gone["a"], 2) == gone["c"]).all()
     assert (gone["a"].sum(), gone["d"].sum()) == (3, 3)
-    with pytest.raises(OptionError, match="cannot go together"):
+    with refusing(OptionError):
         structured(param_groups=[["a.weight", "d.weight"]]).bind(host.params)
 
 
@@ -319,7 +321,7 @@ def test_params_are_set_and_led() -> None:
     act = made("GradualParamModifier", params=["alpha"], **options)
     run(host, [act], 1.25, seen=lambda _: found.append(round(float(host.arrays["alpha"][0]), 1)))
     assert found[::2] == [0.0, 0.5, 1.0]
-    with pytest.raises(OptionError, match="3 numbers, not 2"):
+    with refusing(OptionError):
         made("SetParamModifier", params=["alpha"], val=[1.0, 2.0]).bind(host.params)
 
 
@@ -353,12 +355,12 @@ def test_what_names_mean(params: Any, found: set[str]) -> None:
 
 def test_names_that_mean_nothing() -> None:
     host = Arrays(weights(conv1=(2, 2)))
-    with pytest.raises(OptionError, match=r"!GMPruningModifier: params: 'conv.weight' is no parameter.*conv1.weight"):
+    with refusing(OptionError):
         gm(params=["conv.weight"]).bind(host.params)
-    with pytest.raises(OptionError, match=r"conv1\.weight cannot have .*fewer than a block of 3 by 1"):
+    with refusing(OptionError):
         gm(mask_type=[3, 1]).bind(host.params)
     vector = Arrays({"bias": np.ones(4)})
-    with pytest.raises(OptionError, match="no rows and columns"):
+    with refusing(OptionError):
         gm(params=["bias"], mask_type="block4").bind(vector.params)
 
 
@@ -384,18 +386,18 @@ def test_states_go_on() -> None:
 STEM = {"a": (8, 3, 3, 3), "b": (8, 8, 3, 3)}
 
 
-@pytest.mark.parametrize("mask_type", ["2:4", "tensorrt", (4, 4)])
-@pytest.mark.parametrize("params", ["__ALL_PRUNABLE__", "__ALL__", ["re:[ab]"], ["re:a", "b"]])
+@for_each("mask_type", ["2:4", "tensorrt", (4, 4)])
+@for_each("params", ["__ALL_PRUNABLE__", "__ALL__", ["re:[ab]"], ["re:a", "b"]])
 def test_what_holds_no_unit_stays_dense(mask_type: Any, params: Any) -> None:
     host, act = Arrays(weights(**STEM)), gm(mask_type=mask_type, final_sparsity=0.5, params=params)
     run(host, [act], 5.25)
-    assert list(act.left()) == ["a.weight"]
-    assert "3 inputs, fewer than" in act.left()["a.weight"]
+    assert list(act.left_dense()) == ["a.weight"]
+    assert "3 inputs, fewer than" in act.left_dense()["a.weight"]
     assert host.sparsity("b.weight") == 0.5
     assert "a.weight" not in host.masks
 
 
 @pytest.mark.parametrize("params", [["a"], ["re:b", "a.weight"], ["re:a"]])
 def test_what_is_named_and_holds_no_unit_is_refused(params: Any) -> None:
-    with pytest.raises(OptionError, match=r"a\.weight cannot have mask_type 2:4: it has 3 inputs, fewer than a group"):
+    with refusing(OptionError):
         gm(mask_type="2:4", final_sparsity=0.5, params=params).bind(Arrays(weights(**STEM)).params)

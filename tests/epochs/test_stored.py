@@ -10,16 +10,16 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
-from onnxsparse.engines.torch.match import Match, Matched
-from onnxsparse.engines.torch.recording import record_match
-from onnxsparse.epochs.params import find
 from onnxsparse.epochs.planning import by_epochs
-from onnxsparse.epochs.small import warnings_of
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
+from onnxsparse.graph.torch_match import Match, Matched, record_match
 from onnxsparse.recipes import Recipe
+from onnxsparse.train.params import find
+from tests.cases import for_each
+from tests.messages import refusing
 
 SHAPES = {
     "embed.weight": (20, 8), "fc.weight": (8, 8), "fc.bias": (8,), "conv": (6, 8, 1), "bn.scale": (6,), "bn.bias": (6,),
@@ -63,7 +63,7 @@ def test_all_and_all_that_can_be_pruned() -> None:
     assert names("__ALL_PRUNABLE__") == {"embed.weight", "fc.weight", "conv", "onnx::MatMul_7"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wanted", "found"),
     [
         ("fc.weight", {"fc.weight"}),
@@ -108,14 +108,14 @@ def test_what_cannot_train_says_why() -> None:
     next(node for node in masked.graph.node if node.op_type == "Gemm").input[1] = "masked"
     opened = Model.over(masked)
     assert "fc.weight" not in names("__ALL_PRUNABLE__", opened)
-    with pytest.raises(OptionError, match=r"here: 'fc\.weight' cannot train: a mask is applied"):
+    with refusing(OptionError):
         names(["fc.weight"], opened)
 
 
 def test_what_is_no_parameter_is_said() -> None:
-    with pytest.raises(OptionError, match=r"here: 'bn.var' is no parameter or layer of the model"):
+    with refusing(OptionError):
         names(["bn.var"])
-    with pytest.raises(OptionError, match=r"here: 'fc.wieght' .*did you mean fc.weight"):
+    with refusing(OptionError):
         names(["fc.wieght"])
 
 
@@ -150,21 +150,21 @@ def test_a_layer_is_found_by_its_module(wanted: str, number: int) -> None:
 
 @pytest.mark.parametrize("wanted", ["inter", "features.0.bias", "2.weight", "eatures.0"])
 def test_what_could_be_several_layers_is_none(wanted: str) -> None:
-    with pytest.raises(OptionError, match="is no parameter or layer") as caught:
+    with refusing(OptionError) as caught:
         names([wanted], Model.over(nested(*LAYERS)))
     assert "the exporter renamed some weights (4, such as onnx::MatMul_0): `onnxsparse inspect -v`" in str(caught.value)
     assert "record_match" in str(caught.value)
 
 
 def test_the_path_of_a_module_is_suggested() -> None:
-    with pytest.raises(OptionError, match=r"did you mean features\.0\.weight"):
+    with refusing(OptionError):
         names(["feature.0.weight"], Model.over(nested(*LAYERS)))
 
 
 def test_all_names_that_mean_nothing_are_said() -> None:
-    with pytest.raises(OptionError, match=r"^here: 'nope' is no .*; 'fc\.wieght' is no .*did you mean fc\.weight.*"):
+    with refusing(OptionError):
         names(["nope", "fc.weight", "fc.wieght"])
-    with pytest.raises(OptionError, match="; and 3 more"):
+    with refusing(OptionError):
         names([f"nope{n}" for n in range(23)])
 
 
@@ -186,9 +186,9 @@ def test_scales_and_biases_that_are_pruned_along(params: str, along: set[str]) -
     (modifier,) = Recipe.load(f"modifiers:\n- {GRADUAL % params}\n").modifiers
     act = modifier.act()  # type: ignore[attr-defined]
     act.bind(params_of(Model.over(model())))
-    assert {param.name for param in act.along()} == along
-    assert len(warnings_of([act])) == bool(along)
-    assert not along or "`params: __ALL_PRUNABLE__` means the weights" in warnings_of([act])[0]
+    assert {param.name for param in act.scales_and_biases()} == along
+    assert bool(act.warning) == bool(along)
+    assert not along or "`params: __ALL_PRUNABLE__` means the weights" in act.warning
 
 
 def test_a_plan_says_what_each_weight_comes_to() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.epochs.together import Together
+from onnxsparse.train.trainee import SharedMasks
 from tests.epochs.arrays import Arrays, run
 from tests.epochs.test_acts import made
 
@@ -58,12 +58,12 @@ def test_dense_phases_hold_what_another_holds() -> None:
 
 
 def test_states_go_through_json() -> None:
-    first, keep = Together(), np.random.default_rng(1).random(101) < 0.3
+    first, keep = SharedMasks(), np.random.default_rng(1).random(101) < 0.3
     for _ in range(2):
         first.add(["a"])
     first.put("a", 0, keep)
     first.put("a", 1, ~keep)
-    again = Together()
+    again = SharedMasks()
     for _ in range(2):
         again.add(["a"])
     again.restore(json.loads(json.dumps(first.state())), {"a": 101})

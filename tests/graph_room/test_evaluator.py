@@ -17,6 +17,7 @@ from onnxsparse.graph.constants import Constant, NoNumbersError, Unknown, origin
 from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.stores import Stores
 from onnxsparse.graph.window import Window
+from tests.cases import for_each
 
 Array = np.ndarray
 F, I8, U8, I64 = np.float32, np.int8, np.uint8, np.int64
@@ -150,7 +151,7 @@ def _tied(model: onnx.ModelProto, dtype: Any) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", FORMS)
+@for_each("name", FORMS)
 def test_an_operator_makes_what_onnx_says(name: str) -> None:
     op, inputs, opset, count, attributes = FORMS[name]
     model = one_node(op, inputs, opset, count, **attributes)

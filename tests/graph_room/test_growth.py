@@ -20,6 +20,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 import onnxsparse as osp
 from onnxsparse.errors import ModelError
 from onnxsparse.graph import flow
+from tests.messages import refusing
 
 SIZE = 16
 OPSET = helper.make_opsetid("", 17)
@@ -129,7 +130,7 @@ def cycle(model: ModelProto, folder: Path | None) -> Callable[[], object]:
 def test_the_work_grows_with_the_number_of_weights(
     made: Callable[[int], ModelProto], by_files: bool, tmp_path: Path
 ) -> None:
-    step, counts = 40, []
+    step, counts = 24, []
     for times in (1, 1, 2, 3):  # the first time for what is done once only
         folder = tmp_path / str(len(counts)) if by_files else None
         if folder is not None:
@@ -157,7 +158,7 @@ def nested(calls: list[int]) -> ModelProto:
 def test_a_bomb_of_functions_is_refused_before_it_is_walked(calls: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow.Flow, "_node", lambda *_: pytest.fail("it was walked"))
     bomb, began = nested(calls), time.process_time()
-    with pytest.raises(ModelError, match="nodes once its functions are called"):
+    with refusing(ModelError):
         osp.inspect(bomb)
     assert time.process_time() - began < 5
 
@@ -172,7 +173,7 @@ def test_what_calls_come_to_is_counted_as_the_walk_counts(
     if not counted:
         monkeypatch.setattr(flow, "demand_bounded", lambda *_: None)
     if refused:
-        with pytest.raises(ModelError, match="once its functions are called"):
+        with refusing(ModelError):
             osp.inspect(nested([2, 3]))
     else:
         osp.inspect(nested([2, 3]))
@@ -181,8 +182,8 @@ def test_what_calls_come_to_is_counted_as_the_walk_counts(
 def test_functions_that_call_themselves_and_deep_ones_are_said() -> None:
     looped = nested([10] * 30)
     looped.functions[0].node.add(op_type="F30", domain="own", input=["a"], output=["c"])
-    with pytest.raises(ModelError, match="calls itself"):
+    with refusing(ModelError):
         osp.inspect(looped)
-    with pytest.raises(ModelError, match="nested deeper than 60"):
+    with refusing(ModelError):
         osp.inspect(nested([1] * 60))
     osp.inspect(nested([1] * 59))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnxsparse import losses
 from onnxsparse.errors import OptionError
 from onnxsparse.losses import CrossEntropy, Distill
+from tests.messages import refusing
 
 NAMES = {"cross-entropy", "mse", "l1", "bce", "distill", "kl"}
 SHAPES = [(3, 4), (2, 5, 3), (2, 3, 2, 2)]
@@ -113,7 +114,7 @@ def test_the_scale_of_tensors_that_do_not_vary():
     assert losses.scale_of(np.array([1.0, 3.0])) == 1 + 1e-4 * 5
     assert losses.scale_of(np.full(8, 3.0)) == pytest.approx(9e-4)
     assert losses.scale_of(np.zeros((8, 2))) == losses.scale_of(np.zeros((8, 0))) == 1
-    with pytest.raises(OptionError, match="finite"):
+    with refusing(OptionError):
         losses.scale_of(np.array([1.0, np.nan]))
 
 
@@ -141,13 +142,13 @@ def test_targets_that_do_not_fit_are_refused(text, student, target, words):
 
 
 def test_an_output_without_target_is_refused():
-    with pytest.raises(OptionError, match="a target for each"):
+    with refusing(OptionError):
         losses.parse("mse").value([np.ones(2)], [])
 
 
 @pytest.mark.parametrize("text", ["kl:temperature=0", "kl:temperature=nan", "kl:axis=a", "distill:scales=1", "hinge"])
 def test_a_wrong_text_is_one_clear_line(text):
-    with pytest.raises(OptionError, match=r"temperature|axis|scales|unknown loss 'hinge'"):
+    with refusing(OptionError):
         losses.parse(text)
 
 

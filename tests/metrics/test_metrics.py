@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnxsparse import metrics
 from onnxsparse.errors import OptionError
 from onnxsparse.metrics import Metric, function_metric, parse
+from tests.messages import refusing
 
 GENERATOR = np.random.Generator(np.random.Philox(key=11))
 LOGITS = GENERATOR.standard_normal((23, 7)).astype(np.float32)
@@ -60,9 +61,9 @@ def test_which_output_is_meant() -> None:
     named = measured("accuracy:output=other", outputs, labels=LABELS)
     assert named == measured("accuracy", {"x": wrong}, labels=LABELS)
     assert parse("top-3:output=other").text == "top-3:output=other"
-    with pytest.raises(OptionError, match=r"no output 'logit' .did you mean logits"):
+    with refusing(OptionError):
         measured("accuracy:output=logit", outputs, labels=LABELS)
-    with pytest.raises(OptionError, match=r"no float output .* pixels"):
+    with refusing(OptionError):
         measured("accuracy", {"pixels": pixels}, labels=LABELS)
 
 
@@ -95,7 +96,7 @@ def test_agreement() -> None:
     other = LOGITS + GENERATOR.standard_normal((23, 7)).astype(np.float32)
     wanted = np.mean(other.argmax(-1) == LOGITS.argmax(-1))
     assert measured("agreement", {"x": other}, {"x": LOGITS}, cuts=[5]) == {"agreement": pytest.approx(wanted)}
-    with pytest.raises(OptionError, match="agreement needs"):
+    with refusing(OptionError):
         measured("agreement", {"x": LABELS}, {"x": LABELS})
 
 
@@ -117,7 +118,7 @@ def test_the_largest_distance_counts() -> None:
     assert list(measured("distance:output=b", outputs, dense).values()) == [pytest.approx(0.5)]
     outputs["b"] = outputs["b"] * np.nan
     assert np.isnan(measured("distance", outputs, dense)["distance"])
-    with pytest.raises(OptionError, match="has shape"):
+    with refusing(OptionError):
         measured("distance", {"a": LOGITS[:, :3]}, dense)
 
 
@@ -206,9 +207,9 @@ def test_the_output_of_the_labels_shape_is_compared() -> None:
     outputs = {"logits": LOGITS, "counts": np.zeros((23, 3), int), "y": FOUND, "other": NUMBERS}
     assert measured("mse", outputs, labels=NUMBERS)["mse"] > 0
     assert measured("mse:output=other", outputs, labels=NUMBERS) == {"mse": 0}
-    with pytest.raises(OptionError, match="no output has a number for each label"):
+    with refusing(OptionError):
         measured("mae", {"logits": LOGITS}, labels=NUMBERS)
-    with pytest.raises(OptionError, match="has no output 'z'"):
+    with refusing(OptionError):
         measured("r2:output=z", outputs, labels=NUMBERS)
 
 
@@ -234,7 +235,7 @@ def test_columns_of_pictures_are_their_channels() -> None:
 
 
 def test_what_a_function_asks_for_and_is_not_there() -> None:
-    with pytest.raises(OptionError, match="no 'label'; the batch has 'labels'"):
+    with refusing(OptionError):
         measured(function_metric(lambda outputs, batch: batch["label"].sum()), {"y": LOGITS}, labels=LABELS)
     optional = function_metric(lambda outputs, batch: float(batch.get("weight", 2)))
     assert list(measured(optional, {"y": LOGITS}, labels=LABELS).values()) == [2.0]

@@ -10,6 +10,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
+from tests.messages import refusing
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_the_bounds_of_a_run(options: dict[str, Any], says: str) -> None:
 
 
 def test_the_bounds_of_updates() -> None:
-    with pytest.raises(OptionError, match="updates is a whole number from 1 to 1000000000"):
+    with refusing(OptionError):
         Pruning(pattern="2:4", updates=10**10)
 
 

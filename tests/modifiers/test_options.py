@@ -12,6 +12,7 @@ import pytest
 from onnxsparse import plugins
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled
+from tests.cases import for_each
 
 KNOWN = {name: cls for name, cls in plugins.ours("modifiers").items() if issubclass(cls, Scheduled)}
 TIMES: dict[str, Any] = {"start_epoch": 0, "end_epoch": 5, "update_frequency": 1}
@@ -59,7 +60,7 @@ def test_every_modifier_is_here() -> None:
     assert set(LEAST) == set(KNOWN)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@for_each("name", KNOWN)
 def test_what_has_to_be_given_is_asked_for(name: str) -> None:
     modifier = made(name)
     assert all(getattr(modifier, field.name) is not REQUIRED for field in dataclasses.fields(modifier))
@@ -70,17 +71,17 @@ def test_what_has_to_be_given_is_asked_for(name: str) -> None:
                 KNOWN[name](**{key: value for key, value in LEAST[name].items() if key != option})
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@for_each("name", KNOWN)
 def test_what_is_not_run_says_what_is_missing(name: str) -> None:
     modifier = made(name)
     assert inspect.getdoc(modifier)
     if modifier.missing:
         with pytest.raises(OptionError, match=f"{modifier.tag or name}.*nothing runs it yet: {modifier.missing}"):
-            modifier.start(None)
-        assert type(modifier).start is Scheduled.start
+            modifier.act()
+        assert type(modifier).act is Scheduled.act
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@for_each("name", KNOWN)
 def test_every_modifier_runs_or_says_why_not(name: str) -> None:
     assert (KNOWN[name].act is Scheduled.act) == bool(KNOWN[name].missing)
 
@@ -103,7 +104,7 @@ def test_levels_by_name() -> None:
     assert modifier.final_sparsity == {0.5: ("a",), 0.8: ("b", "c")}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "wrong", "says"),
     [
         ("GMPruningModifier", {"final_sparsity": 1}, "final_sparsity: it is a number between 0 and 1, not 1"),

@@ -13,6 +13,7 @@ from onnxsparse import optimizers
 from onnxsparse import optimizers as blocks_module
 from onnxsparse.errors import OptionError
 from onnxsparse.optimizers import Relative
+from tests.messages import refusing
 
 NAMES = ("sgd", "nesterov", "adam", "adamw", "relative")
 shapes = st.lists(st.integers(0, 7), min_size=0, max_size=4).map(tuple)
@@ -206,7 +207,7 @@ def test_the_factor_limits_the_norm():
     assert optimizers.clip_factor([np.zeros(3, np.float32)], 1) == 1.0
     assert math.isnan(optimizers.clip_factor([np.array([np.inf], np.float32)], 1))
     for limit in (0.0, -1.0, math.nan):
-        with pytest.raises(OptionError, match="above 0"):
+        with refusing(OptionError):
             optimizers.clip_factor(gradients, limit)
 
 

@@ -8,6 +8,7 @@ import pytest
 from onnxsparse import optimizers
 from onnxsparse.errors import OptionError
 from onnxsparse.optimizers import Moments
+from tests.messages import refusing
 
 NAMES = ("sgd", "nesterov", "adam", "adamw", "relative")
 SHAPES = {"layer/weight": (6, 5), "bias": (6,), "scale": ()}
@@ -108,7 +109,7 @@ def test_what_nothing_feeds_ends_as_zero_not_as_a_tiny_number(name):
 def test_a_tensor_of_another_shape_is_refused():
     store = Moments(optimizers.parse("sgd"))
     store.step("w", np.ones(3, np.float32), np.ones(3, np.float32), 0.1)
-    with pytest.raises(OptionError, match=r"w have the shape \(3,\)"):
+    with refusing(OptionError):
         store.step("w", np.ones(4, np.float32), np.ones(4, np.float32), 0.1)
 
 
@@ -131,6 +132,6 @@ def test_what_cannot_be_changed_in_place_is_refused(weight):
 def test_moments_of_another_optimizer_are_refused(arrays, counts):
     store = Moments(optimizers.parse("adamw"))
     store.step("a", np.ones(2, np.float32), np.ones(2, np.float32), 0.1)
-    with pytest.raises(OptionError, match=r"saved moments of w .* adamw"):
+    with refusing(OptionError):
         store.load(arrays, counts)
     assert store.counts == {"a": 1}

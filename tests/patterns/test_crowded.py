@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from onnxsparse import patterns
 from onnxsparse.math.values import Reading, Values
+from tests.cases import for_each
 
 
 def crowded(used, n, m):
@@ -16,9 +16,9 @@ def crowded(used, n, m):
     return [(0, out, at, 0) for at in starts for out in range(outs) if used[0, out, at : at + m, 0].sum() > n]
 
 
-@pytest.mark.parametrize("outs", [1, 3, 31, 32, 33, 70])
-@pytest.mark.parametrize("pattern", ["2:4", "1:3", "4:8", "200:255"])
-@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+@for_each("outs", [1, 3, 31, 32, 33, 70])
+@for_each("pattern", ["2:4", "1:3", "4:8", "200:255"])
+@for_each("kind", ["float32", "float16", "bfloat16"])
 def test_members_far_apart(outs, pattern, kind):
     n, m = map(int, pattern.split(":"))
     generator = np.random.default_rng(outs)

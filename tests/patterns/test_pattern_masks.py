@@ -7,6 +7,7 @@ import pytest
 
 from onnxsparse import patterns, scores
 from onnxsparse.math.values import Reading, Values
+from tests.cases import for_each
 
 MAGNITUDE = scores.parse("magnitude")
 
@@ -94,8 +95,8 @@ def test_missing_zero_units_are_counted(text, checked):
     assert not patterns.parse(text).violations(~zero, 2)
 
 
-@pytest.mark.parametrize("text", ["2:4", "unstructured", "block:2x2", "filter", "channel"])
-@pytest.mark.parametrize("shape", [(1, 0, 4, 1), (1, 4, 0, 1), (0, 1, 1, 1), (1, 1, 1, 1), (1, 3, 5, 0)])
+@for_each("text", ["2:4", "unstructured", "block:2x2", "filter", "channel"])
+@for_each("shape", [(1, 0, 4, 1), (1, 4, 0, 1), (0, 1, 1, 1), (1, 1, 1, 1), (1, 3, 5, 0)])
 def test_small_and_empty_weights(text, shape):
     pattern, values = patterns.parse(text), Values(np.ones(shape, np.float32), Reading("float32"))
     drop = pattern.drop_count(shape, 0.5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from onnxsparse.math.values import Reading, Values
 from onnxsparse.patterns.cells import Tile
 from onnxsparse.patterns.nm import NM, NMRamp
 from onnxsparse.scores import Magnitude
+from tests.messages import refusing
 
 SHAPES = st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(1, 9), st.integers(1, 3))
 
@@ -59,9 +59,9 @@ def test_tiles_go_by_their_mean(shape, rows, columns, level, seed, transposed) -
 def test_tiles_have_no_rest() -> None:
     assert patterns.parse("tile:1x4") == Tile(1, 4)
     assert Tile(1, 4).ragged((1, 3, 6, 1)) == 0
-    with pytest.raises(OptionError, match="tile:RxC"):
+    with refusing(OptionError):
         patterns.parse("tile:4")
-    with pytest.raises(OptionError, match="empty"):
+    with refusing(OptionError):
         patterns.parse("tile:0x4")
 
 

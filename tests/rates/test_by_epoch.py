@@ -6,6 +6,7 @@ import pytest
 
 from onnxsparse.errors import OptionError
 from onnxsparse.rates import Way, drops, on_the_way
+from tests.messages import refusing
 
 PER_EPOCH = 4
 
@@ -41,7 +42,7 @@ def test_cosine_with_restarts() -> None:
 @pytest.mark.parametrize("milestone", [1.0, 0.5, 3.0])
 def test_milestones_lie_inside(milestone: float) -> None:
     made = drops("MultiStepLR", {"milestones": [milestone]}, 1.0)
-    with pytest.raises(OptionError, match="milestone"):
+    with refusing(OptionError):
         made.check(1.0, 3.0)
     drops("MultiStepLR", {"milestones": [2.0]}, 1.0).check(1.0, 3.0)
 

@@ -16,6 +16,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.checking import check, steps_of_data
 from onnxsparse.recipes.outline import ROWS, outline, table
 from onnxsparse.runs.feeding import Feeding
+from tests.cases import for_each
 from tests.epochs.test_small import normalized
 from tests.recipes.sparseml import LONG, SAMPLE, STAGED
 
@@ -51,7 +52,7 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
     assert check(recipe(*entries), steps_per_epoch=10, optimizer="sgd") == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("entries", "around", "says"),
     [
         ([gmp(final_sparsity=0.3)], {}, "warning: line 2: !GMPruningModifier: it ends at 0.3, and below 0.4"),

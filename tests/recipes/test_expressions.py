@@ -11,6 +11,8 @@ import pytest
 from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.expressions import compute
+from tests.cases import for_each
+from tests.messages import refusing
 
 SECONDS = 0.1
 PIECES = [
@@ -34,7 +36,7 @@ def recipe_of(expression: str) -> str:
     return f"n: 3\nmodifiers:\n- !EpochRangeModifier\n  start_epoch: 0\n  end_epoch: eval({expression})\n"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "expression",
     [
         "round(5, -999999999)",
@@ -140,6 +142,6 @@ def test_nor_do_all_of_a_recipe(text: str) -> None:
 def test_a_name_from_outside_is_looked_for_at_once() -> None:
     text = "a: " + "eval(1) " * 100_000 + "\nmodifiers: []\n"
     begin = time.process_time()
-    with pytest.raises(PlanError, match="no variable 'b'"):
+    with refusing(PlanError):
         Recipe.load(text, {"b": 1})
     assert time.process_time() - begin < 1

@@ -48,7 +48,7 @@ OPEN = HOLDING + "- !LearningRateModifier {start_epoch: 0, lr_class: Exponential
 @pytest.mark.parametrize("flag", [{"lr": 0.1}, {"lr_schedule": "cosine"}, {"warm_up": 0.1}])
 @pytest.mark.parametrize("text", [RATED, OPEN % ", init_lr: 0.1"])
 def test_rates_that_the_recipe_says_from_the_start_are_not_said_twice(text: str, flag: dict[str, object]) -> None:
-    word = "--" + next(iter(flag)).replace("_", "-")
+    word = f"{next(iter(flag))}="
     with pytest.raises(OptionError, match=re.escape(f"the recipe says that already; leave {word} out")):
         recipe_of(flag, Recipe.from_yaml(text))
 

@@ -15,6 +15,7 @@ from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.outline import outline, table
 from tests.epochs.arrays import Arrays
 from tests.epochs.test_acts import weights
+from tests.messages import refusing
 
 HOLDING = """# a comment
 modifiers:
@@ -27,7 +28,7 @@ def test_names_that_a_model_has_not_are_found_in_the_file(tmp_path: Path) -> Non
     path = tmp_path / "r.yaml"
     path.write_text(HOLDING)
     recipe = Recipe.load(path)
-    with pytest.raises(OptionError, match=r"r\.yaml, line 4: !ConstantPruningModifier: params: 'nope'"):
+    with refusing(OptionError):
         recipe.modifiers[-1].act().bind(Arrays(weights(a=(2, 2))).params)  # type: ignore[attr-defined]
     assert recipe == Recipe.from_yaml("\n\n" + HOLDING)
     assert Recipe.from_yaml(str(recipe)) == recipe
@@ -41,7 +42,7 @@ def test_an_expression_over_two_lines_is_said_in_one() -> None:
 
 @pytest.mark.parametrize("variables", ["a: eval(b)\nb: eval(a)\n", "a: eval(nobody)\n"])
 def test_variables_that_nobody_uses_make_sense(variables: str) -> None:
-    with pytest.raises(PlanError, match=r"line [12]: "):
+    with refusing(PlanError):
         Recipe.from_yaml(variables + HOLDING)
 
 
@@ -90,7 +91,7 @@ def test_a_rate_that_grows_and_is_still_a_number(options: tuple[str, str]) -> No
 
 
 def test_a_step_that_makes_a_rate_too_large_is_said_as_well() -> None:
-    with pytest.raises(OptionError, match=r"a gamma of 1e\+38 makes the learning rate larger than any number"):
+    with refusing(OptionError):
         drops("StepLR", {"gamma": 1e38, "step_size": 1}, 0).rate(1.0, 6, 3)
 
 
@@ -110,15 +111,13 @@ def test_what_cannot_be_moved_is_said_where_it_stands(tmp_path: Path) -> None:
     first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first.write_text(HOLDING.replace("end_epoch: 1", "end_epoch: 8e8"))
     second.write_text(HOLDING.replace("start_epoch: 0, end_epoch: 1", "start_epoch: 3e8, end_epoch: 3e8"))
-    with pytest.raises(
-        OptionError, match=r"second\.yaml, line 3: !EpochRangeModifier: start_epoch: .* not 1100000000\.0"
-    ):
+    with refusing(OptionError):
         compose_staged(first, second)
 
 
 def test_options_inside_options_are_named() -> None:
     options: dict[str, Any] = {"start_epoch": 0, "lr_class": "StepLR", "lr_kwargs": {"step_size": 0.0}}
-    with pytest.raises(OptionError, match=r"lr_kwargs: step_size is a number above 0, .* not 0"):
+    with refusing(OptionError):
         plugins.every("modifiers")["LearningRateModifier"](**options)
 
 
@@ -138,9 +137,7 @@ MOVING = "!LearningRateFunctionModifier {start_epoch: 0, end_epoch: 1, lr_func: 
     ],
 )
 def test_times_whose_steps_nobody_could_count(line: str) -> None:
-    with pytest.raises(
-        PlanError, match=r"line 2: !\w+: (end_epoch|start_epoch|lr_kwargs|cycle_epochs): .* (to|lie|from)"
-    ):
+    with refusing(PlanError):
         Recipe.from_yaml(f"modifiers:\n- {line}\n")
 
 

@@ -21,6 +21,8 @@ from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.nodes import LONGEST
+from tests.cases import for_each
+from tests.messages import refusing
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
 WORDS = st.one_of(
@@ -113,7 +115,7 @@ def read(options: str, tag: str = "pruning"):
     return Recipe.from_yaml(f"modifiers:\n- !{tag}\n" + "".join(f"  {line}\n" for line in options.splitlines()))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "made"),
     [
         ("pattern: 2:4", Pruning("2:4")),
@@ -145,7 +147,7 @@ def test_numbers_of_any_length() -> None:
     assert read("").modifiers == (Pruning(),)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "says"),
     [
         ("", "no recipe"),
@@ -171,7 +173,7 @@ def test_numbers_of_any_length() -> None:
         ("modifiers:\n- !pruning\n  end:", "line 3: end of !pruning: it has no value"),
         ("modifiers:\n- !training\n  train_bn: 2", "line 3: train_bn of !training: '2' is no true or false"),
         ("modifiers:\n- !training\n\n  # more\n  optimizer: adamm", "line 2: !training: unknown optimizer 'adamm'"),
-        ("modifiers:\n- !training\n  epochs: 1\n  steps: 1", "line 2: !training: --epochs and --steps"),
+        ("modifiers:\n- !training\n  epochs: 1\n  steps: 1", "line 2: !training: epochs= and steps="),
         ("modifiers:\n- !pruning\n  include: &a [*a]", "line 3: *a stands for something inside itself"),
         ("modifiers:\n- !pruning\n  include: *a", "line 3: *a stands for something, which no anchor names"),
         ("modifiers:\n- !pruning\n  <<: 5", "line 3: << takes a mapping"),
@@ -234,7 +236,7 @@ def test_nor_does_any_other(text: str) -> None:
 def test_an_alias_bomb_is_refused_at_once() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]" for n in range(1, 12)]
-    with pytest.raises(PlanError, match="line 6: with every alias spelled out it is too large"):
+    with refusing(PlanError):
         Recipe.from_yaml("\n".join(lines))
 
 
@@ -243,11 +245,11 @@ def test_files(tmp_path: Path) -> None:
     path.write_text(VALID, encoding="utf-8")
     assert Recipe.load(str(path)).to_yaml() == VALID
     path.write_bytes(b"modifiers: \xff")
-    with pytest.raises(PlanError, match="UTF-8"):
+    with refusing(PlanError):
         Recipe.load(str(path))
-    with pytest.raises(PlanError, match="cannot read the recipe"):
+    with refusing(PlanError):
         Recipe.load(str(tmp_path / "none.yaml"))
-    with pytest.raises(PlanError, match="cannot read the recipe"):
+    with refusing(PlanError):
         Recipe.load(str(tmp_path))
 
 
@@ -262,7 +264,7 @@ def test_one_of_a_kind() -> None:
     assert recipe.only(Pruning) == Pruning("2:4")
     assert recipe.only(KeepBest) == KeepBest()
     assert recipe.whole((Training, Pruning, KeepBest)).modifiers == (Training(steps=5), Pruning("2:4"), KeepBest())
-    with pytest.raises(PlanError, match="2 modifiers !pruning"):
+    with refusing(PlanError):
         Recipe((Pruning(), Pruning())).only(Pruning)
 
 

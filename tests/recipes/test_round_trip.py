@@ -13,16 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsparse import plugins
-from onnxsparse.modifiers.constant_pruning import ConstantPruningModifier
-from onnxsparse.modifiers.epoch_range import EpochRangeModifier
-from onnxsparse.modifiers.gm_pruning import GMPruningModifier
-from onnxsparse.modifiers.gradual import FROM_PARAM, RISES
-from onnxsparse.modifiers.learning_rate import LearningRateModifier
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe, Stage
+from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
+from onnxsparse.recipes.modifiers.epochs import EpochRangeModifier
+from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, RISES, GMPruningModifier
+from onnxsparse.recipes.modifiers.rates import LearningRateModifier
 from onnxsparse.recipes.unknown import UnknownModifier
 
 KNOWN = [cls for cls in plugins.ours("modifiers").values() if issubclass(cls, Scheduled)]

@@ -14,19 +14,23 @@ from onnxsparse.engines.engine import DivergedError, Engine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.graph.model import Model
 from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.modifier import Part
+from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
 from onnxsparse.optimizers import Moments
 from onnxsparse.optimizers import parse as parse_optimizer
+from onnxsparse.options import SparsityOptions
 from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.request import Options, planned
+from onnxsparse.passes.request import planned
 from onnxsparse.passes.trainable import trainables
+from onnxsparse.recipes import Recipe
 from onnxsparse.runs.feeding import Feeding
-from onnxsparse.runs.job import Job
-from onnxsparse.runs.zeros import pruned_share
+from onnxsparse.runs.goal import goal_of
+from onnxsparse.runs.run import Run
 from onnxsparse.sparsers import Moment
+from onnxsparse.train.acts.act import Act
+from onnxsparse.train.task import Task
 
 SIZES = (8, 16, 12)
 SAMPLES = 96
@@ -166,8 +170,26 @@ class NumpyEngine(Engine):
         self.discard_gradients()
 
 
+class Figures:
+    """What a test measures of an engine, after every epoch."""
+
+    each_epoch = True
+
+    def __init__(self, measure) -> None:
+        self.measure = measure
+
+    def begin(self, engine) -> None:
+        """Nothing can be wrong with it."""
+
+    def __call__(self, engine) -> dict[str, float]:
+        return self.measure(engine)
+
+    def dense(self, engine) -> dict[str, float]:
+        return {}
+
+
 class Bench:
-    """A job on the small network; `engines` are all that were made, the newest last."""
+    """A task on the small network; `engines` are all that were made, the newest last."""
 
     def __init__(self, *modifiers, masks=None, data=None, sizes=SIZES, steps_per_epoch=None, make=NumpyEngine) -> None:
         self.model = Model.open(model(sizes))
@@ -182,35 +204,30 @@ class Bench:
         self.planned = {by_tensor[row.weight.tensor]: row for row in self.plan.planned}
         self.dense = {tag: one.numbers() for tag, one in self.tags.items()}
         self.data = {"x": random(SAMPLES, sizes[0], seed=3)} if data is None else data
-        self.training, self.make, self.asked = training, make, steps_per_epoch
+        self.training, self.kind, self.asked = training, make, steps_per_epoch
         self.engines: list[NumpyEngine] = []
 
-    def job(self, **more) -> Job:
-        feeding = Feeding(
-            open_data(self.data, fields_of(self.model)), self.training.batch, self.training.seed, self.asked
-        )
-        spec = Spec(self.training.batch, {tag: one.name for tag, one in self.tags.items()})
-        made = Job(
-            self.modifiers,
-            spec,
-            self.engine,
-            feeding,
-            self.planned,
-            self.plan.rule.score,
-            lambda tag: self.dense[tag],
-            pruned_share(self.planned),
-            "digest",
+    def task(self, modifiers=None, **more) -> Task:
+        data = open_data(self.data, fields_of(self.model))
+        feeding = Feeding(data, self.training.batch, self.training.seed, self.asked)
+        recipe = Recipe(tuple(self.modifiers if modifiers is None else modifiers))
+        made = Task(
+            self.model, recipe, self.plan, self.tags, data, feeding, goal_of(Objective(), data), digest="digest"
         )
         return replace(made, **more)
 
-    def engine(self, spec: Spec) -> NumpyEngine:
-        self.engines.append(self.make(spec, self.dense, self.training.optimizer))
+    def run(self, folder=None, resume=False, watch=None, measure=None, **more) -> Run:
+        evaluation = None if measure is None else Figures(measure)
+        return Run(self.task(**more), self, evaluation, folder, resume, watch)
+
+    def make(self, spec: Spec) -> NumpyEngine:
+        self.engines.append(self.kind(spec, self.dense, self.training.optimizer))
         return self.engines[-1]
 
 
-def _asked(pruning: Pruning, training: Training) -> Options:
+def _asked(pruning: Pruning, training: Training) -> SparsityOptions:
     seed = training.seed if pruning.score == "random" else None
-    return Options(
+    return SparsityOptions(
         pruning.pattern,
         None,
         pruning.sparsity,
@@ -221,17 +238,17 @@ def _asked(pruning: Pruning, training: Training) -> Options:
     )
 
 
-class Spy:
+class Spy(Modifier):
     """A modifier of a test: what `look(run, step)` gives at every step, once the masks of the step stand."""
 
     def __init__(self, look) -> None:
         self.look, self.seen = look, []
 
-    def start(self, run) -> Part:
+    def start(self, run) -> Act:
         spy = self
 
-        class Looking(Part):
-            def before_update(self, step: int) -> None:
+        class Looking(Act):
+            def before_update(self, trainee, step: int) -> None:
                 spy.seen.append(spy.look(run, step))
 
         return Looking()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from onnxsparse.data import Field, open_data
 from onnxsparse.errors import OptionError
 from onnxsparse.runs.feeding import Feeding
+from tests.messages import refusing
 
 X, SHARED, SCALAR = Field("x", "float32", (None, 2)), Field("shared", "float32", (3,)), Field("one", "float32", ())
 
@@ -89,7 +90,7 @@ def test_what_all_samples_share_is_never_cut() -> None:
 
 
 def test_batches_larger_than_the_data_are_refused_and_few_samples_are_said() -> None:
-    with pytest.raises(OptionError, match="at most 68"):
+    with refusing(OptionError):
         feeding(100, 69)
     assert feeding(100, 68).per_epoch == 1
     assert any("only 40 samples along the first axis, of which 20 measure" in note for note in feeding(40, 8).notes)

@@ -10,7 +10,8 @@ from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
-from onnxsparse.runs.run import Run
+from tests.cases import for_each
+from tests.messages import refusing
 from tests.runs.net import Bench, Spy, random
 
 LEVELS = {
@@ -52,12 +53,12 @@ def went(*modifiers, **more):
     """The bench, the outcome, and the masks at every step."""
     spy = Spy(masks)
     bench = Bench(Training(steps=40, batch=8), *modifiers, KeepBest(checks=4, retries=0), spy, **more)
-    return bench, Run(bench.job()).go(), spy.seen
+    return bench, bench.run().go(), spy.seen
 
 
-@pytest.mark.parametrize("case", LEVELS)
-@pytest.mark.parametrize("regrow", ["none", "weights", "gradient"])
-@pytest.mark.parametrize("schedule", [None, "linear", "steps:3"])
+@for_each("case", LEVELS)
+@for_each("regrow", ["none", "weights", "gradient"])
+@for_each("schedule", [None, "linear", "steps:3"])
 def test_every_step_has_its_level_and_the_end_is_exact(case: str, regrow: str, schedule: str | None) -> None:
     if case == "2:4" and schedule:
         return
@@ -107,7 +108,7 @@ def test_what_grows_back_by_weights_has_the_number_it_had() -> None:
     bench = Bench(
         Training(steps=40, batch=8), pruning("unstructured", schedule="constant", regrow="weights", updates=12), spy
     )
-    Run(bench.job()).go()
+    bench.run().go()
     grown = 0
     for step, (before, after) in enumerate(zip(spy.seen[:23], spy.seen[1:24]), 1):
         for tag in before:
@@ -126,7 +127,7 @@ def test_what_grows_back_by_gradient_starts_at_zero_without_a_memory() -> None:
 
     spy = Spy(look)
     bench = Bench(Training(steps=40, batch=8), pruning("unstructured", regrow="gradient", updates=12), spy)
-    Run(bench.job()).go()
+    bench.run().go()
     grown = 0
     for (before, _, _), (after, weights, moments) in zip(spy.seen, spy.seen[1:]):
         for tag in before:
@@ -145,25 +146,25 @@ def test_the_gradient_that_moves_the_weights_is_that_of_the_new_masks() -> None:
         return all(not gradients[tag][run.engine.frozen[f"{tag}/mask"] == 0].any() for tag in run.planned)
 
     spy = Spy(look)
-    Run(Bench(pruning("unstructured", regrow="gradient", updates=12), spy).job()).go()
+    Bench(pruning("unstructured", regrow="gradient", updates=12), spy).run().go()
     assert all(spy.seen)
 
 
-@pytest.mark.parametrize("regrow", ["none", "weights", "gradient"])
-@pytest.mark.parametrize("sparser", ["mask", *LEARNED])
+@for_each("regrow", ["none", "weights", "gradient"])
+@for_each("sparser", ["mask", *LEARNED])
 def test_given_masks_are_what_comes_out(regrow: str, sparser: str) -> None:
     shapes = {"first": (8, 16), "second": (16, 12)}
     given = {name: random(*shape, seed=5) > 0.3 for name, shape in shapes.items()}
     spy = Spy(masks)
     bench = Bench(Pruning(regrow=regrow, sparser=sparser), spy, masks=given)
-    outcome = Run(bench.job()).go()
+    outcome = bench.run().go()
     for (tag, array), mask in zip(outcome.arrays.items(), given.values()):
         assert np.array_equal(array != 0, mask)
         assert all(np.array_equal(now[tag], mask) for now in spy.seen)
 
 
-@pytest.mark.parametrize("case", LEVELS)
-@pytest.mark.parametrize("sparser", LEARNED)
+@for_each("case", LEVELS)
+@for_each("sparser", LEARNED)
 def test_learned_masks_meet_the_plan_and_then_stand_still(case: str, sparser: str) -> None:
     bench, outcome, seen = went(pruning(case, sparser=sparser, end=0.5))
     for tag, count in elements(bench).items():
@@ -181,7 +182,7 @@ def test_probabilities_add_up_to_the_budget_after_every_step() -> None:
 
     spy = Spy(look)
     bench = Bench(Training(steps=40, batch=8), pruning("unstructured", sparser="probabilistic", schedule="linear"), spy)
-    Run(bench.job()).go()
+    bench.run().go()
     size, goal = sum(row.weight.tensor.size for row in bench.planned.values()), sum(elements(bench).values())
     for step, total in enumerate(spy.seen[:24]):
         assert total <= size - goal * step / 24 + 0.01
@@ -196,23 +197,23 @@ def test_the_masks_of_straight_through_follow_the_schedule() -> None:
             assert gone(seen[step][tag]) == int(np.floor(step / 24 * row.drop + 0.5))
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
-@pytest.mark.parametrize("sparser", ["mask", *LEARNED])
-@pytest.mark.parametrize("window", [(0.0, 0.0), (0.0, 1.0), (0.5, 0.5), (1.0, 1.0)])
+@for_each("steps", [1, 2, 3])
+@for_each("sparser", ["mask", *LEARNED])
+@for_each("window", [(0.0, 0.0), (0.0, 1.0), (0.5, 0.5), (1.0, 1.0)])
 def test_the_shortest_runs_reach_the_goal(steps: int, sparser: str, window: tuple[float, float]) -> None:
     bench = Bench(
         Training(steps=steps, batch=8), pruning("unstructured", sparser=sparser, begin=window[0], end=window[1])
     )
     spy = Spy(masks)
     bench.modifiers = (*bench.modifiers, spy)
-    outcome = Run(bench.job()).go()
+    outcome = bench.run().go()
     assert {tag: gone(array != 0) for tag, array in outcome.arrays.items()} == elements(bench)
     assert {tag: gone(mask) for tag, mask in spy.seen[steps - 1].items()} == elements(bench)
 
 
 def test_a_level_that_cannot_rise_is_said() -> None:
-    with pytest.raises(OptionError, match="leave --schedule out"):
-        Run(Bench(Pruning(pattern="2:4", schedule="cubic")).job())
+    with refusing(OptionError):
+        Bench(Pruning(pattern="2:4", schedule="cubic")).run()
 
 
 def test_random_scores_are_pruned_exactly_too() -> None:
@@ -224,5 +225,5 @@ def test_a_dense_model_with_more_zeros_than_are_asked_for_keeps_them_masked_or_n
     bench = Bench(Training(steps=10, batch=8), pruning("unstructured"))
     for array in bench.dense.values():
         array[:, ::2] = 0
-    outcome = Run(bench.job()).go()
+    outcome = bench.run().go()
     assert all(gone(array != 0) >= count for array, count in zip(outcome.arrays.values(), elements(bench).values()))

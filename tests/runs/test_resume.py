@@ -16,7 +16,6 @@ from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
 from onnxsparse.runs import saves
-from onnxsparse.runs.run import Run
 from tests.runs.net import Bench, NumpyEngine, random
 
 STEPS = 14
@@ -72,7 +71,7 @@ def kept(made: Bench, folder, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "clean", and_copy)
         patched.setattr(saves, "PLACES", 10**9)
-        return Run(made.job(folder=str(folder))).go(), copies
+        return made.run(folder=str(folder)).go(), copies
 
 
 CASES = {
@@ -101,7 +100,7 @@ def test_resumed_after_any_step(case: str, tmp_path, monkeypatch: pytest.MonkeyP
     outcome, copies = kept(bench(**CASES[case]), tmp_path / "run", monkeypatch)
     assert len(copies) >= STEPS
     for folder in copies:
-        resumed = Run(bench(**CASES[case]).job(folder=folder, resume=True)).go()
+        resumed = bench(**CASES[case]).run(folder=folder, resume=True).go()
         same_outcome(outcome, resumed)
         if checkpoints.newest(copies[-1]).facts["step"] == STEPS:  # otherwise it diverged, and there is no last state
             same_state(checkpoints.newest(copies[-1]), checkpoints.newest(folder))
@@ -109,11 +108,11 @@ def test_resumed_after_any_step(case: str, tmp_path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("case", ["mask", "probabilistic", "gradient", "too fast and learned"])
 def test_checkpoints_change_nothing_wherever_they_lie(case: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = Run(bench(**CASES[case]).job()).go()
+    outcome = bench(**CASES[case]).run().go()
     monkeypatch.setattr(saves, "PLACES", 3)
-    same_outcome(outcome, Run(bench(**CASES[case]).job(folder=str(tmp_path / "few"))).go())
+    same_outcome(outcome, bench(**CASES[case]).run(folder=str(tmp_path / "few")).go())
     monkeypatch.setattr(saves, "SECONDS", -1.0)
-    same_outcome(outcome, Run(bench(**CASES[case]).job(folder=str(tmp_path / "clock"))).go())
+    same_outcome(outcome, bench(**CASES[case]).run(folder=str(tmp_path / "clock")).go())
 
 
 class Killed(BaseException):
@@ -140,25 +139,25 @@ def killed(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 @pytest.mark.parametrize("case", ["mask", "gradient", "annealed", "far too fast", "too fast and learned"])
 def test_killed_between_two_checkpoints(case: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed again and again, always a little later, until it comes to its end."""
-    outcome = Run(bench(**CASES[case]).job()).go()
+    outcome = bench(**CASES[case]).run().go()
     monkeypatch.setattr(saves, "PLACES", 5)
     for at in (2, 3, 5, 7, 11, 14, 17, 20, 26, 34, 40, 47):
         folder = str(tmp_path / f"killed-{at}")
         with monkeypatch.context() as patched:
             killed(patched, at)
             try:
-                Run(bench(**CASES[case]).job(folder=folder)).go()
+                bench(**CASES[case]).run(folder=folder).go()
                 break
             except Killed:
                 pass
-        resumed = Run(bench(**CASES[case]).job(folder=folder, resume=True)).go()
+        resumed = bench(**CASES[case]).run(folder=folder, resume=True).go()
         same_outcome(outcome, resumed)
 
 
 def test_a_finished_run_delivers_the_same_without_a_step(tmp_path) -> None:
-    outcome = Run(bench().job(folder=str(tmp_path))).go()
+    outcome = bench().run(folder=str(tmp_path)).go()
     again = bench()
-    same_outcome(outcome, Run(again.job(folder=str(tmp_path), resume=True)).go())
+    same_outcome(outcome, again.run(folder=str(tmp_path), resume=True).go())
     assert "step" not in again.engines[-1].calls
 
 
@@ -178,25 +177,25 @@ def streamed(**more) -> Bench:
 def test_what_a_function_yields_is_replayed(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, copies = kept(streamed(), tmp_path / "run", monkeypatch)
     for folder in copies:
-        same_outcome(outcome, Run(streamed().job(folder=folder, resume=True)).go())
+        same_outcome(outcome, streamed().run(folder=folder, resume=True).go())
 
 
 def test_other_data_is_said(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, copies = kept(streamed(), tmp_path / "run", monkeypatch)
-    notes = Run(streamed(first=1).job(folder=copies[3], resume=True)).go().notes
+    notes = streamed(first=1).run(folder=copies[3], resume=True).go().notes
     assert any("the data is not what it was" in note for note in notes)
 
 
 def refused(tmp_path, made: Bench, **more) -> str:
     with pytest.raises(OptionError) as caught:
-        Run(made.job(folder=str(tmp_path), **more)).go()
+        made.run(folder=str(tmp_path), **more).go()
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_what_is_not_this_run_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Run(bench().job(folder=str(tmp_path))).go()
-    assert "pass --resume" in refused(tmp_path, bench())
+    bench().run(folder=str(tmp_path)).go()
+    assert "pass resume=True" in refused(tmp_path, bench())
     assert "another run" in refused(tmp_path, bench(), resume=True, digest="of another recipe")
     assert "another run" in refused(tmp_path, bench(sparsity="0.71"), resume=True)
     monkeypatch.setattr(saves, "__version__", "0.0.1")
@@ -209,12 +208,12 @@ def test_other_masks_of_the_same_size_are_another_run(tmp_path) -> None:
     def masked(first: np.ndarray) -> Bench:
         return Bench(Training(steps=4, batch=8), Pruning(), masks={"first": first})
 
-    Run(masked(mask).job(folder=str(tmp_path))).go()
+    masked(mask).run(folder=str(tmp_path)).go()
     assert "another run" in refused(tmp_path, masked(~mask), resume=True)
 
 
 def test_a_folder_without_checkpoints_is_said(tmp_path) -> None:
-    notes = Run(bench().job(folder=str(tmp_path / "none"), resume=True)).go().notes
+    notes = bench().run(folder=str(tmp_path / "none"), resume=True).go().notes
     assert any("holds no checkpoint" in note for note in notes)
 
 
@@ -224,7 +223,7 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, monkeypatch: pytest.Monke
     newest = checkpoints.newest(folder)
     with open(f"{newest.path}/arrays.bin", "r+b") as file:
         file.write(b"\xff" * 16)
-    resumed = Run(bench().job(folder=folder, resume=True)).go()
+    resumed = bench().run(folder=folder, resume=True).go()
     assert any("passed over" in note for note in resumed.notes)
     resumed.notes = [note for note in resumed.notes if "passed over" not in note]
     same_outcome(outcome, resumed)
@@ -268,7 +267,7 @@ def try_any(modifiers, tmp_path_factory) -> None:
         zero = row.use.matrix(outcome.arrays[tag].reshape(-1) == 0)
         assert not row.pattern.violations(zero, row.drop)
     for folder in copies[:: max(1, len(copies) // 4)]:
-        same_outcome(outcome, Run(Bench(*modifiers).job(folder=folder, resume=True)).go())
+        same_outcome(outcome, Bench(*modifiers).run(folder=folder, resume=True).go())
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))

@@ -16,7 +16,6 @@ from onnxsparse.modifiers.keep_best import KeepBest
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
 from onnxsparse.runs import saves
-from onnxsparse.runs.run import Run
 from onnxsparse.runs.stopping import Stopping
 from tests.runs.net import Bench, NumpyEngine
 
@@ -50,17 +49,17 @@ def struck(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def test_the_step_is_saved_and_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Run(bench().job()).go()
+    whole = bench().run().go()
     before = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
         struck(patched, signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
-            Run(bench().job(folder=str(tmp_path / "run"))).go()
+            bench().run(folder=str(tmp_path / "run")).go()
     assert signal.getsignal(signal.SIGINT) is before
     newest = checkpoints.newest(str(tmp_path / "run"))
     assert newest is not None
     assert newest.facts["step"] == AT
-    resumed = Run(bench().job(folder=str(tmp_path / "run"), resume=True)).go()
+    resumed = bench().run(folder=str(tmp_path / "run"), resume=True).go()
     assert {tag: array.tobytes() for tag, array in whole.arrays.items()} == {
         tag: array.tobytes() for tag, array in resumed.arrays.items()
     }
@@ -79,7 +78,7 @@ def test_one_that_comes_between_two_steps_is_saved_too(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Stopping, "asked", property(looked))
     with pytest.raises(KeyboardInterrupt):
-        Run(bench().job(folder=str(tmp_path / "run"))).go()
+        bench().run(folder=str(tmp_path / "run")).go()
     newest = checkpoints.newest(str(tmp_path / "run"))
     assert newest is not None
     assert newest.facts["step"] == AT + 1
@@ -99,7 +98,7 @@ def test_what_is_ignored_stays_ignored(name: str, tmp_path: Path, monkeypatch: p
         return step(self, batch)
 
     monkeypatch.setattr(NumpyEngine, "step", struck)
-    run = Run(bench().job(folder=str(tmp_path / "run")))
+    run = bench().run(folder=str(tmp_path / "run"))
     run.go()
     assert run.step == STEPS
     assert set(within) == {signal.SIG_IGN}
@@ -107,7 +106,7 @@ def test_what_is_ignored_stays_ignored(name: str, tmp_path: Path, monkeypatch: p
 
 def test_without_a_folder_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     struck(monkeypatch, signal.SIGINT)
-    run = Run(bench().job())
+    run = bench().run()
     with pytest.raises(KeyboardInterrupt):
         run.go()
     assert run.step == AT - 1

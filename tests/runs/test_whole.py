@@ -18,8 +18,8 @@ from onnxsparse.data import hold_out
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import ModelError
 from onnxsparse.passes import outputs
-from onnxsparse.runs import whole
 from onnxsparse.runs.feeding import held_out
+from onnxsparse.train import evaluation
 from tests.engines.ort.build import BOOL, INT64, info, model, numbers, tensor
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -136,7 +136,7 @@ def test_where_the_file_cannot_be_run_the_figures_say_what_they_are_of(
         def run(self, feed: Any) -> Any:
             raise ModelError("no room")
 
-    monkeypatch.setattr(whole, "Session", Refusing)
+    monkeypatch.setattr(evaluation, "Session", Refusing)
     path = tmp_path / "net.onnx"
     path.write_bytes(looped("inside").SerializeToString())
     np.savez(tmp_path / "data.npz", x=X)
@@ -165,7 +165,7 @@ def test_a_file_that_fails_once_it_is_trained_is_delivered_all_the_same(monkeypa
         raise ModelError("no room")
 
     first: list[Any] = []
-    monkeypatch.setattr(whole, "Session", Failing)
+    monkeypatch.setattr(evaluation, "Session", Failing)
     result = tune(looped("inside"))
     assert result.model is not None
     assert result.report.details["metrics"] == {}
@@ -191,7 +191,7 @@ def test_what_another_engine_would_train_is_said() -> None:
 
 
 def test_a_network_that_trains_as_a_whole_is_measured_as_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "Session", None)
+    monkeypatch.setattr(evaluation, "Session", None)
     nodes = [make_node("MatMul", ["x", "a"], ["h"]), make_node("Relu", ["h"], ["r"])]
     stored = [tensor(numbers(SIZE, SIZE, seed=1), "a"), tensor(numbers(SIZE, SIZE, seed=2), "b")]
     proto = model([*nodes, make_node("MatMul", ["r", "b"], ["y"])], [info("x", ["N", SIZE])], [info("y", None)], stored)

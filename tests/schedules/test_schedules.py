@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnxsparse import schedules
 from onnxsparse.errors import OptionError
 from onnxsparse.schedules import Polynomial, Steps
+from tests.cases import for_each
 
 RAMPS = ("linear", "cubic", "inverse-cubic", "polynomial", "cosine", "exponential")
 AT_ONCE = ("constant", "one-shot")
@@ -37,7 +38,7 @@ def test_neighbouring_progress_does_not_fall_by_rounding(text, start, step):
     assert schedule.share(later) >= schedule.share(start) - 1e-15  # powers and sines may err in the last bit
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@for_each("text", TEXTS)
 def test_the_goal_is_met_exactly(text):
     schedule = schedules.parse(text)
     assert schedule.share(1) == schedule.share(1.5) == schedule.share(math.inf) == 1.0
@@ -54,7 +55,7 @@ def test_ramps_start_at_0_and_others_are_there_at_once(name):
     assert [schedules.parse(word).share(at) for word in AT_ONCE for at in (-1, 0, 0.5)] == [1.0] * 6
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@for_each("text", TEXTS)
 def test_the_text_makes_the_same_schedule(text):
     schedule = schedules.parse(text)
     assert schedules.parse(schedule.text) == schedule
@@ -107,7 +108,7 @@ def test_steps_hold_their_shares():
     assert schedules.parse("steps:4") == schedules.parse("steps") == schedules.parse("steps:0.25,0.5,0.75,1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "steps:0", "steps:", "steps:1001", "steps:999999999999", "steps:" + "9" * 5000, "steps:0.5", "steps:0.5,0.4,1",

@@ -208,33 +208,38 @@ def _zeros(array: Any) -> int:
 
 
 def cost(_: argparse.Namespace) -> bool:
-    from onnxsparse.engines.engine import Pace
-    from onnxsparse.epochs.params import Param
-    from onnxsparse.epochs.running import RunHost
+    from onnxsparse.engines.spec import Spec
+    from onnxsparse.train.onnx_trainee import OnnxTrainee
+    from onnxsparse.train.params import Param
 
     tags = [f"w{place}" for place in range(500)]
     weights = {tag: np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32) for tag in tags}
     frozen = {f"{tag}/mask": np.ones((8, 8), np.float32) for tag in tags}
-    engine = SimpleNamespace(weights=weights, frozen=frozen, clear_moments=lambda *_: None)
-    run: Any = SimpleNamespace(engine=engine, per_epoch=1000, total=100_000, caution=1.0, pace=Pace(0.1))
+    nothing = lambda *_: None  # noqa: E731
+    engine: Any = SimpleNamespace(weights=weights, frozen=frozen, clear_moments=nothing, agree=nothing)
     four = (1, 8, 8, 1)
     params = [
-        Param(tag, tag, (8, 8), (), (), True, lambda flat: flat.reshape(four), lambda view: view.reshape(-1))
+        Param(tag, tag, (8, 8), lambda flat: flat.reshape(four), lambda view: view.reshape(-1), prunable=True)
         for tag in tags
     ]
-    run.host = RunHost(run, params)
-    parts = [one.start(run) for one in osp.Recipe.load(_many()).modifiers]
+    trainee = OnnxTrainee(lambda _: engine, params, 1000, 100_000)
+    trainee.build(Spec(1))
+    modifiers: Any = osp.Recipe.load(_many()).modifiers
+    acts = [one.act() for one in modifiers]
+    for act in acts:
+        act.bind(params)
+        trainee.admit(act)
     spent = []
     for step in range(60):
         begun = time.perf_counter()
-        for part in parts:
-            part.before_step(step)
-        run.pace = run.host.paced(run.pace)
-        for part in parts:
-            part.after_update(step)
+        for act in acts:
+            act.before_step(trainee, step)
+        trainee.settle()
+        for act in acts:
+            act.after_step(trainee, step)
         spent.append(time.perf_counter() - begun)
     found = median(spent[1:50])
-    print(f"{len(parts)} modifiers on {len(tags)} weights: {1e3 * found:.3f} ms a step without new masks")
+    print(f"{len(acts)} modifiers on {len(tags)} weights: {1e3 * found:.3f} ms a step without new masks")
     return found < MILLISECOND
 
 

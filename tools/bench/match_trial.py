@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from torch.nn.utils import parametrize
 
 from onnxsparse.engines.torch.entries import bare, entries
-from onnxsparse.engines.torch.match import Match, Matched
+from onnxsparse.graph.torch_match import Match, Matched
 from tools.bench.match_ways import Way
 
 Array = np.ndarray[Any, Any]

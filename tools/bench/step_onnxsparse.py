@@ -34,11 +34,12 @@ def engine(path: str, data: Any, batch: int, masked: bool, folder: str) -> Any:
     from onnxsparse.engines.ort.engine import OrtEngine
     from onnxsparse.engines.spec import Spec
     from onnxsparse.graph.model import Model
-    from onnxsparse.passes.request import Options, planned
+    from onnxsparse.options import SparsityOptions
+    from onnxsparse.passes.request import planned
     from onnxsparse.passes.trainable import tagged, trainables
 
     model = Model.open(path)
-    plan, _ = planned(model, None, None, Options(pattern="unstructured", sparsity=SPARSITY))
+    plan, _ = planned(model, None, None, SparsityOptions(pattern="unstructured", sparsity=SPARSITY))
     tags, pruned = trainables(model, plan), {row.weight.tensor for row in plan.planned}
     sparsers = {tag: "mask" for tag, one in tags.items() if masked and one.tensor in pruned}
     spec = Spec(batch, {tag: one.name for tag, one in tags.items()}, sparsers)

@@ -1,4 +1,4 @@
-"""What `sparse_analysis.json` holds: each layer's share of zeros at each level, in per cent, and what it was made for.
+"""The sparse analysis of `sparse_analysis.json` (each layer's sparsity at each level), and the report of all layers.
 
 1. A table counts for the settings that it was made with, and for that network: the names, shapes and input sizes of
    its layers, which of them stay dense, and their numbers.
@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import math
 import os
@@ -21,7 +23,8 @@ from onnxsparse.allocations.energy import Energy
 from onnxsparse.dialects.msbench.configuration import load
 from onnxsparse.errors import PlanError, nearest
 from onnxsparse.graph.output import make_folder, write_text
-from onnxsparse.loops.network import Measured, Network
+from onnxsparse.targets import Target
+from onnxsparse.train.layers import Measured, Network
 
 NAME = "sparse_analysis.json"
 VERSION, WEIGHTS = 2, "weights"
@@ -121,3 +124,61 @@ def write_tables(folder: str, tables: Table, wanted: Mapping[str, Any]) -> None:
     make_folder(folder)
     said = {"onnxsparse_analysis": VERSION, "device": wanted["device"], "made_for": wanted, "levels": tables}
     write_text(os.path.join(folder, NAME), json.dumps(said, indent=2) + "\n", True)
+
+
+# -- the table of the layers
+
+COLUMNS = (
+    "layer", "kind", "shape", "parameters", "nonzero", "sparsity", "macs", "macs_left", "target_density", "wasted",
+)  # fmt: skip
+
+
+def statistics(network: Network, found: Mapping[str, Measured], target: Target | None = None) -> list[dict[str, Any]]:
+    """A row for every layer, as its numbers would be stored now; the last one is the total."""
+    rows = [_row(network, site, found, target) for site in network.sites]
+    return [*rows, _total(rows)]
+
+
+def _row(network: Network, site: Any, found: Mapping[str, Measured], target: Target | None) -> dict[str, Any]:
+    kept = int(np.count_nonzero(network.effective(site.key)))
+    macs = found[site.key].macs if site.key in found else 0
+    bound = target.target_density(site.convolution) if target is not None and site.convolution else None
+    wasted = None if bound is None else max(0, site.size - kept - int(np.floor((1 - bound) * site.size + 0.5)))
+    return {
+        "layer": site.name,
+        "kind": site.kind,
+        "shape": list(site.shape),
+        "parameters": site.size,
+        "nonzero": kept,
+        "sparsity": round(1 - kept / max(site.size, 1), 6),
+        "macs": macs,
+        "macs_left": round(macs * kept / max(site.size, 1)),
+        "target_density": None if bound is None else round(bound, 6),
+        "wasted": wasted,
+    }
+
+
+def _total(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    sums = {name: sum(row[name] for row in rows) for name in ("parameters", "nonzero", "macs", "macs_left")}
+    known = [row["wasted"] for row in rows if row["wasted"] is not None]
+    return {
+        "layer": "total",
+        "kind": "",
+        "shape": [],
+        **sums,
+        "sparsity": round(1 - sums["nonzero"] / max(sums["parameters"], 1), 6),
+        "target_density": None,
+        "wasted": sum(known) if known else None,
+    }
+
+
+def as_csv(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Tables by the level they belong to, as one."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["level", *COLUMNS])
+    for level, rows in tables.items():
+        for row in rows:
+            cells = ["x".join(map(str, row[one])) if one == "shape" else row[one] for one in COLUMNS]
+            writer.writerow([level, *("" if cell is None else cell for cell in cells)])
+    return out.getvalue()

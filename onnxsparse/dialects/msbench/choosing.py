@@ -16,11 +16,11 @@ import numpy as np
 from onnxsparse import patterns, scores
 from onnxsparse.allocations.allocation import Global, pooled
 from onnxsparse.dialects.msbench.generators import Generator
-from onnxsparse.loops.network import Site
 from onnxsparse.math.values import Array, Reading, Values, halved
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.sparsers.mask_updates import Choice, corrected
+from onnxsparse.train.layers import Site
 
 
 def pattern_of(generator: Generator, singles: str = "unstructured") -> Pattern:

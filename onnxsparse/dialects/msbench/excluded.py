@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from onnxsparse.dialects.msbench.configuration import Configuration, words
 from onnxsparse.dialects.msbench.known import NOT_PRUNED
 from onnxsparse.errors import nearest
-from onnxsparse.loops.network import Site
 from onnxsparse.passes.names import NamedWeights
+from onnxsparse.train.layers import Site
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from typing import Any
 
 from onnxsparse import optimizers
 from onnxsparse.dialects.msbench import configuration
+from onnxsparse.dialects.msbench.arguments import in_our_case
 from onnxsparse.dialects.msbench.configuration import Configuration, number, path_text, switch
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.loops.rates import in_our_case
 
 SMOOTHING, FIGURES = ("label_smooth", "label_smoothing", "smooth_ratio"), ("hardness", "temperature")
 KNOWN: Mapping[str, tuple[str, ...]] = {

@@ -11,19 +11,18 @@ from onnxsparse.dialects.msbench.schedulers.amba import AmbaLevelPruneScheduler
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.model import Source as ModelSource
-from onnxsparse.loops.onnx_network import OnnxNetwork
-from onnxsparse.loops.options import LoopOptions
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.taken import taken
+from onnxsparse.train.stepped import LoopOptions, SteppedModel
 
 
 def options_of(config: Source, model: ModelSource, notes: list[str] | None = None) -> dict[str, Any]:
     """Levels, target, allocation, excluded layers, steps of each level and sizes; what means nothing is a note."""
-    found, model = read(config), taken(model)
+    found, opened = read(config), Model.open(taken(model))
     if found.scheduler.type != "AmbaLevelPruneScheduler":
         raise OptionError(f"levels needs a configuration of AmbaLevelPruneScheduler, not of {found.scheduler.type}")
     scheduler = AmbaLevelPruneScheduler(found)
-    dense, unknown = _excluded(found, model)
+    dense, unknown = _excluded(found, opened)
     if notes is not None:
         notes += unknown
     return {
@@ -32,13 +31,13 @@ def options_of(config: Source, model: ModelSource, notes: list[str] | None = Non
         "allocation": scheduler.allocation.text,
         "exclude": dense,
         "steps": max(1, scheduler.stages.total // len(scheduler.levels)),
-        "dims": dims_of(Model.open(model), scheduler.kwargs["default_input_shape"]),
+        "dims": dims_of(opened, scheduler.kwargs["default_input_shape"]),
     }
 
 
-def _excluded(found: Configuration, model: ModelSource) -> tuple[list[str], list[str]]:
+def _excluded(found: Configuration, model: Model) -> tuple[list[str], list[str]]:
     """The names of all weights that stay dense, and remarks on names that mean none."""
-    network, excluded = OnnxNetwork(model, LoopOptions()), Excluded.of(found)
+    network, excluded = SteppedModel(model, LoopOptions()), Excluded.of(found)
     names = network.names()
     return [names[key] for key in excluded.reasons(network.sites)], excluded.unknown(network.sites)
 

@@ -21,24 +21,24 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from onnxsparse.api import Result, called, target_of, with_masks
+from onnxsparse.api import Result, with_masks
 from onnxsparse.dialects.msbench.configuration import Configuration, iteration_of
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.loops.onnx_network import OnnxNetwork
-from onnxsparse.loops.options import LoopOptions
-from onnxsparse.loops.stored import Promise, dropped
 from onnxsparse.math.values import Array
+from onnxsparse.options import Path
+from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.masked_before import MaskedBefore, hidden, open_without_masks, plain_source
-from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
-from onnxsparse.passes.request import Path
+from onnxsparse.passes.masked_before import MaskedBefore, hidden, open_without_masks
+from onnxsparse.passes.plan import Plan, PlanRow, eligible
 from onnxsparse.passes.rule import WORDS, Rule
 from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.soft_masks import DRAWN, SOFT, Form, form_of, given, why_not_soft
 from onnxsparse.passes.taken import taken
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.patterns import parse as parse_pattern
+from onnxsparse.train.layers import Promise, dropped
+from onnxsparse.train.stepped import LoopOptions, SteppedModel
 
 MASK = "mask"
 OTHER = "the record in the file is of another configuration or --level: its masks count, and all else is decided anew"
@@ -93,7 +93,7 @@ def insert_masks(
     set_sizes(model, dims)
     notes: list[str] = []
     scheduler.set_moment(when, _shapes(model, dims))
-    network = OnnxNetwork(plain_source(source, before), LoopOptions())
+    network = SteppedModel(model, LoopOptions())
     for key, name in network.names().items():
         if name in before.masks:
             network.weight(key)[...] = hidden(network.weight(key), before.masks[name])
@@ -106,7 +106,7 @@ def insert_masks(
     return written(scheduler, network, model, called(source), path, notes, form, strict, overwrite)
 
 
-def _thresholds(network: OnnxNetwork, before: MaskedBefore) -> bool:
+def _thresholds(network: SteppedModel, before: MaskedBefore) -> bool:
     """Whether thresholds of the file are taken over."""
     keys = [key for key, name in network.names().items() if name in before.trained]
     return any(network.used.get(key, MASK).partition(":")[0] not in (MASK, DRAWN) for key in keys)
@@ -134,7 +134,7 @@ def insert(scheduler: Any, model: Any, output: Path | None, options: Mapping[str
     if not now:
         fresh = type(scheduler)(scheduler.config)  # what is being trained with this one goes on as it was
         return insert_masks(fresh, model, when=when, output=output, dims=options.get("dims"), form=form, **finish)
-    if not isinstance(network, OnnxNetwork):
+    if not isinstance(network, SteppedModel):
         raise OptionError("insert_masks takes an ONNX model, or comes after prepare_sparse_model was given one")
     if replace(when, expected=False) != When():
         raise OptionError("what was prepared has the masks of its own iteration: leave iteration, level and target out")
@@ -145,7 +145,7 @@ def insert(scheduler: Any, model: Any, output: Path | None, options: Mapping[str
 
 def written(
     scheduler: Any,
-    network: OnnxNetwork,
+    network: SteppedModel,
     model: Model,
     name: str,
     path: str | None,
@@ -197,10 +197,10 @@ def _shapes(model: Model, dims: Mapping[str, int] | None) -> dict[str, list[int]
 # -- from what the scheduler says to a plan
 
 
-def _plan(model: Model, network: OnnxNetwork, promise: Promise) -> Plan:
+def _plan(model: Model, network: SteppedModel, promise: Promise) -> Plan:
     """The rows of a model's weights: a mask where the scheduler has one that drops something."""
     rule = Rule.make(target=promise.target, sparsity=promise.level)
-    base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
+    base = eligible(model, Rule.make("unstructured", allow=tuple(WORDS)))
     tags = {name: tag for tag, name in network.names().items()}
     masks = network.masks()
     rows = tuple(_row(row, tags.get(row.name, ""), masks, promise) for row in base.rows)
@@ -211,18 +211,17 @@ def _row(row: PlanRow, tag: str, masks: Mapping[str, Array], promise: Promise) -
     text = promise.patterns.get(tag, "")
     if tag not in masks or not text:
         reason = promise.dense.get(tag, "")
-        return PlanRow(row.name, row.weight, reason=reason or row.reason or "left dense", chosen=bool(reason))
+        return PlanRow(row.weight, reason=reason or row.reason or "left dense", chosen=bool(reason))
     keep = masks[tag]
     if keep.all():
-        return PlanRow(row.name, row.weight, reason="nothing of it is masked at this moment", chosen=True)
+        return PlanRow(row.weight, reason="nothing of it is masked at this moment", chosen=True)
     pattern, flat = parse_pattern(text), np.ascontiguousarray(keep).reshape(-1)
-    return PlanRow(row.name, row.weight, pattern, dropped(pattern, row.use.matrix(~flat)), keep=flat)
+    return PlanRow(row.weight, pattern, dropped(pattern, row.use.matrix(~flat)), keep=flat)
 
 
-def _forms(model: Model, network: OnnxNetwork) -> tuple[list[Form], dict[str, str]]:
+def _forms(model: Model, network: SteppedModel) -> tuple[list[Form], dict[str, str]]:
     """What stands in for weights that have no mask of zeros and ones; and by name, why a weight has nothing."""
-    names = names_of(model.weights)
-    by_name = {names[id(weight)]: weight for weight in model.weights}
+    by_name = {weight.name: weight for weight in model.weights}
     found, left = [], {}
     for key, name in network.names().items():
         kind = network.used.get(key, MASK).partition(":")[0]
@@ -244,11 +243,11 @@ def _with_forms(made: Plan, forms: Sequence[Form], left: Mapping[str, str]) -> P
         form = by_tensor.get(row.weight.tensor)
         if form is None:
             reason = left.get(row.name, "")
-            rows.append(PlanRow(row.name, row.weight, reason=reason) if reason else row)
+            rows.append(PlanRow(row.weight, reason=reason) if reason else row)
             continue
         numbers = given(form, form.tensor.read().reshape(form.tensor.shape))
         zeros = int(numbers.size - np.count_nonzero(numbers))
-        rows.append(PlanRow(row.name, row.weight, parse_pattern("unstructured"), zeros))
+        rows.append(PlanRow(row.weight, parse_pattern("unstructured"), zeros))
     return Plan(tuple(rows), made.rule)
 
 
@@ -265,11 +264,11 @@ def _said_of(forms: Sequence[Form], made: Plan) -> list[str]:
     return [f"thresholds that train beside the weights{learns}: {share}{few}"]
 
 
-def _sent(model: Model, network: OnnxNetwork) -> Model:
+def _sent(model: Model, network: SteppedModel) -> Model:
     """The model with the numbers that the scheduler changed; what is masked stays as it is there."""
-    base = make_plan(model, Rule.make("unstructured", sparsity=0.0, allow=tuple(WORDS)))
-    tags, masks, names = trainables(model, base), network.masks(), names_of(model.weights)
-    by_name = {names[id(one.weight)]: tag for tag, one in tags.items() if one.weight is not None}
+    base = eligible(model, Rule.make("unstructured", allow=tuple(WORDS)))
+    tags, masks = trainables(model, base), network.masks()
+    by_name = {weight.name: weight.tag for weight in model.weights if weight.tag in tags}
     sent = {}
     for key, name in network.names().items():
         if key in masks and name in by_name:
@@ -282,7 +281,7 @@ def _sent(model: Model, network: OnnxNetwork) -> Model:
 # -- what the record says, and how the next masks go on from it
 
 
-def moment_of(scheduler: Any, network: OnnxNetwork) -> dict[str, Any]:
+def moment_of(scheduler: Any, network: SteppedModel) -> dict[str, Any]:
     """What the record in the file says of the moment."""
     level = scheduler.level_of_moment()
     known = {
@@ -297,7 +296,7 @@ def moment_of(scheduler: Any, network: OnnxNetwork) -> dict[str, Any]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def go_on(scheduler: Any, network: OnnxNetwork, before: MaskedBefore) -> list[str]:
+def go_on(scheduler: Any, network: SteppedModel, before: MaskedBefore) -> list[str]:
     """Have a prepared scheduler stand where the masks of a file do; remarks on that."""
     tags = {name: tag for tag, name in network.names().items()}
     known = before.moment

@@ -11,37 +11,53 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-from onnx import ModelProto
-
 from onnxsparse import checkpoints
 from onnxsparse.data import Samples, open_data
 from onnxsparse.data.order import Order
 from onnxsparse.dialects.msbench import scheduler_of
+from onnxsparse.dialects.msbench.act import Schedule
+from onnxsparse.dialects.msbench.checks import (
+    TOTALS,
+    as_of_run,
+    decisive,
+    demand_fitting,
+    demand_same,
+    run_facts,
+    why_not,
+)
 from onnxsparse.dialects.msbench.configuration import Configuration, Part, count, read
-from onnxsparse.dialects.msbench.deciding import TOTALS, decisive, demand_same
-from onnxsparse.dialects.msbench.filling import demand_place, filled, other_than, read_state
-from onnxsparse.dialects.msbench.fitting import demand_fitting
 from onnxsparse.dialects.msbench.job import Job, read_job
 from onnxsparse.dialects.msbench.known import PATHS
-from onnxsparse.dialects.msbench.proving import why_not
 from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
-from onnxsparse.dialects.msbench.starting import is_onnx, learns, numbers_in, start_of
+from onnxsparse.dialects.msbench.start_state import (
+    demand_place,
+    filled,
+    is_onnx,
+    learns,
+    numbers_in,
+    other_than,
+    read_state,
+    start_of,
+)
 from onnxsparse.engines.processes import demand_alone
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import make_folder
-from onnxsparse.loops.onnx_network import OnnxNetwork
-from onnxsparse.loops.options import LoopOptions
 from onnxsparse.math.values import Array
-from onnxsparse.metrics import parse as parse_metric
 from onnxsparse.passes.fields import fields_of
+from onnxsparse.recipes import Recipe
+from onnxsparse.report.rows import Report
+from onnxsparse.runs.classes import axes_of
+from onnxsparse.runs.feeding import Feeding
+from onnxsparse.runs.measuring import Measure
+from onnxsparse.runs.run import Run
+from onnxsparse.train.stepped import LoopOptions, SteppedModel
+from onnxsparse.train.task import Task
 
 STEPS = ("build_model", "load_ckpt", "prepare_sparse_model", "build_trainer", "sparse_post_process", "train")
 RESULT = "sparse.onnx"
@@ -55,7 +71,7 @@ class SparseRunner:
         self.start, self.evaluates, self.quiet = start, evaluate, quiet
         self.iteration = 0
         self.found: checkpoints.Checkpoint | None = None
-        self.holds, self.lost = True, ""
+        self.holds, self.lost, self.wrong = True, "", ""
         self.notes: list[str] = list(self.job.notes)
 
     def run(self) -> dict[str, float]:
@@ -86,12 +102,12 @@ class SparseRunner:
             self._note(f"{self.lost}: the run goes on without it, from what there is")
             if self.quiet:
                 sys.stderr.write(f"note: {self.notes[-1]}\n")
-        self.source = path
+        self.source, self.opened = path, Model.open(path)
         self.samples = self._data(job.train, "data.train")
         self.tested = self._data(job.test, "data.test") if job.test else None
-        demand_fitting(job, path, self.samples, not self.evaluates)
+        demand_fitting(job, self.opened, self.samples, not self.evaluates)
         if self.tested is not None:
-            demand_fitting(job, path, self.tested, False)
+            demand_fitting(job, self.opened, self.tested, False)
         self.order = Order(self.samples.count, job.batch, job.seed)
         for note in self._on_length():
             self.say(f"note: {note}")
@@ -110,30 +126,32 @@ class SparseRunner:
         self.found = checkpoints.newest(folder, notes) if os.path.isdir(folder) and not named else None
         if self.found is not None and not job.auto_resume:
             raise OptionError(f"{folder} holds checkpoints; set saver.auto_resume to go on, or take another save_dir")
-        self.begin = start_of(job, self.start, self._learns)
-        self.source = self.begin.source
-        self.decisive = decisive(job, self.total, self.source, self.begin.named, self.samples)
+        self.begin = start_of(job, self.start, self._learns, self.opened)
+        if self.begin.source != self.source:
+            self.source, self.opened = self.begin.source, Model.open(self.begin.source)
+        self.decisive = decisive(job, self.total, self.opened, self.begin.named, self.samples)
         if self.begin.note:
             self._note(self.begin.note)
         if self.found is not None:
-            demand_same(job.save_dir, self.found.facts.get("decisive"), self.decisive, self.begin.named, self.evaluates)
-            self.say(f"start: iteration {self.found.facts['iteration']} of {folder}")
+            facts = run_facts(self.found)
+            demand_same(job.save_dir, facts.get("decisive"), self.decisive, self.begin.named, self.evaluates)
+            self.say(f"start: iteration {facts['iteration']} of {folder}")
             return
         self.say(f"start: {self.begin.named or self.source}")
 
     def prepare_sparse_model(self) -> None:
         """The scheduler, with the iterations of the trainer, and the network that trains."""
-        model, numbers = self._dense_model()
-        network = OnnxNetwork(model, LoopOptions(**self.job.options))
-        trained = set(network.trains)
-        self.leans = bool(numbers) and (self._learns or not other_than(self.source, numbers) <= trained)
+        dense, numbers = self._dense_model()
+        model = SteppedModel(dense, LoopOptions(**self.job.options), self.source)
+        trained = set(model.trains)
+        self.leans = bool(numbers) and (self._learns or not other_than(self.opened, numbers) <= trained)
         if numbers and self.found is None:
             self._say_left(trained - set(numbers))
         if self.begin.first and self.found is None:
-            self._take_over(network, model, trained)
+            self._take_over(model, trained)
         config = self._with_totals(self.job.sparsity)
         self.scheduler = scheduler_of(self._to_look_at(config) if self.evaluates else config)
-        self.model = self.scheduler.prepare_sparse_model(network)
+        self.model: SteppedModel = self.scheduler.prepare_sparse_model(model)
 
     def _to_look_at(self, config: Configuration) -> Configuration:
         """The same without anything that is written; for a file, what is sparse in it is sparse by itself."""
@@ -142,24 +160,24 @@ class SparseRunner:
         kwargs = {name: one for name, one in config.scheduler.kwargs.items() if name not in PATHS}
         return replace(config, scheduler=Part(config.scheduler.type, {**kwargs, **dict.fromkeys(PATHS)}))
 
-    def _dense_model(self) -> tuple[str | ModelProto, Mapping[str, Array]]:
+    def _dense_model(self) -> tuple[Model, Mapping[str, Array]]:
         """The dense model, and the numbers that were put into it."""
-        path = self.begin.dense
-        if not path and self.lost and self.found is not None and self.found.facts.get("leans"):
+        path, leans = self.begin.dense, self.found is not None and run_facts(self.found).get("leans")
+        if not path and self.lost and leans:
             raise OptionError(
                 f"{self.lost}, and the run in {self.job.save_dir} began with it: it cannot go on without it"
             )
-        if not path or (self.found is not None and not os.path.exists(path) and not self.found.facts.get("leans")):
-            return self.source, {}
+        if not path or (self.found is not None and not os.path.exists(path) and not leans):
+            return self.opened, {}
         numbers = self._read_state(path)
-        return filled(self.source, numbers), numbers
+        return filled(self.opened, numbers), numbers
 
-    def _take_over(self, network: OnnxNetwork, dense: str | ModelProto, trained: set[str]) -> None:
+    def _take_over(self, model: SteppedModel, trained: set[str]) -> None:
         """The numbers of a start state, where the dense model is there to be learned from."""
         path = self.begin.first
         numbers = numbers_in(path) if is_onnx(path) else self._read_state(path)
-        self._say_left(set(network.load(numbers)))
-        fixed = other_than(dense, numbers) - trained
+        self._say_left(set(model.load(numbers)))
+        fixed = other_than(model.model, numbers) - trained
         if fixed:
             self._note(
                 f"{len(fixed)} tensors of {path} do not train here, and stay those of the dense model: {min(fixed)}"
@@ -176,33 +194,45 @@ class SparseRunner:
         self.model.length = self.total
 
     def sparse_post_process(self) -> None:
-        """What the scheduler wants to know of the trainer; and the state of a run that goes on."""
-        if isinstance(self.scheduler, ADMMScheduler):
-            self.scheduler.before_run(self.model, self.order.per_epoch, self.total)
-        if self.found is not None:
-            facts = self.found.facts
-            self.model.restore(self.found.arrays, facts["network"])
-            self.scheduler.resume(facts["scheduler"])
-            self.iteration = int(facts["iteration"])
+        """What the scheduler wants to know of the trainer."""
+        scheduler, model = self.scheduler, self.model
+        if isinstance(scheduler, ADMMScheduler):
+            scheduler.before_run(model, self.order.per_epoch, self.total)
+        model.begin_with(self.samples.take(self.order.rows(0)))
+        if self.evaluates and self.found is not None:
+            facts = run_facts(self.found)
+            model.restore(self.found.arrays, facts["network"])
+            scheduler.resume(facts["scheduler"])
         elif self.evaluates:
-            self.model.use({})  # what is sparse in the file is sparse
-            if self.job.batch <= self.samples.count:
-                self.model.begin_with(self.samples.take(self.order.rows(0)))  # as a training does
-        else:
-            self.scheduler.init_optimizer()
+            model.use({})  # what is sparse in the file is sparse
+        elif self.found is None:
+            scheduler.init_optimizer()
+            if 0 in scheduler.graph_changes():  # no segment of the run comes before it
+                scheduler.prune_model(model, 0)
         if self.job.options.get("lr_schedule"):
-            self.scheduler.set_lr_scheduler(self.job.options["lr_schedule"])
+            scheduler.set_lr_scheduler(self.job.options["lr_schedule"])
 
     def train(self) -> None:
-        loss = math.nan
-        while self.iteration < self.total:
-            self.scheduler.prune_model(self.model, self.iteration)
-            loss = self.model.step(self.samples.take(self.order.rows(self.iteration)))
-            self.iteration += 1
-            if self.iteration % self.job.every == 0 or self.iteration == self.total:
-                self.save()
-                rate = self.scheduler.compute_sparse_rate(self.model)
-                self.say(f"iteration {self.iteration} of {self.total}: loss {loss:.4g}, zeros {100 * rate:.2f} %")
+        """The one loop, from where the run is."""
+        model, folder = self.model, os.path.join(self.job.save_dir, "state")
+        run = Run(self._task(), model, folder=folder, every=self.job.every)
+        run.train(None if self.found is None else as_of_run(self.found))
+        self.iteration = run.step
+
+    def _task(self) -> Task:
+        """The configuration as a recipe and a plan; all samples train, as the published runner has it."""
+        job, model = self.job, self.model
+        schedule = Schedule(self.scheduler, model, {"decisive": self.decisive, "leans": self.leans}, self._stepped)
+        training = replace(model.options.training, steps=self.total, batch=job.batch, train_bn=model.options.train_bn)
+        feeding = Feeding(self.samples, job.batch, job.seed, hold=False)
+        recipe = Recipe((training, schedule))
+        return Task(model.model, recipe, model.plan, model.params, self.samples, feeding, model.spec().objective)
+
+    def _stepped(self, done: int, loss: float) -> None:
+        """What is said where a checkpoint is due."""
+        if done % self.job.every == 0 or done == self.total:
+            rate = self.scheduler.compute_sparse_rate(self.model)
+            self.say(f"iteration {done} of {self.total}: loss {loss:.4g}, zeros {100 * rate:.2f} %")
 
     # -- what belongs to them
 
@@ -243,55 +273,42 @@ class SparseRunner:
             return config
         return replace(config, scheduler=Part(config.scheduler.type, {**config.scheduler.kwargs, name: self.total}))
 
-    def save(self) -> None:
-        """A checkpoint of everything that the next iteration depends on."""
-        arrays, facts = self.model.state()
-        kept = {"network": facts, "scheduler": self.scheduler.facts(), "iteration": self.iteration, "total": self.total}
-        kept.update(decisive=self.decisive, leans=self.leans)
-        folder = os.path.join(self.job.save_dir, "state")
-        checkpoints.save(folder, self.iteration, arrays, kept)
-        checkpoints.clean(folder)
-
     def export(self) -> str:
         """The sparse model, proven, with its record; and whether the file as it is written holds."""
-        path = os.path.join(self.job.save_dir, RESULT)
+        path, shape = os.path.join(self.job.save_dir, RESULT), self.scheduler.kwargs.get("default_input_shape")
         make_folder(self.job.save_dir)
-        written: str = self.scheduler.export_sparse_onnx(self.model, None, path)
+
+        def look(report: Report, model: Model) -> Report:
+            """What does not hold is delivered all the same, and said."""
+            self.wrong = why_not(model, path, shape)
+            return report
+
+        written: str = self.scheduler.export_checked(path, look)
         self.say(f"written: {written}")
-        wrong = why_not(written, self.scheduler.kwargs.get("default_input_shape"))
-        self.holds = not wrong
-        if wrong:
-            sys.stderr.write(f"{written} DOES NOT HOLD: {wrong}\n")
+        self.holds = not self.wrong
+        if self.wrong:
+            sys.stderr.write(f"{written} DOES NOT HOLD: {self.wrong}\n")
         return written
 
     def evaluate(self) -> dict[str, float]:
         """Loss and accuracy on the test data, and the share of zeros."""
         figures = {"zeros": self.scheduler.compute_sparse_rate(self.model)}
         if self.tested is not None:
-            figures.update(self._measured(self.tested))
+            classes = self.tested.has_labels and not self.tested.numbers
+            task = self.model.spec().objective.task
+            names = ["loss", "accuracy"] if classes else ["loss"]
+            measure = Measure(self.tested, names, self.job.batch, axes_of(self.opened), task)
+            figures.update(measure(self.model.answering()))
         self.say(", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
         return figures
-
-    def _measured(self, data: Samples) -> dict[str, float]:
-        meters = [parse_metric(name).meter() for name in ("accuracy",)] if data.has_labels else []
-        losses, size = [], self.job.batch
-        for start in range(0, data.count, size):
-            rows = np.arange(start, min(start + size, data.count))
-            batch = data.take(np.resize(rows, size))
-            loss, outputs = self.model.evaluate(batch)
-            losses.append(loss * len(rows))
-            cut = [{name: one[: len(rows)] for name, one in arrays.items()} for arrays in (outputs, batch)]
-            for meter in meters:
-                meter.add(cut[0], cut[0], cut[1])
-        found = {"loss": float(np.sum(losses) / data.count)}
-        return {**found, **{name: value for meter in meters for name, value in meter.result().items()}}
 
     def _data(self, path: str, name: str) -> Samples:
         if not path:
             raise OptionError(f"{name} is missing: arrays in an .npz, by the names of the model's inputs, with labels")
         wants = self.job.options.get("loss") in ("cross-entropy", "mse", "bce", "l1")
-        fields = fields_of(Model.open(self.source))
-        found = open_data(path, fields, self.job.labels, wants, self.job.options.get("loss") in ("mse", "bce", "l1"))
+        found = open_data(
+            path, fields_of(self.opened), self.job.labels, wants, self.job.options.get("loss") in ("mse", "bce", "l1")
+        )
         if not isinstance(found, Samples):
             raise OptionError(f"{name}: arrays are needed, an .npz or a folder of them, not a function")
         return found
@@ -301,7 +318,7 @@ class SparseRunner:
         numbers, averaged = read_state(path)
         if averaged:
             self._note("the checkpoint has an EMA state: that is loaded as the start; EMA itself is ignored")
-        demand_place(path, numbers, self.source)
+        demand_place(path, numbers, self.opened)
         return numbers
 
     @property

@@ -6,11 +6,10 @@ import math
 import os
 from typing import Any
 
-from onnxsparse.epochs.distilling import DISABLE, SELF
-from onnxsparse.epochs.host import Groups
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.modifiers.scheduled import FARTHEST
 from onnxsparse.passes.taken import proto_of
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF
 
 
 def demand_steps(steps_per_epoch: Any) -> None:
@@ -30,21 +29,11 @@ def epoch_of(epoch: Any) -> float:
 def demand_optimizer(optimizer: Any, module: Any) -> None:
     if not hasattr(optimizer, "param_groups"):
         raise OptionError(f"an optimizer of torch is expected, not a {type(optimizer).__name__}")
-    own = {id(one) for one in module.parameters()} if hasattr(module, "parameters") else set()
-    if own and not any(id(one) in own for group in optimizer.param_groups for one in group["params"]):
+    own = set(module.parameters()) if hasattr(module, "parameters") else set()
+    if own and not any(one in own for group in optimizer.param_groups for one in group["params"]):
         raise OptionError(
             "the optimizer has none of the module's parameters; make it of model.parameters() of this module"
         )
-
-
-def demand_groups(optimizer: Any, groups: Groups, where: str) -> None:
-    count = len(optimizer.param_groups)
-    for place in groups or ():
-        if not 0 <= place < count:
-            raise OptionError(
-                f"{where}: param_groups: the optimizer has {count} groups, and none is number {place}; they are "
-                "counted from 0"
-            )
 
 
 def demand_teacher(teacher: Any) -> None:

@@ -19,26 +19,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxsparse.dialects.sparseml.asked import (
-    demand_groups,
     demand_optimizer,
     demand_steps,
     demand_teacher,
     epoch_of,
 )
 from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, timed
-from onnxsparse.dialects.sparseml.module_host import ModuleHost
 from onnxsparse.dialects.sparseml.saved_masks import saved, take
 from onnxsparse.dialects.sparseml.teaching import Recorder, Teacher
 from onnxsparse.dialects.sparseml.watching import Watch
 from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
 from onnxsparse.engines.torch.attach import bare_module
-from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.distilling import DISABLE, Distilling
-from onnxsparse.epochs.rates import Dropping, Moving, SetDecay, SetRate
-from onnxsparse.epochs.small import warnings_of
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import compose_staged
+from onnxsparse.recipes.modifiers.distillation import DISABLE, Distilling
+from onnxsparse.recipes.modifiers.rates import Dropping, Moving, SetDecay, SetRate
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.module_trainee import ModuleTrainee
 
 PACE = (SetRate, SetDecay, Dropping, Moving)
 
@@ -48,8 +46,8 @@ class ScheduledModifierManager(Contents):
 
     def __init__(self, modifiers: Given, metadata: Mapping[str, Any] | None = None) -> None:
         super().__init__(modifiers, metadata)
-        self._host: ModuleHost | None = None
-        self._acts: list[tuple[Scheduled, Act]] = []
+        self._trainee: ModuleTrainee | None = None
+        self._acts: list[tuple[Scheduled, TimedAct]] = []
         self._recorder: Recorder | None = None
         self._teachers: list[Teacher] = []
         self._waiting: Mapping[str, Any] | None = None
@@ -89,7 +87,7 @@ class ScheduledModifierManager(Contents):
 
     @property
     def initialized(self) -> bool:
-        return self._host is not None
+        return self._trainee is not None
 
     def initialize(
         self,
@@ -102,35 +100,39 @@ class ScheduledModifierManager(Contents):
         calibration_function: Any = None,
     ) -> None:
         """Find the parameters and put open masks on them; what cannot be driven is refused."""
-        if self._host is not None:
-            if bare_module(module) is not self._host.module and module is not self._host.module:
+        self._initialize(module, epoch, loggers, distillation_teacher, None)
+
+    def _initialize(self, module: Any, epoch: float, loggers: Any, teacher: Any, optimizer: Any) -> None:
+        if self._trainee is not None:
+            if bare_module(module) is not self._trainee.module and module is not self._trainee.module:
                 raise OptionError("the manager has another module: finalize that first, or make another manager")
             return
         driven = self.recipe.driven()
-        host = ModuleHost(module, loggers)
+        trainee = ModuleTrainee(module, loggers, optimizer)
         acts = [(one, one.act()) for one in timed(driven.modifiers)]
         for _, act in acts:
-            act.bind(host.params)
+            act.bind(trainee.params)
+            trainee.demand(act)
             if isinstance(act, Distilling):
-                demand_teacher(act.teacher if distillation_teacher is None else distillation_teacher)
-        for note in (*driven.notes, *_left(acts, host), *warnings_of(act for _, act in acts)):
-            warnings.warn(note, stacklevel=2)
+                demand_teacher(act.options.teacher if teacher is None else teacher)
+        told = [f"{act.where}: {act.warning}" for _, act in acts if act.warning]
+        for note in (*driven.notes, *_left(acts, trainee), *told):
+            warnings.warn(note, stacklevel=3)
         for _, act in acts:
-            host.take_in(act)
-            host.attach(act.masked())
-        self._host, self._acts, self._last = host, acts, float(epoch)
+            trainee.admit(act)
+        self._trainee, self._acts, self._last = trainee, acts, float(epoch)
         self._watch, self._done = Watch(self), False
-        self._teach(distillation_teacher)
+        self._teach(teacher)
         if self._waiting is not None:
             self._take(self._waiting, True)
 
     def _teach(self, given: Any) -> None:
-        assert self._host is not None
+        assert self._trainee is not None
         distilling = [act for _, act in self._acts if isinstance(act, Distilling)]
         if not distilling:
             return
-        self._recorder = Recorder(self._host.module)
-        self._teachers = [Teacher(act, given, self._host.module) for act in distilling]
+        self._recorder = Recorder(self._trainee.module)
+        self._teachers = [Teacher(act.options, given, self._trainee.module) for act in distilling]
         if all(teacher.disabled for teacher in self._teachers):
             warnings.warn(f"the recipe distils, but its teacher is '{DISABLE}': nothing is distilled", stacklevel=4)
 
@@ -153,17 +155,17 @@ class ScheduledModifierManager(Contents):
         if not allow_parallel_module and bare_module(module) is not module:
             raise OptionError("the module is wrapped for several devices, and allow_parallel_module is False")
         demand_optimizer(optimizer, module)
-        for one in timed(self.recipe.driven().modifiers):
-            demand_groups(optimizer, one.act().groups(), one.called)
         asked = epoch_of(epoch)
         begin = float(max(self.max_epochs, 0)) if math.isinf(asked) else asked
-        self.initialize(module, begin, loggers, distillation_teacher)
+        self._initialize(module, begin, loggers, distillation_teacher, optimizer)
         if self._modified:
             raise OptionError("the manager is around this loop already: call modify once, or finalize first")
-        assert self._host is not None
+        trainee = self._known()
+        trainee.meet(optimizer, steps_per_epoch)
+        for _, act in self._acts:  # of a manager that was initialized before, without an optimizer
+            trainee.demand(act)
         self._modified = True
         self._watch.is_over = math.isinf(asked)
-        self._host.meet(optimizer, steps_per_epoch)
         self._watch.meet(optimizer)
         return RecipeManagerStepWrapper(wrap_optim or optimizer, optimizer, module, self, begin, steps_per_epoch)
 
@@ -175,11 +177,11 @@ class ScheduledModifierManager(Contents):
         self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float, log_updates: bool = True
     ) -> None:
         """Before a step: what is due at its epoch is done."""
-        host = self._known()
-        host.meet(optimizer, steps_per_epoch)
-        self._watch.step(host, epoch)
+        trainee = self._known()
+        trainee.meet(optimizer, steps_per_epoch)
+        self._watch.step(trainee, epoch)
         for _, act in self._acts:
-            act.before(host, epoch)
+            act.before(trainee, epoch)
         self._last = epoch
 
     def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
@@ -187,10 +189,10 @@ class ScheduledModifierManager(Contents):
 
     def optimizer_post_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """The weights have moved."""
-        host = self._known()
+        trainee = self._known()
         for _, act in self._acts:
-            act.after(host)
-        host.settle()
+            act.after(trainee)
+        trainee.settle()
 
     def loss_update(
         self,
@@ -217,19 +219,19 @@ class ScheduledModifierManager(Contents):
 
     def finalize(self, module: Any = None, reset_loggers: bool = True) -> None:
         """Everything comes to its end: the plain module again, with zeros where masks were."""
-        host = self._known()
-        self._watch.end(host, self._acts, self._last)
+        trainee = self._known()
+        self._watch.end(trainee, self._acts, self._last)
         self._watch.untaught(self._teachers, self._last)
         for _, act in self._acts:
             if not isinstance(act, PACE):
-                act.finish(host)
-        self._end(host)
+                act.finish(trainee)
+        self._end(trainee)
 
-    def _end(self, host: ModuleHost) -> None:
-        host.detach()
+    def _end(self, trainee: ModuleTrainee) -> None:
+        trainee.detach()
         if self._recorder is not None:
             self._recorder.stop()
-        self._host, self._acts, self._recorder, self._teachers = None, [], None, []
+        self._trainee, self._acts, self._recorder, self._teachers = None, [], None, []
         self._done, self._modified = True, False
 
     def apply(
@@ -244,14 +246,14 @@ class ScheduledModifierManager(Contents):
         calibration_function: Any = None,
     ) -> None:
         """All at once, without training: what the module would have come to by an epoch."""
-        self.initialize(module, epoch, loggers, distillation_teacher)
-        host = self._known()
+        self._initialize(module, epoch, loggers, distillation_teacher, None)
+        trainee = self._known()
         for _, act in self._acts:
             if not isinstance(act, PACE):
-                act.before(host, epoch)
+                act.before(trainee, epoch)
         self._last = epoch
         if finalize:
-            self._end(host)
+            self._end(trainee)
 
     def apply_structure(self, module: Any, epoch: float = 0) -> None:
         """What changes the form of a module by an epoch is done, so that a checkpoint fits. Masks change none."""
@@ -269,7 +271,7 @@ class ScheduledModifierManager(Contents):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Take masks over, now or when there is a module."""
-        if self._host is None:
+        if self._trainee is None:
             self._waiting = state_dict
             return
         self._take(state_dict, strict)
@@ -280,18 +282,22 @@ class ScheduledModifierManager(Contents):
 
     # -- inside
 
-    def _known(self) -> ModuleHost:
-        if self._host is None and self._done:
+    def _known(self) -> ModuleTrainee:
+        if self._trainee is None and self._done:
             raise OptionError("the manager is finalized: what it did is done, so step the optimizer itself")
-        if self._host is None:
+        if self._trainee is None:
             raise OptionError("the manager has no module yet; call modify, initialize or apply first")
-        return self._host
+        return self._trainee
 
 
-def _left(acts: Sequence[tuple[Scheduled, Act]], host: ModuleHost) -> list[str]:
+def _left(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrainee) -> list[str]:
     """What stays dense though a modifier means it among others."""
-    names = {param.tag: param.name for param in host.params}
-    return [f"{act.where} leaves {names[tag]} dense: {reason}" for _, act in acts for tag, reason in act.left().items()]
+    names = {param.tag: param.name for param in trainee.params}
+    return [
+        f"{act.where} leaves {names[tag]} dense: {reason}"
+        for _, act in acts
+        for tag, reason in act.left_dense().items()
+    ]
 
 
 def _given(recipe: Any) -> Any:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.epochs.distilling import meant
 from onnxsparse.errors import OptionError
+from onnxsparse.recipes.modifiers.distillation import meant
 
 Outputs = dict[str, Any]
 

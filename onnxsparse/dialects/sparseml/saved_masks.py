@@ -5,40 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from onnxsparse.dialects.sparseml.module_host import ModuleHost
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.epochs.act import Act
-from onnxsparse.epochs.params import Param
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.order import identifier
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.module_trainee import ModuleTrainee
+from onnxsparse.train.params import Param
 
 MASK = ".sparsity_mask"
-Acts = Sequence[tuple[Scheduled, Act]]
+Acts = Sequence[tuple[Scheduled, TimedAct]]
 
 
-def saved(host: ModuleHost, recipe: Recipe, acts: Acts) -> dict[str, Any]:
+def saved(trainee: ModuleTrainee, recipe: Recipe, acts: Acts) -> dict[str, Any]:
     """Copies of all masks."""
     if not recipe.stages:
-        return _masks(host, acts)
+        return _masks(trainee, acts)
     found = {}
     for stage in recipe.stages:
-        chosen = {id(one) for one in stage.modifiers}
-        found[stage.name] = _masks(host, [pair for pair in acts if id(pair[0]) in chosen])
+        own = [pair for pair in acts if any(pair[0] is one for one in stage.modifiers)]  # equal ones may be of another
+        found[stage.name] = _masks(trainee, own)
     return found
 
 
-def _masks(host: ModuleHost, acts: Acts) -> dict[str, Any]:
+def _masks(trainee: ModuleTrainee, acts: Acts) -> dict[str, Any]:
     return {
-        identifier(one): {param.name + MASK: host.mask_tensor(act, param) for param in act.masked()}
+        identifier(one): {param.name + MASK: trainee.mask_tensor(act, param) for param in act.masked()}
         for one, act in acts
         if act.masked()
     }
 
 
-def take(host: ModuleHost, acts: Acts, own: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
+def take(trainee: ModuleTrainee, acts: Acts, own: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
     """Put the masks of a state on the module; `own` is the state that it has."""
     if not isinstance(state, Mapping):
         raise OptionError(f"the state of a manager is a mapping, not a {type(state).__name__}")
@@ -46,12 +46,12 @@ def take(host: ModuleHost, acts: Acts, own: Mapping[str, Any], state: Mapping[st
     if strict and set(known) != set(given):
         other = sorted(set(known) ^ set(given))[0]
         raise OptionError(f"the state is that of another recipe or module: {'/'.join(other)} is in one of them only")
-    by_name = {param.name: param for param in host.params}
+    by_name = {param.name: param for param in trainee.params}
     by_identifier = {identifier(one): act for one, act in acts}
     keys = {key: by_name[key[-1][: -len(MASK)]] for key in known if key in given}
     masks = {key: _mask(given[key], param) for key, param in keys.items()}
     for key, param in keys.items():
-        host.put_for(by_identifier[key[-2]], param, masks[key])
+        trainee.put_for(by_identifier[key[-2]], param, masks[key])
 
 
 def _mask(given: Any, param: Param) -> Array:

@@ -17,9 +17,9 @@ from typing import Any
 from onnxsparse.dialects.sparseml.pairing import pairs
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.epochs.distilling import DISABLE, SELF, Distilling
 from onnxsparse.errors import OptionError
 from onnxsparse.passes.taken import proto_of
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
 
 
 class Recorder:
@@ -52,9 +52,9 @@ class Recorder:
 class Teacher:
     """Whoever is learned from."""
 
-    def __init__(self, act: Distilling, given: Any, module: Any) -> None:
-        self._act, self._module = act, module
-        self._given = act.teacher if given is None else given
+    def __init__(self, options: DistillationModifier, given: Any, module: Any) -> None:
+        self._options, self._module = options, module
+        self._given = options.teacher if given is None else given
         self._ready: Any = None
 
     @property
@@ -62,10 +62,10 @@ class Teacher:
         return isinstance(self._given, str) and self._given == DISABLE
 
     def begun(self, epoch: float) -> bool:
-        return epoch >= self._act.span.start
+        return epoch >= self._options.start_epoch
 
     def is_active(self, epoch: float) -> bool:
-        span = self._act.span
+        span = self._options.span
         return not self.disabled and epoch >= span.start and (span.end < 0 or epoch < span.end)
 
     def loss(self, task: Any, outputs: Any, inputs: Any) -> Any:
@@ -75,14 +75,14 @@ class Teacher:
                 "the module has given nothing since the last loss: call it in training mode before loss_update, or "
                 "pass loss_update its student_outputs and student_inputs"
             )
-        act = self._act
-        teaching = divergence(outputs, self._answers(inputs), act.temperature, act.outputs, act.where)
-        return (1 - act.hardness) * task + act.hardness * teaching
+        said, answers = self._options, self._answers(inputs)
+        teaching = divergence(outputs, answers, said.temperature, said.distill_output_keys, said.called)
+        return (1 - said.hardness) * task + said.hardness * teaching
 
     def _answers(self, inputs: Any) -> Any:
         if self._ready is None:
             self._ready = self._made()
-        arguments, named = _chosen(*_arguments(inputs), self._act)
+        arguments, named = _chosen(*_arguments(inputs), self._options)
         with torch().no_grad():
             return self._ready(*arguments, **named)
 
@@ -108,17 +108,18 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _chosen(
-    arguments: tuple[Any, ...], named: dict[str, Any], act: Distilling
+    arguments: tuple[Any, ...], named: dict[str, Any], options: DistillationModifier
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the teacher is called with: all, or what its keys name."""
-    if act.inputs is None:
+    keys = options.teacher_input_keys
+    if keys is None:
         return arguments, named
     whole = len(arguments) == 1 and not named and isinstance(arguments[0], Mapping)
     given = arguments[0] if whole else named
-    missing = next((key for key in act.inputs if key not in given), None)
+    missing = next((key for key in keys if key not in given), None)
     if missing is not None:
-        raise OptionError(f"{act.where}: teacher_input_keys: the module was called without the name {missing:.60}")
-    chosen = {key: given[key] for key in act.inputs}
+        raise OptionError(f"{options.called}: teacher_input_keys: the module was called without the name {missing:.60}")
+    chosen = {key: given[key] for key in keys}
     return ((chosen,), {}) if whole else ((), chosen)
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from onnxsparse.dialects.sparseml.contents import Contents
-from onnxsparse.dialects.sparseml.module_host import ModuleHost
 from onnxsparse.dialects.sparseml.teaching import Teacher
-from onnxsparse.epochs.act import Act
 from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.module_trainee import ModuleTrainee
 
 AT_CALL, AT_STEP = 4, 6
 """How far the user's line lies above: of a call of the manager, and of a step, which the wrapper stands between."""
@@ -35,22 +35,22 @@ class Watch:
         if _is_scheduled(optimizer):
             self._say_foreign("a scheduler of torch moves the learning rate of this optimizer", AT_CALL)
 
-    def step(self, host: ModuleHost, epoch: float) -> None:
+    def step(self, trainee: ModuleTrainee, epoch: float) -> None:
         """Before a step does anything."""
-        if host.rates_set is not None and host.rates_set != host.rates(None):
+        if trainee.rates_set is not None and trainee.rates_set != trainee.rates(None):
             self._say_foreign("somebody else changed the learning rate between two steps", AT_STEP)
         last = self._recipe.max_epochs
-        if not self.is_over and 0 < last < epoch - 0.5 / host.per_epoch:
+        if not self.is_over and 0 < last < epoch - 0.5 / trainee.per_epoch:
             self.is_over = True
-            _say(f"training goes on at epoch {epoch:g}, and the recipe ends at {last}. {_steps(host)}", AT_STEP)
+            _say(f"training goes on at epoch {epoch:g}, and the recipe ends at {last}. {_steps(trainee)}", AT_STEP)
 
-    def end(self, host: ModuleHost, acts: Iterable[tuple[Scheduled, Act]], last: float) -> None:
+    def end(self, trainee: ModuleTrainee, acts: Iterable[tuple[Scheduled, TimedAct]], last: float) -> None:
         """Before everything comes to its end."""
-        late = [one for one, act in acts if act.masked() and one.end_epoch > last + 1.5 / host.per_epoch]
+        late = [one for one, act in acts if act.masked() and one.end_epoch > last + 1.5 / trainee.per_epoch]
         if late:
             _say(
                 f"training ended at epoch {last:.4g}, but !{late[0].name} lasts to {late[0].end_epoch:g}: its last "
-                f"level is set at once. {_steps(host)}",
+                f"level is set at once. {_steps(trainee)}",
                 AT_CALL,
             )
 
@@ -73,8 +73,8 @@ def _say(text: str, level: int) -> None:
     warnings.warn(text, stacklevel=level)
 
 
-def _steps(host: ModuleHost) -> str:
-    return f"Are {host.per_epoch} steps an epoch?"
+def _steps(trainee: ModuleTrainee) -> str:
+    return f"Are {trainee.per_epoch} steps an epoch?"
 
 
 def _is_scheduled(optimizer: Any) -> bool:

@@ -1,28 +1,34 @@
-"""From a prepared graph to one that the engine can differentiate: masks on the weights, a loss at the end.
-
-1. Every masked weight is read through its sparser; the nodes of the sparsers come first.
-2. The values of the dense model come in as inputs, one for each signal; labels as one more.
-3. The first output is the loss. The user's own float outputs follow, for measuring.
-"""
+"""From a prepared graph to its gradient graph: masks on the weights, a loss at the end, the engine's artifacts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import importlib
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnx import ModelProto, NodeProto, numpy_helper
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_tensor_value_info
 
 from onnxsparse import sparsers
-from onnxsparse.engines.ort import losses
+from onnxsparse.engines.distillation import DistillationTarget
+from onnxsparse.engines.ort import library, losses
 from onnxsparse.engines.ort.prepare import Prepared
-from onnxsparse.engines.ort.signals import Signal
+from onnxsparse.engines.ort.rewrites import EAGER, FUSED
+from onnxsparse.engines.ort.rewrites.norms import Statistics
+from onnxsparse.engines.ort.rewrites.rewrite import operator
 from onnxsparse.engines.ort.sparsers import write
-from onnxsparse.engines.ort.statistics import Statistics
-from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.engines.spec import Objective, Spec, unit_of
+from onnxsparse.engines.spec import LossSpec, Spec, unit_of
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.graph.edit import Writer
 from onnxsparse.losses import Scale, axis_of_labels, chosen_axis, labels_unlike
+
+# -- From a prepared graph to one that the engine can differentiate: masks on the weights, a loss at the end.
+#
+# 1. Every masked weight is read through its sparser; the nodes of the sparsers come first.
+# 2. The values of the dense model come in as inputs, one for each signal; labels as one more.
+# 3. The first output is the loss. The user's own float outputs follow, for measuring.
 
 FLOAT, NAMED = 1, 3
 _NONE = Statistics()
@@ -95,8 +101,9 @@ def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, Scale], statis
     nodes = _once(nodes, set(made.moving), writer)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    if any(node.domain == "com.microsoft" for node in nodes):
-        _import(model, "com.microsoft")
+    domains = {entry.domain for entry in model.opset_import}
+    if any(node.domain == "com.microsoft" for node in nodes) and "com.microsoft" not in domains:
+        model.opset_import.add(domain="com.microsoft", version=1)
     del model.graph.output[:]
     model.graph.output.append(make_tensor_value_info(made.loss, FLOAT, []))
     return made
@@ -134,7 +141,7 @@ def _once(nodes: Sequence[NodeProto], trained: Collection[str], writer: Writer) 
 
 
 def _lose(
-    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
+    writer: Writer, prepared: Prepared, objective: LossSpec, scales: Mapping[str, Scale], made: Assembled
 ) -> None:
     distillation = _distil(writer, prepared, objective, scales, made) if objective.hardness > 0 else ""
     told = _told(writer, prepared, objective, scales, made) if distillation else ""
@@ -149,9 +156,7 @@ def _mixed(writer: Writer, task: str, distillation: str, hardness: float) -> str
     return losses.write_mix(writer, task, distillation, hardness) if task and distillation else task or distillation
 
 
-def _told(
-    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
-) -> str:
+def _told(writer: Writer, prepared: Prepared, objective: LossSpec, scales: Mapping[str, Scale], made: Assembled) -> str:
     """The distance that is reported: of what the user's own file shows. Nothing where no more than that trains."""
     shown = [one.name for one in prepared.signals if one.stated and one.name in made.teacher]
     if objective.distillation == "kl" or not shown or len(shown) == len(made.teacher):
@@ -165,7 +170,7 @@ def _told(
 
 
 def _distil(
-    writer: Writer, prepared: Prepared, objective: Objective, scales: Mapping[str, Scale], made: Assembled
+    writer: Writer, prepared: Prepared, objective: LossSpec, scales: Mapping[str, Scale], made: Assembled
 ) -> str:
     shapes = _shapes(prepared)
     if objective.distillation == "kl":
@@ -186,7 +191,7 @@ def _distil(
     return losses.write_distill(writer, student, dense, [scales[name] for name in student])
 
 
-def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assembled) -> str:
+def _task(writer: Writer, prepared: Prepared, objective: LossSpec, made: Assembled) -> str:
     raw = objective.task in ("cross-entropy", "bce")
     student = (logits_of if raw else output_of)(prepared.signals, objective.output).name
     shape = _shapes(prepared)[student]
@@ -204,7 +209,7 @@ def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assemb
     return writers[objective.task](writer, student, made.labels)
 
 
-def _demand_labels(objective: Objective, shape: tuple[int, ...], batch: int, name: str) -> None:
+def _demand_labels(objective: LossSpec, shape: tuple[int, ...], batch: int, name: str) -> None:
     """Labels of another shape would be stretched in silence, or read beyond their end."""
     given, classes = (batch, *objective.label_shape), objective.task == "cross-entropy"
     if classes and len(shape) < 2:
@@ -215,7 +220,7 @@ def _demand_labels(objective: Objective, shape: tuple[int, ...], batch: int, nam
         raise OptionError(labels_unlike(objective.task, name, given[1:], wanted, more))
 
 
-def output_of(signals: Sequence[Signal], wanted: str) -> Signal:
+def output_of(signals: Sequence[DistillationTarget], wanted: str) -> DistillationTarget:
     """The graph output that labels belong to."""
     outputs = [signal for signal in signals if signal.kind == "output"]
     for signal in outputs:
@@ -226,7 +231,7 @@ def output_of(signals: Sequence[Signal], wanted: str) -> Signal:
     raise OptionError(f"the model has no float output{called} that labels could belong to{nearest(wanted, names)}")
 
 
-def logits_of(signals: Sequence[Signal], wanted: str) -> Signal:
+def logits_of(signals: Sequence[DistillationTarget], wanted: str) -> DistillationTarget:
     """What comes before the softmax or sigmoid of an output, or the output itself."""
     output = output_of(signals, wanted)
     return next((one for one in signals if one.kind == "tap" and one.original == output.original), output)
@@ -237,9 +242,46 @@ def _shapes(prepared: Prepared) -> dict[str, tuple[int, ...]]:
     return {value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in values}
 
 
-def _import(model: ModelProto, domain: str) -> None:
-    if all(entry.domain != domain for entry in model.opset_import):
-        model.opset_import.add(domain=domain, version=1)
-
-
 __all__ = ["Assembled", "assemble", "logits_of", "output_of"]
+
+
+# -- The gradient graph of a training graph, by the engine's own tool.
+#
+# Stored vectors of up to eight numbers that are equal are one to the engine before it writes gradients, and one that
+# several nodes read may not have several (see `rewrites`). As parameters that do not train they stay apart.
+
+SHARED = 8
+BLOCKS = "onnxruntime.training.onnxblock.optim"
+
+
+def generate(
+    model: ModelProto,
+    trained: Sequence[str],
+    frozen: Iterable[str],
+    outputs: Sequence[str],
+    folder: str | os.PathLike[str],
+    decay: float | None = None,
+) -> None:
+    """Write the artifacts of a graph whose first output is the loss into a folder; with the engine's own AdamW of a
+    weight decay where one is given."""
+    training = library.training()
+    optimizer = None if decay is None else importlib.import_module(BLOCKS).AdamW(weight_decay=decay)
+    # Its optimizer graph (1.19.2) takes onnx's own IR version, which a newer onnx has beyond what it loads itself.
+    onnx.IR_VERSION = library.LAST_IR  # type: ignore[assignment]
+    model.ir_version = min(max(model.ir_version, 8), library.LAST_IR)
+    training.artifacts.generate_artifacts(
+        model,
+        requires_grad=list(trained),
+        frozen_params=_apart(model, trained, list(frozen)),
+        optimizer=optimizer,
+        artifact_directory=folder,
+        additional_output_names=list(outputs),
+    )
+
+
+def _apart(model: ModelProto, trained: Sequence[str], frozen: list[str]) -> list[str]:
+    """The frozen parameters, and the small vectors that have to be ones."""
+    known = {*trained, *frozen}
+    read = {name for node in model.graph.node if operator(node) in EAGER | FUSED for name in node.input}
+    small = [one for one in model.graph.initializer if one.data_type == TensorProto.FLOAT and len(one.dims) == 1]
+    return frozen + [one.name for one in small if 1 < one.dims[0] <= SHARED and one.name in read - known]

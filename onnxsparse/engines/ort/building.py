@@ -1,9 +1,4 @@
-"""Having a training graph built: the worker runs apart, so that a crash of the engine is an error and not the end.
-
-1. A folder that holds a graph of the same job and samples is used again: a resumed run trains the very same graph.
-2. A graph of which a byte is not what it was is made anew, with a note.
-3. Where the engine dies, the operator it dies of is looked for, and the graph is cut there.
-"""
+"""Having a training graph built in a process of its own, and finding the operator that the engine dies of."""
 
 from __future__ import annotations
 
@@ -14,20 +9,34 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx.helper import make_tensor_value_info
 
 import onnxsparse
-from onnxsparse.engines.ort import culprit, library, worker
-from onnxsparse.engines.ort.culprit import Culprit
-from onnxsparse.engines.ort.refusals import short
+from onnxsparse.engines.ort import library, worker
+from onnxsparse.engines.ort.assemble import generate
+from onnxsparse.engines.ort.library import short
+from onnxsparse.engines.ort.rewrites.rewrite import View
+from onnxsparse.engines.ort.session import Session
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OptionError, OutputError
+from onnxsparse.graph.edit import Writer, reads, reduce_to
 from onnxsparse.math.values import Array
+
+# -- Having a training graph built: the worker runs apart, so that a crash of the engine is an error and not the end.
+#
+# 1. A folder that holds a graph of the same job and samples is used again: a resumed run trains the very same graph.
+# 2. A graph of which a byte is not what it was is made anew, with a note.
+# 3. Where the engine dies, the operator it dies of is looked for, and the graph is cut there.
 
 MANIFEST, ERROR = "manifest.json", "error.json"
 SEAL, BLOCK = "seal", 1 << 20
@@ -125,7 +134,7 @@ def _made(folder: str, spec: Spec, model: ModelProto, samples: Mapping[str, Arra
         if found is None or found in deadly or len(deadly) == CUTS:
             raise _failure(folder, status, found)
         deadly.append(found)
-    for name in ("model.onnx", "samples.npz", "job.json", "log", "stage", culprit.MODEL, culprit.FEED, culprit.NAMES):
+    for name in ("model.onnx", "samples.npz", "job.json", "log", "stage", ASIDE_MODEL, ASIDE_FEED, ASIDE_NAMES):
         os.unlink(os.path.join(folder, name))
     return {**made, "notes": [*made["notes"], *map(_cut_note, deadly)]}
 
@@ -144,8 +153,8 @@ def _died_of(folder: str, status: int) -> Culprit | None:
     """The operator that the engine died of, where it did."""
     if status in (0, 1, WANT_OF_MEMORY, worker.NO_SPACE) or os.path.exists(os.path.join(folder, ERROR)):
         return None
-    return culprit.find(
-        folder, lambda count: _work(folder, "culprit", os.path.abspath(folder), str(count)) not in (0, 1)
+    return find_culprit(
+        folder, lambda count: _work(folder, "building", os.path.abspath(folder), str(count)) not in (0, 1)
     )
 
 
@@ -188,24 +197,21 @@ def _work(folder: str, module: str, *words: str) -> int:
 
 
 def _failure(folder: str, status: int, found: Culprit | None) -> Exception:
-    if _is_full(folder, status):
+    # the engine itself does not say why it could not write
+    if status == worker.NO_SPACE or shutil.disk_usage(folder).free < LEAST_SPACE:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
         with open(os.path.join(folder, ERROR), encoding="utf-8") as file:
             told = json.load(file)
     except (OSError, ValueError):
         what = f" of {found.operator} '{found.node}'" if found else ""
-        return ModelError(f"the training engine died{what} while {_stage(folder)} ({_death(status)}); {WAY_OUT}")
+        death = _DEATHS.get(status, f"exit code {status}")
+        return ModelError(f"the training engine died{what} while {_stage(folder)} ({death}); {WAY_OUT}")
     if told["ours"]:
         kind = OptionError if told["ours"] == "option" else ModelError
         return kind(" ".join(str(told["error"]).split()))
     line = short(told["error"])
     return ModelError(f"the training engine refuses this model while {_stage(folder)}: {line}; {WAY_OUT}")
-
-
-def _is_full(folder: str, status: int) -> bool:
-    """The engine itself does not say why it could not write."""
-    return status == worker.NO_SPACE or shutil.disk_usage(folder).free < LEAST_SPACE
 
 
 def _stage(folder: str) -> str:
@@ -216,11 +222,94 @@ def _stage(folder: str) -> str:
         return "starting"
 
 
-def _death(status: int) -> str:
-    return _DEATHS.get(status, f"exit code {status}")
-
-
 def _mark(folder: str, content: Mapping[str, Any]) -> None:
     with open(os.path.join(folder, MANIFEST + ".part"), "w", encoding="utf-8") as file:
         json.dump(content, file)
     os.replace(os.path.join(folder, MANIFEST + ".part"), os.path.join(folder, MANIFEST))
+
+
+# -- Which operator the engine dies of: ever shorter parts of a training graph, each in a process of its own.
+#
+#     python -m onnxsparse.engines.ort.worker building FOLDER COUNT
+#
+# builds the gradients of the first COUNT nodes of the graph that a trial has set aside in the folder, and takes a step.
+# Its loss is the sum of the means of all that these nodes give and none of them reads. The parent halves the range
+# until one node is left: with the nodes before it the engine lives, with it, it dies.
+
+ASIDE_MODEL, ASIDE_FEED, ASIDE_NAMES = "assembled.onnx", "feed.npz", "assembled.json"
+TRIES = 12
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The operator, and the name of the node in the rewritten graph."""
+
+    operator: str
+    node: str
+
+
+def find_culprit(folder: str, dies: Callable[[int], bool]) -> Culprit | None:
+    """The node without which the engine lives; `dies` tries the first so many nodes. None if that cannot be told."""
+    try:
+        nodes = onnx.load(os.path.join(folder, ASIDE_MODEL)).graph.node
+    except (OSError, ValueError):
+        return None
+    lives, kills = 0, len(nodes)
+    if not dies(kills):
+        return None
+    for _ in range(TRIES):
+        if kills - lives <= 1:
+            break
+        middle = (lives + kills) // 2
+        lives, kills = (lives, middle) if dies(middle) else (middle, kills)
+    return Culprit(nodes[kills - 1].op_type, nodes[kills - 1].name)
+
+
+def attempt(folder: str, count: int) -> None:
+    """Build the gradients of the first nodes, and take a step."""
+    with open(os.path.join(folder, ASIDE_NAMES), encoding="utf-8") as file:
+        names = json.load(file)
+    model = onnx.load(os.path.join(folder, ASIDE_MODEL))
+    trained = shorten(model, count, set(names["trained"].values()) | set(names["anchors"]))
+    if not trained:
+        return
+    stored = {tensor.name for tensor in model.graph.initializer}
+    frozen = [name for name in names["frozen"].values() if name in stored]
+    with np.load(os.path.join(folder, ASIDE_FEED), allow_pickle=False) as arrays:
+        feed = {name: arrays[f"a{place}"] for place, name in enumerate(names["fed"])}
+    with tempfile.TemporaryDirectory(prefix="onnxsparse-") as work:
+        generate(model, trained, frozen, [], work)
+        Session(work, {"trained": {name: name for name in trained}, "frozen": {}}).step(feed)
+
+
+def shorten(model: ModelProto, count: int, trained: set[str]) -> list[str]:
+    """Leave the first nodes, with a loss of all that they give; returns the trained tensors that a gradient reaches."""
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in model.graph.node[:count]]
+    read = {name for node in nodes for name in reads(node)}
+    loose = [name for node in nodes for name in node.output if name and name not in read]
+    _hold(model, nodes, [ValueInfoProto(name=name) for name in loose])
+    infer_shapes(model)
+    view = View.of(model, trained)
+    ends = [name for name in loose if name in view.gradients]
+    if not ends:
+        return []
+    writer = Writer(model.graph, view.opset)
+    means = [writer.node("ReduceMean", name, keepdims=0) for name in ends]
+    total = means[0]
+    for mean in means[1:]:
+        total = writer.node("Add", total, mean)
+    _hold(model, [*nodes, *writer.nodes], [make_tensor_value_info(total, TensorProto.FLOAT, [])])
+    reduce_to(model, [total])
+    infer_shapes(model)
+    return sorted(trained & View.of(model, trained).gradients)
+
+
+def _hold(model: ModelProto, nodes: Sequence[NodeProto], outputs: Sequence[ValueInfoProto]) -> None:
+    del model.graph.node[:], model.graph.output[:]
+    model.graph.node.extend(nodes)
+    model.graph.output.extend(outputs)
+
+
+def main(folder: str, count: str) -> int:
+    attempt(folder, int(count))
+    return 0

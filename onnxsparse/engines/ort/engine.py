@@ -13,10 +13,9 @@ import numpy as np
 
 from onnxsparse.data.labels import check_block
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
-from onnxsparse.engines.ort.refusals import LOOK, batch_of, told
-from onnxsparse.engines.ort.session import Session
+from onnxsparse.engines.ort.library import LOOK, batch_of, told
+from onnxsparse.engines.ort.session import Session, Teacher
 from onnxsparse.engines.ort.stepping import stepping_of
-from onnxsparse.engines.ort.teacher import Teacher
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.math.values import Array
 from onnxsparse.optimizers import clip_factor, finite

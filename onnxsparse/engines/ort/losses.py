@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.edit import Writer
 from onnxsparse.losses import BCE, KL, L1, MSE, Columns, CrossEntropy, Distill, Loss, Scale, class_axis
 
 Names = Sequence[str]

@@ -1,10 +1,9 @@
 """From any exported model to a graph that can be trained: a copy that is thrown away afterwards.
 
-1. Functions are inlined, stored tensors lifted, everything is computed in float32 (`lift`, `precision`).
-2. For the training batch: branches taken, shapes fixed, the operator set fitted, constants folded (`branches`,
-   `shapes`, `versions`, `fold`).
-3. Outputs and their taps are the signals (`taps`, `signals`).
-4. The result is compared with the user's file, sample by sample (`batch`). Where it differs at the batch, a batch of 1
+1. `PREPARATIONS` are done to a copy one after another, each for a fault or a limit of onnxruntime-training 1.19.2:
+   first what lets the file run, then one form for all files, then what depends on the batch.
+2. Outputs and their pre-activations are the distillation targets (`distillation`, `targets`).
+3. The result is compared with the user's file, sample by sample (`batch`). Where it differs at the batch, a batch of 1
    is taken out of the constants; where it differs still, the batch is 1.
 """
 
@@ -18,27 +17,19 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from onnxsparse.engines.distillation import DistillationTarget, pre_activations, stated, unmoved
 from onnxsparse.engines.ort.batch import HALF_ROUNDING, ROUNDING, difference, widen
-from onnxsparse.engines.ort.branches import take_branches
-from onnxsparse.engines.ort.chance import settle_chance
-from onnxsparse.engines.ort.division import guard_divisions
-from onnxsparse.engines.ort.draft import Draft
-from onnxsparse.engines.ort.endless import refuse_endless
-from onnxsparse.engines.ort.fold import RANDOM, fold
-from onnxsparse.engines.ort.lift import fix_numbers, inline_functions, lift
-from onnxsparse.engines.ort.precision import OTHER, single
-from onnxsparse.engines.ort.reach import downstream, part, reduce_to, upstream
-from onnxsparse.engines.ort.rounding import without_rounding
-from onnxsparse.engines.ort.runner import Runner
-from onnxsparse.engines.ort.samples import Samples
-from onnxsparse.engines.ort.scopes import Names, scopes
-from onnxsparse.engines.ort.sequences import without_sequences
+from onnxsparse.engines.ort.canonical import OTHER_FLOATS, fix_numbers, fold, inline_functions, lift, single_precision
+from onnxsparse.engines.ort.control_flow import refuse_endless, take_branches, without_sequences
+from onnxsparse.engines.ort.draft import Draft, Preparation, Samples
+from onnxsparse.engines.ort.library import Runner
+from onnxsparse.engines.ort.numerics import guard_divisions, settle_random, without_rounding
 from onnxsparse.engines.ort.shapes import declare, fix_inputs, shapes_of
-from onnxsparse.engines.ort.signals import Signal, choose, reached, stated
-from onnxsparse.engines.ort.taps import taps
-from onnxsparse.engines.ort.versions import FIRST_RUN, fit_version, lower
+from onnxsparse.engines.ort.targets import choose, reached
+from onnxsparse.engines.ort.versions import FIRST_RUN, lower_opset, raise_opset
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.class_axis import axis_in
+from onnxsparse.graph.edit import RANDOM, FreshNames, downstream, extracted, reduce_to, scopes, upstream
 from onnxsparse.math.values import Array
 
 CHECKED, MEASURED = 6, 3
@@ -55,7 +46,7 @@ class Prepared:
 
     model: ModelProto
     weights: dict[str, str]
-    signals: list[Signal]
+    signals: list[DistillationTarget]
     batch: int
     inputs: list[Input]
     fed: list[str] = field(default_factory=list)
@@ -73,31 +64,39 @@ class _Truth:
     rounding: float
 
 
+# What is done to the copy, in this order. Each says which fault or limit of the engine, or of the converter, it is for.
+TO_RUN: tuple[Preparation, ...] = (inline_functions, lower_opset, refuse_endless, guard_divisions, without_rounding)
+"""Before the file is run for the first time: what it gives then is the truth."""
+ONE_FORM: tuple[Preparation, ...] = (lift, single_precision, fix_numbers)
+"""The same for every batch."""
+OLD: tuple[Preparation, ...] = (fix_inputs, raise_opset, lift)
+"""For a file that is too old to be run as it is; the converter asks for sizes."""
+OF_FIXED_SIZES: tuple[Preparation, ...] = (fix_inputs, raise_opset, lift, fold)
+"""Once the batch is known."""
+PREPARATIONS = (*TO_RUN, *ONE_FORM, settle_random, take_branches, *OF_FIXED_SIZES, widen, without_sequences)
+"""Every one there is."""
+
+
 def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], batch: int) -> Prepared:
     """Prepare a complete model, which is changed. Stored tensors to train carry their tag as `doc_string`."""
     given = Samples(model.graph, samples)
     shown = stated(model)
-    draft = Draft(inline_functions(model))
-    lower(draft)
-    refuse_endless(draft.graph)
-    guard_divisions(draft)
-    without_rounding(draft)
+    draft = Draft(model, given, frozenset(tags))
+    _do(TO_RUN, draft)
     runs = max(1, batch // given.unit)
-    truth = _truth(draft.model, given, runs)
-    _lift(draft, tags, given)
+    truth = _truth(draft, runs)
+    _do(ONE_FORM, draft)
     if truth is None:
         if draft.opset < FIRST_RUN:
-            fix_inputs(draft, given.one(0))  # the converter asks for sizes
-            fit_version(draft)
-            lift(draft, tags)
+            _do(OLD, draft)
         draft.note("onnxruntime does not run the file itself; the copy was compared with what it was converted to")
-        truth = _outputs(draft.model, given, runs)
-    settle_chance(draft)
+        truth = _outputs(draft, runs)
+    settle_random(draft)
     problems: list[str] = []
     for size, way in _ways(runs):
         try:
-            made = _at(draft.copy(), given, size, way, shown)
-            problem = _differs(made, given, truth, draft) if made is not None else "no batch is stored in it"
+            made = _at(draft.copy(size, size if way == "as it is" else 1), way, shown)
+            problem = _differs(made, truth, draft) if made is not None else "no batch is stored in it"
         except ModelError as error:
             made, problem = None, str(error)
         if made is not None and not problem:
@@ -107,29 +106,34 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
     raise ModelError(f"no graph to train could be made that does what the model does ({problems[-1]})")
 
 
+def _do(preparations: Sequence[Preparation], draft: Draft) -> None:
+    for preparation in preparations:
+        preparation(draft)
+
+
 def _ways(batch: int) -> Iterator[tuple[int, str]]:
     if batch > 1:
         yield from ((batch, "as it is"), (batch, "widened"), (batch, "folded and widened"))
     yield 1, "as it is"
 
 
-def _truth(model: ModelProto, samples: Samples, batch: int) -> _Truth | None:
+def _truth(draft: Draft, batch: int) -> _Truth | None:
     """None where only another form may run: the runtime lacks kernels of other precisions and of old operators."""
     try:
-        return _outputs(model, samples, batch)
+        return _outputs(draft, batch)
     except ModelError:
-        if _kinds(model) & set(OTHER) or Draft(model).opset < FIRST_RUN:
+        if _kinds(draft.model) & set(OTHER_FLOATS) or draft.opset < FIRST_RUN:
             return None
         raise
 
 
-def _outputs(model: ModelProto, samples: Samples, batch: int) -> _Truth:
-    names = [value.name for value in model.graph.output]
-    last = min(batch if batch > 1 else CHECKED, samples.count) - 1
+def _outputs(draft: Draft, batch: int) -> _Truth:
+    names = [value.name for value in draft.graph.output]
+    last = min(batch if batch > 1 else CHECKED, draft.samples.count) - 1
     places = sorted({int(place) for place in np.linspace(0, last, CHECKED)})
     outputs: dict[str, dict[int, Array]] = {name: {} for name in names}
-    _collect(Runner(model), samples, places, outputs)
-    half = _kinds(model) & {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+    _collect(Runner(draft.model), draft.samples, places, outputs)
+    half = _kinds(draft.model) & {TensorProto.FLOAT16, TensorProto.BFLOAT16}
     return _Truth(places, outputs, HALF_ROUNDING if half else ROUNDING)
 
 
@@ -149,82 +153,50 @@ def _kinds(model: ModelProto) -> set[int]:
     return kinds
 
 
-def _lift(draft: Draft, tags: set[str], samples: Samples) -> None:
-    lift(draft, tags)
-    single(draft)
-    fix_numbers(draft, samples)
-
-
-def _at(draft: Draft, samples: Samples, batch: int, way: str, shown: Sequence[Signal]) -> Prepared | None:
+def _at(draft: Draft, way: str, shown: Sequence[DistillationTarget]) -> Prepared | None:
     """The copy for a batch; None where there is nothing to widen."""
-    widened = way != "as it is"
-    step = 1 if widened else batch
-    starts = _starts(step, samples.count)
-    looked = min(len(starts) * step, samples.count) * samples.unit
-    take_branches(draft, [samples.many(step, start) for start in starts], looked)
-    lift(draft, set(draft.tags.values()))
-    tapped = _tapped(draft, shown)
+    take_branches(draft)
+    lift(draft)
+    inner = _inner_of(draft, shown)
     outputs = [value.name for value in draft.graph.output]
-    reduce_to(draft.model, [*outputs, *(name for names in tapped.values() for name in names)])
+    reduce_to(draft.model, [*outputs, *(name for names in inner.values() for name in names)])
     if way == "folded and widened":
-        _fit(draft, samples.many(1))
-    if widened and not widen(draft, batch, {name for name in samples.arrays if samples.sampled(name)}):
-        return None
-    if widened:
-        draft.note("a batch of 1 was stored in it and was taken out of the copy")
-    _fit(draft, samples.many(batch))
-    if without_sequences(draft):
-        fold(draft)
-    return _described(draft, samples, batch, outputs, tapped, shown)
+        _do(OF_FIXED_SIZES, draft)
+    if way != "as it is":
+        widen(draft)
+        if draft.width < draft.batch:
+            return None
+    _do(OF_FIXED_SIZES, draft)
+    without_sequences(draft)
+    return _described(draft, outputs, inner, shown)
 
 
-def _fit(draft: Draft, feed: Mapping[str, Array]) -> None:
-    fix_inputs(draft, feed)
-    fit_version(draft)
-    lift(draft, set(draft.tags.values()))
-    fold(draft)
-
-
-def _starts(batch: int, count: int) -> list[int]:
-    """Where the first few batches begin; the last is the first turned round when there are too few samples."""
-    whole = list(range(0, max(1, count - batch + 1), batch))[:8]
-    return whole if len(whole) > 1 else [0, count // 2] if count > 1 else [0]
-
-
-def _tapped(draft: Draft, shown: Sequence[Signal]) -> dict[str, list[str]]:
-    """The taps of each output: those that the file shows, and what can be seen only in the copy."""
+def _inner_of(draft: Draft, shown: Sequence[DistillationTarget]) -> dict[str, list[str]]:
+    """The pre-activations of each output: those that the file shows, and what can be seen only in the copy."""
     graph = draft.graph
-    moving = downstream(graph, [value.name for value in graph.input])
-    stored = {tensor.name for tensor in graph.initializer}
     made = {name for node in graph.node for name in node.output if name}
-    constants = frozenset((made | stored) - moving)
+    constants = unmoved(graph)
     found = {}
     for value in graph.output:
         own = [one.name for one in shown if one.kind == "tap" and one.original == value.name and one.name in made]
-        found[value.name] = list(dict.fromkeys([*own, *taps(graph, value.name, constants)]))
+        found[value.name] = list(dict.fromkeys([*own, *pre_activations(graph, value.name, constants)]))
     return found
 
 
 def _described(
-    draft: Draft,
-    samples: Samples,
-    batch: int,
-    outputs: Sequence[str],
-    tapped: Mapping[str, Sequence[str]],
-    shown: Sequence[Signal],
+    draft: Draft, outputs: Sequence[str], inner: Mapping[str, Sequence[str]], shown: Sequence[DistillationTarget]
 ) -> Prepared:
-    feeds = [samples.many(batch, start) for start in _starts(batch, samples.count)[:MEASURED]]
-    shapes = shapes_of(draft.model, feeds)
-    signals = choose(draft.graph, outputs, tapped, draft.tags, shapes)
+    shapes = shapes_of(draft.model, draft.feeds()[:MEASURED])
+    signals = choose(draft.graph, outputs, inner, draft.tags, shapes)
     signals = [_as_shown(signal, draft, shown) for signal in signals]
     found = reached(draft.graph, signals, draft.tags, shapes)
     weights = {name: tag for name, tag in draft.tags.items() if name in found}
     _name_nodes(draft)
     declare(draft, shapes)
-    return Prepared(draft.model, weights, signals, batch, [], notes=draft.notes)
+    return Prepared(draft.model, weights, signals, draft.batch, [], notes=draft.notes)
 
 
-def _as_shown(signal: Signal, draft: Draft, shown: Sequence[Signal]) -> Signal:
+def _as_shown(signal: DistillationTarget, draft: Draft, shown: Sequence[DistillationTarget]) -> DistillationTarget:
     """With what the user's file says of it, where it is there."""
     known = next((one for one in shown if one.name == signal.name), None)
     if known is None:
@@ -233,19 +205,20 @@ def _as_shown(signal: Signal, draft: Draft, shown: Sequence[Signal]) -> Signal:
 
 
 def _name_nodes(draft: Draft) -> None:
-    names, seen = Names(draft.graph), set()
+    names, seen = FreshNames.of(draft.graph), set()
     for node in draft.graph.node:
         if not node.name or node.name in seen:
-            node.name = names.fresh(node.name or f"{node.op_type}_{node.output[0]}")
+            node.name = names(node.name or f"{node.op_type}_{node.output[0]}")
         seen.add(node.name)
 
 
-def _differs(made: Prepared, samples: Samples, truth: _Truth, draft: Draft) -> str:
-    """How the copy differs from the user's file, in words. What hangs on chance is not compared."""
-    graph = made.model.graph
-    _learn_taps(made, samples, truth, draft)
+def _differs(made: Prepared, truth: _Truth, draft: Draft) -> str:
+    """How the copy differs from the user's file, in words. What hangs on random numbers is not compared."""
+    graph, samples = made.model.graph, draft.samples
+    _learn_inner(made, truth, draft)
     chance = downstream(graph, [node.output[0] for node in graph.node if node.op_type in RANDOM])
-    names = [name for name in truth.outputs if _made(made.model, name) and name not in chance]
+    given = {name for node in graph.node for name in node.output}
+    names = [name for name in truth.outputs if name in given and name not in chance]
     if not names:
         return ""
     runner = Runner(made.model, names, fold=False)
@@ -259,31 +232,23 @@ def _differs(made: Prepared, samples: Samples, truth: _Truth, draft: Draft) -> s
     return ""
 
 
-def _learn_taps(made: Prepared, samples: Samples, truth: _Truth, draft: Draft) -> None:
-    """The taps' values in the lifted file, which may be all there is to compare: outputs can be whole numbers."""
+def _learn_inner(made: Prepared, truth: _Truth, draft: Draft) -> None:
+    """The values of inner targets in the lifted file, which may be all there is to compare: outputs may be integers."""
     known = {name for node in draft.graph.node for name in node.output}
     names = [signal.name for signal in made.signals if signal.name not in truth.outputs and signal.name in known]
     if names:
-        _collect(Runner(part(draft.model, names)), samples, truth.places, truth.outputs)
+        _collect(Runner(extracted(draft.model, names)), draft.samples, truth.places, truth.outputs)
 
 
 def _first_difference(outputs: Mapping[str, Any], truth: _Truth, batch: int, places: Sequence[int]) -> str:
     for name, value in outputs.items():
         singles = {place: truth.outputs[name][place] for place in places if place in truth.outputs[name]}
-        if singles and isinstance(value, np.ndarray) and _alike(singles):
+        # outputs of as many elements as the data decides cannot be compared over a batch
+        if isinstance(value, np.ndarray) and len({single.shape for single in singles.values()}) == 1:
             problem = difference(name, value, singles, batch, truth.rounding)
             if problem:
                 return problem
     return ""
-
-
-def _alike(singles: Mapping[int, Array]) -> bool:
-    """Outputs of as many elements as the data decides cannot be compared over a batch."""
-    return len({single.shape for single in singles.values()}) == 1
-
-
-def _made(model: ModelProto, name: str) -> bool:
-    return any(name in node.output for node in model.graph.node)
 
 
 def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems: Sequence[str]) -> Prepared:

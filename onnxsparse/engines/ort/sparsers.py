@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.edit import Writer
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.probabilistic import LARGEST_EXPONENT, TINY
 from onnxsparse.sparsers.sparser import MaskMultiply, Moment, Sparser

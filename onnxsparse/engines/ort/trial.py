@@ -22,21 +22,21 @@ import onnx
 from onnx import ModelProto
 
 from onnxsparse import sparsers
-from onnxsparse.engines.ort import chance, culprit, gradients, rewrites, value_shapes
-from onnxsparse.engines.ort.assemble import Assembled, assemble
-from onnxsparse.engines.ort.cuts import cut, teacher
-from onnxsparse.engines.ort.draft import called
-from onnxsparse.engines.ort.feeds import Feeds
-from onnxsparse.engines.ort.generate import generate
+from onnxsparse.engines.ort import gradients, rewrites
+from onnxsparse.engines.ort.assemble import Assembled, assemble, generate
+from onnxsparse.engines.ort.building import ASIDE_FEED, ASIDE_MODEL, ASIDE_NAMES
+from onnxsparse.engines.ort.gradients import cut, teacher
+from onnxsparse.engines.ort.numerics import random_inputs
 from onnxsparse.engines.ort.prepare import ALONE, Prepared, inputs_of, prepare
-from onnxsparse.engines.ort.prove import GROUPS, Proof, prove
-from onnxsparse.engines.ort.reach import downstream
+from onnxsparse.engines.ort.prove import GROUPS, Feeds, Proof, prove
+from onnxsparse.engines.ort.rewrites.norms import Statistics, train_statistics
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
-from onnxsparse.engines.ort.statistics import Statistics, train_statistics
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.engines.ort.worker import NO_SPACE
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
+from onnxsparse.graph.edit import called, copied, downstream
 from onnxsparse.math.values import Array
 
 ROUNDS, LOST = 8, 50
@@ -66,7 +66,7 @@ class Trial:
         samples = self._samples()
         prepared = prepare(model, set(self.spec.trained), samples, self.spec.batch)
         plain = _plain(prepared)
-        statistics = train_statistics(prepared.model, _trained(prepared)) if self.spec.train_bn else Statistics()
+        statistics = train_statistics(prepared.model, set(prepared.weights)) if self.spec.train_bn else Statistics()
         self._statistics = set(statistics.follows)
         dense, prepared = self._differentiable(plain, prepared)
         onnx.save(dense, self._at("teacher.onnx"))
@@ -105,7 +105,7 @@ class Trial:
         prepared = cut(prepared)
         for _ in range(ROUNDS):
             self._stage("rewriting operators")
-            trained = _trained(prepared) - self._statistics
+            trained = set(prepared.weights) - self._statistics
             prepared.notes += rewrites.apply(prepared.model, trained)
             blocked = gradients.blocked(prepared.model, trained)
             if blocked:
@@ -152,11 +152,11 @@ class Trial:
 
     def _set_aside(self, made: Assembled, feeds: Feeds) -> None:
         """What is needed to find out which operator the engine dies of, should it."""
-        onnx.save(made.model, self._at(culprit.MODEL))
+        onnx.save(made.model, self._at(ASIDE_MODEL))
         feed = feeds.batches(made, 1)[0]
         arrays: dict[str, Any] = {f"a{place}": array for place, array in enumerate(feed.values())}
-        np.savez(self._at(culprit.FEED), **arrays)
-        self._write(culprit.NAMES, {**made.names(), "fed": list(feed)})
+        np.savez(self._at(ASIDE_FEED), **arrays)
+        self._write(ASIDE_NAMES, {**made.names(), "fed": list(feed)})
 
     def _generate(self, prepared: Prepared, made: Assembled) -> None:
         """Build the gradients. Tensors that the engine finds no way to are left out."""
@@ -231,7 +231,8 @@ class Trial:
         os.replace(self._at(name + ".part"), self._at(name))
 
     def fail(self, error: Exception) -> None:
-        self._write("error.json", {"error": str(error), "ours": _kind(error)})
+        said = error.as_flags if isinstance(error, OnnxSparseError) else str(error)  # the caller spells it
+        self._write("error.json", {"error": said, "ours": _kind(error)})
 
     def _at(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -244,7 +245,7 @@ def _kind(error: Exception) -> str:
 
 def _keep_reachable(prepared: Prepared, made: Assembled) -> None:
     """Only tensors that the loss depends on by way of floats, and what recurrent layers must have."""
-    value_shapes.infer(made.model)
+    infer_shapes(made.model)
     view = View.of(made.model, {*made.moving, *gradients.must_train(made.model)})
     statistics = {made.trained[key] for key in made.follows}
     lost = [name for name in prepared.weights if name not in view.gradients and name not in statistics]
@@ -270,29 +271,19 @@ def _behind(plain: Prepared, prepared: Prepared) -> list[str]:
 def _with_inputs(prepared: Prepared, dense: ModelProto) -> Prepared:
     """The same, fed also with what the dense model alone reads: an input behind a cut."""
     known = {name for name, _, _ in prepared.inputs}
-    others = [one for one in inputs_of(dense) if one[0] not in known and not chance.wanted({one[0]: one[2]})]
+    others = [one for one in inputs_of(dense) if one[0] not in known and not random_inputs({one[0]: one[2]})]
     return replace(prepared, inputs=[*prepared.inputs, *others])
 
 
 def _plain(prepared: Prepared) -> Prepared:
     """The same again, with a graph of its own."""
-    return Prepared(**{**vars(prepared), "model": _copy(prepared.model), "notes": list(prepared.notes)})
+    return Prepared(**{**vars(prepared), "model": copied(prepared.model), "notes": list(prepared.notes)})
 
 
 def _with_masks(spec: Spec) -> Spec:
     """The same graph, with a mask for everything that learns what stays."""
     learned = {tag: text for tag, text in spec.sparsers.items() if sparsers.parse(text).name != MASK}
     return spec.with_sparsers({**spec.sparsers, **dict.fromkeys(learned, MASK)})
-
-
-def _trained(prepared: Prepared) -> set[str]:
-    return set(prepared.weights)
-
-
-def _copy(model: ModelProto) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def main(folder: str) -> int:

@@ -17,11 +17,11 @@ from onnx.defs import OpSchema
 from onnx.helper import make_attribute, make_node, make_tensor_value_info
 
 from onnxsparse.engines.ort import library
-from onnxsparse.engines.ort.draft import Draft, called, keep
-from onnxsparse.engines.ort.refusals import short
-from onnxsparse.engines.ort.scopes import Names, scopes
+from onnxsparse.engines.ort.draft import Draft
+from onnxsparse.engines.ort.library import short
 from onnxsparse.engines.ort.shapes import shapes_of
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.edit import FreshNames, called, keep, scopes
 
 FIRST_OPSET, FIRST_IR = 13, 8
 FIRST_RUN = 7  # the runtime has no kernels of older arithmetic
@@ -30,8 +30,8 @@ _OWN = ("", "ai.onnx")
 _PLACED = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-def fit_version(draft: Draft) -> None:
-    """Convert an old draft; afterwards it may hold Constant nodes again."""
+def raise_opset(draft: Draft) -> None:
+    """An old draft is converted to opset 13, the first that `gradients.FACTS` speaks of; it may hold Constants then."""
     given = draft.opset
     if given < FIRST_OPSET:
         _upgrade(draft)
@@ -39,8 +39,8 @@ def fit_version(draft: Draft) -> None:
     draft.model.ir_version = max(draft.model.ir_version, FIRST_IR)
 
 
-def lower(draft: Draft) -> None:
-    """Relabel a draft that is newer than the engine, so that it runs at all."""
+def lower_opset(draft: Draft) -> None:
+    """A draft newer than onnxruntime-training 1.19.2, which loads opset 21 and IR 10 at most, is relabelled."""
     given = draft.opset
     if given > library.LAST_OPSET:
         _relabel(draft)
@@ -67,7 +67,7 @@ def _upgrade(draft: Draft) -> None:
 def _place_broadcast(draft: Draft) -> None:
     """Arithmetic once named the axis of its second input; axes of size 1 after it say the same."""
     shapes = {name: shaped.sizes for name, shaped in shapes_of(draft.model, []).items()}
-    names, nodes = Names(draft.graph), []
+    names, nodes = FreshNames.of(draft.graph), []
     for node in draft.graph.node:
         axis = _named_axis(node)
         if axis is not None:
@@ -86,11 +86,11 @@ def _named_axis(node: NodeProto) -> int | None:
     return given.get("axis") if "broadcast" in given else None
 
 
-def _spread(node: NodeProto, names: Names, rank: int, wanted: int) -> list[NodeProto]:
+def _spread(node: NodeProto, names: FreshNames, rank: int, wanted: int) -> list[NodeProto]:
     keep(node.attribute, [one for one in node.attribute if one.name != "axis"])
     if wanted <= rank or not rank:
         return []
-    wide = names.fresh(f"{node.input[1]}_spread")
+    wide = names(f"{node.input[1]}_spread")
     made = make_node("Unsqueeze", [node.input[1]], [wide], axes=list(range(rank, wanted)))
     node.input[1] = wide
     return [made]
@@ -107,7 +107,8 @@ def _relabel(draft: Draft) -> None:
     given = draft.opset
     unknown = _unknown(draft.model, given)
     if unknown:
-        draft.model = _expanded(draft.model, unknown)
+        for op in sorted(unknown):
+            draft.model = _without(draft.model, op)
         unknown = _unknown(draft.model, given)
     if unknown:
         raise ModelError(
@@ -150,14 +151,8 @@ def _default(schema: OpSchema, name: str) -> bytes:
     return entry.default_value.SerializeToString() if entry is not None else b"absent"
 
 
-def _expanded(model: ModelProto, operators: set[str]) -> ModelProto:
-    """The operators in the words of their schema's function, where they have one."""
-    for op in sorted(operators):
-        model = _without(model, op)
-    return model
-
-
 def _without(model: ModelProto, op: str) -> ModelProto:
+    """An operator in the words of its schema's function, where it has one."""
     try:
         return onnx.inliner.inline_selected_functions(_typed(model), [("", op)], inline_schema_functions=True)
     except Exception:  # an onnx without this, or an operator without a function: it is named later

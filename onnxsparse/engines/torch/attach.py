@@ -57,8 +57,8 @@ class Attached:
         register = getattr(optimizer, "register_step_post_hook", None)
         if register is None:
             raise OptionError(f"an optimizer of torch is expected, not {brief(optimizer)}")
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if not any(id(original_of(*homes[0])) in held for homes in self._live().values()):
+        held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        if not any(original_of(*homes[0]) in held for homes in self._live().values()):
             raise OptionError("the optimizer holds none of the masked parameters; make it of the module's parameters")
         self._optimizers.append((optimizer, register(lambda *_: self.settle())))
         self.settle()
@@ -138,8 +138,8 @@ class Attached:
 
     def _live(self) -> dict[str, list[tuple[Any, str]]]:
         """Those that nobody took off, by `finish` or otherwise."""
-        there = {(id(owner), name) for _, owner, name in all_held(self.module)}
-        return {name: homes for name, homes in self._places.items() if (id(homes[0][0]), homes[0][1]) in there}
+        there = {(owner, name) for _, owner, name in all_held(self.module)}
+        return {name: homes for name, homes in self._places.items() if homes[0] in there}
 
     def _change(self, homes: list[tuple[Any, str]], keep: Array) -> None:
         parameter, before = original_of(*homes[0]), mask_of(*homes[0]).keep
@@ -161,13 +161,13 @@ def _places_of(module: Any, masks: Mapping[str, Array]) -> dict[str, list[tuple[
     """Everywhere that each parameter stands; checked as a whole before anything is touched."""
     named = dict(module.named_parameters(remove_duplicate=False))
     places: dict[str, list[tuple[Any, str]]] = {}
-    taken: dict[int, str] = {}
+    taken: dict[Any, str] = {}  # by parameter
     for name, keep in masks.items():
         demand_fit(name, keep, named, name)
         _demand_plain(module, name)
         _demand_maskable(name, named[name])
         parameter = named[name]
-        first = taken.setdefault(id(parameter), name)
+        first = taken.setdefault(parameter, name)
         if first == name:
             places[name] = _homes(module, parameter)
         elif not np.array_equal(masks[first], keep):
@@ -265,8 +265,8 @@ def _masks_by_path(module: Any) -> dict[str, Any]:
 
 def _demand_all(promised: Mapping[str, Any], module: Any) -> None:
     """What was replaced after attach has no zeros to make part of it. Wrappers may have moved a mask elsewhere."""
-    there = {id(mask) for mask in _masks_by_path(module).values()}
-    gone = [path for path, mask in promised.items() if id(mask) not in there and not mask.taken_off]
+    there = set(_masks_by_path(module).values())
+    gone = [path for path, mask in promised.items() if mask not in there and not mask.taken_off]
     if gone:
         raise OptionError(
             f"the masks of {', '.join(gone)} are gone: the layers were replaced, or their parametrizations removed, "

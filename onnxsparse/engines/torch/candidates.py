@@ -18,10 +18,10 @@ import numpy as np
 
 from onnxsparse.engines.torch.entries import Entry
 from onnxsparse.engines.torch.folding import Norm, bias_of
-from onnxsparse.engines.torch.layouts import GATES, PLAIN, SAME, Shape, arranged, fits, squeezed
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.sightings import Region, Sightings, real
 from onnxsparse.graph.storage import Array
+from onnxsparse.graph.torch_match import GATES, PLAIN, SAME, Shape, arranged, fits, squeezed
 
 ROUNDING = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-3, "bfloat16": 6e-3}
 FAR, ALIKE = 1e-2, 0.5

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from onnxsparse.engines.ort.fold import RANDOM
-from onnxsparse.engines.ort.scopes import bodies
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.graph.edit import RANDOM, bodies
 
 
 def settle_chance(module: Any, proto: ModelProto) -> None:

@@ -33,11 +33,11 @@ from onnxsparse.engines.torch.support import (
     demand_support,
     domain_of,
     function_key,
-    functions_of,
     opsets_of,
 )
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, Caller, label
+from onnxsparse.graph.every import functions_of
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import Container

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.torch.layouts import Shape
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.graph.storage import Array
+from onnxsparse.graph.torch_match import Shape
 
 _INNER = {
     "OptimizedModule": "_orig_mod",
@@ -142,5 +142,5 @@ def _identity(values: list[Any]) -> Hashable:
 
 def _storage(tensor: Any) -> Hashable:
     if tensor.numel() == 0:
-        return id(tensor)
+        return (tensor,)  # which is hashed by its identity
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnxsparse.engines.ort.signals import Signal
-from onnxsparse.engines.spec import Objective
+from onnxsparse.engines.distillation import DistillationTarget
+from onnxsparse.engines.spec import LossSpec
 from onnxsparse.engines.torch import losses
 from onnxsparse.errors import ModelError
 from onnxsparse.losses import Scale, chosen_axis
@@ -17,7 +17,7 @@ IGNORED = -100
 class Goal:
     """The loss over the signals of both networks; `scales` are those of the float signals, by place."""
 
-    def __init__(self, objective: Objective, signals: Sequence[Signal], scales: dict[int, Scale]) -> None:
+    def __init__(self, objective: LossSpec, signals: Sequence[DistillationTarget], scales: dict[int, Scale]) -> None:
         self._goal, self._signals, self._scales = objective, signals, scales
         self._first = ""
 

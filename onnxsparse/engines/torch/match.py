@@ -10,11 +10,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxsparse.engines.torch import layouts
 from onnxsparse.engines.torch.candidates import Candidate, Regions, part_of, scaled
 from onnxsparse.engines.torch.entries import Entry, entries, owners
 from onnxsparse.engines.torch.folding import SCALES, SHIFTS, Norm, bias_of, norms
@@ -24,57 +22,7 @@ from onnxsparse.engines.torch.scopes import Naming
 from onnxsparse.engines.torch.sightings import Sighting, Sightings, regions
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.storage import Array
-
-
-@dataclass(frozen=True)
-class Matched:
-    """Where a parameter is: the stored tensor, its scope, how it lies there from element `start`, and how it was found.
-
-    `copies` are further tensors with the same parameter, such as the transposed copy of a tied embedding.
-    """
-
-    tensor: str
-    scope: str
-    layout: str
-    how: str
-    shape: tuple[int, ...]
-    start: int = 0
-    copies: tuple[Matched, ...] = ()
-
-    def places(self) -> Array:
-        """For each element of the parameter, where it is in the flat stored tensor."""
-        return layouts.places(self.shape, self.layout, self.start)
-
-
-@dataclass(frozen=True)
-class Match(Mapping[str, Matched]):
-    """The parameters and buffers that were found, by name; `refused` has the reasons for all others.
-
-    `aliases` are further names of tied parameters. `folded` are tensors of batch normalizations that have none of
-    their own any more, and the stored tensor that each became part of.
-    """
-
-    matched: Mapping[str, Matched] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    folded: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def summary(self) -> str:
-        """How many of how many tensors were found, in one line."""
-        total = len(self.matched) + len(self.folded) + len(self.refused)
-        rest = [f"{len(part)} {word}" for part, word in ((self.folded, "folded"), (self.refused, "refused")) if part]
-        return ", ".join([f"{len(self.matched)} of {total} tensors of the module found", *rest])
-
-    def __getitem__(self, name: str) -> Matched:
-        return self.matched[self.aliases.get(name, name)]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.matched)
-
-    def __len__(self) -> int:
-        return len(self.matched)
+from onnxsparse.graph.torch_match import Match, Matched
 
 
 def match(model: Model, module: Any) -> Match:

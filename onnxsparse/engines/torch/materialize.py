@@ -17,7 +17,7 @@ from onnxsparse.engines.torch.explaining import module_class
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.graph.stores import Stores
+from onnxsparse.graph.stores import Stores, keys
 
 TABLE = "onnx_names"
 PRESERVED = "_user_preserved_attributes"  # what torch.fx keeps when it copies a module
@@ -44,17 +44,6 @@ class Pool:
 
 def _bytes(tensor: StoredTensor) -> Hashable:
     return (tensor.span, tensor.kind, tensor.shape) if tensor.external else tensor
-
-
-def keys(stores: Stores) -> dict[StoredTensor, tuple[str, str]]:
-    """Scope and name of every stored tensor; where a file repeats both, a number tells them apart."""
-    found: dict[StoredTensor, tuple[str, str]] = {}
-    seen: dict[tuple[str, str], int] = {}
-    for tensor, home in stores.homes.items():
-        key = (home.scope, tensor.name)
-        seen[key] = seen.get(key, 0) + 1
-        found[tensor] = key if seen[key] == 1 else (f"{home.scope}#{seen[key]}", tensor.name)
-    return found
 
 
 def as_tensor(stored: StoredTensor) -> Any:

@@ -112,7 +112,7 @@ def places_of(module: Any, tensors: Sequence[str], match: Match) -> dict[str, st
     found = {}
     for name in tensors:
         mine = _places(TensorMask(name, np.empty(0, bool)), places, named, module)
-        if len({id(named.get(place.path)) for place in mine}) > 1 or mine[0].beside:
+        if len({named.get(place.path) for place in mine}) > 1 or mine[0].beside:
             raise PlanError(f"tensor '{name}' is no single parameter; pass the model that the plan is for with model=")
         if mine[0].path not in named:
             raise PlanError(f"the module has no parameter '{mine[0].path}' for tensor '{name}'")

@@ -16,11 +16,11 @@ import numpy as np
 from onnxsparse.engines.torch import convert
 from onnxsparse.engines.torch.entries import bare, entries
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.match import Match, Matched
 from onnxsparse.engines.torch.materialize import TABLE
 from onnxsparse.engines.torch.resolving import BY_FOLD
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import Array
+from onnxsparse.graph.torch_match import Match, Matched
 
 CLOSE = 1e-3  # of the range of an output
 SEEN = 10.0  # how much more than the two sides' difference a mask has to change
@@ -34,6 +34,9 @@ class Proof:
 
     proved: tuple[str, ...]
     open: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return f"Proof({len(self.proved)} parameters proved, {len(self.open)} not)"
 
 
 def proved(model: Model, module: Any, match: Match, inputs: Any, seed: int = 0) -> Proof:

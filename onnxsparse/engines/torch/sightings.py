@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from onnxsparse.engines.torch.layouts import Shape, squeezed
-from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.scopes import Naming, plain, scope_of
+from onnxsparse.graph.attributes import IdentityKey
+from onnxsparse.graph.edit import bodies
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, Array, StoredTensor
+from onnxsparse.graph.stores import keys
+from onnxsparse.graph.torch_match import Shape, squeezed
 
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "same"}
 _ROUNDED = ("QuantizeLinear", "DequantizeLinear")
@@ -98,7 +99,7 @@ class Sightings:
                 name = home.node.output[0] if home.node is not None and home.node.output else tensor.name
                 self.carried.setdefault(name, []).append(Carried(sighting, True, plain(tensor.name)))
         self.nodes = list(_nodes(model.proto.graph))
-        self.scopes = {id(node): scope_of(node) for node in self.nodes}
+        self.scopes = {IdentityKey(node): scope_of(node) for node in self.nodes}
         for node in self.nodes:
             self._walk(node)
 
@@ -141,7 +142,7 @@ class Sightings:
         return found
 
     def scopes_of(self, sighting: Sighting) -> set[str]:
-        found = {self.scopes[id(use.node)] for use in sighting.reads}
+        found = {self.scopes[IdentityKey(use.node)] for use in sighting.reads}
         return {scope for scope in found if scope is not None}
 
     def uses(self, sighting: Sighting) -> list[Use]:
@@ -201,12 +202,5 @@ def real(flat: Array, kind: str) -> Array:
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for body in _bodies(attribute):
-                yield from _nodes(body)
-
-
-def _bodies(attribute: Any) -> Iterator[GraphProto]:
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
+        for body in bodies(node):
+            yield from _nodes(body)

@@ -176,8 +176,8 @@ def _made_optimizer(make: MakeOptimizer, parameters: list[Any]) -> Any:
         raise OptionError(
             f"optimizer= is a function from parameters to an optimizer of torch; it gave {brief(optimizer)}"
         )
-    known = {id(one) for one in parameters}
-    if not all(id(one) in known for group in optimizer.param_groups for one in group["params"]):
+    known = set(parameters)
+    if not all(one in known for group in optimizer.param_groups for one in group["params"]):
         raise OptionError("the optimizer holds other parameters than those it was given")
     return optimizer
 

@@ -16,18 +16,18 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 
 from onnxsparse import sparsers
-from onnxsparse.engines.ort.signals import Signal, stated
+from onnxsparse.engines.distillation import DistillationTarget, stated
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch.chance import settle_chance, share_chance
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.goal import Goal
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.materialize import keys
 from onnxsparse.engines.torch.sparsers import effective
 from onnxsparse.engines.torch.writeback import names_of
 from onnxsparse.engines.turning import turn
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.stores import keys
 from onnxsparse.sparsers.sparser import Moment
 
 Turned = Mapping[str, Mapping[str, int]]
@@ -40,7 +40,7 @@ class Networks:
 
     module: Any
     paths: dict[str, str]
-    signals: list[Signal]
+    signals: list[DistillationTarget]
 
 
 def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned) -> Networks:
@@ -65,10 +65,9 @@ def widened(module: Any) -> Any:
     return module.float()
 
 
-def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[Signal]]:
+def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[DistillationTarget]]:
     """A whole copy whose outputs are the model's, and their taps."""
-    opened = Model.open(model.path) if model.path is not None else Model.open(model.proto)
-    proto = turn(opened.take_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
+    proto = turn(model.copy_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
     signals = stated(proto)
     for signal in signals:
         if signal.kind == "tap":
@@ -78,9 +77,9 @@ def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[Signal]]:
 
 def train_only(module: Any, wanted: Iterable[Any]) -> None:
     """Gradients for these parameters alone."""
-    chosen = {id(one) for one in wanted}
+    chosen = set(wanted)
     for parameter in module.parameters():
-        parameter.requires_grad_(id(parameter) in chosen)
+        parameter.requires_grad_(parameter in chosen)
 
 
 def frozen_copy(module: Any) -> Any:

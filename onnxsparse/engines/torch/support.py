@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from onnxsparse.engines.torch import library, operators
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import label
+from onnxsparse.graph.edit import bodies
+from onnxsparse.graph.every import functions_of
 
 FIRST_OPSET, LAST_OPSET = 6, 28
 _NCHWC = "com.microsoft.nchwc."
@@ -37,11 +39,6 @@ QUANTIZED = (
     "QMoE",
     "QuantizeLinear",
 )
-Functions = dict[tuple[str, str, str], FunctionProto]
-
-
-def functions_of(proto: ModelProto) -> Functions:
-    return {(one.domain, one.name, getattr(one, "overload", "")): one for one in proto.functions}
 
 
 def function_key(node: NodeProto) -> tuple[str, str, str]:
@@ -123,12 +120,6 @@ def _reached(proto: ModelProto) -> Iterator[tuple[NodeProto, dict[str, int]]]:
             elif key not in seen:
                 seen.add(key)
                 pending.append((functions[key].node, opsets_of(functions[key])))
-
-
-def bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
 
 
 def _listed(found: dict[str, list[str]]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxsparse.engines.ort.signals import Signal, squashed
+from onnxsparse.engines.distillation import DistillationTarget, squashed
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.student import outputs_of
 from onnxsparse.errors import ModelError
@@ -29,7 +29,9 @@ class Units(NamedTuple):
     notes: list[str]
 
 
-def measured(signals: Sequence[Signal], pieces: Sequence[Any], ask: Ask, moved: Ask, together: int) -> Units:
+def measured(
+    signals: Sequence[DistillationTarget], pieces: Sequence[Any], ask: Ask, moved: Ask, together: int
+) -> Units:
     """`ask` and `moved` give the dense model's values for a piece, the latter with weights moved; `together` pieces say
     by how much that is."""
     answers = [[_array(one) for one in ask(piece)] for piece in pieces]

@@ -23,6 +23,7 @@ from onnxsparse.engines.torch.candidates import Candidate
 from onnxsparse.engines.torch.entries import Entry
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.sightings import Sightings, Use
+from onnxsparse.graph.attributes import IdentityKey
 
 Where = tuple[tuple[str, str], int]
 
@@ -63,7 +64,7 @@ class Readings:
 
     def __init__(self, groups: Iterable[Sequence[Candidate]], sightings: Sightings) -> None:
         self._sightings = sightings
-        self._known: dict[int, list[tuple[int, Entry]]] = defaultdict(list)
+        self._known: dict[IdentityKey, list[tuple[int, Entry]]] = defaultdict(list)
         self._counts: Counter[Entry] = Counter()
         self._homes: dict[Entry, set[Where]] = defaultdict(set)
         self._called = sightings.called
@@ -85,7 +86,7 @@ class Readings:
     def told(self, reading: Reading, entry: Entry) -> None:
         reading.left, reading.meant = [entry], entry
         self._counts[entry] += reading.use.whole
-        self._known[id(reading.use.node)].append((reading.use.slot, entry))
+        self._known[IdentityKey(reading.use.node)].append((reading.use.slot, entry))
 
     def look(self) -> None:
         """Say of every use what can be said."""
@@ -110,7 +111,7 @@ class Readings:
         return because and len(reading.left) == 1
 
     def _there(self, reading: Reading) -> list[Entry]:
-        scope = self._sightings.scopes[id(reading.use.node)]
+        scope = self._sightings.scopes[IdentityKey(reading.use.node)]
         if scope is None:
             return []
         return [one for one in reading.left if any(self._within(owner, scope) for owner in one.owners)]
@@ -126,7 +127,7 @@ class Readings:
         return self._called.isdisjoint(steps)
 
     def _beside(self, reading: Reading) -> list[Entry]:
-        around = [(id(one), one is reading.use.node) for one in self._sightings.around(reading.use.node)]
+        around = [(IdentityKey(one), one is reading.use.node) for one in self._sightings.around(reading.use.node)]
         known = [
             entry
             for node, same in around
@@ -138,8 +139,8 @@ class Readings:
     def _contradicted(self, reading: Reading, entry: Entry) -> bool:
         node, slot = reading.use.node, reading.use.slot
         makers = [one for one in self._sightings.around(node) if one.op_type == "MatMul" and one is not node]
-        with_it = [other for at, other in self._known[id(node)] if at != slot]
-        with_it += [other for one in makers for _, other in self._known[id(one)]]
+        with_it = [other for at, other in self._known[IdentityKey(node)] if at != slot]
+        with_it += [other for one in makers for _, other in self._known[IdentityKey(one)]]
         if with_it and node.op_type not in ("Mul", "Div") and not any(_kin(entry, other) for other in with_it):
             return True
         return not entry.telling and not expected(entry, reading.use) and self._too_often(entry)
@@ -152,7 +153,7 @@ class Readings:
     def _called_so(self, reading: Reading) -> list[Entry]:
         found = [one for one in reading.left if reading.use.label in one.names]
         others = [one for one in reading.left if one not in found]
-        there = any(self._sightings.scopes[id(reading.use.node)] in one.owners for one in found)
+        there = any(self._sightings.scopes[IdentityKey(reading.use.node)] in one.owners for one in found)
         return found if there or reading.by_label or all(self._homes[one] - {reading.where} for one in others) else []
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.materialize import PRESERVED, TABLE, as_tensor, keys
+from onnxsparse.engines.torch.materialize import PRESERVED, TABLE, as_tensor
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import Array, StoredTensor
+from onnxsparse.graph.stores import keys
 
 _WRAPPERS = ("_orig_mod", "module")
 

@@ -24,6 +24,7 @@ from onnxsparse.engines.ort.engine import OrtEngine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OutputError
 from tests.engines.ort.build import FEED, INT64, W, X, info, model, numbers, tensor
+from tests.messages import refusing
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -105,7 +106,7 @@ def test_what_was_written_by_hand_into_a_manifest_is_not_believed(tmp_path: Path
 
 def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "_work", lambda *words: worker.NO_SPACE)
-    with pytest.raises(OutputError, match="No space left on device"):
+    with refusing(OutputError):
         built(tmp_path)
     assert os.listdir(tmp_path) == []
 
@@ -125,13 +126,13 @@ def test_a_disk_that_is_full_afterwards_is_said_whatever_the_engine_says(
     usage = building.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(building, "_work", lambda *words: 1)
     monkeypatch.setattr(building.shutil, "disk_usage", lambda path: usage._replace(free=0))
-    with pytest.raises(OutputError, match="No space left on device"):
+    with refusing(OutputError):
         built(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write the training graph"):
+    with refusing(OutputError):
         built(tmp_path / "file")
 
 
@@ -192,7 +193,7 @@ def test_a_sample_that_the_engine_refuses_is_named_in_one_line(tmp_path: Path) -
     engine = OrtEngine(str(tmp_path / "graph"), made, "relative")
     wrong = Batch({"i": np.array([1, 2, 99, 3])}, np.array([4, 0, 7, 5]))
     for ask in (engine.step, engine.evaluate, engine.dense, lambda batch: engine.ask_ahead(8, [batch])):
-        with pytest.raises(ModelError, match=r"samples 4, 0, 7, \.\.\. .*Gather 'the Gather': ind.*idx=99") as said:
+        with refusing(ModelError) as said:
             ask(wrong)
         assert "\n" not in str(said.value)
         assert "onnxruntime_src" not in str(said.value)
@@ -217,7 +218,7 @@ def test_whole_numbers_that_are_fed_are_kept_as_such(tmp_path: Path) -> None:
 def test_a_graph_that_cannot_be_loaded_is_no_defect_of_ours(tmp_path: Path) -> None:
     made = built(tmp_path)
     (tmp_path / "graph" / "eval_model.onnx").write_bytes(b"nothing")
-    with pytest.raises(ModelError, match="cannot load its graph"):
+    with refusing(ModelError):
         OrtEngine(str(tmp_path / "graph"), made, "relative")
 
 

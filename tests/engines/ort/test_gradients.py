@@ -11,7 +11,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxsparse.engines.ort import gradients, library, rewrites, value_shapes
+from onnxsparse.engines.ort import gradients, library, rewrites
+from onnxsparse.engines.ort.shapes import infer_shapes
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, gradient_error
 from tests.engines.ort.rewrites.numbers import floats, whole
 
@@ -55,7 +57,7 @@ def title(case: Case) -> str:
 
 def shaped(case: Case) -> onnx.ModelProto:
     model = case.model()
-    value_shapes.infer(model)
+    infer_shapes(model)
     return model
 
 
@@ -66,7 +68,7 @@ def test_what_is_wrong_is_wrong_and_found(case: Case) -> None:
     assert [node.name for node, _ in gradients.blocked(model, set(case.trained()))] == ["tried"]
 
 
-@pytest.mark.parametrize("case", MISSING, ids=title)
+@for_each("case", MISSING, ids=title)
 def test_what_is_missing_is_missing_and_found(case: Case) -> None:
     model = shaped(case)
     with pytest.raises(Exception):  # noqa: B017, PT011 -- the engine raises what it likes
@@ -78,14 +80,14 @@ DEATH = """
 import sys
 from tests.engines.ort.rewrites.harness import Case, gradient_error
 from tests.engines.ort.rewrites.numbers import floats
-from onnxsparse.engines.ort import value_shapes
+from onnxsparse.engines.ort.shapes import infer_shapes
 op, gates = sys.argv[1], int(sys.argv[2])
 outputs = ("Y", "Yh", "Yc") if op == "LSTM" else ("Y", "Yh")
 inputs = [floats(3, 2, 3), floats(1, gates * 4, 3), floats(1, gates * 4, 4), floats(1, gates * 8), None]
 inputs += [floats(1, 2, 4) for _ in outputs[1:]]
 case = Case(op, inputs, {"hidden_size": 4}, outputs=outputs, fixed=(1, 2))
 model = case.model()
-value_shapes.infer(model)
+infer_shapes(model)
 gradient_error(model, model, case)
 """
 

@@ -15,6 +15,7 @@ from onnxsparse.engines.ort import library
 from onnxsparse.errors import ModelError
 from tests.engines.ort.build import FEED, INT64, W, X, info, model, ready, tensor
 from tests.engines.ort.test_building import built
+from tests.messages import refusing
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 LEAST = {np.int32: -(2**31), np.int64: -(2**63)}
@@ -76,7 +77,7 @@ def looped(body: str, rounds: int | None) -> onnx.ModelProto:
 @pytest.mark.parametrize("rounds", [2**62, None])
 @pytest.mark.parametrize("body", ["more = Identity(go)", "more = Identity(yes)"])
 def test_loops_without_an_end_are_refused(body: str, rounds: int | None) -> None:
-    with pytest.raises(ModelError, match="Loop 'turns' goes round"):
+    with refusing(ModelError):
         ready(looped(body, rounds), FEED)
 
 

@@ -13,7 +13,7 @@ import onnxsparse as osp
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.ort.session import Session
-from onnxsparse.engines.spec import Objective, Spec
+from onnxsparse.engines.spec import LossSpec, Spec
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -83,7 +83,7 @@ def test_running_statistics_follow_those_of_the_batch_by_the_momentum_of_the_nod
     for number, tensor in enumerate(model.graph.initializer):
         tensor.doc_string = f"tag{number}"
     tags = {name: f"tag{number}" for number, name in enumerate(names)}
-    spec = Spec(BATCH, {tag: name for name, tag in tags.items()}, {}, Objective(), train_bn=True)
+    spec = Spec(BATCH, {tag: name for name, tag in tags.items()}, {}, LossSpec(), train_bn=True)
     made = build(str(tmp_path / "g"), spec, model, {"x": images()}, "origin")
     session, plain = Session(str(tmp_path / "g"), made), arrays(network())
     feed = {"x": images()[:BATCH], **{name: np.zeros((BATCH, 4), np.float32) for name in made["teacher"].values()}}

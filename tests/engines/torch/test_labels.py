@@ -14,6 +14,7 @@ from onnx.helper import make_node
 import onnxsparse as osp
 from onnxsparse.errors import OptionError
 from tests.engines.ort.build import INT64, info, model, numbers, tensor
+from tests.messages import refusing
 
 COUNT = 128
 STORED = [tensor(numbers(16, 32, seed=1), "a"), tensor(numbers(32, 8, seed=2), "b")]
@@ -35,7 +36,7 @@ def test_labels_belong_to_the_first_float_output() -> None:
     labels = np.arange(COUNT) % 8
     assert tune(proto, numbers(COUNT, 16), labels).report.details["helped"]
     labels[77] = 8
-    with pytest.raises(OptionError, match=r"label 8 of sample 77 .* none of the model's 8 classes"):
+    with refusing(OptionError):
         tune(proto, numbers(COUNT, 16), labels)
 
 
@@ -45,5 +46,5 @@ def test_sequences_have_their_classes_along_the_last_axis(distillation: str) -> 
     labels = np.arange(COUNT * 5).reshape(COUNT, 5) % 8
     assert tune(proto, numbers(COUNT, 5, 16), labels, distillation=distillation).report.details["helped"]
     labels[7, 3] = 8
-    with pytest.raises(OptionError, match=r"label 8 of sample 7 .* none of the model's 8 classes"):
+    with refusing(OptionError):
         tune(proto, numbers(COUNT, 5, 16), labels)

@@ -18,12 +18,13 @@ pytest.importorskip("onnxscript")
 from torch import nn
 from torch.nn.utils import prune
 
-from onnxsparse.engines.torch.match import Match
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.torch_match import Match
 from onnxsparse.torch import match, proved, record_match, recorded_match
 from tests.engines.torch.exporting import UNSUPPORTED, Way, export
 from tests.engines.torch.nets import build
+from tests.messages import refusing
 
 NETS = ("resnet18", "encoder", "mixed")
 NOT_IN_FILES = "num_batches_tracked"
@@ -358,7 +359,7 @@ def test_a_match_is_recorded_and_read_back(tmp_path: Path) -> None:
     assert recorded_match(opened) == Match()
     for text in ("{", "[]", '{"matched": {"a": [["t", "", "odd", "value", [2], 0]]}}'):
         opened.set_metadata({"onnxsparse.torch.match": text})
-        with pytest.raises(ModelError, match="match the model and the module again"):
+        with refusing(ModelError):
             recorded_match(opened)
 
 
@@ -366,13 +367,13 @@ def test_a_match_of_another_file_is_not_recorded(tmp_path: Path) -> None:
     net, x = build("mixed")
     found = match(save(net.eval(), x, tmp_path / "net.onnx"), net)
     other = save(nn.Linear(4, 4), torch.ones(1, 4), tmp_path / "other.onnx")
-    with pytest.raises(OptionError, match=r"made from another file: tensor '.*' is not in this one; match this file"):
+    with refusing(OptionError):
         record_match(other, found)
     first = match(other, nn.Linear(4, 4))
     large = Match({"weight": replace(next(iter(found.values())), tensor="weight", scope="", shape=(40, 40))})
-    with pytest.raises(OptionError, match=r"another file: tensor 'weight'"):
+    with refusing(OptionError):
         record_match(other, large)
-    with pytest.raises(OptionError, match=r"what osp.torch.match returns, not a dict"):
+    with refusing(OptionError):
         record_match(other, dict(first))
     assert recorded_match(other) is None
 
@@ -391,7 +392,7 @@ def test_a_wrong_match_is_not_proven(tmp_path: Path) -> None:
 def test_mistakes_have_one_line(tmp_path: Path) -> None:
     net, x = build("mixed")
     path = save(net.eval(), x, tmp_path / "net.onnx")
-    with pytest.raises(OptionError, match="takes a torch module"):
+    with refusing(OptionError):
         match(path, net.state_dict())
-    with pytest.raises(OptionError, match="load its weights first"):
+    with refusing(OptionError):
         match(path, net.to("meta"))

@@ -11,7 +11,7 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
 import onnxsparse as osp
-from onnxsparse.engines.torch.match import Match
+from onnxsparse.graph.torch_match import Match
 from tools.bench import match_torch as trials
 from tools.bench.match_trial import Outcome, Trial
 from tools.bench.match_ways import Way

@@ -20,6 +20,7 @@ from onnxsparse.errors import ModelError, OptionError, OutputError
 from onnxsparse.graph.model import Model
 from onnxsparse.torch import to_module, write_back
 from tests.engines.torch.running import apply, model, numbers
+from tests.messages import refusing
 
 X = {"x": numbers(3, 4)}
 
@@ -134,16 +135,16 @@ def test_a_model_that_is_open_gets_edits(digits_cnn: Path) -> None:
 def test_another_model_or_module_is_refused() -> None:
     proto = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 5)})
     other = model([make_node("MatMul", ["x", "w"], ["y"])], X, {"w": numbers(4, 6)})
-    with pytest.raises(ModelError, match=r"another model: its parameter 'w' has shape \[4, 5\], .* has \[4, 6\]"):
+    with refusing(ModelError):
         write_back(to_module(proto), other)
     other.graph.initializer[0].name = other.graph.node[0].input[1] = "v"
-    with pytest.raises(ModelError, match=r"'w' has shape \[4, 5\], this one has no tensor 'w'; write back into"):
+    with refusing(ModelError):
         write_back(to_module(proto), other)
-    with pytest.raises(OptionError, match="to_module made"):
+    with refusing(OptionError):
         write_back(torch.nn.Linear(2, 2), proto)
     without = to_module(proto)
     del without.w
-    with pytest.raises(OptionError, match="has no parameter 'w' any more"):
+    with refusing(OptionError):
         write_back(without, proto)
 
 
@@ -163,7 +164,7 @@ def test_arguments_in_the_wrong_order_are_told_the_right_one(digits_cnn: Path) -
         assert "\n" not in str(found.value)
         assert len(str(found.value)) < 150
     for wrong in (digits_cnn, net.state_dict()):
-        with pytest.raises(OptionError, match="torch module is expected, not a"):
+        with refusing(OptionError):
             osp.torch.finish(wrong)
 
 
@@ -174,6 +175,6 @@ def test_numbers_that_are_not_finite_do_not_come_back(bad: float) -> None:
     with torch.no_grad():
         list(module.parameters())[-1][0, 0] = bad
     opened = Model.open(proto)
-    with pytest.raises(ModelError, match="numbers that are not finite"):
+    with refusing(ModelError):
         write_back(module, opened)
     assert all(tensor.edit is None for tensor in opened.flow.stores.homes)

@@ -20,10 +20,9 @@ from onnxsparse.dialects.msbench.configuration import Configuration
 from onnxsparse.dialects.msbench.excluded import unknown
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
-from onnxsparse.loops.network import Site
-from onnxsparse.loops.stored import Promise
 from onnxsparse.math.values import Array
 from onnxsparse.targets.ampere import PROFILES
+from onnxsparse.train.layers import Promise, Site
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +18,10 @@ from onnxsparse import sparsers
 from onnxsparse.dialects.msbench.configuration import Configuration, count, share
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
-from onnxsparse.loops.network import Site
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.probabilistic import Probabilistic
 from onnxsparse.sparsers.sparser import Moment
+from onnxsparse.train.layers import Site
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When
@@ -64,7 +64,17 @@ class ProbMaskPruneScheduler(BaseScheduler):
     def _begin(self) -> None:
         if self._network.is_torch:
             self._network.draw_at(self._moments())
-        self._network.use({site.key: f"{Probabilistic.name}:anneal=true" for site in self.prunable})
+        self._network.use(self._soft())
+
+    def _soft(self) -> dict[str, str]:
+        return {site.key: f"{Probabilistic.name}:anneal=true" for site in self.prunable}
+
+    def graph_changes(self) -> Iterable[int]:
+        """The subnet is drawn at one iteration."""
+        return (self.fixed,)
+
+    def sparsers_at(self, iteration: int) -> dict[str, str]:
+        return dict.fromkeys(self._soft(), "mask") if iteration >= self.fixed else self._soft()
 
     def _prune(self, iteration: int) -> None:
         if self._drawn:

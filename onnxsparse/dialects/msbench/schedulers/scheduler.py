@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnxsparse import optimizers, rates
+from onnxsparse.dialects.msbench.arguments import Restarts, opened, text_of
 from onnxsparse.dialects.msbench.choosing import chosen, corrected_weight, drops_of, pattern_of, threshold_of
 from onnxsparse.dialects.msbench.configuration import Configuration, Source, count, iteration_of, read
 from onnxsparse.dialects.msbench.excluded import Excluded, unfit
 from onnxsparse.dialects.msbench.generators import Generator, generator_of
-from onnxsparse.dialects.msbench.opening import opened
 from onnxsparse.dialects.msbench.saved import put_back, saved
 from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.errors import ModelError, OptionError
-from onnxsparse.loops.network import Network, Site
-from onnxsparse.loops.rates import Restarts, text_of
-from onnxsparse.loops.stored import Promise
 from onnxsparse.math.values import Array
+from onnxsparse.passes.delivery import Check
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.train.layers import Network, Promise, Site
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When
@@ -191,18 +190,26 @@ class BaseScheduler:
         network = self._demand("export_sparse_onnx", model)
         path = os.fspath(name)
         path = path if path.endswith(".onnx") else f"{path}.onnx"
-        if network.is_torch and dummy_input is None:
-            raise OptionError("a torch module is exported by running it: pass a dummy_input")
-        self._keep_promise()
-        self._look_at_zeros()
-        if not self._writes():
-            return path
         if not network.is_torch:
-            return str(network.export(path))
+            return self.export_checked(path)
+        if dummy_input is None:
+            raise OptionError("a torch module is exported by running it: pass a dummy_input")
+        if not self._ready():
+            return path
         written = str(network.export(path, dummy_input))
         for note in network.notes:
             self._remark(note)
         return written
+
+    def export_checked(self, path: str, check: Check | None = None) -> str:
+        """The same of an ONNX model; what is written is handed to a check before it has its name."""
+        return str(self._network.export(path, check)) if self._ready() else path
+
+    def _ready(self) -> bool:
+        """What comes out is decided; and whether this process writes it."""
+        self._keep_promise()
+        self._look_at_zeros()
+        return self._writes()
 
     def _look_at_zeros(self) -> None:
         """Say that nothing is sparse where nobody has asked for it."""
@@ -280,6 +287,16 @@ class BaseScheduler:
         """Whether recorded facts are of the layers of this network."""
         drops = facts.get("drops")
         return isinstance(drops, Mapping) and set(drops) <= {site.key for site in self.prunable}
+
+    # -- in a run of ours
+
+    def graph_changes(self) -> Iterable[int]:
+        """Iterations before which other sparsers take over."""
+        return ()
+
+    def sparsers_at(self, iteration: int) -> dict[str, str]:
+        """What stands in for the weights at an iteration, by layer."""
+        return dict(self._network.used)
 
     # -- what a checkpoint holds
 

@@ -1,33 +1,38 @@
-"""Operators that the engine cannot differentiate, written with operators that it can.
+"""Operators that the training engine cannot differentiate, written with operators that it can.
+
+What is said of *the engine* in this folder was found with onnxruntime-training 1.19.2 on a CPU, its last release.
 
 1. A node is rewritten when a gradient flows through it and its operator has a rewrite, or when the rewrite is needless
    of gradients: the operator has no kernel, or a wrong one.
 2. Rounds go on until nothing changes, as a rewrite may write nodes that need another one.
 3. Names of graph outputs and of trained tensors stay. Constants that nothing reads any more are dropped.
-4. Nodes get their own copies of what the engine would give two gradients (`aliases`).
+4. Nodes get their own copies of what the engine would give two gradients (`_separate`).
 5. Afterwards every node has a name of its own, so that it can be spoken of.
+
+Each module of this folder is a family of operators. A new operator is a class in its family: every `Rewrite` is found.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import inspect
+import math
 import pkgutil
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxsparse.engines.ort import value_shapes
-from onnxsparse.engines.ort.rewrites.aliases import separate
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, operator, reads
-from onnxsparse.engines.ort.writer import Writer
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeGuard
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, operator
+from onnxsparse.engines.ort.shapes import infer_shapes
+from onnxsparse.graph.edit import Writer, keep, reads
 
 ROUNDS = 6
+
+# onnxruntime-training 1.19.2 writes a gradient for every input of these, needed or not. Of a value that needs no
+# gradient it takes only one: two make an invalid graph.
+EAGER = {"Concat", "GRU", "LSTM", "LayerNormalization", "com.microsoft:BiasGelu", "com.microsoft:FastGelu"}
+# It makes such nodes itself, of a Mul or an Add with a constant vector and what stands before it (a normalization
+# written with small operators, an activation after a bias).
+FUSED = {"Mul", "Add"}
 
 
 def apply(model: ModelProto, trained: set[str]) -> list[str]:
@@ -35,12 +40,12 @@ def apply(model: ModelProto, trained: set[str]) -> list[str]:
     notes: list[str] = []
     _name(model.graph)
     for _ in range(ROUNDS):
-        value_shapes.infer(model)
+        infer_shapes(model)
         changed, notes = _round(model, View.of(model, trained))
         _drop_unread(model.graph, trained)
         if not changed:
             break
-    separate(model.graph, View.of(model, trained))
+    _separate(model.graph, View.of(model, trained))
     return notes
 
 
@@ -55,28 +60,18 @@ def _name(graph: GraphProto) -> None:
 
 @functools.cache
 def known() -> dict[str, Rewrite]:
-    """Every rewrite of this folder, by the operators that it rewrites."""
+    """Every rewrite, by the operators that it rewrites."""
+    for entry in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{entry.name}")
     found: dict[str, Rewrite] = {}
-    for cls in _classes():
+    waiting = Rewrite.__subclasses__()
+    while waiting:
+        cls = waiting.pop()
+        waiting += cls.__subclasses__()
         for name in cls.operators:
             assert name not in found, f"{name} has two rewrites"
             found[name] = cls()
     return found
-
-
-def _classes() -> Iterator[type[Rewrite]]:
-    for entry in sorted(pkgutil.iter_modules(__path__), key=lambda entry: entry.name):
-        if entry.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"{__name__}.{entry.name}")
-        for cls in vars(module).values():
-            if _is_rewrite(cls) and cls.__module__ == module.__name__:
-                yield cls
-
-
-def _is_rewrite(cls: object) -> TypeGuard[type[Rewrite]]:
-    # By its type: Python 3.9 and 3.10 take `list[int]` for a class, and issubclass does not.
-    return isinstance(cls, type(Rewrite)) and issubclass(cls, Rewrite) and not inspect.isabstract(cls)
 
 
 def _round(model: ModelProto, view: View) -> tuple[bool, list[str]]:
@@ -89,10 +84,10 @@ def _round(model: ModelProto, view: View) -> tuple[bool, list[str]]:
         nodes += written or [node]
         changed |= bool(written)
         notes += [f"{operator(node)} {node.name}: {refusal}"] if refusal else []
-    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    _import_domains(model)
+    keep(model.graph.node, nodes)
+    known_domains = {entry.domain for entry in model.opset_import}
+    for domain in sorted({node.domain for node in model.graph.node} - known_domains - {"", "ai.onnx"}):
+        model.opset_import.add(domain=domain, version=1)
     return changed, notes
 
 
@@ -110,12 +105,6 @@ def _rewritten(node: NodeProto, view: View, writer: Writer) -> tuple[list[NodePr
     return writer.nodes, None
 
 
-def _import_domains(model: ModelProto) -> None:
-    known_domains = {entry.domain for entry in model.opset_import}
-    for domain in sorted({node.domain for node in model.graph.node} - known_domains - {"", "ai.onnx"}):
-        model.opset_import.add(domain=domain, version=1)
-
-
 def _drop_unread(graph: GraphProto, trained: set[str]) -> None:
     """Drop nodes whose outputs nobody reads, and then constants that nobody reads."""
     read = {value.name for value in graph.output}
@@ -125,8 +114,53 @@ def _drop_unread(graph: GraphProto, trained: set[str]) -> None:
     kept_nodes = [node for node in graph.node if any(name in read for name in node.output)]
     kept = [tensor for tensor in graph.initializer if tensor.name in read or tensor.name in trained]
     if len(kept_nodes) < len(graph.node):
-        del graph.node[:]
-        graph.node.extend(kept_nodes)
+        keep(graph.node, kept_nodes)
     if len(kept) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
+        keep(graph.initializer, kept)
+
+
+# -- values of their own for nodes whose gradient the engine writes for every input, needed or not
+
+
+def _separate(graph: GraphProto, view: View) -> None:
+    """Each of these nodes but the first reads a copy of its own: of a constant a second one, of others an Identity.
+
+    A value that is read twice by one of them is copied as well.
+    """
+    writer = Writer(graph, view.opset)
+    seen: set[str] = set()
+    placed: list[NodeProto] = []
+    for node in graph.node:
+        writer.nodes = []
+        if operator(node) in EAGER | FUSED and view.flows(node):
+            _separate_inputs(node, view, writer, seen)
+        placed += [*writer.nodes, node]
+    if len(placed) > len(graph.node):
+        keep(graph.node, placed)
+
+
+def _separate_inputs(node: NodeProto, view: View, writer: Writer, seen: set[str]) -> None:
+    here: set[str] = set()
+    for place, name in enumerate(node.input):
+        if operator(node) in FUSED and not _is_vector(name, view):
+            continue
+        known = here if name in view.gradients else seen
+        if name and name in known:
+            node.input[place] = _copied(name, view, writer)
+        known.add(name)
+
+
+def _is_vector(name: str, view: View) -> bool:
+    """A constant of one axis, or of others of length 1 only."""
+    return name in view.constants and 1 < math.prod(view.shapes[name]) == max(view.shapes[name])
+
+
+def _copied(name: str, view: View, writer: Writer) -> str:
+    stored = view.constants.get(name)
+    if stored is None:
+        return writer.node("Identity", name)
+    made = TensorProto()
+    made.CopyFrom(stored)
+    made.name = writer.fresh(f"{name}_copy")
+    writer.graph.initializer.append(made)
+    return made.name

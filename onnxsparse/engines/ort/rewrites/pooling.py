@@ -7,9 +7,9 @@ import math
 import numpy as np
 from onnx import NodeProto
 
-from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
-from onnxsparse.engines.ort.rewrites.shorthand import reduce, reshape, result, window
-from onnxsparse.engines.ort.writer import Writer
+from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, reduce, reshape, result, window
+from onnxsparse.graph.attributes import attributes
+from onnxsparse.graph.edit import Writer
 
 
 class MaxPool(Rewrite):

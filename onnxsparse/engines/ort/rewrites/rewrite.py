@@ -1,15 +1,18 @@
-"""What a rewrite is: one operator that the engine cannot differentiate, written with operators that it can."""
+"""What a rewrite is: one operator that the training engine cannot differentiate, written with operators that it can."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
-from onnx.helper import get_attribute_value
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from onnxsparse.engines.ort.writer import Writer
+from onnxsparse.graph.attributes import attributes
+from onnxsparse.graph.edit import FLOATS, Writer, reads
 from onnxsparse.math.values import Array
 
 
@@ -60,22 +63,19 @@ class View:
         return any(name in self.gradients for name in reads(node))
 
 
-_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
 def _reached(graph: GraphProto, trained: set[str], types: dict[str, int]) -> set[str]:
     found = set(trained)
     for node in graph.node:
         if any(name in found for name in reads(node)):
-            found.update(name for name in node.output if types.get(name, TensorProto.FLOAT) in _FLOATS)
+            found.update(name for name in node.output if types.get(name, TensorProto.FLOAT) in FLOATS)
     return found
 
 
 def _reaching(graph: GraphProto, types: dict[str, int]) -> set[str]:
-    found = {value.name for value in graph.output if types.get(value.name, TensorProto.FLOAT) in _FLOATS}
+    found = {value.name for value in graph.output if types.get(value.name, TensorProto.FLOAT) in FLOATS}
     for node in reversed(graph.node):
         if any(name in found for name in node.output):
-            found.update(name for name in reads(node) if types.get(name, TensorProto.FLOAT) in _FLOATS)
+            found.update(name for name in reads(node) if types.get(name, TensorProto.FLOAT) in FLOATS)
     return found
 
 
@@ -95,28 +95,68 @@ class Rewrite(ABC):
         """
 
 
-def reads(node: NodeProto) -> list[str]:
-    """All names that a node reads, those of nested graphs included."""
-    found = list(node.input)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            found += [name for inner in graph.node for name in reads(inner)]
-            found += [value.name for value in graph.output]
-    return found
-
-
 def operator(node: NodeProto) -> str:
     """`Op` for ONNX's own operators, `domain:Op` for others."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}:{node.op_type}"
 
 
-def attributes(node: NodeProto) -> dict[str, Any]:
-    """The attributes of a node as Python values; texts as str."""
-    return {one.name: _plain(one) for one in node.attribute}
+def given(node: NodeProto, place: int) -> str | None:
+    """The name of an input that may be left out."""
+    return node.input[place] if place < len(node.input) and node.input[place] else None
 
 
-def _plain(attribute: AttributeProto) -> Any:
-    value = get_attribute_value(attribute)
-    if attribute.type == AttributeProto.STRINGS:
-        return [text.decode() for text in value]
-    return value.decode() if isinstance(value, bytes) else value
+def result(node: NodeProto, place: int) -> str | None:
+    """The name of an output that may be left out."""
+    return node.output[place] if place < len(node.output) and node.output[place] else None
+
+
+def reshape(writer: Writer, value: str, shape: Sequence[int], to: str | None = None) -> str:
+    """A Reshape to fixed sizes."""
+    return writer.node("Reshape", value, writer.constant(list(shape), "shape", np.int64), to=to)
+
+
+def reduce(writer: Writer, op: str, value: str, axes: Sequence[int], keep: bool = True, to: str | None = None) -> str:
+    """A reduction along at least one axis: the axes are an attribute or an input, as the opset has it."""
+    if writer.opset >= (13 if op == "ReduceSum" else 18):
+        return writer.node(op, value, writer.constant(list(axes), "axes", np.int64), keepdims=int(keep), to=to)
+    return writer.node(op, value, axes=list(axes), keepdims=int(keep), to=to)
+
+
+def gather(writer: Writer, value: str, places: Sequence[int] | Array, axis: int, to: str | None = None) -> str:
+    """The given places along an axis, in the given order."""
+    return writer.node("Gather", value, writer.constant(places, "places", np.int64), axis=axis, to=to)
+
+
+def part(writer: Writer, value: str, start: int, end: int, axis: int, to: str | None = None) -> str:
+    """The places from `start` up to `end` along an axis."""
+    limits = [writer.constant([number], "limit", np.int64) for number in (start, end, axis)]
+    return writer.node("Slice", value, *limits, to=to)
+
+
+def standardized(writer: Writer, value: str, axes: Sequence[int], epsilon: float) -> str:
+    """(value - mean) / sqrt(variance + epsilon) over some axes."""
+    centered = writer.node("Sub", value, reduce(writer, "ReduceMean", value, axes))
+    return writer.node("Div", centered, root_mean_square(writer, centered, axes, epsilon))
+
+
+def root_mean_square(writer: Writer, value: str, axes: Sequence[int], epsilon: float) -> str:
+    """sqrt(mean(value * value) + epsilon) over some axes."""
+    mean = reduce(writer, "ReduceMean", writer.node("Mul", value, value), axes)
+    return writer.node("Sqrt", writer.node("Add", mean, writer.constant(epsilon, "epsilon")))
+
+
+def window(node: NodeProto, shape: Sequence[int], kernel: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+    """Strides, dilations and explicit pads (all begins, then all ends) of a node that moves a window over its input."""
+    given = attributes(node)
+    ones = [1] * len(kernel)
+    strides, dilations = given.get("strides", ones), given.get("dilations", ones)
+    mode = given.get("auto_pad", "NOTSET")
+    if not mode.startswith("SAME"):
+        none = [0] * 2 * len(kernel)
+        return strides, dilations, given.get("pads", none) if mode == "NOTSET" else none
+    totals = [
+        max((math.ceil(size / stride) - 1) * stride + (width - 1) * dilation + 1 - size, 0)
+        for size, stride, width, dilation in zip(shape[2:], strides, kernel, dilations)
+    ]
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return strides, dilations, less + more if mode == "SAME_UPPER" else more + less

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from onnxsparse.engines.ort import library, rewrites, value_shapes
+from onnxsparse.engines.ort import library, rewrites
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.math.values import Array
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -40,7 +42,7 @@ ACTIVATIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "given"), ACTIVATIONS, ids=str)
+@for_each(("op", "given"), ACTIVATIONS, ids=str)
 def test_activations(op: str, given: dict[str, Any]) -> None:
     check(Case(op, [uniform(3, 4, low=-4.0, high=4.0)], given, opset=18))
 
@@ -74,15 +76,15 @@ def zero_gradient(case: Case) -> float:
     tried = next(node for node in model.graph.node if node.name == "tried")
     model.graph.node.insert(1, helper.make_node("Sub", ["in0", "x"], ["at_zero"]))
     tried.input[0] = "at_zero"
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert not rewrites.apply(model, set(moved.trained()))
     gradient = engine_gradients(model, moved, {"y": np.ones(4, np.float32)})["w"]
     assert np.ptp(gradient) == 0
     return float(gradient[0])
 
 
-@pytest.mark.parametrize("slope", [(4,), (3, 4), (1,), (3, 1), (2, 3, 4), ()], ids=str)
-@pytest.mark.parametrize("fixed", [(), (1,)], ids=["trained", "fixed"])
+@for_each("slope", [(4,), (3, 4), (1,), (3, 1), (2, 3, 4), ()], ids=str)
+@for_each("fixed", [(), (1,)], ids=["trained", "fixed"])
 def test_prelu(slope: tuple[int, ...], fixed: tuple[int, ...]) -> None:
     check(Case("PRelu", [uniform(2, 3, 4), uniform(*slope, seed=1)], fixed=fixed))
 
@@ -117,7 +119,7 @@ def test_a_large_arc_tangent_keeps_its_value() -> None:
 def test_swish_is_written_with_what_older_runtimes_have(given: dict[str, float]) -> None:
     x = uniform(3, 4)
     model = Case("Swish", [x], given, opset=24).model()
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert not rewrites.apply(model, {"w"})
     model.opset_import[0].version = 21
     expected = x / (1 + np.exp(-given.get("alpha", 1.0) * x))

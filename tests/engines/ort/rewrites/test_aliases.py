@@ -11,7 +11,8 @@ import pytest
 from onnx import NodeProto, helper, numpy_helper
 from onnx.helper import make_node
 
-from onnxsparse.engines.ort import library, value_shapes
+from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, gradient_error
 from tests.engines.ort.rewrites.numbers import floats
@@ -96,7 +97,7 @@ def test_something_is_joined_twice(other: str) -> None:
 def test_the_engine_does_not_build_it_otherwise() -> None:
     case = chain(joined("in0", "x", "a"), joined("a", "x", "y"))
     model = case.model()
-    value_shapes.infer(model)
+    infer_shapes(model)
     with pytest.raises(RuntimeError, match="Duplicate definition"):
         gradient_error(model, model, case)
 

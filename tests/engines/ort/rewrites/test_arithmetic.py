@@ -7,6 +7,7 @@ import pytest
 
 from onnxsparse.engines.ort import library
 from onnxsparse.math.values import Array
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -53,8 +54,8 @@ MATMUL: list[tuple[Shape, Shape]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), MATMUL, ids=str)
-@pytest.mark.parametrize("fixed", [(), (1,)], ids=["both", "first"])
+@for_each(("one", "other"), MATMUL, ids=str)
+@for_each("fixed", [(), (1,)], ids=["both", "first"])
 def test_products_with_vectors(one: Shape, other: Shape, fixed: Shape) -> None:
     check(Case("MatMul", [uniform(*one), uniform(*other, seed=1)], fixed=fixed))
 
@@ -102,9 +103,9 @@ def test_transpose_without_an_order() -> None:
     check(Case("Transpose", [uniform(2, 3, 4)]))
 
 
-@pytest.mark.parametrize("axis", [0, 1, -1])
-@pytest.mark.parametrize("exclusive", [0, 1])
-@pytest.mark.parametrize("reverse", [0, 1])
+@for_each("axis", [0, 1, -1])
+@for_each("exclusive", [0, 1])
+@for_each("reverse", [0, 1])
 def test_running_sums(axis: int, exclusive: int, reverse: int) -> None:
     check(Case("CumSum", [uniform(2, 3, 4), np.array(axis)], {"exclusive": exclusive, "reverse": reverse}))
 

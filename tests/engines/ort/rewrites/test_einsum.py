@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxsparse.engines.ort import library, rewrites, value_shapes
+from onnxsparse.engines.ort import library, rewrites
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.math.values import Array
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -49,7 +51,7 @@ EQUATIONS: list[tuple[str, list[tuple[int, ...]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("equation", "sizes"), EQUATIONS, ids=str)
+@for_each(("equation", "sizes"), EQUATIONS, ids=str)
 def test_einsum(equation: str, sizes: list[tuple[int, ...]]) -> None:
     model = check(Case("Einsum", [uniform(shape, seed) for seed, shape in enumerate(sizes)], {"equation": equation}))
     assert "Einsum" not in {node.op_type for node in model.graph.node}
@@ -62,5 +64,5 @@ def test_einsum(equation: str, sizes: list[tuple[int, ...]]) -> None:
 def test_diagonals_are_refused(equation: str, sizes: list[tuple[int, ...]], reason: str) -> None:
     case = Case("Einsum", [uniform(shape, seed) for seed, shape in enumerate(sizes)], {"equation": equation})
     model = case.model()
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert reason in rewrites.apply(model, set(case.trained()))[0]

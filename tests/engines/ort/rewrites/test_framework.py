@@ -9,8 +9,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from onnxsparse.engines.ort import library, rewrites, value_shapes
+from onnxsparse.engines.ort import library, rewrites
 from onnxsparse.engines.ort.rewrites.rewrite import View
+from onnxsparse.engines.ort.shapes import infer_shapes
 from tests.engines.ort.rewrites.numbers import floats
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -100,7 +101,7 @@ def test_shapes_of_foreign_operators_are_read_off_a_run() -> None:
         helper.make_node("Relu", ["a"], ["y"]),
     ]
     model = graph(nodes, ["y"], w=floats(4, 3))
-    value_shapes.infer(model)
+    infer_shapes(model)
     view = View.of(model, {"w"})
     assert view.shapes["a"] == view.shapes["y"] == (2, 3)
     assert view.types["a"] == onnx.TensorProto.FLOAT
@@ -109,13 +110,13 @@ def test_shapes_of_foreign_operators_are_read_off_a_run() -> None:
 def test_a_shape_that_depends_on_the_data_stays_unknown() -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["a"]), helper.make_node("Transpose", ["a"], ["y"], perm=[1, 0])]
     model = graph(nodes, ["y"])
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert not {"a", "y"} & set(View.of(model, set()).shapes)
 
 
 def test_a_graph_that_does_not_run_keeps_its_gaps() -> None:
     model = graph([helper.make_node("Wonder", ["x"], ["y"], domain=MS)], ["y"])
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert "y" not in View.of(model, set()).shapes
 
 
@@ -129,8 +130,15 @@ def test_values_read_in_nested_graphs_are_read() -> None:
         helper.make_node("If", ["c"], ["y"], then_branch=branch("t"), else_branch=branch("e")),
     ]
     model = graph(nodes, ["y"], w=floats(4, 3), c=np.array(True))
-    value_shapes.infer(model)
+    infer_shapes(model)
     view = View.of(model, {"w"})
     assert view.flows(model.graph.node[1])
     rewrites.apply(model, {"w"})
     assert [node.op_type for node in model.graph.node] == ["MatMul", "If"]
+
+
+def test_an_operator_of_the_training_graph_is_one_class_in_one_family() -> None:
+    """Who adds one touches one file: every subclass of Rewrite is found, however deep."""
+    families = {type(rewrite).__module__ for rewrite in rewrites.known().values()}
+    assert all(name.startswith("onnxsparse.engines.ort.rewrites.") for name in families)
+    assert {type(rewrites.known()[op]).__name__ for op in ("Clip", "Mish")} == {"Clip", "StandardBody"}

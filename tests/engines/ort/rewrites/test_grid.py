@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from onnxsparse.engines.ort import library
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check, refused
 from tests.engines.ort.rewrites.numbers import floats
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
 
-@pytest.mark.parametrize("corners", [0, 1])
-@pytest.mark.parametrize("outside", ["zeros", "border"])
-@pytest.mark.parametrize(("opset", "mode"), [(16, "nearest"), (16, "bilinear"), (20, "linear")])
+@for_each("corners", [0, 1])
+@for_each("outside", ["zeros", "border"])
+@for_each(("opset", "mode"), [(16, "nearest"), (16, "bilinear"), (20, "linear")])
 def test_sampling(opset: int, mode: str, outside: str, corners: int) -> None:
     inputs = [floats(2, 3, 4, 5), np.clip(0.7 * floats(2, 3, 2, 2), -1.3, 1.3)]
     given = {"mode": mode, "padding_mode": outside, "align_corners": corners}

@@ -11,6 +11,7 @@ from onnx.helper import make_node
 
 from onnxsparse.engines.ort import library
 from onnxsparse.math.values import Array
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -56,8 +57,8 @@ def held(case: Case) -> None:
     assert [node.op_type for node in model.graph.node if node.name == "tried"] == [case.op]
 
 
-@pytest.mark.parametrize("opset", [13, 17, 21])
-@pytest.mark.parametrize("op", OF_ONE_VALUE)
+@for_each("opset", [13, 17, 21])
+@for_each("op", OF_ONE_VALUE)
 def test_functions(op: str, opset: int) -> None:
     held(Case(op, [X], opset=opset))
 
@@ -68,8 +69,8 @@ def test_functions_of_positive_values(op: str, opset: int) -> None:
     held(Case(op, [positive(3, 4)], opset=opset))
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
-@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Flatten"])
+@for_each("axis", [0, 1, 2, -1, -2])
+@for_each("op", ["Softmax", "LogSoftmax", "Flatten"])
 def test_along_an_axis(op: str, axis: int) -> None:
     held(Case(op, [X], {"axis": axis}))
 
@@ -120,14 +121,14 @@ def test_powers_of_positive_numbers() -> None:
     held(Case("Pow", [positive(3, 4), np.array([0.3, 1.0, 2.5, -2.0], np.float32)], fixed=(1,)))
 
 
-@pytest.mark.parametrize(("one", "other"), PRODUCTS, ids=str)
-@pytest.mark.parametrize("fixed", [(), (1,)], ids=["both", "first"])
+@for_each(("one", "other"), PRODUCTS, ids=str)
+@for_each("fixed", [(), (1,)], ids=["both", "first"])
 def test_matmul(one: Shape, other: Shape, fixed: Shape) -> None:
     held(Case("MatMul", [uniform(*one), uniform(*other, seed=1)], fixed=fixed))
 
 
-@pytest.mark.parametrize("opset", [13, 21])
-@pytest.mark.parametrize("added", [None, (3, 5), (5,), (1, 5), (3, 1), (), (1,), (1, 1)], ids=str)
+@for_each("opset", [13, 21])
+@for_each("added", [None, (3, 5), (5,), (1, 5), (3, 1), (), (1,), (1, 1)], ids=str)
 def test_gemm(added: Shape | None, opset: int) -> None:
     last = [] if added is None else [uniform(*added, seed=2)]
     for trans_a, trans_b, factors in (
@@ -140,8 +141,8 @@ def test_gemm(added: Shape | None, opset: int) -> None:
         held(Case("Gemm", [one, other, *last], {"transA": trans_a, "transB": trans_b, **factors}, opset=opset))
 
 
-@pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize("axes", [None, [0], [-1], [0, 2], [-2, -1], [0, 1, 2]], ids=str)
+@for_each("keepdims", [0, 1])
+@for_each("axes", [None, [0], [-1], [0, 2], [-2, -1], [0, 1, 2]], ids=str)
 def test_sums_and_means(axes: list[int] | None, keepdims: int) -> None:
     attribute: dict[str, Any] = {} if axes is None else {"axes": axes}
     listed: list[Array | None] = [] if axes is None else [whole(*axes)]
@@ -218,7 +219,7 @@ def _title(case: Case) -> str:
     return f"{case.op}-{case.opset}"
 
 
-@pytest.mark.parametrize("case", FORMS, ids=_title)
+@for_each("case", FORMS, ids=_title)
 def test_moved_and_picked(case: Case) -> None:
     held(case)
 
@@ -237,7 +238,7 @@ FLAT: list[list[NodeProto]] = [
 ]
 
 
-@pytest.mark.parametrize("nodes", FLAT, ids=lambda nodes: nodes[0].op_type)
+@for_each("nodes", FLAT, ids=lambda nodes: nodes[0].op_type)
 def test_numbers_that_are_no_floats_let_no_gradient_through(nodes: list[NodeProto]) -> None:
     """y = v * sum(float(flat(v))), whose gradient is that sum."""
     x = np.array([[0.5, -1.0, 2.5], [3.0, 0.25, -0.75]], np.float32)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from onnxsparse.engines.ort import library
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check, refused, rewritten
 from tests.engines.ort.rewrites.numbers import floats
 
@@ -11,9 +12,9 @@ MS = "com.microsoft"
 X = floats(2, 6, 3, 4)
 
 
-@pytest.mark.parametrize("opset", [13, 17, 18])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("axis", [-1, 1])
+@for_each("opset", [13, 17, 18])
+@for_each("bias", [True, False])
+@for_each("axis", [-1, 1])
 def test_layer_normalization(opset: int, bias: bool, axis: int) -> None:
     sizes = (3, 4) if axis == 1 else (4,)
     inputs = [floats(2, 3, 4), floats(*sizes), *([floats(*sizes)] if bias else [])]

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from onnxsparse.engines.ort import library, rewrites
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check, outputs, refused
 from tests.engines.ort.rewrites.numbers import floats
 
@@ -39,9 +40,9 @@ def test_a_whole_forward_layer_stays(op: str) -> None:
     assert [node.name for node in model.graph.node] == ["front", "tried"]
 
 
-@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
-@pytest.mark.parametrize("read", [0, 1])
+@for_each("op", ["LSTM", "GRU", "RNN"])
+@for_each("direction", ["forward", "reverse", "bidirectional"])
+@for_each("read", [0, 1])
 def test_directions(op: str, direction: str, read: int) -> None:
     inputs = layer(op, 2 if direction == "bidirectional" else 1)
     check(Case(op, inputs, options(direction=direction), outputs=EVERY[op], read=(EVERY[op][read],)))
@@ -67,9 +68,9 @@ def test_only_the_bias_is_trained(op: str) -> None:
     check(Case(op, layer(op, states=False)[:4], options(), outputs=("Y",), front=False, fixed=(1, 2)))
 
 
-@pytest.mark.parametrize("reset", [0, 1])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("more", [{}, {"clip": 1.5}, {"activations": ["Sigmoid", "Relu"]}])
+@for_each("reset", [0, 1])
+@for_each("bias", [True, False])
+@for_each("more", [{}, {"clip": 1.5}, {"activations": ["Sigmoid", "Relu"]}])
 def test_gated_units(reset: int, bias: bool, more: dict[str, Any]) -> None:
     check(Case("GRU", layer("GRU", bias=bias), options(linear_before_reset=reset, **more), outputs=EVERY["GRU"]))
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxsparse.engines.ort import library, rewrites, value_shapes
+from onnxsparse.engines.ort import library, rewrites
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients
 
@@ -58,7 +59,7 @@ def test_a_scalar_is_its_own_sum(op: str) -> None:
 
 def test_a_scalar_is_not_its_own_square() -> None:
     model = Case("ReduceSumSquare", [np.array(-1.5, np.float32)]).model()
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert "scalar" in rewrites.apply(model, {"w"})[0]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from onnxsparse.engines.ort import library
+from tests.cases import for_each
 from tests.engines.ort.rewrites.harness import Case, check, refused
 from tests.engines.ort.rewrites.numbers import floats, whole
 
@@ -18,8 +19,8 @@ def scales(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
+@for_each("mode", ["nearest", "linear", "cubic"])
+@for_each("coordinates", ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
 def test_scales(mode: str, coordinates: str) -> None:
     given = {"mode": mode, "coordinate_transformation_mode": coordinates}
     check(Case("Resize", [X, None, scales(1, 1, 2, 2)], given, fixed=(2,)))

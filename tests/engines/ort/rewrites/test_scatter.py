@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxsparse.engines.ort import library, rewrites, value_shapes
+from onnxsparse.engines.ort import library, rewrites
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check
 
@@ -41,14 +42,14 @@ def test_indices_of_every_run_are_refused() -> None:
     model.graph.input.add(name="in1").type.tensor_type.elem_type = stored.data_type
     for size in stored.dims:
         model.graph.input[-1].type.tensor_type.shape.dim.add(dim_value=size)
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert "not constant" in rewrites.apply(model, set(case.trained()))[0]
 
 
 def test_a_crowded_place_is_refused() -> None:
     case = Case("ScatterND", [X, np.zeros((65, 2), np.int64), uniform(65, 4)], {"reduction": "add"}, opset=18)
     model = case.model()
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert "more than 64" in rewrites.apply(model, set(case.trained()))[0]
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxsparse.engines.ort import library, rewrites, value_shapes
+from onnxsparse.engines.ort import library, rewrites
+from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
@@ -33,7 +34,7 @@ def with_a_product(op: str, x: Array, **given: int) -> ModelProto:
 def test_steps_are_flat(op: str) -> None:
     model, case = with_a_product(op, X), Case(op, [X])
     plain = outputs(model, case)[0]
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert not rewrites.apply(model, {"w"})
     np.testing.assert_array_equal(outputs(model, case)[0], plain)
     value = outputs(case.model(), case)[0]
@@ -43,7 +44,7 @@ def test_steps_are_flat(op: str) -> None:
 def test_hardmax_along_the_first_axis() -> None:
     model, case = with_a_product("Hardmax", X, axis=0), Case("Hardmax", [X])
     plain = outputs(model, case)[0]
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert not rewrites.apply(model, {"w"})
     np.testing.assert_array_equal(outputs(model, case)[0], plain)
 
@@ -64,5 +65,5 @@ def test_mod_next_to_a_whole_number_of_turns() -> None:
 def test_mod_of_whole_numbers_only_is_refused() -> None:
     case = Case("Mod", [X, np.array(2, np.float32)], {"fmod": 0})
     model = case.model()
-    value_shapes.infer(model)
+    infer_shapes(model)
     assert "fmod=0" in rewrites.apply(model, {"w"})[0]

@@ -1,0 +1,64 @@
+"""The output of every command: its report is shown, written as JSON, and its verdict becomes the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from onnxsparse import progress
+from onnxsparse.cli.arguments import check_report_target
+from onnxsparse.errors import OutputError
+from onnxsparse.graph.output import write_text
+from onnxsparse.report.json import to_json
+from onnxsparse.report.rows import Report
+
+
+def finish(report: Report, arguments: Namespace) -> int:
+    """Show and save the report; return 0 when it holds, else 1."""
+    target = getattr(arguments, "json", None)
+    if target == "-":
+        as_far_as_read(lambda: print(to_json(report), end="", flush=True))  # noqa: T201 - this is the output
+    else:
+        from onnxsparse.report.terminal import show
+
+        as_far_as_read(lambda: show(report, arguments.verbose - arguments.quiet))
+    if target and target != "-":
+        check_report_target(arguments)  # again: the command may have written a file of that name
+        write_text(target, to_json(report), overwrite=True)
+    return 0 if report.ok else 1
+
+
+def as_far_as_read(write: Callable[[], None]) -> None:
+    """A reader that has seen enough (`| head`) changes nothing about the verdict."""
+    try:
+        write()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from error
+
+
+@contextmanager
+def watched(arguments: Namespace) -> Iterator[None]:
+    """Show a progress bar on a terminal while the block runs."""
+    if arguments.quiet or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    with ExitStack() as stack:
+        bar = stack.enter_context(Progress(console=Console(stderr=True), transient=True))
+        tasks: dict[str, TaskID] = {}
+
+        def listen(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        stack.enter_context(progress.listening(listen))
+        yield

@@ -1,0 +1,152 @@
+"""Delivery: new numbers into the file's own graph, their record, the proof of what was written, and then its name.
+
+1. Trained numbers go into the stored tensors that they came from; planned weights that no engine trained get the zeros
+   of the plan. The plan is recorded in the metadata.
+2. The model is written beside its place, with the texts that belong to it, opened again, and held to the plan. Where
+   the proof fails nothing has its name; then all files get theirs, or none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from onnx import ModelProto
+
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.graph.output import Staged, check_target, put
+from onnxsparse.graph.storage import DataFolder
+from onnxsparse.math.values import Array
+from onnxsparse.options import Path
+from onnxsparse.passes.describe import planned_report, totals_of
+from onnxsparse.passes.matrices import StoredParam
+from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.prove import Before, proved
+from onnxsparse.passes.prune import Prune
+from onnxsparse.passes.record import record
+from onnxsparse.passes.request import path_of
+from onnxsparse.passes.trainable import send_back
+from onnxsparse.report.rows import Report
+
+Check = Callable[[Report, Model], Report]
+
+
+class Delivered(NamedTuple):
+    """The report of what was made, and where it is: a path, or a model in memory."""
+
+    report: Report
+    path: str | None = None
+    proto: ModelProto | None = None
+
+
+def called(source: Source) -> str:
+    """What reports call a model that was given."""
+    return "(in memory)" if isinstance(source, ModelProto) else os.fspath(source)
+
+
+def target_of(output: Path | None, source: Source, overwrite: bool) -> str | None:
+    if output is None:
+        return None
+    target = path_of(output, "output")
+    if target == "-":
+        raise OptionError("a model cannot be written to standard output; name a file")
+    same = not isinstance(source, ModelProto) and os.path.realpath(target) == os.path.realpath(os.fspath(source))
+    if same and not overwrite:
+        raise OptionError(f"{target} is the model itself; pass --overwrite to replace it")
+    check_target(target, overwrite)
+    return target
+
+
+def deliver(
+    model: Model,
+    plan: Plan,
+    trained: Mapping[str, Array],
+    tags: Mapping[str, StoredParam],
+    target: str | None,
+    overwrite: bool = True,
+    *,
+    name: str = "",
+    notes: Sequence[str] = (),
+    details: Mapping[str, Any] | None = None,
+    beside: Mapping[str, str] | None = None,
+    note: Callable[[Iterable[str]], None] | None = None,
+    check: Check | None = None,
+) -> Delivered:
+    """Write a model with trained numbers, by tag, and the zeros of a plan; the rest is as in `finish`.
+
+    `details` make it the report of a fine-tune.
+    """
+    Prune(Plan(tuple(untrained(plan, trained, tags)), plan.rule))(model)
+    send_back(trained, tags)
+    report = planned_report("prune", name, plan, model, notes, target)
+    if details is not None:
+        report = replace(report, command="finetune", details=dict(details))
+    record(model, plan)
+    return finish(model, report, target, overwrite, plan, beside, note, check=check)
+
+
+def untrained(plan: Plan, trained: Iterable[str], tags: Mapping[str, StoredParam]) -> list[PlanRow]:
+    """The planned weights of which no engine gives numbers; `trained` are tags."""
+    known = {tags[tag].tensor for tag in trained}
+    return [row for row in plan.planned if row.weight.tensor not in known]
+
+
+def finish(
+    model: Model,
+    report: Report,
+    target: str | None,
+    overwrite: bool,
+    made: Plan | None = None,
+    beside: Mapping[str, str] | None = None,
+    note: Callable[[Iterable[str]], None] | None = None,
+    before: Before | None = None,
+    check: Check | None = None,
+) -> Delivered:
+    """Hand over the model, or write it; what was pruned is read again and checked before the file gets its name.
+
+    Texts that belong `beside` it get their names just before it does: all of them or none. `note` is told the files
+    before they have their names. What `check` finds wrong with the result is reported, and there is no result.
+    """
+    if before is not None:
+        before.hold()
+    if target is None:
+        proto = model.take_proto()
+        report = _counted(report, Model.over(proto), made, before, check)
+        return Delivered(report, proto=proto if report.ok else None)
+    with Staged(overwrite) as staged:
+        for path, text in (beside or {}).items():
+            with staged.create(path) as file:
+                put(file, text.encode("utf-8", "backslashreplace"))
+        left = model.save(target, overwrite, staged)
+        folder = DataFolder(os.path.dirname(os.path.realpath(target)), staged.waiting)
+        written = Model.open(staged.waiting[os.path.realpath(target)], folder)
+        report = _counted(report, written, made, before, check)
+        if not report.ok:
+            return Delivered(report)
+        if note is not None:
+            note(staged.waiting.values())
+        staged.commit()
+    return Delivered(replace(report, notes=(*report.notes, *left)), target)
+
+
+def _counted(
+    report: Report,
+    written: Model,
+    made: Plan | None,
+    before: Before | None,
+    check: Check | None,
+) -> Report:
+    """The report with the zeros that are in the written model, proven where a plan promises them."""
+    rows = proved(report.rows, written, made.planned if made else [], before, report.command == "mask")
+    if report.command == "mask":
+        return report  # its weights are as they were
+    done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
+    totals = totals_of(rows, written, done, report.totals.macs is not None)
+    report = replace(report, rows=tuple(rows), totals=totals)
+    return check(report, written) if check else report
+
+
+__all__ = ["Check", "Delivered", "called", "deliver", "finish", "target_of", "untrained"]

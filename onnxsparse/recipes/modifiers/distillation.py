@@ -1,0 +1,111 @@
+"""Distillation: a teacher adds its share to the loss, from one epoch to another.
+
+1. In a run of our own the training graph has the teacher's share between two steps; in a user's loop `loss_update`
+   adds it.
+2. The teacher `self` is the model as it was when the run began; another one is the path of an ONNX file.
+3. Without labels the teacher is all there is to learn from, whatever the hardness.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from onnxsparse.engines.spec import Spec
+from onnxsparse.errors import OptionError
+from onnxsparse.modifiers.scheduled import Scheduled, WrongOptionError, demand_between, demand_positive
+from onnxsparse.schedules import NEVER, Span
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.trainee import Trainee
+
+SELF, DISABLE = "self", "disable"
+
+
+@dataclass(frozen=True)
+class DistillationModifier(Scheduled):
+    """Learn from a teacher besides the labels.
+
+    - !DistillationModifier
+      hardness: 0.5
+      temperature: 2.0
+    """
+
+    name: ClassVar[str] = "DistillationModifier"
+
+    unwritten: ClassVar[tuple[str, ...]] = ("update_frequency", "teacher")
+
+    hardness: float = 0.5
+    temperature: float = 2.0
+    distill_output_keys: tuple[int | str, ...] | None = None
+    teacher_input_keys: tuple[str, ...] | None = None
+    teacher: str = SELF
+
+    def check(self) -> None:
+        demand_between("hardness", self.hardness, 0, 1)
+        demand_positive("temperature", self.temperature)
+        if not self.teacher:
+            raise WrongOptionError("teacher", f"it is {SELF}, {DISABLE} or the path of an ONNX file")
+
+    def outputs_of(self, names: Sequence[str]) -> list[str]:
+        """The outputs of a model that its keys name."""
+        found = []
+        for key in self.distill_output_keys or ():
+            name = meant(key, names)
+            if name is None:
+                known = ", ".join(names)[:100]
+                raise OptionError(
+                    f"{self.called}: distill_output_keys: the model has no output {key!r:.60} (it has {known}); name "
+                    "one of those, or leave the key out"
+                )
+            found.append(name)
+        return found
+
+    def act(self) -> Distilling:
+        return Distilling(self)
+
+
+class Distilling(TimedAct):
+    """When there is a teacher, which one, and how much of the loss it is: `options` says it."""
+
+    def __init__(self, options: DistillationModifier) -> None:
+        super().__init__(options.called, Span(options.start_epoch, options.end_epoch, NEVER))
+        self.options = options
+
+    def demand_run(self) -> None:
+        """The training graph has one teacher, of one output, that is there."""
+        outputs, teacher = self.options.distill_output_keys, self.options.teacher
+        if outputs is not None and list(outputs) != [0] and len(outputs) != 1:
+            raise OptionError(f"{self.where}: distill_output_keys names one output in a run, not {list(outputs)}")
+        if teacher not in (SELF, DISABLE) and not os.path.isfile(teacher):
+            raise OptionError(f"{self.where}: teacher: there is no file {teacher:.100}")
+
+    def boundaries(self, trainee: Trainee) -> Iterable[int]:
+        return () if self.options.teacher == DISABLE else self._steps(trainee)
+
+    def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
+        first, end = self._steps(trainee)
+        if self.options.teacher == DISABLE or not first <= step < end:
+            return spec
+        options, task = self.options, spec.objective.task
+        changed = replace(
+            spec.objective,
+            distillation="kl",
+            hardness=options.hardness if task else 1.0,
+            temperature=options.temperature,
+            teacher="" if options.teacher == SELF else options.teacher,
+        )
+        return replace(spec, objective=changed)
+
+    def _steps(self, trainee: Trainee) -> tuple[int, int]:
+        """The first step with a teacher, and the first one without it again."""
+        end = trainee.step_at(self.span.end) if self.span.end >= 0 else trainee.total
+        return trainee.step_at(max(self.span.start, 0.0)), end
+
+
+def meant(key: int | str, names: Sequence[str]) -> str | None:
+    """The output that a key means, by its name or its place."""
+    if isinstance(key, int):
+        return names[key] if -len(names) <= key < len(names) else None
+    return key if key in names else None

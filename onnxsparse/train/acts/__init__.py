@@ -1,0 +1,1 @@
+"""What modifiers do to a trainee at a step."""

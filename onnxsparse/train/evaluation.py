@@ -1,0 +1,222 @@
+"""Metrics of a network in training: of the engine, or of the whole file where only a part of its graph trains.
+
+1. What is wrong with metrics or labels is said when the first engine is there, before anything is trained.
+2. Where a graph was cut, what comes behind the cut is fed by the dense model; and planned weights that are in no graph
+   are pruned when the result is written. What the engine gives says nothing of either, so metrics are measured on the
+   files themselves: the dense one, and the one that would be delivered now, as `compare` runs them.
+3. Both run in onnxruntime, on as many samples at once as the file takes: one, where it leaves that open. What depends
+   on the samples beside it comes out as in `compare`. Outputs whose size changes from sample to sample, or from the one
+   model to the other, are left out.
+4. A whole file that cannot be run is said: the figures are then of the part that trains.
+What it does not do: give a loss. That is the engine's, of the part that trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from onnxsparse.data import LABELS, Samples, Stream, check_block, check_labels
+from onnxsparse.engines.engine import Answering, Batch, Engine
+from onnxsparse.engines.inference import Session
+from onnxsparse.engines.turning import turn
+from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.graph.model import Model
+from onnxsparse.math.values import Array
+from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.prune import Prune
+from onnxsparse.passes.trainable import send_back
+from onnxsparse.runs import weights
+from onnxsparse.runs.carrying import Carried
+from onnxsparse.runs.classes import classes_seen
+from onnxsparse.train.task import Task
+
+Arrays = Mapping[str, Array]
+NOT_RUN = (MissingExtraError, ModelError, ValueError)
+"""What is raised where a whole file cannot be run; the last where it is too large to be one message."""
+WHOLE = (
+    "only a part of the network is in the graph that trains: the losses are of that part, the other figures of the "
+    "whole file"
+)
+OF_PART, OF_WHOLE = ", of the part that trains", ", of the whole file"
+PART_ONLY = "the metrics are of the part that trains, not of the delivered file, which `compare` measures"
+
+
+class Evaluation:
+    """What is measured in the run of a task."""
+
+    def __init__(self, task: Task) -> None:
+        assert task.measure is not None
+        self._task, self._measure, self._classes = task, task.measure, 0
+        self._whole: Whole | None = Whole(task, set(task.measure.data.shared))
+        self.notes: list[str] = []
+        self.of = ""
+        """Whether the figures are of the whole file or of a part, where only a part trains: OF_WHOLE or OF_PART."""
+
+    @property
+    def each_epoch(self) -> bool:
+        """Whether it is measured after every epoch, or only what is delivered and what it is held against."""
+        return self._measure.each_epoch
+
+    @property
+    def on(self) -> str:
+        """What it is measured on, in words."""
+        return self._measure.on + (OF_PART if self.of == OF_PART else "")
+
+    def begin(self, engine: Engine) -> None:
+        """Look at an engine that was just made."""
+        if self._task.objective.task == "cross-entropy" and not self._classes:
+            self.demand_classes(self._classes_seen(engine))
+        try:
+            self._measure.begin(self._seen(engine))
+        except NOT_RUN as error:
+            if not self.of or self._whole is None:
+                raise
+            self._whole, self.of = None, OF_PART
+            self.notes.append(f"{PART_ONLY}: {error}")
+            self._measure.begin(engine)
+
+    def __call__(self, engine: Engine, rest: Sequence[PlanRow] | None = None) -> dict[str, float]:
+        """Figures of the model in training; of several processes the first one measures.
+
+        `rest` are the weights that are pruned in the whole file beside those of the engine: by default all planned.
+        """
+        return dict(self._task.processes.told(lambda: self._figures(engine, self._measure, rest)))
+
+    def dense(self, engine: Engine) -> dict[str, float]:
+        """Figures of the dense model."""
+        return dict(self._task.processes.told(lambda: self._figures(engine, self._measure.dense)))
+
+    def _figures(
+        self,
+        engine: Engine,
+        measure: Callable[[Answering], dict[str, float]],
+        rest: Sequence[PlanRow] | None = None,
+    ) -> dict[str, float]:
+        """What is measured; nothing where that is the whole file and it fails now, for the training is done."""
+        seen = self._seen(engine, rest)
+        if seen is engine:
+            return measure(engine)
+        try:
+            return measure(seen)
+        except ModelError as error:
+            self.notes.append(f"not measured: the whole file could not be run to the end: {error}")
+            return {}
+
+    def _seen(self, engine: Engine, rest: Sequence[PlanRow] | None = None) -> Answering:
+        """What is measured: the engine, or the whole file where the engine's network is only a part of it."""
+        trains = {self._task.tags[tag].tensor for tag in self._task.planned if tag in engine.weights}
+        rest = [row for row in self._task.plan.planned if row.weight.tensor not in trains] if rest is None else rest
+        if self._whole is None or not (engine.partial or rest):
+            return engine
+        self.of = OF_WHOLE
+        return self._whole.of(engine, rest)
+
+    def _classes_seen(self, engine: Engine) -> int:
+        task = self._task
+        batch = next(task.feeding.probe())
+        arrays = batch.arrays if task.carried is None else task.carried[0].flat(batch.arrays)
+        return classes_seen(engine.dense(batch), task.goal, arrays[LABELS])
+
+    def demand_classes(self, classes: int) -> None:
+        """Every label is one of the classes, also of what is measured on: engines read beyond their arrays."""
+        self._classes, task = classes, self._task
+        check_labels(task.data, classes)
+        for place, batch in enumerate(task.feeding.probe() if isinstance(task.data, Stream) else ()):
+            check_block(batch.arrays[LABELS], place * task.feeding.size, classes, task.data.called)
+        if isinstance(self._measure.data, Samples):
+            check_labels(self._measure.data, classes)
+
+
+class Whole:
+    """The files of one run; `shared` are the inputs that are the same for all samples."""
+
+    def __init__(self, task: Task, shared: Collection[str]) -> None:
+        self._task, self._shared = task, shared
+        self._dense: _File | None = None
+
+    @property
+    def dense(self) -> _File:
+        if self._dense is None:
+            self._dense = self._file(self._task.model)
+        return self._dense
+
+    def of(self, engine: Engine, rest: Sequence[PlanRow]) -> Answering:
+        """The network that would be delivered now; `rest` are the planned weights that the engine does not have."""
+
+        def both(inner: Engine) -> Answering:
+            return _Both(inner, self, rest)
+
+        return engine.around(both) if isinstance(engine, Carried) else both(engine)
+
+    def delivered(self, engine: Engine, rest: Sequence[PlanRow]) -> _File:
+        task = self._task
+        with task.model.restored():
+            Prune(Plan(tuple(rest), task.plan.rule))(task.model)
+            send_back({tag: weights.baked(engine, tag) for tag in weights.stored(engine)}, task.tags)
+            return self._file(task.model)
+
+    def _file(self, model: Model) -> _File:
+        return _File(turn(model.copy_proto(), self._task.axes.inputs, self._task.axes.outputs), self._shared)
+
+
+class _Both:
+    """A network as it is delivered, beside the dense one. The weights are those of the first time that it is asked."""
+
+    def __init__(self, engine: Engine, whole: Whole, rest: Sequence[PlanRow]) -> None:
+        self._engine, self._whole, self._rest = engine, whole, rest
+        self._made: _File | None = None
+        self._last: tuple[Arrays, dict[str, Array]] | None = None
+
+    def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
+        if self._made is None:
+            self._made = self._whole.delivered(self._engine, self._rest)
+        dense, found = self.dense(batch), self._made(batch.arrays)
+        alike = {name: one for name, one in found.items() if name in dense and one.shape == dense[name].shape}
+        return self._engine.evaluate(batch)[0], alike
+
+    def dense(self, batch: Batch) -> dict[str, Array]:
+        if self._last is None or self._last[0] is not batch.arrays:
+            self._last = batch.arrays, self._whole.dense(batch.arrays)
+        return self._last[1]
+
+
+class _File:
+    """A model with the samples first, run on some of them."""
+
+    def __init__(self, proto: ModelProto, shared: Collection[str]) -> None:
+        self._session, self._shared = Session(proto), shared
+
+    def __call__(self, arrays: Arrays) -> dict[str, Array]:
+        """The float outputs."""
+        own = {name: arrays[name] for name, _, _ in self._session.inputs if name in arrays}
+        count = max((len(one) for name, one in own.items() if one.ndim and name not in self._shared), default=1)
+        rowed = {name for name, one in own.items() if one.ndim and name not in self._shared and len(one) == count}
+        shapes: dict[str, list[Any]] = {name: shape for name, _, shape in self._session.inputs}
+        sizes = [shapes[name][0] for name in rowed if shapes[name]]
+        unit = max((size for size in sizes if isinstance(size, int)), default=1)
+        pieces: list[dict[str, Array]] = []
+        for start in range(0, count, unit):
+            rows = np.arange(start, start + unit) % count
+            feed = {name: _taken(one, rows, shapes[name]) if name in rowed else one for name, one in own.items()}
+            found = self._session.run({name: np.asarray(one, order="C") for name, one in feed.items()})
+            pieces.append({name: one for name, one in found.items() if isinstance(one, np.ndarray)})
+        return _joined(pieces, count, unit)
+
+
+def _taken(array: Array, rows: Array, shape: Sequence[Any]) -> Array:
+    """Some samples of an input; an input without axes is fed one of them."""
+    return array[rows] if shape else np.asarray(array[rows[0]])
+
+
+def _joined(pieces: Sequence[dict[str, Array]], count: int, unit: int) -> dict[str, Array]:
+    joined = {}
+    for name, first in pieces[0].items():
+        same = all(name in piece and piece[name].shape == first.shape for piece in pieces)
+        if same and first.dtype.kind == "f":
+            array = np.concatenate([np.atleast_1d(piece[name]) for piece in pieces])
+            joined[name] = array[:count] if first.ndim and len(first) == unit else array
+    return joined

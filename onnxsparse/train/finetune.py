@@ -1,0 +1,249 @@
+"""`finetune`: ask, train, deliver. A recipe and data make a model sparse, and what is left learns to make up for it.
+
+1. `ask` refuses what cannot be (see `task`); the engine is made when the loop begins.
+2. The loop runs in a folder of the user's, from whose checkpoints it can be resumed, or in a temporary one.
+3. What comes out is delivered with the zeros of the plan, with a recipe of all that was decided and with the history.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from onnxsparse.checkpoints import MARK, claim, note_delivery
+from onnxsparse.data.imported import names_function
+from onnxsparse.engines.engine import NO_GRADIENT
+from onnxsparse.engines.rooms import claimed, temporary
+from onnxsparse.errors import LeftOutError, OptionError
+from onnxsparse.graph.model import Source
+from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.options import Axes, Masks, Path
+from onnxsparse.passes.delivery import Delivered, called, deliver, target_of, untrained
+from onnxsparse.passes.describe import in_training
+from onnxsparse.passes.plan import PlanRow
+from onnxsparse.passes.request import path_of
+from onnxsparse.passes.taken import taken
+from onnxsparse.recipes import Recipe
+from onnxsparse.report.history import History
+from onnxsparse.report.rows import Report, Totals
+from onnxsparse.runs.beside import Destination, beside, is_own
+from onnxsparse.runs.decided import decided
+from onnxsparse.runs.falling import still_falling
+from onnxsparse.runs.frame import framed
+from onnxsparse.runs.job import Outcome, Watcher
+from onnxsparse.runs.run import Run
+from onnxsparse.train.engine_choice import Engines, Means, met
+from onnxsparse.train.evaluation import OF_PART, OF_WHOLE, WHOLE, Evaluation
+from onnxsparse.train.task import Task, ask
+
+TORCH_TRAINS = "`--engine torch` trains the weights of which this engine has no gradient"
+
+
+def finetuned(
+    source: Source,
+    recipe: Recipe,
+    *,
+    data: Any,
+    output: Path | None = None,
+    engine: str = "auto",
+    device: str | None = None,
+    optimizer: Callable[[Any], Any] | None = None,
+    lr_scheduler: Callable[[Any], Any] | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[str | Callable[..., Any]] = (),
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    check: bool = False,
+    strict: bool = False,
+    overwrite: bool = False,
+    watch: Watcher | None = None,
+    apart: Mapping[str, Any] | None = None,
+    **asked: Any,
+) -> Delivered:
+    """Train by a whole recipe. `asked` goes to `ask`; `apart` are more paths that the result must not replace."""
+    source = taken(source)
+    if resume and checkpoint is None:
+        raise OptionError("resume goes on with a run in a folder; pass its checkpoint folder too")
+    processes, device = met(engine, device)
+    if not processes.first:  # the first one alone writes and speaks
+        output = checkpoint = watch = None
+    if _calls(data) or _calls(eval_data) or any(map(_calls, metrics)):
+        source, output, checkpoint = _absolute(source), _absolute(output), _absolute(checkpoint)
+        data, eval_data = (one if _calls(one) else _absolute(one) for one in (data, eval_data))
+    means = Means(engine, device, optimizer, lr_scheduler, processes)
+    may_replace = overwrite or (resume and is_own(output, source, checkpoint))
+    paths = {"data": data, "eval-data": eval_data, **{name: asked.get(name) for name in ("plan", "masks")}}
+    destination = Destination(target_of(output, source, may_replace), may_replace, {**paths, **(apart or {})})
+    task = ask(
+        source, recipe, data, eval_data=eval_data, metrics=metrics, means=means, strict=strict,
+        destination=destination, **asked,
+    )  # fmt: skip
+    with ExitStack() as stack:
+        folder = None if checkpoint is None else path_of(checkpoint, "checkpoint")
+        room = folder or stack.enter_context(temporary())
+        if folder is not None:
+            claim(folder)
+            stack.enter_context(claimed(folder, MARK))
+        engines, evaluation = task.engines(room, check), Evaluation(task)
+        outcome = Run(task, engines, evaluation, folder, resume, watch).go() if task.has_work else _unchanged()
+    if strict and outcome.attempts and not outcome.helped:
+        raise LeftOutError("--strict: no training was better than pruning alone; nothing was written")
+    delivered = _deliver(task, outcome, engines, evaluation, destination, folder)
+    processes.meet()
+    return delivered
+
+
+def _calls(value: Any) -> bool:
+    """Whether it is a function of the user's, or names one: that may change the current folder."""
+    named = isinstance(value, str) and names_function(value) and not os.path.exists(value)
+    return named or (callable(value) and not isinstance(value, Mapping)) or hasattr(value, "__next__")
+
+
+def _absolute(value: Any) -> Any:
+    """A path that means the same wherever the current folder is."""
+    named = isinstance(value, (str, os.PathLike)) and os.fspath(value) not in ("", "-")
+    return os.path.abspath(value) if named else value
+
+
+def _unchanged() -> Outcome:
+    """Nothing was pruned, so there is nothing to make up for."""
+    notes = ["nothing was trained: there is nothing to prune"]
+    return Outcome({}, [], History(), math.nan, math.nan, False, 0, notes)
+
+
+# -- the result
+
+
+def _deliver(
+    task: Task,
+    outcome: Outcome,
+    engines: Engines,
+    evaluation: Evaluation,
+    destination: Destination,
+    folder: str | None,
+) -> Delivered:
+    """The trained numbers in the file that they came from, with the recipe and the history beside it."""
+    rest = untrained(task.plan, outcome.arrays, task.tags)
+    plan = task.plan if task.by_epochs is None else task.by_epochs.done(outcome.arrays)
+    notes = _notes(task, outcome, engines, evaluation, rest)
+    made = decided(task.recipe, plan, task.feeding.per_epoch or 0, task.pruned_share)
+    details = {
+        "engine": engines.chosen if outcome.attempts else "none",
+        "batch_axes": dict(task.axes.inputs),
+        "states": dict(task.axes.states),
+        "recipe": made.to_yaml(),
+        "steps": outcome.steps,
+        "attempts": outcome.attempts,
+        "helped": outcome.helped,
+        "trained": outcome.trained,
+        "loss_without_training": outcome.loss_untrained,
+        "loss": outcome.loss,
+        "loss_unit": outcome.unit + (OF_PART if evaluation.of and outcome.unit else ""),
+        "measured_on": evaluation.on if outcome.attempts else "",
+        "metrics_dense": outcome.dense,
+        "metrics_without_training": outcome.untrained,
+        "metrics": outcome.metrics,
+    }
+    target = destination.target
+    texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
+    return deliver(
+        task.model, plan, outcome.arrays, task.tags, target, destination.overwrite,
+        name=task.name,
+        notes=notes,
+        details=details,
+        beside={} if target is None else dict(zip(beside(target), texts)),
+        note=None if folder is None else partial(note_delivery, folder),
+    )  # fmt: skip
+
+
+def _notes(
+    task: Task, outcome: Outcome, engines: Engines, evaluation: Evaluation, rest: Sequence[PlanRow]
+) -> list[str]:
+    notes = [*task.notes, *evaluation.notes, *in_training(task.model), *engines.notes, *outcome.notes]
+    if task.by_epochs is not None:
+        notes.append(framed(task.training, outcome.steps, task.feeding.per_epoch or 0, engines.chosen))
+    if outcome.helped:
+        probes = [row.probe for row in outcome.history.rows if row.probe is not None]
+        notes.append(still_falling(probes, outcome.loss_untrained))
+    tags = {row.name: tag for tag, row in task.planned.items()}
+    idle = [task.planned[tag] for tag in outcome.unreached if tag in task.planned]
+    for name, row in {row.name: row for row in [*rest, *idle]}.items():
+        why = outcome.unreached.get(tags.get(name, "")) or f"it is stored as {row.weight.tensor.kind}"
+        notes.append(f"'{name}' was pruned, but not trained: {why}")
+    stopped = any(outcome.unreached.get(tag, "").startswith(NO_GRADIENT) for tag in task.planned)
+    if stopped and engines.chosen == "ort" and _torch_may_take(task):
+        notes.append(TORCH_TRAINS)
+    if evaluation.of == OF_WHOLE:
+        notes.append(WHOLE)
+    return list(filter(None, dict.fromkeys(notes)))
+
+
+def _torch_may_take(task: Task) -> bool:
+    from onnxsparse.engines.torch.support import may_take  # a run in onnxruntime-training has no need of it before
+
+    return may_take(task.model.proto)
+
+
+# -- the check of a training graph
+
+
+def check_graph(
+    source: Source,
+    *,
+    data: Any,
+    recipe: Recipe,
+    plan: Path | None = None,
+    masks: Masks | None = None,
+    labels: str | None = None,
+    batch_axis: Axes = None,
+    state: Axes = None,
+) -> Report:
+    """Make the training graph of a recipe, prove every gradient, and say what was found; `ok` is that none is wrong."""
+    if plan is None and masks is None:
+        recipe = _with_some_zeros(recipe)
+    source = taken(source)
+    task = ask(source, recipe, data, plan=plan, masks=masks, labels=labels, batch_axis=batch_axis, state=state)
+    with temporary() as room:
+        sparsers = dict.fromkeys(task.planned, recipe.only(Pruning).sparser)
+        _, made = task.engines(room, check=True).built(task.spec.with_sparsers(sparsers))
+    if made["classes"]:
+        Evaluation(task).demand_classes(made["classes"])
+    return _checked(called(source), made, {tag: one.name for tag, one in task.tags.items()})
+
+
+def _with_some_zeros(recipe: Recipe) -> Recipe:
+    """What is to be checked are gradients: which zeros there are does not matter, only that there are masks."""
+    pruning = recipe.only(Pruning)
+    timed = any(isinstance(one, Scheduled) for one in recipe.modifiers)
+    if timed or pruning.pattern is not None or pruning.target is not None:
+        return recipe
+    some = replace(pruning, pattern="unstructured", sparsity=pruning.sparsity or 0.5)
+    return Recipe(tuple(some if isinstance(one, Pruning) else one for one in recipe.modifiers))
+
+
+def _checked(model: str, made: Mapping[str, Any], names: Mapping[str, str]) -> Report:
+    """What is known of a training graph, as a report."""
+    proof = made["proof"]
+
+    def named(tags: Sequence[str]) -> list[str]:
+        return [names.get(tag, tag) for tag in tags]
+
+    details: dict[str, object] = {
+        "batch": made["batch"],
+        "checked": proof["checked"],
+        "loss_at_rest": proof["at_rest"],
+        "unreached": {names.get(tag, tag): reason for tag, reason in made["unreached"].items()},
+        "silent": named(proof["silent"]),
+        "wrong": named(proof["wrong"]),
+    }
+    ok = not proof["wrong"]
+    return Report("check", model, "the training graph", (), Totals(), ok, "", tuple(made["notes"]), details=details)
+
+
+__all__ = ["check_graph", "finetuned"]

@@ -1,0 +1,336 @@
+"""A torch module of the user's, in the user's own loop, as what is trained: its parameters, masks and optimizer.
+
+1. Masks are put on the module's own parameters (see `engines.torch.holding`), which stay the objects that the optimizer
+   holds. State dicts keep their names.
+2. The optimizer is the user's: its groups have the rates and decays, and its moments are cleared where a mask changes.
+   Without one, as where a recipe is applied at once, rates and decays mean nothing.
+3. A parameter that is tied has several names and is one parameter. In a module made of an ONNX file a weight also
+   answers to the names of its layer there.
+4. `__ALL_PRUNABLE__` are the weights of linear layers, convolutions and look-up tables; in a module made of an ONNX
+   file those that such an operator reads.
+5. What wrappers for several devices or compilers put before a name does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from onnxsparse.engines.torch.attach import demand_free
+from onnxsparse.engines.torch.holding import mask_of, put_on, take_off, zero
+from onnxsparse.engines.torch.layers import layers_as_model
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.graph.model import Model
+from onnxsparse.math.param import View
+from onnxsparse.math.values import Array
+from onnxsparse.passes.names import Named, layers_of_node, names_of_node
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.params import Param
+from onnxsparse.train.trainee import Groups, Trainee
+
+LOG = logging.getLogger("onnxsparse")
+PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
+OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
+WEIGHT = "weight"
+Calls = list[Any]  # nodes of torch.fx
+Homes = list[tuple[Any, str]]  # the modules a parameter stands in, and its name there
+
+
+class ModuleTrainee(Trainee):
+    """The parameters of a module in a user's loop."""
+
+    def __init__(self, module: Any, loggers: Any = None, optimizer: Any = None) -> None:
+        super().__init__()
+        self.module = demand_free(module)
+        found = params_of(self.module)
+        bare = next((param.name for param, tensor, _ in found if tensor.is_meta), None)
+        if bare is not None:
+            raise OptionError(f"the parameter {bare} has no numbers yet, it is on the device meta; load them first")
+        self.params = [param for param, _, _ in found]
+        self._tensors = {param.tag: tensor for param, tensor, _ in found}
+        self._homes: dict[str, Homes] = {param.tag: homes for param, _, homes in found}
+        self._masked: dict[str, None] = {}
+        self.loggers = loggers
+        self.optimizer = optimizer
+        self.per_epoch = 1
+        self.rates_set: list[float] | None = None
+
+    def meet(self, optimizer: Any, per_epoch: float) -> None:
+        """The optimizer, and how many of its steps make an epoch; gradients that add up make it no whole number."""
+        self.optimizer, self.per_epoch = optimizer, cast(int, per_epoch)
+
+    def demand(self, act: TimedAct) -> None:
+        count = 0 if self.optimizer is None else len(self.optimizer.param_groups)
+        for place in act.groups() or () if count else ():
+            if not 0 <= place < count:
+                raise OptionError(
+                    f"{act.where}: param_groups: the optimizer has {count} groups, and none is number {place}; they "
+                    "are counted from 0"
+                )
+
+    def admit(self, act: TimedAct) -> None:
+        super().admit(act)
+        self.attach(act.masked())
+
+    # -- masks
+
+    def attach(self, params: Iterable[Param]) -> None:
+        """Open masks, so that the module keeps its form from now on."""
+        for param in params:
+            if param.tag not in self._masked:
+                tensor, homes = self._tensors[param.tag], self._homes[param.tag]
+                keep = torch().ones(tensor.shape, dtype=torch().bool, device=tensor.device)
+                for owner, name in homes:
+                    put_on(owner, name, keep)
+                self._masked[param.tag] = None
+
+    def detach(self) -> None:
+        """The plain module again, with zeros where masks were."""
+        for tag in self._masked:
+            for owner, name in self._homes[tag]:
+                take_off(owner, name)
+        self._masked = {}
+
+    def settle(self) -> None:
+        """Zeros at all masked places, whatever the optimizer did to them."""
+        for tag in self._masked:
+            zero(self._tensors[tag], self._keep(tag))
+
+    def numbers(self, param: Param) -> Array:
+        if param.tag in self._masked:
+            zero(self._tensors[param.tag], self._keep(param.tag))
+        return cast(Array, numbers_of(self._tensors[param.tag]))
+
+    def count(self, param: Param) -> int:
+        return int(torch().count_nonzero(self._tensors[param.tag]))
+
+    def mask(self, param: Param) -> Array | None:
+        if param.tag not in self._masked:
+            return None
+        return cast(Array, self._keep(param.tag).cpu().numpy().reshape(-1))
+
+    def put(self, param: Param, keep: Array) -> None:
+        self.renewals[param.tag] += 1
+        self.attach([param])
+        tensor = self._tensors[param.tag]
+        made = torch().from_numpy(np.ascontiguousarray(keep.reshape(param.shape))).to(tensor.device)
+        changed = not bool(torch().equal(made, self._keep(param.tag)))
+        for owner, name in self._homes[param.tag]:
+            mask_of(owner, name).keep = made
+        zero(tensor, made)
+        if tensor.grad is not None:  # it came before the mask
+            zero(tensor.grad, made)
+        if changed:
+            self._clear(tensor, made)
+
+    def release(self, param: Param) -> None:
+        self.renewals[param.tag] += 1
+        if param.tag in self._masked:
+            self.settle()
+            open_ = torch().ones_like(self._keep(param.tag))
+            for owner, name in self._homes[param.tag]:
+                mask_of(owner, name).keep = open_
+
+    def mask_tensor(self, act: TimedAct, param: Param) -> Any:
+        """A copy of the mask that an act has on a parameter, as a tensor of bools."""
+        mine, whole = self.own_mask(act, param), self._keep(param.tag)
+        return whole.clone() if mine is None else torch().from_numpy(mine.reshape(param.shape).copy()).to(whole.device)
+
+    def _keep(self, tag: str) -> Any:
+        owner, name = self._homes[tag][0]
+        return mask_of(owner, name).keep
+
+    # -- numbers and moments
+
+    def fill(self, param: Param, value: float | Sequence[float]) -> None:
+        tensor = self._tensors[param.tag]
+        made = torch().as_tensor(value, dtype=tensor.dtype, device=tensor.device).reshape(-1)
+        with torch().no_grad():
+            tensor.copy_(made.expand(tensor.numel()).reshape(tensor.shape))
+
+    def forget(self, param: Param) -> None:
+        tensor = self._tensors[param.tag]
+        self._clear(tensor, torch().zeros(tensor.shape, dtype=torch().bool, device=tensor.device))
+
+    def _clear(self, tensor: Any, keep: Any) -> None:
+        """Moments are those states of an optimizer that have the shape of the parameter."""
+        states = getattr(self.optimizer, "state", {}).get(tensor, {})
+        for state in states.values():
+            if torch().is_tensor(state) and state.shape == tensor.shape:
+                zero(state, keep)
+
+    def held(self, param: Param) -> bool:
+        return not self._tensors[param.tag].requires_grad
+
+    def hold(self, param: Param, still: bool) -> None:
+        self._tensors[param.tag].requires_grad_(not still)
+        if still:
+            self._tensors[param.tag].grad = None
+
+    # -- the optimizer
+
+    def rates(self, groups: Groups) -> list[float]:
+        return [float(group["lr"]) for group in self._groups(groups)]
+
+    def set_rates(self, rates: Sequence[float], groups: Groups) -> None:
+        chosen = self._groups(groups)
+        for place, group in enumerate(chosen):
+            rate = rates[place if len(rates) > 1 else 0]
+            if torch().is_tensor(group["lr"]):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        self.rates_set = self.rates(None)
+
+    def set_decay(self, decay: float, groups: Groups) -> None:
+        for group in self._groups(groups):
+            group["weight_decay"] = decay
+
+    def _groups(self, groups: Groups) -> list[Any]:
+        known = [] if self.optimizer is None else self.optimizer.param_groups
+        return list(known) if groups is None else [known[place] for place in groups if known]
+
+    # -- what is told
+
+    def tell(self, epoch: float) -> None:
+        for name, value in self._figures().items():
+            LOG.info("epoch %g: %s %.4f", epoch, name, value)
+            for one in self.loggers if isinstance(self.loggers, (list, tuple)) else [self.loggers]:
+                if callable(getattr(one, "log_scalar", None)):
+                    one.log_scalar(tag=name, value=value, step=epoch)
+                elif callable(one):
+                    one(name, value, epoch)
+
+    def _figures(self) -> dict[str, float]:
+        found = {}
+        for param in self.params:
+            if param.prunable:
+                zeros = int((self._tensors[param.tag] == 0).sum())
+                found[f"sparsity/{param.name}"] = zeros / max(1, param.size)
+        return found
+
+
+# -- the parameters of a module
+
+
+def params_of(module: Any) -> list[tuple[Param, Any, Homes]]:
+    """Every parameter once, with the tensor, and everywhere that it stands."""
+    named: dict[Any, list[tuple[str, Any, str]]] = {}
+    for prefix, owner in module.named_modules():
+        for name, tensor in owner._parameters.items():
+            if tensor is not None:
+                named.setdefault(tensor, []).append((f"{prefix}.{name}" if prefix else name, owner, name))
+    calls = _calls(module)
+    traced = _traced(module, calls)
+    return [
+        (_param(tensor, places, traced, calls), tensor, [(owner, name) for _, owner, name in places])
+        for tensor, places in named.items()
+    ]
+
+
+def _param(
+    tensor: Any, places: list[tuple[str, Any, str]], traced: Mapping[str, tuple[View, View]], calls: Mapping[str, Calls]
+) -> Param:
+    owner = places[0][1]
+    names = tuple(bare(one) for one, _, _ in places)
+    views = next((traced[one] for one, _, _ in places if one in traced), None)
+    prunable = views is not None or any(_is_weight(one, local) for _, one, local in places)
+    matrix, restore = views or _views(owner, tensor) or (None, None)
+    layers = [name.rpartition(".")[0] for name in names if name.endswith(WEIGHT) and "." in name]
+    slashes = [layer.replace(".", "/") for layer in layers]
+    read = dict.fromkeys(call for one, _, _ in places if one in traced for call in calls[one])
+    nodes = [call.meta["onnx"][1] for call in read if "onnx" in call.meta]
+    layers = [*layers, *slashes, *(layer for node in nodes for layer in layers_of_node(node))]
+    own = tuple(dict.fromkeys(name for node in nodes for name in names_of_node(node)))
+    answers = Named(names[0], names, own, tuple(dict.fromkeys(layers)), of=frozenset(read or filter(None, layers)))
+    return Param(
+        tag=names[0],
+        name=names[0],
+        shape=tuple(tensor.shape),
+        names=names,
+        layers=(*answers.nodes, *answers.layers),
+        prunable=prunable,
+        matrix=matrix,
+        restore=restore,
+        numbers=lambda: numbers_of(tensor),
+        named=answers,
+    )
+
+
+def bare(name: str) -> str:
+    """Without the steps that wrappers and compilers add."""
+    return ".".join(step for step in name.split(".") if step not in ("_orig_mod", "_fsdp_wrapped_module"))
+
+
+def numbers_of(tensor: Any) -> Any:
+    """As float32 on the host, flat; of a plain float32 parameter the very memory."""
+    return tensor.detach().float().cpu().contiguous().numpy().reshape(-1)
+
+
+def _kinds(owner: Any) -> list[str]:
+    return [kind.__name__ for kind in type(owner).__mro__]
+
+
+def _is_weight(owner: Any, name: str) -> bool:
+    return name == WEIGHT and any(kind in PRUNABLE for kind in _kinds(owner))
+
+
+def _views(owner: Any, tensor: Any) -> tuple[View, View] | None:
+    """Of a matrix its first axis counts the outputs; convolutions know their groups."""
+    kinds, shape = _kinds(owner), tuple(tensor.shape)
+    if "_ConvNd" in kinds and len(shape) > 2:
+        return (_transposed if owner.transposed else _forward)(shape, owner.groups)
+    if "Conv1D" in kinds and len(shape) == 2:
+        return _swapped(shape)
+    return _forward(shape, 1) if len(shape) == 2 else None
+
+
+def _forward(shape: tuple[int, ...], groups: int) -> tuple[View, View]:
+    four = (groups, shape[0] // groups, shape[1], -1)
+    return lambda flat: flat.reshape(four), lambda view: view.reshape(-1)
+
+
+def _transposed(shape: tuple[int, ...], groups: int) -> tuple[View, View]:
+    """Inputs first."""
+    four = (groups, shape[0] // groups, shape[1], -1)
+    return (
+        lambda flat: flat.reshape(four).transpose(0, 2, 1, 3),
+        lambda view: view.transpose(0, 2, 1, 3).reshape(-1),
+    )
+
+
+def _swapped(shape: tuple[int, ...]) -> tuple[View, View]:
+    return _transposed((shape[0], shape[1], 1), 1)
+
+
+def _traced(module: Any, calls: Mapping[str, Calls]) -> dict[str, tuple[View, View]]:
+    """The weights that operators read in modules of a graph, as the plan of an ONNX model sees them."""
+    if not calls:
+        return {}
+    try:
+        model = Model.over(layers_as_model(module, {path: path for path in calls}))
+    except PlanError:
+        return {}
+    found = {weight.tensor.name: weight.uses[0] for weight in model.weights if weight.uses and not weight.refusal}
+    return {name: (use.matrix, use.restore) for name, use in found.items()}
+
+
+def _calls(module: Any) -> dict[str, Calls]:
+    """By parameter the operators that read it in modules of a graph; those of a file know their names there."""
+    found: dict[str, Calls] = {}
+    for prefix, part in module.named_modules():
+        if isinstance(part, torch().fx.GraphModule):
+            start, known = f"{prefix}." if prefix else "", dict(module.named_parameters(remove_duplicate=False))
+            for node in part.graph.nodes:
+                readers = [user for user in node.users if _operator(user) in OPERATORS] if node.op == "get_attr" else []
+                if readers and f"{start}{node.target}" in known:
+                    found.setdefault(f"{start}{node.target}", []).extend(readers)
+    return found
+
+
+def _operator(call: Any) -> str:
+    return str(call.meta.get("onnx", ("",))[0] or getattr(call.target, "__name__", ""))

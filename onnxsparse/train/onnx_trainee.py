@@ -1,0 +1,217 @@
+"""An ONNX model as what is trained, in whatever engine: live weights and masks by tag, optimizer settings, steps.
+
+1. It has one engine, with one training graph, at a time. `rebuild` makes the engine of another graph and carries over
+   what both know by the same tag, optimizer state included; there are never two engines at once.
+2. What acts say of the learning rate, of weight decay and of frozen parameters holds until they say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.engines.engine import Batch, Engine, Pace
+from onnxsparse.engines.spec import Spec
+from onnxsparse.errors import OptionError
+from onnxsparse.math.values import Array
+from onnxsparse.sparsers.mask_updates import hide, write
+from onnxsparse.train.acts.act import MASK, TimedAct
+from onnxsparse.train.params import Param
+from onnxsparse.train.trainee import Groups, Trainee
+
+OLDER = (
+    "the checkpoints are of an earlier version, which did not keep what each of several modifiers masks in one weight; "
+    "begin the run again, in another folder"
+)
+
+
+class OnnxTrainee(Trainee):
+    """A stored model and its engine. `make` makes the engine of a graph; `caution` is what rates are multiplied with.
+
+    `note` puts a sentence into the report, `told` asks for a row of the history after this step.
+    """
+
+    engine: Engine
+    """The engine of this segment: not to be kept, for the next one has its own."""
+
+    def __init__(
+        self,
+        make: Callable[[Spec], Engine],
+        params: Sequence[Param],
+        per_epoch: int,
+        total: int,
+        caution: float = 1.0,
+        note: Callable[[str], None] = lambda _: None,
+        told: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__()
+        self._make, self._note, self._told = make, note, told
+        self.params, self.per_epoch, self.total, self.caution = params, per_epoch, total, caution
+        self.settings = Pace(0.0)
+        self.spec: Spec | None = None
+        """What the engine was made by."""
+        self._batch: Batch | None = None
+        self._rate: float | None = None
+        self._decay: float | None = None
+        self._held: set[str] = set()
+
+    # -- the training graph
+
+    def build(self, spec: Spec) -> None:
+        """Have the engine of a graph, in whatever state."""
+        self.__dict__.pop("engine", None)  # before the new one is made: two may not fit into memory
+        self.engine, self.spec = self._make(spec), spec
+
+    def rebuild(self, spec: Spec) -> None:
+        """Change the graph, and go on from where the old one was."""
+        arrays, facts = self.engine.state()
+        kept = {key: array.copy() for key, array in arrays.items()}
+        del arrays  # they are the old engine's memory
+        self.build(spec)
+        self.engine.restore(kept, facts)
+
+    def demand(self, act: TimedAct) -> None:
+        act.demand_run()
+        groups = act.groups()
+        if groups is not None and list(groups) != [0]:
+            raise OptionError(
+                f"{act.where}: param_groups {list(groups)} are not there: all parameters of a run are one group, "
+                "number 0"
+            )
+
+    # -- numbers and masks
+
+    def numbers(self, param: Param) -> Array:
+        weight, mask = self._weight(param), self._mask(param)
+        if mask is not None:
+            hide(weight, mask)
+        return weight.reshape(-1)
+
+    def count(self, param: Param) -> int:
+        return int(np.count_nonzero(self._weight(param)))
+
+    def mask(self, param: Param) -> Array | None:
+        mask = self._mask(param)
+        return None if mask is None else mask.reshape(-1) != 0
+
+    def put(self, param: Param, keep: Array) -> None:
+        self.renewals[param.tag] += 1
+        mask = self._mask(param)
+        if mask is None and param.matrix is None:  # a weight without a mask in the graph is pruned after the run
+            self._note(f"'{param.name}' is not pruned: it does not train in this graph")
+        if mask is not None and write(self._weight(param), mask, keep).changed:
+            self.engine.clear_moments(param.tag, mask == 0)
+
+    def release(self, param: Param) -> None:
+        self.renewals[param.tag] += 1
+        mask = self._mask(param)
+        if mask is not None:
+            hide(self._weight(param), mask)
+            mask[...] = 1
+
+    def fill(self, param: Param, value: float | Sequence[float]) -> None:
+        if param.tag in self.engine.weights:
+            weight = self._weight(param)
+            numbers = np.asarray(value, np.float32).reshape(-1)
+            weight[...] = np.broadcast_to(numbers, (weight.size,)).reshape(weight.shape)
+
+    def _weight(self, param: Param) -> Array:
+        """The live numbers; of what no gradient reaches, those it begins with."""
+        if param.tag not in self.engine.weights:
+            assert param.numbers is not None
+            return param.numbers()
+        return self.engine.weights[param.tag]
+
+    def _mask(self, param: Param) -> Array | None:
+        known = param.tag in self.engine.weights
+        return self.engine.frozen.get(f"{param.tag}/{MASK}") if known else None
+
+    # -- optimizer settings
+
+    def forget(self, param: Param) -> None:
+        self.engine.clear_moments(param.tag)
+
+    def held(self, param: Param) -> bool:
+        return param.tag in self._held
+
+    def hold(self, param: Param, still: bool) -> None:
+        (self._held.add if still else self._held.discard)(param.tag)
+
+    def rates(self, groups: Groups) -> list[float]:
+        return [self.settings.rate / self.caution if self._rate is None else self._rate]
+
+    def set_rates(self, rates: Sequence[float], groups: Groups) -> None:
+        self._rate = rates[0]
+
+    def set_decay(self, decay: float, groups: Groups) -> None:
+        self._decay = decay
+
+    def tell(self, epoch: float) -> None:
+        self._told()
+
+    # -- steps
+
+    @property
+    def weights(self) -> Mapping[str, Array]:
+        return self.engine.weights
+
+    @property
+    def frozen(self) -> Mapping[str, Array]:
+        return self.engine.frozen
+
+    def meet(self, batch: Batch) -> None:
+        """The batch of the next step, before acts see it."""
+        self._batch = batch
+
+    def settle(self) -> None:
+        """What acts said is in the settings of this step, and what they wrote is the same in all processes."""
+        said: dict[str, Any] = {}
+        if self._rate is not None:
+            said["rate"] = self._rate * self.caution
+        if self._decay is not None:
+            said["decay"] = self._decay
+        if self._held:
+            said["held"] = frozenset(self._held)
+        self.settings = replace(self.settings, **said) if said else self.settings
+        self.engine.agree()
+
+    def step(self, batch: Batch) -> float:
+        return self.engine.step(batch)
+
+    def update(self) -> bool:
+        return self.engine.update(self.settings)
+
+    def dense_gradients(self, tags: Sequence[str]) -> Mapping[str, Array]:
+        """They are the engine's own, among those since the last update: whoever asked for them discards them."""
+        assert self._batch is not None
+        masks = [self.frozen[f"{tag}/{MASK}"] for tag in tags]
+        kept = [mask != 0 for mask in masks]
+        for tag, mask in zip(tags, masks):
+            hide(self.weights[tag], mask)
+            mask[...] = 1
+        self.engine.discard_gradients()
+        self.engine.step(self._batch)
+        for tag, keep in zip(tags, kept):
+            self.frozen[f"{tag}/{MASK}"][...] = keep
+        return self.engine.gradients()
+
+    def discard_gradients(self) -> None:
+        self.engine.discard_gradients()
+
+    def clear_moments(self, tag: str, where: Array | None = None) -> None:
+        self.engine.clear_moments(tag, where)
+
+    # -- what a checkpoint holds beside the engine's state
+
+    def state(self) -> dict[str, Any]:
+        said = {"rate": self._rate, "decay": self._decay, "held": sorted(self._held)}
+        return {**said, "masks": self.shared.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._rate, self._decay, self._held = state["rate"], state["decay"], set(state["held"])
+        if "masks" not in state and any(self.shared.is_shared(param.tag) for param in self.params):
+            raise OptionError(OLDER)
+        self.shared.restore(state.get("masks", {}), {param.tag: param.size for param in self.params})

@@ -1,0 +1,275 @@
+"""What is asked of a training: model, recipe, plan, data and means, read once and checked before anything is made.
+
+`ask` opens the model, plans its zeros and opens the data; every refusal that needs no engine is there. The `Task` that
+it makes never changes: the loop, the choice of an engine, the evaluation and the delivery all read it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from onnxsparse.data import Data, Samples, check_labels, open_data
+from onnxsparse.engines.processes import Processes
+from onnxsparse.engines.spec import LossSpec, Spec
+from onnxsparse.epochs.planning import ByEpochs
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model, Source
+from onnxsparse.graph.vectors import statistics
+from onnxsparse.math.values import Array
+from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.modifiers.objective import Objective
+from onnxsparse.modifiers.pruning import Pruning
+from onnxsparse.modifiers.training import BUILT_IN, Training
+from onnxsparse.options import Axes, Masks, Path
+from onnxsparse.passes.delivery import called
+from onnxsparse.passes.fields import fields_of
+from onnxsparse.passes.matrices import StoredParam
+from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.request import demand_whole, planned
+from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes, sample_axes
+from onnxsparse.passes.sides import set_sizes
+from onnxsparse.passes.trainable import trainables
+from onnxsparse.recipes import Recipe
+from onnxsparse.runs.alike import demand_alike_call
+from onnxsparse.runs.beside import NOWHERE, Destination
+from onnxsparse.runs.carrying import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
+from onnxsparse.runs.classes import axes_of, declared_classes
+from onnxsparse.runs.feeding import Feeding
+from onnxsparse.runs.frame import idle_labels
+from onnxsparse.runs.goal import demand_floats, demand_keys, demand_output, goal_of
+from onnxsparse.runs.measuring import Glance, Measure
+from onnxsparse.runs.zeros import asked_zeros, pruned_share, zeros_by_epochs
+from onnxsparse.scores import Score
+from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.engine_choice import ALONE, Engines, Means
+from onnxsparse.train.params import Param
+
+SAMPLES = 64
+"""The samples at least that a training graph is made and proven with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is asked of a training; nothing of it changes."""
+
+    model: Model
+    recipe: Recipe
+    plan: Plan
+    tags: Mapping[str, StoredParam]
+    """Every stored tensor that trains, by tag."""
+    data: Data
+    feeding: Feeding
+    goal: LossSpec
+    measure: Measure | None = None
+    name: str = ""
+    """What reports call the model."""
+    means: Means = ALONE
+    axes: SampleAxes = SAMPLES_FIRST
+    carried: tuple[Sequences, Plain] | None = None
+    """The states of sequences, where the samples are such."""
+    by_epochs: ByEpochs | None = None
+    """What modifiers that act by epochs mean in this model, where the recipe has some."""
+    levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """How many units of each planned weight go at each level, by tag."""
+    notes: tuple[str, ...] = ()
+    digest: str = ""
+    """What has to be the same for a run to be resumed: see `digest_of`."""
+
+    @property
+    def modifiers(self) -> Sequence[Modifier]:
+        """Those that act in the run: through levels, the levels prune."""
+        return [one for one in self.recipe.modifiers if not (self.levels and isinstance(one, Pruning))]
+
+    @property
+    def training(self) -> Training:
+        return self.recipe.only(Training)
+
+    @property
+    def objective(self) -> Objective:
+        return self.recipe.only(Objective)
+
+    @property
+    def processes(self) -> Processes:
+        return self.means.processes
+
+    @property
+    def params(self) -> Sequence[Param]:
+        """What the names of a recipe mean, for modifiers that act by epochs."""
+        return self.by_epochs.params if self.by_epochs is not None else ()
+
+    @property
+    def acts(self) -> Sequence[TimedAct]:
+        """The acts of those modifiers, in their order: the plan has bound them."""
+        return self.by_epochs.acts if self.by_epochs is not None else ()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is to be pruned; modifiers that act by epochs say that themselves."""
+        return bool(self.plan.planned) or self.by_epochs is not None
+
+    @cached_property
+    def planned(self) -> dict[str, PlanRow]:
+        """The planned weights that train, by tag."""
+        by_tensor = {one.tensor: tag for tag, one in self.tags.items()}
+        rows = self.plan.planned
+        return {by_tensor[row.weight.tensor]: row for row in rows if row.weight.tensor in by_tensor}
+
+    @property
+    def score(self) -> Score:
+        return self.plan.rule.score
+
+    @cached_property
+    def pruned_share(self) -> float:
+        """The share of all elements of planned weights that go."""
+        return pruned_share(self.planned)
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The training graph without the sparsers that the pruning adds."""
+        training = self.training
+        trained, masked = {tag: one.name for tag, one in self.tags.items()}, dict.fromkeys(self.planned, "mask")
+        decay = training.weight_decay if training.optimizer == BUILT_IN else None
+        batch = training.batch // self.processes.count
+        return Spec(batch, trained, masked, self.goal, training.train_bn, decay, self.axes.turned)
+
+    def numbers(self, tag: str) -> Array:
+        """The dense numbers of a stored tensor."""
+        return self.tags[tag].numbers()
+
+    def engines(self, room: str, check: bool = False) -> Engines:
+        """What makes the engines of this task, with their graphs in a folder."""
+        return Engines(
+            self.model, self.tags, self.training, self.means, self._samples,
+            room=room, check=check, axes=self.axes, carried=self.carried,
+        )  # fmt: skip
+
+    def _samples(self) -> dict[str, Array]:
+        """What a training graph is made and proven with: as many samples as the file declares, or a batch has."""
+        others = {tensor.name for tensor in self.model.proto.graph.initializer} | self.feeding.shared
+        inputs = [value for value in self.model.proto.graph.input if value.name not in others]
+        shapes = [(value.type.tensor_type.shape.dim, self.axes.inputs.get(value.name, 0)) for value in inputs]
+        declared = max((dims[axis].dim_value for dims, axis in shapes if dims), default=0)
+        count = max(SAMPLES, self.training.batch, declared)
+        if self.carried is None:
+            return self.feeding.first(count)
+        sequences, plain = self.carried
+        return first_steps(sequences, self.feeding.first(FEWEST), count, plain)
+
+
+def ask(
+    source: Source,
+    recipe: Recipe,
+    data: Any,
+    *,
+    labels: str | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[Any] = (),
+    plan: Path | None = None,
+    masks: Masks | None = None,
+    means: Means = ALONE,
+    dims: Mapping[str, int] | None = None,
+    batch_axis: Axes = None,
+    state: Axes = None,
+    strict: bool = False,
+    destination: Destination = NOWHERE,
+) -> Task:
+    """Open the model and the data, plan the zeros, and refuse what cannot be."""
+    training, objective = recipe.only(Training), recipe.only(Objective)
+    means.demand_sense(training)
+    model = Model.open(source)
+    if destination.target is not None:
+        model.demand_room(destination.target)
+    set_sizes(model, dims)
+    axes = sample_axes(model, batch_axis, state)
+    by_epochs = zeros_by_epochs(model, recipe, plan, masks)
+    made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
+    demand_floats(model)
+    demand_output(model, objective.output)
+    demand_keys(model, recipe.modifiers, objective.output)
+    tags = trainables(model, made, training.train_bn)
+    destination.demand_free(model)
+    fields, sequences = fields_of(model, axes), sequences_of(model, axes)
+    labelled, numbers = bool(objective.task), objective.task != "cross-entropy" if objective.task else None
+    found = open_data(data, fields, labels, labelled, numbers if labelled or labels is not None else False)
+    goal = goal_of(objective, found)
+    if sequences is not None:
+        goal = replace(goal, label_shape=goal.label_shape[1:])  # the loss is of single steps
+    _demand_samples(found, model, goal, sequences)
+    feeding = _feeding(found, training, means.processes)
+    held_out = None if eval_data is None else open_data(eval_data, fields, labels, labelled, numbers)
+    if held_out is not None:
+        if isinstance(held_out, Samples):
+            held_out.look_through(math.inf)  # all of it is measured at the end, when the work is done
+        _demand_samples(held_out, model, goal, sequences)
+    measure = _measure(held_out, metrics, feeding, training.batch, axes_of(model, axes), objective.task, sequences)
+    demand_whole(made, strict, some=by_epochs is None)
+    notes = [*recipe.notes, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
+    carried = None if sequences is None else (sequences, Plain(model, axes))
+    task = Task(
+        model, recipe, made, tags, found, feeding, goal, measure, called(source), means, axes, carried, by_epochs,
+        notes=tuple(notes),
+    )  # fmt: skip
+    if means.processes.count > 1:
+        demand_alike_call(means.processes, model.sha256(), recipe.to_yaml(), task.planned, feeding.count)
+    return replace(task, digest=digest_of(task))
+
+
+def digest_of(task: Task) -> str:
+    """Of all that makes a run another one: the graph, the file, the recipe, the plan, and the states of sequences."""
+    planned_rows = task.planned.items()
+    rows = "\n".join(f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in planned_rows)
+    states = [f"{name} {output}" for name, output in task.axes.states.items()]
+    return task.spec.digest(task.model.sha256(), task.recipe.to_yaml(), rows, *states)
+
+
+def _idle(model: Model, training: Training) -> list[str]:
+    if not training.train_bn or statistics(model):
+        return []
+    return ["--train-bn changes nothing: no BatchNormalization of the model has statistics of its own"]
+
+
+def _zeros(model: Model, recipe: Recipe, plan: Path | None, masks: Masks | None) -> tuple[Plan, list[str]]:
+    asked = asked_zeros(recipe.only(Pruning), plan, masks, recipe.only(Training))
+    return planned(model, plan, masks, asked)
+
+
+def _demand_samples(data: Data, model: Model, goal: LossSpec, sequences: Sequences | None) -> None:
+    """Samples have steps where they are sequences, and every label is one of the classes that the model declares."""
+    if sequences is not None:
+        demand_steps(sequences, data)
+    if goal.task == "cross-entropy":
+        check_labels(data, declared_classes(model, goal))
+
+
+def _measure(
+    held_out: Data | None,
+    metrics: Sequence[Any],
+    feeding: Feeding,
+    batch: int,
+    axes: Mapping[str, int],
+    task: str,
+    sequences: Sequences | None,
+) -> Measure:
+    """What is measured on data of its own, if there is some, or else on the samples held out."""
+    flat = None if sequences is None else sequences.flat
+    if held_out is not None:
+        return Measure(held_out, metrics, batch, axes, task, flat)
+    if metrics:
+        raise OptionError("--metric measures on --eval-data; pass that too")
+    return Glance(feeding.held_out(), batch, axes, task, flat)
+
+
+def _feeding(data: Data, training: Training, together: Processes) -> Feeding:
+    if training.batch % together.count:
+        raise OptionError(
+            f"--batch-size {training.batch} cannot be shared by {together.count} processes; make it a multiple"
+        )
+    size = training.batch * training.accumulate
+    return Feeding(data, size, training.seed, training.steps_per_epoch, together.rank, together.count)
+
+
+__all__ = ["Task", "ask", "digest_of"]

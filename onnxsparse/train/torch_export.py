@@ -1,0 +1,137 @@
+"""A finished module as an ONNX file that records what its zeros are for.
+
+1. Exporters fold batch normalizations into layers and turn matrices; such tensors get other names. Which parameter one
+   is of is found by its numbers (`match`): the zeros of a weight whose rows were scaled are where they were.
+2. What nothing is certain of has no promise, and that is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.match import match
+from onnxsparse.errors import OptionError, OutputError
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.output import Staged, make_folder
+from onnxsparse.graph.torch_match import Match
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.levels import NEARLY_DENSE
+from onnxsparse.passes.matrices import count_zeros
+from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.passes.record import record
+from onnxsparse.passes.rule import Rule
+from onnxsparse.patterns import parse as parse_pattern
+from onnxsparse.patterns.nm import NM
+from onnxsparse.train.layers import Promise
+
+
+def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Mapping[str, int]) -> list[str]:
+    """Write a plain module; `drops` are the zero units of each layer, by the path of its weight.
+
+    Returns what has to be said of it.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    make_folder(folder)
+    with tempfile.TemporaryDirectory(prefix=".onnxsparse-", dir=folder) as waiting:
+        model = Model.open(_exported(module, inputs, os.path.join(waiting, "model.onnx"), path))
+        paths, lost = _paths(model, module, [*promise.patterns, *promise.dense])
+        rows = tuple(_row(paths.get((one.scope, one.tensor.name), ""), one, promise, drops) for one in model.weights)
+        record(model, Plan(rows, Rule.make(target=promise.target, sparsity=promise.level)))
+        with Staged(True) as staged:
+            left = model.save(path, True, staged)
+            staged.commit()
+    return [*_said([path for path in lost if path in promise.patterns], len(promise.patterns)), *left]
+
+
+def _exported(module: Any, inputs: Any, file: str, path: str) -> str:
+    """What torch's exporter makes, in a file that waits for its record and its name."""
+    module.eval()
+    parts = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            torch().no_grad(),
+            _attention_in_parts(),
+        ):
+            warnings.simplefilter("ignore")
+            torch().onnx.export(module, parts, file, dynamo=False)
+    except Exception as error:  # whatever the exporter raises
+        raise OutputError(f"torch cannot export the module to {path}: {' '.join(str(error).split())[:200]}") from error
+    return file
+
+
+def _paths(model: Model, module: Any, wanted: Sequence[str]) -> tuple[dict[tuple[str, str], str], list[str]]:
+    """The path of the parameter that each stored weight is, by scope and name; and the paths of those that are none."""
+    stored = {(weight.scope, weight.tensor.name): weight.tensor.size for weight in model.weights}
+    found = {key: key[1] for key in stored if key[1] in wanted}
+    lost = [path for path in wanted if path not in found.values()]
+    if lost:
+        matched = _match(model, module)
+        places = {path: _places(matched, path) for path in lost}
+        found.update({key: path for path, keys in places.items() for key, size in keys if stored.get(key) == size})
+    refused = {(weight.scope, weight.tensor.name) for weight in model.weights if weight.refusal}
+    proven = {path for key, path in found.items() if key not in refused}
+    return found, [path for path in wanted if path not in proven]
+
+
+def _match(model: Model, module: Any) -> Match:
+    try:
+        return match(model, module)
+    except OptionError:  # a module that has something in it that nobody can look for
+        return Match()
+
+
+def _places(matched: Match, path: str) -> list[tuple[tuple[str, str], int]]:
+    """Where a parameter lies, and how many numbers it has: a tensor that holds more is not it."""
+    if matched.aliases.get(path, path) not in matched.matched:
+        return []
+    one = matched[path]
+    return [((copy.scope, copy.tensor), math.prod(copy.shape)) for copy in (one, *one.copies)]
+
+
+def _said(lost: Sequence[str], total: int) -> list[str]:
+    if not lost:
+        return []
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    line = (
+        f"{len(lost)} of {total} layers have no promise in the record of the file, as no tensor in it is certainly "
+        f"theirs: {', '.join(lost[:3])}{more}; verify them by a rule (--pattern, or --target and --level)"
+    )
+    return [line]
+
+
+@contextlib.contextmanager
+def _attention_in_parts() -> Iterator[None]:
+    """Attention in one kernel, which torch takes where nothing trains, has no form in ONNX."""
+    mha = torch().backends.mha
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
+def _beside(weight: Weight) -> str:
+    """Why a weight is dense that is in the file and was no layer to prune; a pruned one may have got another name."""
+    nearly = (count_zeros(weight) or 0) < NEARLY_DENSE * max(weight.tensor.size, 1)
+    return "no layer that the scheduler prunes" if nearly else ""
+
+
+def _row(path: str, weight: Weight, promise: Promise, drops: Mapping[str, int]) -> PlanRow:
+    text = promise.patterns.get(path)
+    if text is None or weight.refusal:
+        reason = promise.dense.get(path) or ("" if weight.refusal else _beside(weight))
+        return PlanRow(weight, reason=reason or weight.refusal or "left dense", chosen=bool(reason))
+    pattern = parse_pattern(text)
+    drop = drops[path] if isinstance(pattern, NM) else min(drops[path], count_zeros(weight) or 0)
+    return PlanRow(weight, pattern, drop)

@@ -1,7 +1,8 @@
 """Finding the plug-ins of a kind by name. A name from a user or a file is only ever looked up, never imported.
 
-Our own: every public module of `onnxsparse.<kind>` that defines a concrete class of that kind. Third parties: installed
-entry points of the group `onnxsparse.<kind>`; they are loaded only when a word is not one of ours, or to list them.
+Our own: every concrete class of that kind that `onnxsparse.<kind>`, a module or a folder of modules, defines; a module
+may define several. Third parties: installed entry points of the group `onnxsparse.<kind>`; they are loaded only when a
+word is not one of ours, or to list them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from onnxsparse.errors import OptionError, nearest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
+
+
+HOMES = {"modifiers": ("onnxsparse.modifiers", "onnxsparse.recipes.modifiers")}
+"""Where plug-ins of a kind are, unless it is `onnxsparse.<kind>`."""
 
 
 class Plugin:
@@ -96,11 +101,18 @@ def every(kind: str) -> dict[str, type[Plugin]]:
 
 @functools.cache
 def ours(kind: str) -> dict[str, type[Plugin]]:
-    """Our own plug-ins of a kind, by name."""
-    package = importlib.import_module(f"onnxsparse.{kind}")
-    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
-    found = (importlib.import_module(f"{package.__name__}.{name}") for name in names)
-    return {cls.name: cls for module in found for cls in _classes(module, kind)}
+    """Our own plug-ins of a kind, by name, in the order of the alphabet."""
+    homes = HOMES.get(kind, (f"onnxsparse.{kind}",))
+    found = [cls for home in homes for module in _modules(home) for cls in _classes(module, kind)]
+    return {cls.name: cls for cls in sorted(found, key=lambda cls: cls.name.lower())}
+
+
+def _modules(home: str) -> Iterator[ModuleType]:
+    """A module; of a folder also every public module in it."""
+    whole = importlib.import_module(home)
+    yield whole
+    names = sorted(module.name for module in pkgutil.iter_modules(getattr(whole, "__path__", ())))
+    yield from (importlib.import_module(f"{home}.{name}") for name in names if not name.startswith("_"))
 
 
 @functools.cache

@@ -19,10 +19,10 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "onnxsparse"
 
 MATHEMATICS = {
-    "allocations", "patterns", "plugins", "rank", "schedules", "scores", "solvers", "sparsers", "values",
+    "allocations", "math", "patterns", "plugins", "rank", "schedules", "scores", "solvers", "sparsers", "values",
 }  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
-    {"errors", "progress", "version"},
+    {"errors", "moved", "progress", "version"},
     {"graph"} | MATHEMATICS,
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},

@@ -1,0 +1,38 @@
+"""Deprecated module names: importing one gives the module that replaces it, with a DeprecationWarning that names it.
+
+A name is kept where the documentation showed it. Its parent has to be a package still.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED: dict[str, str] = {}
+"""Old module name -> new module name."""
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Stands behind all other finders, so that it is asked for what is not there any more alone."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        old, new = module.__name__, MOVED[module.__name__]
+        warnings.warn(f"{old} has become {new}", DeprecationWarning, stacklevel=2)
+        # The import system hands out what stands here: the very same classes under both names.
+        sys.modules[old] = importlib.import_module(new)
+
+
+def keep_old_names() -> None:
+    """Make the old names importable, once."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -17,7 +17,7 @@ from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.ort.engine import OrtEngine
 from onnxsparse.engines.spec import Objective, Spec
 from onnxsparse.errors import ModelError, OptionError
-from onnxsparse.losses.cross_entropy import class_axis
+from onnxsparse.losses import axis_of_labels
 from tests.engines.ort.build import INT64, info, model, numbers, tensor
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -138,7 +138,7 @@ def test_labels_that_fit_neither_axis() -> None:
     ],
 )
 def test_where_classes_lie(shape: tuple[int, ...], labels: tuple[int, ...], axis: int | None) -> None:
-    assert class_axis(shape, labels) == axis
+    assert axis_of_labels(shape, labels) == axis
 
 
 def test_a_file_with_whole_numbers_alone_has_no_classes() -> None:

@@ -75,7 +75,7 @@ def test_one_hot_rows_of_whole_numbers() -> None:
 
 
 def test_one_number_is_called_so() -> None:
-    from onnxsparse.losses.loss import labels_unlike
+    from onnxsparse.losses import labels_unlike
 
     text = labels_unlike("mse", "y", (1,), [()])
     assert text.startswith("a sample's labels have shape [1], but --loss mse on 'y' takes one number for each sample;")

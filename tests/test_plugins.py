@@ -11,7 +11,7 @@ import pytest
 
 from onnxsparse import allocations, patterns, plugins, scores
 from onnxsparse.errors import OptionError
-from onnxsparse.scores.score import Score
+from onnxsparse.scores import Score
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _this_module():
 
 
 def test_an_option_that_nobody_has_to_choose() -> None:
-    from onnxsparse.losses.kl import KL
+    from onnxsparse.losses import KL
 
     option = next(one for one in plugins.options(KL) if one.name == "axis")
     assert (option.type, option.default) == ("int", "that of the classes")

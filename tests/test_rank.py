@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxsparse import rank
+from onnxsparse.math import rank
 
 
 def limits(**names):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Reading, Values, blocks_of, storage_axes, stored_order
+from onnxsparse.math.values import Reading, Values, blocks_of, storage_axes, stored_order
 
 
 def bfloat16(numbers):

@@ -24,8 +24,8 @@ import numpy as np
 
 from onnxsparse.allocations.allocation import Allocation, Candidate, Shares
 from onnxsparse.errors import OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.patterns.pattern import Pattern, checked_sparsity
-from onnxsparse.values import Array
 
 HIGHEST = 99
 """No layer is sparser than that, in per cent."""

@@ -27,7 +27,7 @@ import numpy as np
 from onnxsparse.checkpoints.manifest import ARRAYS, MANIFEST, DamageError, Manifest, is_sealed, placed
 from onnxsparse.checkpoints.reading import BLOCK, Checkpoint, open_checkpoint
 from onnxsparse.errors import OptionError, OutputError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 try:
     import fcntl

@@ -12,7 +12,7 @@ import numpy as np
 
 from onnxsparse.checkpoints.manifest import ARRAYS, MANIFEST, DamageError, Manifest, Place
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 BLOCK = 1 << 24
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from onnxsparse.data.stored import Stored
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 CACHE = 1 << 30
 """Bytes of compressed files that are kept at a time."""

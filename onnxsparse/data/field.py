@@ -14,7 +14,7 @@ from typing import Any, Optional
 import numpy as np
 
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 LABELS = "labels"
 """The key of the labels in what `take` and `batch` give."""

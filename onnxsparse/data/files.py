@@ -23,7 +23,7 @@ import numpy as np
 
 from onnxsparse.data.stored import Stored, mark_of, open_rows
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 _LOCAL = struct.Struct("<4s22xHH")  # of a member's header in the zip: its mark, and the lengths of what follows it
 _ENCRYPTED = 1

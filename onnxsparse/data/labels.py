@@ -8,7 +8,7 @@ from onnxsparse.data.field import IGNORED, all_ignored
 from onnxsparse.data.samples import Samples
 from onnxsparse.data.stream import Stream
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 BLOCK = 1 << 16
 BOUNDLESS = 1 << 63

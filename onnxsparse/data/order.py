@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 _EPOCHS, _PROBE = 0, 1
 

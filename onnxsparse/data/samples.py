@@ -21,7 +21,7 @@ from onnxsparse.data.columns import Column, Turned
 from onnxsparse.data.field import LABELS, Field, demand_type
 from onnxsparse.data.sources import Source
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 NUMBERS = "numbers are learned with --loss mse or l1"
 USUAL = (LABELS, "label", "targets", "target", "y")

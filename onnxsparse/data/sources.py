@@ -14,7 +14,7 @@ from onnxsparse.data.field import as_array
 from onnxsparse.data.files import ArrayFile, Header, open_npy, open_npz
 from onnxsparse.data.stored import Mark, Stored, changed
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 SHOWN = 10
 

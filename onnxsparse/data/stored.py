@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 SMALL = 1 << 20
 """Bytes up to which an array is loaded."""

@@ -21,7 +21,7 @@ from onnxsparse.data.imported import running
 from onnxsparse.data.samples import Batch, Samples, add_to
 from onnxsparse.data.sources import InMemory
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 LabelCheck = Callable[[Array, int], int]
 _END = object()

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.errors import OnnxSparseError, OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 NO_GRADIENT = "the engine has no gradient of"
 """How the reason begins why a weight that another engine could train does not."""

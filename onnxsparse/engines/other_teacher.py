@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.errors import MissingExtraError, ModelError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 SURE = 1e-3
 SMALLEST = 1e-30

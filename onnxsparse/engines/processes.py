@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from onnxsparse.errors import OptionError
 
 if TYPE_CHECKING:  # who starts the program asks here, before anything large is loaded
-    from onnxsparse.values import Array
+    from onnxsparse.math.values import Array
 
 _PLACE = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What a launcher such as torchrun says to each process."""

@@ -14,9 +14,9 @@ from typing import Any
 from onnxsparse.epochs.host import Groups, Host
 from onnxsparse.epochs.params import Param
 from onnxsparse.errors import OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.patterns.pattern import Pattern
-from onnxsparse.schedules.clock import Clock, Span
-from onnxsparse.values import Array
+from onnxsparse.schedules import Clock, Span
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from onnxsparse.epochs.gradual import Gradual
 from onnxsparse.epochs.host import Host
 from onnxsparse.epochs.masks import MaskType
-from onnxsparse.schedules.clock import Span
+from onnxsparse.schedules import Span
 
 
 class Alternating(Gradual):

@@ -24,13 +24,12 @@ from onnxsparse.epochs.stored import params_of
 from onnxsparse.epochs.structured import Structured
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.patterns.nm import NM
-from onnxsparse.patterns.nm_ramp import NMRamp
+from onnxsparse.patterns.nm import NM, NMRamp
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.schedules.clock import NEVER, Clock, epoch_at
-from onnxsparse.values import Array
+from onnxsparse.schedules import NEVER, Clock, epoch_at
 
 RISING = (Gradual, Structured)
 MOST = 1_000_000

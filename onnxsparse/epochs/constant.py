@@ -10,7 +10,7 @@ from onnxsparse.epochs.act import Act, Goal
 from onnxsparse.epochs.host import Host
 from onnxsparse.epochs.params import Param, find
 from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.schedules.clock import NEVER, Span
+from onnxsparse.schedules import NEVER, Span
 
 
 class Constant(Act):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Union
 
 from onnxsparse.epochs.act import Act
-from onnxsparse.schedules.clock import NEVER, Span
+from onnxsparse.schedules import NEVER, Span
 
 SELF, DISABLE = "self", "disable"
 Keys = Union[Sequence[Union[int, str]], None]

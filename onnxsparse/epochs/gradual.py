@@ -13,10 +13,10 @@ from onnxsparse.epochs.host import Host
 from onnxsparse.epochs.masks import MaskType, drop_of, drops_together, keep_of, no_unit, pattern_of
 from onnxsparse.epochs.params import Param, find, named
 from onnxsparse.errors import OptionError
-from onnxsparse.patterns.nm_ramp import NMRamp
+from onnxsparse.math.values import Array
+from onnxsparse.patterns.nm import NMRamp
 from onnxsparse.patterns.pattern import Pattern
-from onnxsparse.schedules.clock import Span
-from onnxsparse.values import Array
+from onnxsparse.schedules import Span
 
 Levels = Union[float, Mapping[float, Sequence[str]]]
 FROM_PARAM = "__FROM_PARAM__"

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxsparse.epochs.params import Param
 from onnxsparse.epochs.together import Together
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 if TYPE_CHECKING:
     from onnxsparse.epochs.act import Act

@@ -15,20 +15,16 @@ from typing import Union
 
 import numpy as np
 
-from onnxsparse import rank
 from onnxsparse.epochs.params import Param
 from onnxsparse.errors import OptionError
-from onnxsparse.patterns.block import Block
-from onnxsparse.patterns.cells import halved
-from onnxsparse.patterns.channel import Channel
-from onnxsparse.patterns.filter import Filter
-from onnxsparse.patterns.nm_ramp import NMRamp
+from onnxsparse.math import rank
+from onnxsparse.math.values import Array, Reading, Values, halved
+from onnxsparse.patterns.cells import Block, Channel, Filter, Tile
+from onnxsparse.patterns.nm import NMRamp
 from onnxsparse.patterns.pattern import Pattern
-from onnxsparse.patterns.tile import Tile
 from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.scores.magnitude import Magnitude
-from onnxsparse.sparsers.renewal import Choice
-from onnxsparse.values import Array, Reading, Values
+from onnxsparse.scores import Magnitude
+from onnxsparse.sparsers.mask_updates import Choice
 
 MaskType = Union[str, Sequence[int]]
 

@@ -9,7 +9,7 @@ from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.host import Host
 from onnxsparse.epochs.params import Param, find
 from onnxsparse.errors import OptionError
-from onnxsparse.schedules.clock import Span
+from onnxsparse.schedules import Span
 
 Value = Union[float, Sequence[float]]
 

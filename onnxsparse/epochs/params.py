@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.math.values import Array
 from onnxsparse.passes.names import Named, NamedWeights, module_path
-from onnxsparse.values import Array
 
 View = Callable[[Array], Array]
 

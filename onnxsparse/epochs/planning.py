@@ -19,11 +19,11 @@ from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.passes.plan import Plan, PlanRow, does_not_fit, names_of
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.trainable import MARK
-from onnxsparse.values import Array
 
 UNNAMED = "no modifier of the recipe prunes it"
 NO_ZEROS = "the recipe holds its zeros, of which it has none"

@@ -7,9 +7,8 @@ from typing import Any
 
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.host import Groups, Host
-from onnxsparse.rates.by_epoch import Way, drops, first_step, on_the_way
-from onnxsparse.rates.rate import in_steps
-from onnxsparse.schedules.clock import NEVER, Span
+from onnxsparse.rates import Way, drops, first_step, in_steps, on_the_way
+from onnxsparse.schedules import NEVER, Span
 
 
 class SetRate(Act):

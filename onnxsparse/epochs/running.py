@@ -15,11 +15,11 @@ from onnxsparse.epochs.host import Groups, Host
 from onnxsparse.epochs.params import Param
 from onnxsparse.epochs.small import warnings_of, zeros_of
 from onnxsparse.errors import OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.modifier import Part
-from onnxsparse.rates.rate import in_steps
-from onnxsparse.schedules.clock import epoch_at
-from onnxsparse.sparsers.renewal import hide, write
-from onnxsparse.values import Array
+from onnxsparse.rates import in_steps
+from onnxsparse.schedules import epoch_at
+from onnxsparse.sparsers.mask_updates import hide, write
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 class Together:

@@ -14,7 +14,7 @@ import numpy as np
 from onnxsparse.data import LABELS, Field
 from onnxsparse.data.field import as_array, demand_type
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 OTHER_NAMES = ("label", "targets", "target", "y")
 SOURCE = "the batch"

@@ -15,9 +15,9 @@ from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.loops.options import LoopOptions
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.passes.trainable import Trainable, tagged
-from onnxsparse.values import Array
 
 LABELS = "labels"
 

@@ -18,12 +18,12 @@ import numpy as np
 from onnxsparse import sparsers
 from onnxsparse.allocations.energy import Place, stride_groups
 from onnxsparse.graph.convolution import Convolution
+from onnxsparse.math.values import Array
 from onnxsparse.passes.names import Named
 from onnxsparse.patterns import Pattern
-from onnxsparse.scores.magnitude import Magnitude
-from onnxsparse.sparsers.renewal import Choice
+from onnxsparse.scores import Magnitude
+from onnxsparse.sparsers.mask_updates import Choice
 from onnxsparse.targets import Target
-from onnxsparse.values import Array
 
 if TYPE_CHECKING:
     from onnxsparse.loops.stored import Promise

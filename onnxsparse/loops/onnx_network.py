@@ -26,15 +26,15 @@ from onnxsparse.loops.portions import Portion, front, portions_of, samples_in
 from onnxsparse.loops.portions import evaluate as evaluated
 from onnxsparse.loops.portions import step as take_step
 from onnxsparse.loops.stored import Promise, delivered
+from onnxsparse.math.values import Array
 from onnxsparse.passes import macs
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.layers import counts, layers_of
 from onnxsparse.passes.plan import make_plan
 from onnxsparse.passes.rule import Rule
 from onnxsparse.passes.trainable import send_back, trainables
-from onnxsparse.rates.warmup import factor_at
-from onnxsparse.sparsers.renewal import hide, write
-from onnxsparse.values import Array
+from onnxsparse.rates import factor_at
+from onnxsparse.sparsers.mask_updates import hide, write
 
 MASK = "mask"
 SAMPLES, KEPT = "samples", "kept"

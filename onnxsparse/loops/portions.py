@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxsparse.data.field import IGNORED, LABELS
 from onnxsparse.engines.engine import Batch, Engine
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from onnx import ModelProto
 from onnxsparse.api import finish
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.output import write_text
+from onnxsparse.math.values import Array
 from onnxsparse.passes.describe import planned_report
 from onnxsparse.passes.plan import Plan, PlanRow, make_plan
 from onnxsparse.passes.record import record
@@ -20,7 +21,6 @@ from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.patterns.nm import NM
-from onnxsparse.values import Array
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxsparse.graph.convolution import Convolution
 from onnxsparse.loops.network import Measured, Site
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 def measured(owner: Any, given: Any, made: Any) -> Measured:

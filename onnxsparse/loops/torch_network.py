@@ -31,7 +31,7 @@ from onnxsparse.loops.network import Measured, Network, Site
 from onnxsparse.loops.stored import Promise, dropped
 from onnxsparse.loops.torch_export import export_onnx
 from onnxsparse.loops.torch_layers import beside, measured, site_of, together, within
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 MASK, KEPT, TRAINED, NUMBERS = "mask", "kept", "trained", "numbers"
 

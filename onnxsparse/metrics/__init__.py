@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from onnxsparse import plugins
-from onnxsparse.metrics.function import Function, function_metric
-from onnxsparse.metrics.metric import Meter, Metric
+from onnxsparse.metrics.metric import Function, Meter, Metric, function_metric
 
 __all__ = ["Function", "Meter", "Metric", "available", "function_metric", "parse"]
 

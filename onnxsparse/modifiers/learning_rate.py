@@ -19,7 +19,7 @@ from onnxsparse.modifiers.scheduled import (
     demand_known,
     demand_positive,
 )
-from onnxsparse.rates.by_epoch import LARGEST, drops
+from onnxsparse.rates import LARGEST, drops
 
 GAMMA, STEP, MILESTONES, LEAST, CYCLE = "gamma", "step_size", "milestones", "lr_min", "cycle_epochs"
 CLASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

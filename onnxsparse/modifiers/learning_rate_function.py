@@ -18,7 +18,7 @@ from onnxsparse.modifiers.scheduled import (
     demand_known,
     demand_positive,
 )
-from onnxsparse.rates.by_epoch import Way
+from onnxsparse.rates import Way
 
 FUNCTIONS = ("linear", "cosine", "cyclic_linear")
 

@@ -17,10 +17,10 @@ from onnxsparse import rates
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.modifier import Modifier, Part
-from onnxsparse.rates.warmup import factor_at
+from onnxsparse.rates import factor_at
 from onnxsparse.runs import weights
-from onnxsparse.schedules.stages import Stages
-from onnxsparse.sparsers.renewal import renew
+from onnxsparse.schedules import Stages
+from onnxsparse.sparsers.mask_updates import renew
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from onnxsparse import losses
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.losses.kl import KL
+from onnxsparse.losses import KL
 from onnxsparse.modifiers.modifier import Modifier, Part
 
 if TYPE_CHECKING:

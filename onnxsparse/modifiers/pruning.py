@@ -21,11 +21,11 @@ import numpy as np
 from onnxsparse import schedules, sparsers
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.modifier import Modifier, Part
 from onnxsparse.passes.plan import PlanRow
-from onnxsparse.sparsers.renewal import Choice, exchange, renew, write
+from onnxsparse.sparsers.mask_updates import Choice, exchange, renew, write
 from onnxsparse.sparsers.sparser import Moment
-from onnxsparse.values import Array
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run

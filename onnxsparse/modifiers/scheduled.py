@@ -22,8 +22,8 @@ from onnxsparse.epochs.running import Acting
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.modifiers.declared import as_declared, from_python
 from onnxsparse.modifiers.modifier import Modifier, Part
-from onnxsparse.rates.by_epoch import LARGEST
-from onnxsparse.schedules.clock import Span
+from onnxsparse.rates import LARGEST
+from onnxsparse.schedules import Span
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run

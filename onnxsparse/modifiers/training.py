@@ -10,7 +10,7 @@ from onnxsparse.data.order import checked_seed
 from onnxsparse.engines.engine import Pace
 from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.modifier import Modifier, Part
-from onnxsparse.rates.warmup import factor_at, warm_up_steps
+from onnxsparse.rates import factor_at, warm_up_steps
 
 if TYPE_CHECKING:
     from onnxsparse.runs.run import Run

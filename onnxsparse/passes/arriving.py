@@ -33,11 +33,11 @@ from onnxsparse.graph.opinion import meetings, unseen
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.graph.window import Window, merged
+from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.verify import Checked
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
-from onnxsparse.values import Array, Reading, Values
 
 WHOLE = 64 << 20
 """Bytes of the largest value that is computed whole without `full`."""

@@ -17,9 +17,9 @@ from onnxsparse.engines.torch.recording import recorded_match
 from onnxsparse.engines.torch.state_masks import array_of, bare, masks_of_state
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
+from onnxsparse.math.values import Array
 from onnxsparse.passes.given_masks import GivenMask, masks_of_model, masks_of_plan
 from onnxsparse.passes.planfile import PlanFile, read_plan
-from onnxsparse.values import Array
 
 PLANS = (".yaml", ".yml")
 Given = Union[Source, Model, Mapping[str, Any]]

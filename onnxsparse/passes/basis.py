@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 LARGEST = 1 << 24
 LONG = 16

@@ -26,10 +26,10 @@ from onnxsparse.engines.rooms import temporary
 from onnxsparse.errors import MissingExtraError, ModelError, OnnxSparseError, OptionError, nearest
 from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model, Source
+from onnxsparse.math.values import Array
 from onnxsparse.passes.input_sizes import Choice, choices
 from onnxsparse.passes.outputs import ERROR, JOB, RESULT, STAGE
 from onnxsparse.passes.sample_axes import SampleAxes, pairs_of, whole
-from onnxsparse.values import Array
 
 RANDOM_SAMPLES, DEATHS = 8, 3
 WORKER, MODULE = "onnxsparse.engines.ort.worker", "onnxsparse.passes.outputs"

@@ -24,8 +24,8 @@ from onnxsparse.graph.rewire import Outputs, Unread, remove_nodes, rename_reads
 from onnxsparse.graph.steps import Mask, arrives
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.passes.matrices import SLAB
-from onnxsparse.values import Array, Reading, Values
 
 
 @dataclass(frozen=True, eq=False)

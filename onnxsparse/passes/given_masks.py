@@ -17,12 +17,12 @@ from onnxsparse.errors import ModelError, OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array
 from onnxsparse.passes.plan import Plan, names_of
 from onnxsparse.passes.planfile import PlanFile, plan_from_file
 from onnxsparse.passes.prune import kept_by
 from onnxsparse.passes.recorded import recorded
 from onnxsparse.passes.rule import Rule
-from onnxsparse.values import Array
 
 
 @dataclass(frozen=True, eq=False)

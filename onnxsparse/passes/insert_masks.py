@@ -21,9 +21,9 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.rewire import FreshNames, Outputs, all_names, insert_nodes, rename_reads
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Home
+from onnxsparse.math.values import Array
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import kept_by
-from onnxsparse.values import Array
 
 FORMS = ("mul", "bool", "uint8", "where")
 WHERE_SINCE = 9

@@ -30,7 +30,7 @@ from onnxsparse.passes.recorded import readable, recorded_level
 from onnxsparse.passes.rule import read_sparsity
 from onnxsparse.passes.verify import Checked
 from onnxsparse.patterns import parse as parse_pattern
-from onnxsparse.patterns.alive import empty_outputs
+from onnxsparse.patterns.unstructured import empty_outputs
 from onnxsparse.targets import Target
 
 TABLE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -15,12 +15,12 @@ import numpy as np
 
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model, Source
+from onnxsparse.math.values import Array
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.given_masks import graph_mask
 from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.recorded import MASKED, PREFIX, recorded_moment
 from onnxsparse.passes.soft_masks import FoldSoft, soft_sites
-from onnxsparse.values import Array
 
 ORIGIN = "input_sha256"
 

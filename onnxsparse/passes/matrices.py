@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxsparse import rank
 from onnxsparse.allocations.energy import Place
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.math import rank
+from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.patterns import Pattern
 from onnxsparse.scores import Score
-from onnxsparse.values import Array, Reading, Values
 
 SAMPLE_EVERY = 1 << 10
 SAMPLE_RUN = 256

@@ -25,7 +25,7 @@ from typing import IO, Any
 import numpy as np
 
 from onnxsparse.errors import MissingExtraError, ModelError, OnnxSparseError, OptionError, nearest
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 Feed = dict[str, Array]
 MOST_ELEMENTS = 1 << 28

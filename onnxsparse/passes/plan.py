@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from onnxsparse.allocations.allocation import Shares
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.math.values import Array
 from onnxsparse.passes.heads import heads_of
 from onnxsparse.passes.layers import layers_of
 from onnxsparse.passes.matrices import Candidate, Matrix
@@ -25,7 +26,6 @@ from onnxsparse.passes.words import words_of
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.values import Array
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,13 +27,13 @@ from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array
 from onnxsparse.passes.arriving import SLAB, WHOLE, SecondOpinion, slabs_of
 from onnxsparse.passes.expect import expected_of
 from onnxsparse.passes.inspect import count_zeros
 from onnxsparse.passes.plan import PlanRow, names_of
 from onnxsparse.passes.verify import Checked, Expected, Verify
 from onnxsparse.report.rows import Row
-from onnxsparse.values import Array
 
 PRUNE, MASK, FOLD, DISCARD, SOFT = "prune", "mask", "fold", "discard", "soft mask"
 

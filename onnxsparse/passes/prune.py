@@ -12,15 +12,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxsparse import progress, rank
+from onnxsparse import progress
 from onnxsparse.errors import PlanError
+from onnxsparse.math import rank
+from onnxsparse.math.values import BLOCK, Array, Reading, Values, erase_block
 from onnxsparse.passes.matrices import SLAB, demand_finite
 from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.patterns.erasing import erase_block
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Score
-from onnxsparse.values import BLOCK, Array, Reading, Values
 
 HELD = 1 << 22
 """Elements of a tensor that may be in memory at once."""

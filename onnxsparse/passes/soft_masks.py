@@ -43,9 +43,9 @@ from onnxsparse.graph.rewire import (
 )
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array
 from onnxsparse.passes.plan import names_of
 from onnxsparse.passes.record import recount
-from onnxsparse.values import Array
 
 SOFT, HARD, DRAWN = "soft-threshold", "hard-threshold", "probabilistic"
 KINDS = ("float32", "float64", "float16")

@@ -22,10 +22,10 @@ from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import FloatsAttribute
 from onnxsparse.graph.vectors import statistics, vectors
 from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.passes.matrices import Matrix
 from onnxsparse.passes.plan import Plan, names_of
 from onnxsparse.passes.words import words_of
-from onnxsparse.values import Array, Reading, Values
 
 MARK = "onnxsparse:"
 FIXED = ("basis", "embedding")

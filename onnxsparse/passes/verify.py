@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.math.values import Array, Values
 from onnxsparse.passes.matrices import Matrix, demand_finite
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.progress import Counter
 from onnxsparse.targets import Target, Verdict
-from onnxsparse.values import Array, Values
 
 PLACES = 5
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.math.values import Reading, Values
 from onnxsparse.passes.basis import may_be_fixed, recognise
 from onnxsparse.passes.matrices import Matrix
-from onnxsparse.values import Reading, Values
 
 SMALL = 256
 SAMPLE = 1 << 13

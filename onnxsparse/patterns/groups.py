@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 LARGEST_GROUP = 255
 """Wins and non-zeros are counted in bytes."""

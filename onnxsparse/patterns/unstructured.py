@@ -1,19 +1,18 @@
-"""The unstructured pattern."""
+"""Unstructured sparsity: any element may be zero, or any that leaves no output empty."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from onnxsparse import rank
-from onnxsparse.patterns.erasing import erase_block
-from onnxsparse.patterns.pattern import Pattern, Shape4, Violations
-from onnxsparse.patterns.ranked import Index, RankedBlocks
-from onnxsparse.scores.score import Score
-from onnxsparse.values import Array, Values, stored_order
+from onnxsparse.math import rank
+from onnxsparse.math.values import Array, Values, erase_block, storage_axes, stored_order
+from onnxsparse.patterns.pattern import Index, Pattern, RankedBlocks, Shape4, Violations
+from onnxsparse.scores import Score
 
 
 @dataclass(frozen=True)
@@ -69,3 +68,67 @@ class Unstructured(Pattern):
         key, _, ties = rank.threshold(blocks.ranks, drop)
         for index, keep in zip(blocks.indices(), rank.kept(blocks.ranks(), key, ties)):
             yield index, blocks.unflatten(keep, index)
+
+
+# Unstructured zeros that leave no output empty.
+#
+# 1. The largest element of every output, by score, is no candidate; among equals the last in stored order.
+# 2. Of all others the smallest go, wherever they are: exactly floor(sparsity * elements + 0.5), or all of them.
+# What it does not do: repair an output that was zero before. Its largest element is kept, and is zero.
+
+
+@dataclass(frozen=True)
+class Alive(Pattern):
+    """Any element may be zero, but every output keeps its largest."""
+
+    name: ClassVar[str] = "alive"
+
+    @property
+    def text(self) -> str:
+        return "alive"
+
+    def units(self, shape: Shape4) -> int:
+        return math.prod(shape)
+
+    def unit_size(self, shape: Shape4) -> int:
+        return 1
+
+    def drop_count(self, shape: Shape4, sparsity: float | None) -> int:
+        outputs = shape[0] * shape[1] if math.prod(shape) else 0
+        return min(super().drop_count(shape, sparsity), math.prod(shape) - outputs)
+
+    def unit_scores(self, values: Values, score: Score) -> Array:
+        return stored_order(score.value(values)).reshape(-1)
+
+    def select(self, values: Values, score: Score, drop: int) -> Array:
+        keep = np.empty_like(values.stored, dtype=bool)
+        keep[...] = True
+        if keep.size == 0:
+            return keep
+        axes = storage_axes(values.stored)
+        ranks = score.rank(values)
+        free = ~_largest(ranks, axes).transpose(axes).reshape(-1)
+        flat = np.ones(keep.size, bool)
+        flat[free] = ~rank.smallest(ranks.transpose(axes).reshape(-1)[free], drop)
+        keep.transpose(axes)[...] = flat.reshape([keep.shape[axis] for axis in axes])
+        return keep
+
+    def violations(self, zero: Array, drop: int) -> Violations:
+        return Violations(max(0, drop - int(np.count_nonzero(zero))), (), zero.size)
+
+
+def _largest(ranks: Array, axes: tuple[int, ...]) -> Array:
+    """True at the last of the largest elements of every output."""
+    order = (0, 1, *sorted((2, 3), key=axes.index))
+    rows = ranks.transpose(order).reshape(ranks.shape[0] * ranks.shape[1], -1)
+    last = rows.shape[1] - 1 - np.argmax(rows[:, ::-1], axis=1)
+    found = np.zeros(rows.shape, bool)
+    found[np.arange(len(rows)), last] = True
+    whole: Array = found.reshape([ranks.shape[axis] for axis in order]).transpose(np.argsort(order))
+    return whole
+
+
+def empty_outputs(zero: Array) -> list[tuple[int, int]]:
+    """Which outputs (group, out) have no number at all, of an array that is True where a weight is zero."""
+    empty = zero.all(axis=(2, 3)) if zero.size else np.zeros(zero.shape[:2], bool)
+    return [(int(group), int(out)) for group, out in np.argwhere(empty)]

@@ -21,7 +21,7 @@ from onnxsparse.recipes.order import epochs_of
 from onnxsparse.recipes.recipe import Recipe
 from onnxsparse.recipes.times import RATES
 from onnxsparse.recipes.writing import tag_of
-from onnxsparse.schedules.clock import Clock, epoch_at
+from onnxsparse.schedules import Clock, epoch_at
 
 STEPS = 100
 """Steps of an epoch, where nobody says it."""

@@ -23,10 +23,10 @@ from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.turning import turn
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
+from onnxsparse.math.values import Array
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.outputs import Session
 from onnxsparse.passes.sample_axes import SampleAxes
-from onnxsparse.values import Array
 
 Arrays = Mapping[str, Array]
 Found = tuple[float, dict[str, Array]]

@@ -10,9 +10,9 @@ from onnxsparse.data import BOUNDLESS
 from onnxsparse.engines.spec import Objective as Goal
 from onnxsparse.graph.class_axis import axis_in
 from onnxsparse.graph.model import Model
-from onnxsparse.losses.cross_entropy import class_axes, class_axis
+from onnxsparse.losses import axes_of_labels, axis_of_labels
+from onnxsparse.math.values import Array
 from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
-from onnxsparse.values import Array
 
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
@@ -33,7 +33,7 @@ def declared_classes(model: Model, goal: Goal) -> int:
         kind = value.type.tensor_type
         if value.name == goal.output or (not goal.output and kind.elem_type in FLOATS):
             sizes = [None, *(dim.dim_value or None for dim in kind.shape.dim[1:])]
-            axes = class_axes(sizes, (None, *goal.label_shape))
+            axes = axes_of_labels(sizes, (None, *goal.label_shape))
             sure = len(axes) == 1 or None not in sizes[1:]
             return sizes[axes[0]] or BOUNDLESS if axes and sure else BOUNDLESS
     return BOUNDLESS
@@ -42,5 +42,5 @@ def declared_classes(model: Model, goal: Goal) -> int:
 def classes_seen(outputs: Mapping[str, Array], goal: Goal, labels: Array) -> int:
     """How many classes the logits tell apart, as they come out."""
     logits = outputs[goal.output] if goal.output else next(iter(outputs.values()))
-    axis = class_axis((None, *logits.shape[1:]), (None, *labels.shape[1:]))
+    axis = axis_of_labels((None, *logits.shape[1:]), (None, *labels.shape[1:]))
     return BOUNDLESS if axis is None else int(logits.shape[axis])

@@ -16,7 +16,7 @@ import numpy as np
 from onnxsparse.data import LABELS, Data, Order, Samples, Stream, hold_out
 from onnxsparse.engines.engine import Batch
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 PROBE, LEAST, SHARE = 256, 32, 20
 FEW = 64

@@ -10,12 +10,12 @@ from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.spec import Spec
 from onnxsparse.epochs.params import Param
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.passes.plan import PlanRow
 from onnxsparse.report.history import History
 from onnxsparse.runs.feeding import Feeding
 from onnxsparse.scores import Score
-from onnxsparse.values import Array
 
 MakeEngine = Callable[[Spec], Engine]
 Measure = Callable[[Engine], dict[str, float]]

@@ -19,6 +19,7 @@ from onnxsparse.checkpoints import Checkpoint
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
 from onnxsparse.epochs.running import RunHost
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.keep_best import PART, SMALLER, KeepBestPart
 from onnxsparse.modifiers.modifier import Part
 from onnxsparse.modifiers.training import SHORTEST, Training
@@ -29,7 +30,6 @@ from onnxsparse.runs.job import Job, Outcome, Watcher
 from onnxsparse.runs.saves import Saves
 from onnxsparse.runs.segments import Segments
 from onnxsparse.runs.stopping import Stopping
-from onnxsparse.values import Array
 
 BEST = "best/"
 HARMED = (

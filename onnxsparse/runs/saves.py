@@ -17,8 +17,8 @@ import numpy as np
 
 from onnxsparse import checkpoints
 from onnxsparse.errors import OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.runs.job import Job
-from onnxsparse.values import Array
 from onnxsparse.version import __version__
 
 PLACES, SECONDS, APART = 20, 60.0, 20.0

@@ -10,10 +10,10 @@ from onnxsparse import sparsers
 from onnxsparse.engines.engine import Batch, Engine
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError
+from onnxsparse.math.values import Array
 from onnxsparse.passes.plan import PlanRow
 from onnxsparse.scores import Score
-from onnxsparse.sparsers.renewal import Choice, hide, renew, write
-from onnxsparse.values import Array
+from onnxsparse.sparsers.mask_updates import Choice, hide, renew, write
 
 Rows = Mapping[str, PlanRow]
 

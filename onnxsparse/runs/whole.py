@@ -20,6 +20,7 @@ from onnx import ModelProto
 from onnxsparse.engines.engine import Answering, Batch, Engine
 from onnxsparse.engines.turning import turn
 from onnxsparse.graph.model import Model
+from onnxsparse.math.values import Array
 from onnxsparse.passes.outputs import Session
 from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
@@ -27,7 +28,6 @@ from onnxsparse.passes.sample_axes import SampleAxes
 from onnxsparse.passes.trainable import Trainable, send_back
 from onnxsparse.runs import weights
 from onnxsparse.runs.carrying import Carried
-from onnxsparse.values import Array
 
 Arrays = Mapping[str, Array]
 

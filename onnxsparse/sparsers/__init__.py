@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from onnxsparse import plugins
-from onnxsparse.sparsers.renewal import Choice, Renewal, exchange, hide, renew, write
+from onnxsparse.sparsers.mask_updates import Choice, Renewal, exchange, hide, renew, write
 from onnxsparse.sparsers.sparser import Moment, Sparser
 
 __all__ = [

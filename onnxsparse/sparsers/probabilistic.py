@@ -15,9 +15,9 @@ from typing import ClassVar
 import numpy as np
 
 from onnxsparse.errors import OptionError
-from onnxsparse.sparsers.renewal import Choice
+from onnxsparse.math.values import BLOCK, Array
+from onnxsparse.sparsers.mask_updates import Choice
 from onnxsparse.sparsers.sparser import Arrays, Moment, Sparser, chosen, sigmoid
-from onnxsparse.values import BLOCK, Array
 
 TINY = 1e-20
 LARGEST_EXPONENT = 60.0

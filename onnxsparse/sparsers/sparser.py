@@ -20,9 +20,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from onnxsparse.errors import OptionError, nearest
+from onnxsparse.math.values import Array
 from onnxsparse.plugins import Plugin
-from onnxsparse.sparsers.renewal import Choice
-from onnxsparse.values import Array
+from onnxsparse.sparsers.mask_updates import Choice
 
 Arrays = Mapping[str, Array]
 
@@ -112,3 +113,80 @@ def sigmoid(numbers: Array) -> Array:
 def chosen(choice: Choice, numbers: Array) -> Array:
     """The choice by these numbers, shaped like them."""
     return choice.keep(np.ascontiguousarray(numbers)).reshape(numbers.shape)
+
+
+STORAGES = {"float": np.float32, "uint8": np.uint8, "bool": np.bool_}
+
+
+@dataclass(frozen=True)
+class MaskMultiply(Sparser):
+    """The weight times its mask; pruned places get no gradient."""
+
+    name: ClassVar[str] = "mask"
+    storage: str = "float"
+
+    def __post_init__(self) -> None:
+        if self.storage not in STORAGES:
+            hint = nearest(self.storage, list(STORAGES))
+            raise OptionError(f"a mask is stored as {', '.join(STORAGES)}, not as {self.storage[:40]!r}{hint}")
+
+    @property
+    def text(self) -> str:
+        return self.name if self.storage == "float" else f"{self.name}:storage={self.storage}"
+
+    def feed(self, weight: Array, trained: Arrays, mask: Array, moment: Moment) -> dict[str, Array]:
+        return {"mask": (mask != 0).astype(STORAGES[self.storage])}
+
+    def effective(self, weight: Array, trained: Arrays, frozen: Arrays) -> Array:
+        return np.where(frozen["mask"] != 0, weight, weight.dtype.type(0))
+
+    def gradient(
+        self, weight: Array, trained: Arrays, frozen: Arrays, upstream: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        return self.effective(upstream, trained, frozen), {}
+
+    def keep(self, weight: Array, trained: Arrays, mask: Array, choice: Choice | None = None) -> Array:
+        return mask != 0 if choice is None else chosen(choice, self.bake(weight, trained, mask))
+
+
+@dataclass(frozen=True)
+class StraightThrough(Sparser):
+    """The weight times a mask of the best trained scores; the mask's gradient goes to the scores as it is.
+
+    The mask is a frozen array, chosen from the scores before a step (`keep`). The weight is multiplied with
+    `mask + (score - anchor)`, the anchor fed as the score itself: the mask exactly, with its gradient at the score.
+    """
+
+    name: ClassVar[str] = "straight-through"
+    hides: ClassVar[bool] = False
+    feeds: ClassVar[bool] = True
+    threshold: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}:threshold={self.threshold}"
+
+    def trained(self, weight: Array) -> dict[str, Array]:
+        return {"score": np.abs(weight)}
+
+    def feed(self, weight: Array, trained: Arrays, mask: Array, moment: Moment) -> dict[str, Array]:
+        return {"mask": (mask != 0).astype(weight.dtype), "anchor": trained["score"]}
+
+    def effective(self, weight: Array, trained: Arrays, frozen: Arrays) -> Array:
+        mask: Array = frozen["mask"] + (trained["score"] - frozen["anchor"])
+        return weight * mask
+
+    def gradient(
+        self, weight: Array, trained: Arrays, frozen: Arrays, upstream: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        return self.effective(upstream, trained, frozen), {"score": upstream * weight}
+
+    def keep(self, weight: Array, trained: Arrays, mask: Array, choice: Choice | None = None) -> Array:
+        score = trained["score"]
+        return score > self.threshold if choice is None else chosen(choice, _from_zero(score))
+
+
+def _from_zero(score: Array) -> Array:
+    """The order of the scores, from 0 on."""
+    lowest = score.min(initial=0)
+    return score if lowest >= 0 else score.astype(np.float64) - lowest

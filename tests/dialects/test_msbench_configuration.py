@@ -9,7 +9,7 @@ import pytest
 from onnxsparse.dialects.msbench import PRESETS, build_sparse_scheduler, preset
 from onnxsparse.dialects.msbench.configuration import read
 from onnxsparse.errors import OptionError
-from onnxsparse.schedules.stages import Stages
+from onnxsparse.schedules import Stages
 
 AMBA = {
     "mask_generator": {"type": "NormalMaskGenerator"},

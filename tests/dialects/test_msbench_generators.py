@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxsparse as osp
-from onnxsparse.allocations.pooled import pooled
+from onnxsparse.allocations.allocation import pooled
 from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.dialects.msbench.runner import SparseRunner
 from onnxsparse.engines.ort import library as ort

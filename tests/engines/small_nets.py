@@ -11,7 +11,7 @@ import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:

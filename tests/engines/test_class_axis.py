@@ -14,7 +14,7 @@ from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.graph.class_axis import axis_in
-from onnxsparse.losses.axes import class_axis
+from onnxsparse.losses import class_axis
 from onnxsparse.metrics import parse
 from tests.engines.small_nets import net, numbers, pixels, run, tagger
 

@@ -17,7 +17,7 @@ from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.losses.distill import Columns, Distill, scale_along
+from onnxsparse.losses import Columns, Distill, scale_along
 from tests.engines.small_nets import net, numbers, run, tagger
 
 ENGINES = [

@@ -12,7 +12,7 @@ from onnx.helper import make_node
 import onnxsparse as osp
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.losses.distill import BY_COLUMN, IN_VARIANCES, LOUDEST, Columns, Distill, heard, scale_along
+from onnxsparse.losses import BY_COLUMN, IN_VARIANCES, LOUDEST, Columns, Distill, heard, scale_along
 from onnxsparse.runs.feeding import Feeding
 from tests.engines.small_nets import net, numbers, run
 

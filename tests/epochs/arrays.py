@@ -9,7 +9,7 @@ import numpy as np
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.host import Groups, Host
 from onnxsparse.epochs.params import Param
-from onnxsparse.schedules.clock import epoch_at
+from onnxsparse.schedules import epoch_at
 
 
 def param(name: str, array: np.ndarray, tag: str = "") -> Param:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from onnxsparse import losses
 from onnxsparse.errors import OptionError
-from onnxsparse.losses.cross_entropy import CrossEntropy
-from onnxsparse.losses.distill import Distill
+from onnxsparse.losses import CrossEntropy, Distill
 
 NAMES = {"cross-entropy", "mse", "l1", "bce", "distill", "kl"}
 SHAPES = [(3, 4), (2, 5, 3), (2, 3, 2, 2)]

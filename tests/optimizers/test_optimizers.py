@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsparse import optimizers
+from onnxsparse import optimizers as blocks_module
 from onnxsparse.errors import OptionError
-from onnxsparse.optimizers import blocks as blocks_module
-from onnxsparse.optimizers.relative import Relative
+from onnxsparse.optimizers import Relative
 
 NAMES = ("sgd", "nesterov", "adam", "adamw", "relative")
 shapes = st.lists(st.integers(0, 7), min_size=0, max_size=4).map(tuple)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from onnxsparse import patterns, scores
-from onnxsparse.patterns.alive import empty_outputs
-from onnxsparse.values import Reading, Values, stored_order
+from onnxsparse.math.values import Reading, Values, stored_order
+from onnxsparse.patterns.unstructured import empty_outputs
 
 ALIVE, MAGNITUDE = patterns.parse("alive"), scores.parse("magnitude")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxsparse.patterns.block import Block
-from onnxsparse.patterns.tile import Tile
+from onnxsparse.patterns.cells import Block, Tile
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxsparse import patterns, scores
-from onnxsparse.values import Reading, Values
+from onnxsparse.math.values import Reading, Values
 
 MAGNITUDE = scores.parse("magnitude")
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from onnxsparse import patterns
 from onnxsparse.errors import OptionError
-from onnxsparse.patterns.nm import NM
-from onnxsparse.patterns.nm_ramp import NMRamp
-from onnxsparse.patterns.tile import Tile
-from onnxsparse.scores.magnitude import Magnitude
-from onnxsparse.values import Reading, Values
+from onnxsparse.math.values import Reading, Values
+from onnxsparse.patterns.cells import Tile
+from onnxsparse.patterns.nm import NM, NMRamp
+from onnxsparse.scores import Magnitude
 
 SHAPES = st.tuples(st.integers(1, 2), st.integers(1, 5), st.integers(1, 9), st.integers(1, 3))
 

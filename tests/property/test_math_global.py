@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxsparse import allocations, patterns, rank, scores
-from onnxsparse.values import Reading, Values
+from onnxsparse import allocations, patterns, scores
+from onnxsparse.math import rank
+from onnxsparse.math.values import Reading, Values
 
 MAGNITUDE = scores.parse("magnitude")
 

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxsparse import patterns, rank, scores
-from onnxsparse.patterns import cells, nm, ranked
-from onnxsparse.scores.random import Random
-from onnxsparse.values import Reading, Values, storage_axes
+from onnxsparse import patterns, scores
+from onnxsparse.math import rank
+from onnxsparse.math.values import Reading, Values, storage_axes
+from onnxsparse.patterns import cells, nm
+from onnxsparse.patterns import pattern as ranked
+from onnxsparse.scores import Random
 
 MAGNITUDE = scores.parse("magnitude")
 FLOATS = ("float64", "float32", "float16", "bfloat16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxsparse.errors import OptionError
-from onnxsparse.rates.by_epoch import Way, drops, on_the_way
+from onnxsparse.rates import Way, drops, on_the_way
 
 PER_EPOCH = 4
 

@@ -9,7 +9,7 @@ import pytest
 
 from onnxsparse import plugins
 from onnxsparse.errors import OptionError, PlanError
-from onnxsparse.rates.by_epoch import drops
+from onnxsparse.rates import drops
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.outline import outline, table

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnxsparse import schedules
-from onnxsparse.schedules.clock import Clock, Span, epoch_at
+from onnxsparse.schedules import Clock, Span, epoch_at
 
 
 def times(span: Span, steps: int, per_epoch: int, begin: int = 0) -> list[float]:

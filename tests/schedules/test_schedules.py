@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from onnxsparse import schedules
 from onnxsparse.errors import OptionError
-from onnxsparse.schedules.polynomial import Polynomial
-from onnxsparse.schedules.steps import Steps
+from onnxsparse.schedules import Polynomial, Steps
 
 RAMPS = ("linear", "cubic", "inverse-cubic", "polynomial", "cosine", "exponential")
 AT_ONCE = ("constant", "one-shot")

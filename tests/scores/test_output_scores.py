@@ -11,7 +11,7 @@ from numpy.linalg import norm
 import onnxsparse as osp
 from onnxsparse import patterns, scores
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Reading, Values
+from onnxsparse.math.values import Reading, Values
 
 SHAPES = ((1, 8, 3, 9), (1, 12, 5, 1), (4, 3, 2, 4), (1, 2, 1, 1), (1, 1, 6, 1), (6, 1, 1, 9))
 DISTANCES = {

@@ -7,8 +7,8 @@ import pytest
 
 from onnxsparse import scores
 from onnxsparse.errors import OptionError
-from onnxsparse.scores.random import Random
-from onnxsparse.values import Reading, Values
+from onnxsparse.math.values import Reading, Values
+from onnxsparse.scores import Random
 
 
 def values_of(numbers, shape):

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from onnxsparse import scores
-from onnxsparse.sparsers.renewal import Choice
+from onnxsparse.sparsers.mask_updates import Choice
 
 
 @dataclass(frozen=True)

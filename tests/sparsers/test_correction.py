@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxsparse.sparsers.correction import corrected
+from onnxsparse.sparsers.mask_updates import corrected
 
 
 @given(st.integers(1, 6), st.integers(2, 20), st.integers(0, 10**6), st.floats(0, 1))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from onnxsparse import patterns, scores
 from onnxsparse.errors import OptionError
-from onnxsparse.sparsers import renewal
-from onnxsparse.sparsers.renewal import exchange, hide, renew, write
-from onnxsparse.values import Reading, Values
+from onnxsparse.math.values import Reading, Values
+from onnxsparse.sparsers import mask_updates as renewal
+from onnxsparse.sparsers.mask_updates import exchange, hide, renew, write
 from tests.sparsers.layouts import Layout, layouts, numbers
 
 TEXTS = ("unstructured", "2:4", "1:4", "3:4", "block:2x2", "filter", "channel")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from onnxsparse import patterns, sparsers
 from onnxsparse.errors import OptionError
 from onnxsparse.sparsers import Moment
-from onnxsparse.sparsers.hard_threshold import HardThreshold
 from onnxsparse.sparsers.probabilistic import Probabilistic, project
+from onnxsparse.sparsers.thresholds import HardThreshold
 from tests.sparsers.layouts import Layout
 
 TEXTS = (

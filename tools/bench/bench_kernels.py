@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxsparse import patterns, scores
-from onnxsparse.values import Reading, Values
+from onnxsparse.math.values import Reading, Values
 
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 MAGNITUDE = scores.parse("magnitude")

@@ -24,7 +24,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 
 import onnxsparse as osp
 from onnxsparse import patterns, scores
-from onnxsparse.sparsers.renewal import Choice, exchange, renew
+from onnxsparse.sparsers.mask_updates import Choice, exchange, renew
 
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 MAGNITUDE = scores.parse("magnitude")

@@ -31,10 +31,10 @@ import onnxsparse as osp
 from onnxsparse.engines.processes import end_unless_alone
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.finetuning import finetune
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
-from onnxsparse.values import Array
 from tools.fetch_models import default_folder, fetch
 
 # Part of a path -> sizes for the free axes of an input, in their order; the batch is not counted.

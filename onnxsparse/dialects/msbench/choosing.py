@@ -14,16 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxsparse import patterns, scores
-from onnxsparse.allocations.global_ import Global
-from onnxsparse.allocations.pooled import pooled
+from onnxsparse.allocations.allocation import Global, pooled
 from onnxsparse.dialects.msbench.generators import Generator
 from onnxsparse.loops.network import Site
+from onnxsparse.math.values import Array, Reading, Values, halved
 from onnxsparse.patterns import Pattern
-from onnxsparse.patterns.cells import halved
 from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.sparsers.correction import corrected
-from onnxsparse.sparsers.renewal import Choice
-from onnxsparse.values import Array, Reading, Values
+from onnxsparse.sparsers.mask_updates import Choice, corrected
 
 
 def pattern_of(generator: Generator, singles: str = "unstructured") -> Pattern:

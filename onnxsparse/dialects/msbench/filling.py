@@ -21,8 +21,8 @@ from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
+from onnxsparse.math.values import Array
 from onnxsparse.passes.trainable import Trainable, as_float32, send_back
-from onnxsparse.values import Array
 
 EMA, STATES = ("ema", "ema_state_dict"), ("model", "state_dict", "model_state_dict")
 COUNTER, STATISTIC = "num_batches_tracked", "running_var"

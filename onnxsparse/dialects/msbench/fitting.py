@@ -9,7 +9,7 @@ from onnxsparse.dialects.msbench.job import Job
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.loops.options import LoopOptions
-from onnxsparse.losses.cross_entropy import class_axis
+from onnxsparse.losses import axis_of_labels
 from onnxsparse.passes.outputs import Session
 from onnxsparse.runs.classes import declared_classes
 from onnxsparse.runs.feeding import LEAST
@@ -40,5 +40,5 @@ def _classes_seen(job: Job, source: str, samples: Samples) -> int:
         return BOUNDLESS  # the first batch says it
     logits = found.get(job.options.get("output") or next(iter(found)))
     shape = getattr(logits, "shape", ())
-    axis = class_axis((None, *shape[1:]), (None, *labels[1:])) if len(shape) > 1 else None
+    axis = axis_of_labels((None, *shape[1:]), (None, *labels[1:])) if len(shape) > 1 else None
     return BOUNDLESS if axis is None else int(shape[axis])

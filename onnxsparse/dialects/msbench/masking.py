@@ -28,6 +28,7 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.loops.onnx_network import OnnxNetwork
 from onnxsparse.loops.options import LoopOptions
 from onnxsparse.loops.stored import Promise, dropped
+from onnxsparse.math.values import Array
 from onnxsparse.passes.fields import fields_of
 from onnxsparse.passes.masked_before import MaskedBefore, hidden, open_without_masks, plain_source
 from onnxsparse.passes.plan import Plan, PlanRow, make_plan, names_of
@@ -38,7 +39,6 @@ from onnxsparse.passes.soft_masks import DRAWN, SOFT, Form, form_of, given, why_
 from onnxsparse.passes.taken import taken
 from onnxsparse.passes.trainable import send_back, trainables
 from onnxsparse.patterns import parse as parse_pattern
-from onnxsparse.values import Array
 
 MASK = "mask"
 OTHER = "the record in the file is of another configuration or --level: its masks count, and all else is decided anew"

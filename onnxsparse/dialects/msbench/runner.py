@@ -39,9 +39,9 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.output import make_folder
 from onnxsparse.loops.onnx_network import OnnxNetwork
 from onnxsparse.loops.options import LoopOptions
+from onnxsparse.math.values import Array
 from onnxsparse.metrics import parse as parse_metric
 from onnxsparse.passes.fields import fields_of
-from onnxsparse.values import Array
 
 STEPS = ("build_model", "load_ckpt", "prepare_sparse_model", "build_trainer", "sparse_post_process", "train")
 RESULT = "sparse.onnx"

@@ -21,8 +21,8 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.loops.onnx_network import OnnxNetwork
 from onnxsparse.loops.options import LoopOptions
+from onnxsparse.math.values import Array
 from onnxsparse.passes.trainable import as_float32
-from onnxsparse.values import Array
 
 DIVERGENCES = ("distill", "kl")
 

@@ -22,7 +22,7 @@ from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.host import Groups, Host
 from onnxsparse.epochs.params import Param
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 LOG = logging.getLogger("onnxsparse")
 

@@ -10,10 +10,10 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.params import Param
 from onnxsparse.errors import OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.order import identifier
-from onnxsparse.values import Array
 
 MASK = ".sparsity_mask"
 Acts = Sequence[tuple[Scheduled, Act]]

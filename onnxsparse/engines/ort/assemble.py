@@ -22,10 +22,7 @@ from onnxsparse.engines.ort.statistics import Statistics
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.engines.spec import Objective, Spec, unit_of
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.losses import Scale
-from onnxsparse.losses.axes import chosen_axis
-from onnxsparse.losses.cross_entropy import class_axis
-from onnxsparse.losses.loss import labels_unlike
+from onnxsparse.losses import Scale, axis_of_labels, chosen_axis, labels_unlike
 
 FLOAT, NAMED = 1, 3
 _NONE = Statistics()
@@ -180,7 +177,9 @@ def _distil(
     if objective.distillation == "kl":
         shape = shapes[student[0]]
         known = (
-            class_axis(shape, (prepared.batch, *objective.label_shape)) if objective.task == "cross-entropy" else None
+            axis_of_labels(shape, (prepared.batch, *objective.label_shape))
+            if objective.task == "cross-entropy"
+            else None
         )
         axis = chosen_axis("kl", student[0], shape, objective.axis, known or chosen[0].axis)
         return losses.write_kl(writer, student[0], dense[0], objective.temperature, axis)
@@ -194,7 +193,7 @@ def _task(writer: Writer, prepared: Prepared, objective: Objective, made: Assemb
     _demand_labels(objective, shape, prepared.batch, student)
     made.labels = writer.input("labels", objective.label_dtype, (prepared.batch, *objective.label_shape))
     if objective.task == "cross-entropy":
-        axis = class_axis(shape, (prepared.batch, *objective.label_shape)) or 1
+        axis = axis_of_labels(shape, (prepared.batch, *objective.label_shape)) or 1
         made.classes = shape[axis]
         return losses.write_cross_entropy(writer, student, made.labels, last=axis if axis > 1 else 0)
     writers: dict[str, Callable[[Writer, str, str], str]] = {
@@ -210,7 +209,7 @@ def _demand_labels(objective: Objective, shape: tuple[int, ...], batch: int, nam
     given, classes = (batch, *objective.label_shape), objective.task == "cross-entropy"
     if classes and len(shape) < 2:
         raise OptionError(f"cross-entropy needs classes along axis 1, but output '{name}' has shape {list(shape)}")
-    if class_axis(shape, given) is None if classes else given != shape:
+    if axis_of_labels(shape, given) is None if classes else given != shape:
         wanted = [shape[2:], shape[1:-1]] if classes else [shape[1:]]
         more = "where they are one-hot rows, save their .argmax(-1)" if classes and given == shape else ""
         raise OptionError(labels_unlike(objective.task, name, given[1:], wanted, more))

@@ -22,7 +22,7 @@ from onnxsparse.engines.ort.reach import downstream
 from onnxsparse.engines.ort.sample_axis import SampleAxis
 from onnxsparse.engines.ort.scopes import Names
 from onnxsparse.engines.ort.shapes import shapes_of
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 SPREAD, ROUNDING, HALF_ROUNDING = 2e-2, 2e-4, 2e-2
 Shape = tuple[int, ...]

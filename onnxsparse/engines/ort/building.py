@@ -27,7 +27,7 @@ from onnxsparse.engines.ort.culprit import Culprit
 from onnxsparse.engines.ort.refusals import short
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OptionError, OutputError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 MANIFEST, ERROR = "manifest.json", "error.json"
 SEAL, BLOCK = "seal", 1 << 20

@@ -23,7 +23,7 @@ from onnxsparse.engines.ort.fold import RANDOM
 from onnxsparse.engines.ort.rounding import stored_everywhere
 from onnxsparse.engines.ort.scopes import scopes
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 NORMAL, UNIFORM = "onnxsparse.normal:", "onnxsparse.uniform:"
 _NORMALS, _UNIFORMS = ("RandomNormal", "RandomNormalLike"), ("RandomUniform", "RandomUniformLike")

@@ -18,7 +18,7 @@ from onnx.helper import make_node
 from onnxsparse.engines.ort.draft import Draft, keep
 from onnxsparse.engines.ort.reach import SIZES
 from onnxsparse.engines.ort.scopes import Names, reads, scopes
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 FIRST_WHERE = 9
 GUARDED: dict[int, type[np.signedinteger[Any]]] = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}

@@ -18,8 +18,8 @@ from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.stepping import stepping_of
 from onnxsparse.engines.ort.teacher import Teacher
 from onnxsparse.engines.other_teacher import OtherTeacher
+from onnxsparse.math.values import Array
 from onnxsparse.optimizers import clip_factor, finite
-from onnxsparse.values import Array
 
 LABELS = "labels"
 

@@ -1,6 +1,6 @@
 """The samples of a trial as a graph takes them, and what the dense model says to them.
 
-1. The scale of a signal is what `onnxsparse.losses.distill` makes of the dense model's values for all samples, and of
+1. The scale of a signal is what `onnxsparse.losses` makes of the dense model's values for all samples, and of
    those that the graph to train gives with weights that are moved a little.
 2. A signal that is not finite there, or that the rewritten graph does not give again, cannot be matched: it is left
    out, with a note. One that no weight moves says nothing, and is left out, too.
@@ -24,7 +24,7 @@ from onnxsparse.engines.ort.runner import Runner
 from onnxsparse.engines.ort.signals import squashed
 from onnxsparse.errors import ModelError
 from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 PROVEN = 8
 """Batches at most that a proof is made with, where a batch is one sample."""

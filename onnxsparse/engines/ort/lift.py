@@ -22,7 +22,7 @@ from onnxsparse.engines.ort.refusals import short
 from onnxsparse.engines.ort.samples import Samples
 from onnxsparse.engines.ort.scopes import Names, bodies, rename, scopes
 from onnxsparse.errors import ModelError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 def inline_functions(model: ModelProto) -> ModelProto:

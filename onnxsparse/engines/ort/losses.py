@@ -14,14 +14,7 @@ from collections.abc import Callable, Sequence
 
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
-from onnxsparse.losses import Columns, Loss, Scale
-from onnxsparse.losses.axes import class_axis
-from onnxsparse.losses.bce import BCE
-from onnxsparse.losses.cross_entropy import CrossEntropy
-from onnxsparse.losses.distill import Distill
-from onnxsparse.losses.kl import KL
-from onnxsparse.losses.l1 import L1
-from onnxsparse.losses.mse import MSE
+from onnxsparse.losses import BCE, KL, L1, MSE, Columns, CrossEntropy, Distill, Loss, Scale, class_axis
 
 Names = Sequence[str]
 

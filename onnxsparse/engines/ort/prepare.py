@@ -39,7 +39,7 @@ from onnxsparse.engines.ort.taps import taps
 from onnxsparse.engines.ort.versions import FIRST_RUN, fit_version, lower
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.class_axis import axis_in
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 CHECKED, MEASURED = 6, 3
 ALONE = "trained one sample at a time"

@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.losses import shaken, size_of
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 Feed = Mapping[str, Array]
 

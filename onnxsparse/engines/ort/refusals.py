@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from onnxsparse.errors import ModelError, OnnxSparseError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 LONGEST = 200
 SHOWN = 3

@@ -22,7 +22,7 @@ from onnxsparse.engines.ort.draft import Draft, keep
 from onnxsparse.engines.ort.lift import stored_of
 from onnxsparse.engines.ort.scopes import scopes
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 _WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 

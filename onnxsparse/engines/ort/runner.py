@@ -13,7 +13,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.refusals import short
 from onnxsparse.errors import ModelError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 Feed = Mapping[str, Array]
 

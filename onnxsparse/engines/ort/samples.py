@@ -15,7 +15,7 @@ import numpy as np
 from onnx import GraphProto, TensorProto, ValueInfoProto
 
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 class Samples:

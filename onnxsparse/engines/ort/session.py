@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.refusals import LOAD, told
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 class Session:

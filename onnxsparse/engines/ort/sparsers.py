@@ -19,10 +19,9 @@ from onnx import TensorProto
 
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
-from onnxsparse.sparsers.mask_multiply import MaskMultiply
+from onnxsparse.math.values import Array
 from onnxsparse.sparsers.probabilistic import LARGEST_EXPONENT, TINY
-from onnxsparse.sparsers.sparser import Moment, Sparser
-from onnxsparse.values import Array
+from onnxsparse.sparsers.sparser import MaskMultiply, Moment, Sparser
 
 Names = dict[str, str]
 Nodes = Callable[[Writer, str, Names], str]

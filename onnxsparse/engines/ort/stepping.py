@@ -16,9 +16,9 @@ import numpy as np
 from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.errors import OptionError
+from onnxsparse.math.values import Array
 from onnxsparse.optimizers import Moments
 from onnxsparse.optimizers import parse as parse_optimizer
-from onnxsparse.values import Array
 
 BUILT_IN = "ort-adamw"
 _SAVED = "engine/checkpoint"

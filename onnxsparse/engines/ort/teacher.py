@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxsparse.engines.ort import chance, library
 from onnxsparse.engines.ort.refusals import LOAD, LOOK, batch_of, told
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 MOST_KEPT = 1 << 27
 """Bytes of answers that are kept."""

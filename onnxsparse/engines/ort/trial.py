@@ -37,7 +37,7 @@ from onnxsparse.engines.ort.statistics import Statistics, train_statistics
 from onnxsparse.engines.ort.worker import NO_SPACE
 from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 ROUNDS, LOST = 8, 50
 MASK = "mask"

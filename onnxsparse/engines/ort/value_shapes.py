@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 from onnx.helper import make_tensor_value_info, np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
 
 from onnxsparse.engines.ort import library
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 _SMALL = 1024  # constants up to this many elements may be shapes that the inference computes with
 

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, numpy_helper
 from onnx.helper import make_node, make_tensor_value_info, np_dtype_to_tensor_dtype
 
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 class Writer:

@@ -21,7 +21,7 @@ from onnxsparse.engines.torch.placing import demand_fit
 from onnxsparse.engines.torch.state_masks import DICT, array_of, bare
 from onnxsparse.engines.torch.state_names import digest_of, sharded
 from onnxsparse.errors import OptionError, PlanError, brief, nearest
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 _PROMISED = "_onnxsparse_attached"
 UNMASKED, PLAIN = "unmasked", "plain"

@@ -42,8 +42,8 @@ from onnxsparse.engines.torch.units import measured, moved_answers
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.losses import Scale
+from onnxsparse.math.values import Array
 from onnxsparse.optimizers import clip_factor, finite
-from onnxsparse.values import Array
 
 _NEVER = "no gradient came here: none of the samples takes its branch, or nothing that can be matched depends on it"
 

@@ -9,8 +9,7 @@ from onnxsparse.engines.ort.signals import Signal
 from onnxsparse.engines.spec import Objective
 from onnxsparse.engines.torch import losses
 from onnxsparse.errors import ModelError
-from onnxsparse.losses import Scale
-from onnxsparse.losses.axes import chosen_axis
+from onnxsparse.losses import Scale, chosen_axis
 
 IGNORED = -100
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 def on_host(tensor: Any) -> bool:

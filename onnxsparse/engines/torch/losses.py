@@ -7,9 +7,7 @@ from typing import Any
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
-from onnxsparse.losses import Columns, Scale
-from onnxsparse.losses.cross_entropy import class_axis
-from onnxsparse.losses.loss import labels_unlike
+from onnxsparse.losses import Columns, Scale, axis_of_labels, labels_unlike
 
 
 def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[Scale]) -> Any:
@@ -37,7 +35,7 @@ def task(name: str, output: str, student: Any, labels: Any) -> Any:
     if name == "cross-entropy":
         if bool((labels == -100).all()):
             return student.sum() * 0
-        axis = class_axis(tuple(student.shape), tuple(labels.shape))
+        axis = axis_of_labels(tuple(student.shape), tuple(labels.shape))
         return functional.cross_entropy(student if axis is None else student.movedim(axis, 1), labels)
     _demand_alike(name, output, student, labels)
     forms = {"mse": functional.mse_loss, "l1": functional.l1_loss, "bce": functional.binary_cross_entropy_with_logits}
@@ -51,5 +49,5 @@ def _demand_alike(name: str, output: str, student: Any, labels: Any) -> None:
 
 def axis_of(task: str, logits: Any, labels: Any) -> int:
     """Where the classes of logits lie; without labels of classes along the second axis."""
-    known = class_axis(tuple(logits.shape), tuple(labels.shape)) if task == "cross-entropy" else None
+    known = axis_of_labels(tuple(logits.shape), tuple(labels.shape)) if task == "cross-entropy" else None
     return known or (1 if logits.dim() > 1 else 0)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.stepping import Stepping
+from onnxsparse.math.values import Array
 from onnxsparse.optimizers import Moments, Optimizer
 from onnxsparse.optimizers import parse as parse_optimizer
-from onnxsparse.values import Array
 
 Tensors = Mapping[str, Any]
 

@@ -11,7 +11,7 @@ from onnxsparse.engines.engine import Batch
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 LABELS = "labels"
 ALIKE = 1e-3

@@ -18,7 +18,7 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.materialize import TABLE
 from onnxsparse.engines.torch.state_masks import bare
 from onnxsparse.errors import OptionError, PlanError, nearest
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 SAME, TRANSPOSED, SWAPPED = "same", "transposed", "swapped"
 Match = Optional[Mapping[str, Any]]

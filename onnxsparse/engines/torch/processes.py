@@ -26,7 +26,7 @@ import numpy as np
 from onnxsparse.engines.processes import Processes, speak_by
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OnnxSparseError, OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 Arrays = Mapping[str, Array]
 PATIENCE = timedelta(hours=2)

@@ -11,7 +11,7 @@ from typing import Any
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 Tree = Any
 _LISTS = {"list": list, "tuple": tuple, "set": set, "deque": deque}

@@ -17,9 +17,9 @@ from onnxsparse.engines.torch.holding import original_of, plain_again
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.sparsers import effective
 from onnxsparse.engines.torch.state_names import Standing, keep_plain
+from onnxsparse.math.values import Array
 from onnxsparse.sparsers.probabilistic import Probabilistic
 from onnxsparse.sparsers.sparser import Moment, Sparser
-from onnxsparse.values import Array
 
 
 @cache

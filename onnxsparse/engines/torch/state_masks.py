@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.errors import PlanError
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 DICT = "mask_dict"
 _MMA = re.compile(r"(.*\.|)__(.+)_mma_mask")

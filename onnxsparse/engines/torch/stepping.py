@@ -19,9 +19,9 @@ from onnxsparse.engines.torch.lending import Lending
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.remembering import put_together, taken_apart
 from onnxsparse.errors import OptionError, brief
+from onnxsparse.math.values import Array
 from onnxsparse.optimizers import Moments
 from onnxsparse.optimizers import parse as parse_optimizer
-from onnxsparse.values import Array
 
 MakeOptimizer = Callable[[Any], Any]
 MakeScheduler = Callable[[Any], Any]

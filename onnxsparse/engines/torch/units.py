@@ -1,4 +1,4 @@
-"""The units of the signals, by the definition of `onnxsparse.losses.distill`: from what the dense model gives for the
+"""The units of the signals, by the definition of `onnxsparse.losses`: from what the dense model gives for the
 samples, and from what it gives with weights that are moved a little.
 
 A signal that is not finite, or of another shape for other samples, cannot be matched: it is left out, with a note. One
@@ -17,7 +17,7 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.student import outputs_of
 from onnxsparse.errors import ModelError
 from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 Ask = Callable[[Any], Sequence[Any]]
 

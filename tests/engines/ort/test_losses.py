@@ -12,8 +12,7 @@ from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.losses import write_cross_entropy, write_loss, write_mix
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
-from onnxsparse.losses.distill import Distill
-from onnxsparse.losses.loss import Loss
+from onnxsparse.losses import Distill, Loss
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 

@@ -12,7 +12,7 @@ from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.sparsers import write
 from onnxsparse.engines.ort.writer import Writer
 from onnxsparse.errors import OptionError
-from onnxsparse.scores.magnitude import Magnitude
+from onnxsparse.scores import Magnitude
 from onnxsparse.sparsers import Choice, Moment, renew
 
 needs_engine = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")

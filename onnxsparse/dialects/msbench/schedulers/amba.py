@@ -28,8 +28,8 @@ from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.graph.output import make_folder, write_text
 from onnxsparse.loops.statistics import as_csv, statistics
-from onnxsparse.schedules.stages import Stages
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
+from onnxsparse.schedules import Stages
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When

@@ -22,8 +22,8 @@ from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
 from onnxsparse.loops.network import Site
 from onnxsparse.loops.stored import Promise
+from onnxsparse.math.values import Array
 from onnxsparse.targets.ampere import PROFILES
-from onnxsparse.values import Array
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When

@@ -19,9 +19,9 @@ from onnxsparse.dialects.msbench.configuration import Configuration, count, shar
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
 from onnxsparse.loops.network import Site
+from onnxsparse.math.values import Array
 from onnxsparse.sparsers.probabilistic import Probabilistic
 from onnxsparse.sparsers.sparser import Moment
-from onnxsparse.values import Array
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When

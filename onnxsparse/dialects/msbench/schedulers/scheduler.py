@@ -22,9 +22,9 @@ from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.loops.network import Network, Site
 from onnxsparse.loops.rates import Restarts, text_of
 from onnxsparse.loops.stored import Promise
+from onnxsparse.math.values import Array
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
-from onnxsparse.values import Array
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When

@@ -19,7 +19,7 @@ from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
 from onnxsparse.engines.ort.rewrites.shorthand import gather, given, reshape
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 _KEPT = (
     "antialias",

@@ -13,7 +13,7 @@ from onnx import NodeProto
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
 from onnxsparse.engines.ort.rewrites.shorthand import gather, part, reshape
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 class RotaryEmbedding(Rewrite):

@@ -20,7 +20,7 @@ from onnx import NodeProto
 from onnxsparse.engines.ort.rewrites.rewrite import Rewrite, View, attributes
 from onnxsparse.engines.ort.rewrites.shorthand import gather, reshape
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 _COMBINED = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 _ROUNDS = 64

@@ -10,7 +10,7 @@ from onnx import NodeProto
 
 from onnxsparse.engines.ort.rewrites.rewrite import attributes
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 
 def given(node: NodeProto, place: int) -> str | None:

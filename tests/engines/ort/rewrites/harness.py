@@ -22,7 +22,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from onnxsparse.engines.ort import library, rewrites, value_shapes
 from onnxsparse.engines.ort.writer import Writer
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 
 _RANDOM = [np.random.default_rng(3)]
 

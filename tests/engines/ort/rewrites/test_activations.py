@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from onnxsparse.engines.ort import library, rewrites, value_shapes
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")

@@ -12,7 +12,7 @@ from onnx import NodeProto, helper, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.engines.ort import library, value_shapes
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, gradient_error
 from tests.engines.ort.rewrites.numbers import floats
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from onnxsparse.engines.ort import library
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")

@@ -10,7 +10,7 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.engines.ort import library
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check, engine_gradients, outputs
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxsparse.engines.ort import library, rewrites, value_shapes
-from onnxsparse.values import Array
+from onnxsparse.math.values import Array
 from tests.engines.ort.rewrites.harness import Case, check
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")

@@ -1,4 +1,4 @@
-"""Hard thresholds that are trained (FCPTS)."""
+"""Sparsers with trained thresholds: soft (STR) and hard (FCPTS)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,54 @@ from typing import ClassVar
 import numpy as np
 
 from onnxsparse.errors import OptionError
-from onnxsparse.sparsers.renewal import Choice
+from onnxsparse.math.values import Array
+from onnxsparse.sparsers.mask_updates import Choice
 from onnxsparse.sparsers.sparser import Arrays, Moment, Sparser, chosen, sigmoid
-from onnxsparse.values import Array
+
+
+@dataclass(frozen=True)
+class SoftThreshold(Sparser):
+    """Weights move towards zero by a trained threshold, sigmoid(s), and stay there; weight decay on s raises it."""
+
+    name: ClassVar[str] = "soft-threshold"
+    hides: ClassVar[bool] = False
+    chooses: ClassVar[bool] = False
+    start: float = -5.0
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.start):
+            raise OptionError(f"{self.name} starts at a finite number, not at {self.start}")
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}:start={self.start}"
+
+    def trained(self, weight: Array) -> dict[str, Array]:
+        return {"threshold": np.full(1, self.start, weight.dtype)}
+
+    def feed(self, weight: Array, trained: Arrays, mask: Array, moment: Moment) -> dict[str, Array]:
+        return {}
+
+    def effective(self, weight: Array, trained: Arrays, frozen: Arrays) -> Array:
+        above = np.maximum(np.abs(weight) - sigmoid(trained["threshold"]), 0)
+        signed: Array = np.copysign(above, weight)
+        signed += 0  # -0.0 becomes +0.0
+        return signed
+
+    def gradient(
+        self, weight: Array, trained: Arrays, frozen: Arrays, upstream: Array
+    ) -> tuple[Array, dict[str, Array]]:
+        threshold = sigmoid(trained["threshold"])
+        through = np.where(np.abs(weight) > threshold, upstream, weight.dtype.type(0))
+        total = np.sum(through * np.sign(weight), dtype=np.float64).astype(weight.dtype)
+        return through, {"threshold": -total * threshold * sigmoid(-trained["threshold"])}
+
+    def keep(self, weight: Array, trained: Arrays, mask: Array, choice: Choice | None = None) -> Array:
+        seen = self.effective(weight, trained, {})
+        return seen != 0 if choice is None else chosen(choice, seen)
+
+    def bake(self, weight: Array, trained: Arrays, mask: Array) -> Array:
+        return super().bake(self.effective(weight, trained, {}), trained, mask)
 
 
 @dataclass(frozen=True)

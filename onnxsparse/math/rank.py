@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.values import BLOCK, Array
+from onnxsparse.math.values import BLOCK, Array
 
 Stream = Callable[[], Iterable[Array]]
 

@@ -194,3 +194,35 @@ def _cut(
         index[first] = slice(start, min(start + step, whole.stop))
         yield from _cut(index, rest, steps, elements // steps[first]) if row > elements else [tuple(index)]
     index[first] = whole
+
+
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def erase(values: Values, keep: Array, out: Array) -> None:
+    """Write the kept values, and zeros elsewhere, to `out`, which may be the stored array."""
+    for index in blocks_of(values.stored):
+        erase_block(values[index], keep[index], out[index])
+
+
+def erase_block(values: Values, keep: Array, out: Array) -> None:
+    """The same for a piece that fits the cache."""
+    bits = values.stored.view(UNSIGNED[values.stored.itemsize])
+    target = out.view(bits.dtype)
+    kept = keep.astype(bits.dtype)
+    if values.reading.is_float or values.reading.zero_point is None:
+        np.multiply(bits, kept, out=target)
+        return
+    zero = values.zero.view(bits.dtype)  # unsigned arithmetic wraps, so adding it again gives the exact number back
+    np.add(np.multiply(bits - zero, kept), zero, out=target)
+
+
+def halved(array: Array, axis: int, operation: np.ufunc = np.add) -> Array:
+    """Add (or the like) along an axis by halving it: the same order, so the same bits, on every machine."""
+    parts: Array = np.moveaxis(array, axis, 0)
+    while len(parts) > 1:
+        half = len(parts) // 2
+        both = operation(parts[:half], parts[half : 2 * half])
+        parts = np.concatenate([both, parts[2 * half :]]) if len(parts) % 2 else both
+    total: Array = parts[0]
+    return total

@@ -1,4 +1,4 @@
-"""Renewing the mask of a weight in training: choose again which places stay, and write mask and weight in place.
+"""Mask updates in training: choose again which places of a weight stay, and write mask and weight in place.
 
 Weight and mask are live arrays in stored order (the C order of the tensor in the file); a mask is 1 where a place is
 kept, as float, uint8 or bool.
@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onnxsparse.errors import OptionError
+from onnxsparse.math.values import BLOCK, Array, Reading, Values
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.scores.magnitude import Magnitude
-from onnxsparse.scores.score import Score
-from onnxsparse.values import BLOCK, Array, Reading, Values
+from onnxsparse.scores import Magnitude, Score
 
 View = Callable[[Array], Array]
 
@@ -176,3 +175,30 @@ def _erase(numbers: Array, keep: Array) -> None:
     """Multiply the bits, in place: +0.0 outside, and the very same numbers inside."""
     bits = numbers.view(f"u{numbers.itemsize}")
     np.multiply(bits, keep.astype(bits.dtype), out=bits)
+
+
+# What is kept of a weight, scaled and shifted so that every output keeps its mean and its standard deviation.
+#
+# With kept numbers w of n in all, k kept, and new ones a w + b: the sum over all places has to be n mean, and the sum
+# of squares n (std^2 + mean^2). So b = (n mean - a S1) / k with S1 = sum(w), S2 = sum(w^2), and
+#
+#     a^2 (S2 - S1^2 / k) = n (std^2 + mean^2) - (n mean)^2 / k
+#
+# Where no number does that (too few are kept, or all are alike) the output stays as it is.
+
+ALIKE = 1e-12
+
+
+def corrected(weight: Array, keep: Array) -> Array:
+    """Rows are outputs; `keep` is True where a number stays. Everything else is +0.0."""
+    wide, kept = weight.astype(np.float64), np.where(keep, weight, 0).astype(np.float64)
+    n, k = wide.shape[1], np.count_nonzero(keep, axis=1)
+    mean, first, second = wide.mean(axis=1), kept.sum(axis=1), np.square(kept).sum(axis=1)
+    some = np.maximum(k, 1)
+    wanted = np.square(wide).sum(axis=1) - np.square(n * mean) / some
+    spread = second - np.square(first) / some
+    possible = (k > 1) & (spread > ALIKE * second) & (wanted >= 0)
+    scale = np.sqrt(np.where(possible, wanted, 1) / np.where(possible, spread, 1))
+    shift = np.where(possible, (n * mean - scale * first) / some, 0)
+    made = np.where(keep, kept * scale[:, None] + shift[:, None], 0)
+    return np.where(possible[:, None], made, kept).astype(weight.dtype)

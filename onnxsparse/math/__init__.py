@@ -1,0 +1,1 @@
+"""Arithmetic on arrays that the families share: stored values, exact ranks."""

@@ -13,7 +13,9 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MOVED: dict[str, str] = {}
+MOVED = {
+    "onnxsparse.values": "onnxsparse.math.values",
+}
 """Old module name -> new module name."""
 
 

@@ -19,7 +19,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "onnxsparse"
 
 MATHEMATICS = {
-    "allocations", "math", "patterns", "plugins", "rank", "schedules", "scores", "solvers", "sparsers", "values",
+    "allocations", "math", "patterns", "plugins", "schedules", "scores", "solvers", "sparsers",
 }  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
     {"errors", "moved", "progress", "version"},

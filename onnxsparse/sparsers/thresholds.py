@@ -18,7 +18,6 @@ class SoftThreshold(Sparser):
     """Weights move towards zero by a trained threshold, sigmoid(s), and stay there; weight decay on s raises it."""
 
     name: ClassVar[str] = "soft-threshold"
-    hides: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
     start: float = -5.0
 
@@ -66,7 +65,6 @@ class HardThreshold(Sparser):
     """
 
     name: ClassVar[str] = "hard-threshold"
-    hides: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
     start: float = -5.0
 

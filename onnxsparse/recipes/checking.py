@@ -17,7 +17,6 @@ from onnxsparse.modifiers.constant_pruning import ConstantPruningModifier
 from onnxsparse.modifiers.distillation import DISABLE, SELF, DistillationModifier
 from onnxsparse.modifiers.gradual import FROM_PARAM, Gradual
 from onnxsparse.modifiers.masked import Masked
-from onnxsparse.modifiers.quantizing import Quantizing
 from onnxsparse.modifiers.scheduled import NEVER, Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import reach
@@ -34,6 +33,7 @@ from onnxsparse.recipes.findings import (
     found,
     warn,
 )
+from onnxsparse.recipes.modifiers.unsupported import Quantizing
 from onnxsparse.recipes.order import has_epochs
 from onnxsparse.recipes.overlaps import twice
 from onnxsparse.recipes.recipe import Recipe

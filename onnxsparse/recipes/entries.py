@@ -20,9 +20,9 @@ from onnxsparse.modifiers.declared import as_declared
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes.layout import Entry, Option
-from onnxsparse.recipes.nodes import Node, WrongError
 from onnxsparse.recipes.unknown import UnknownModifier
 from onnxsparse.recipes.variables import Scope
+from onnxsparse.recipes.yaml_tree import Node, WrongError
 
 SUFFIX = "Modifier"
 PASSED_OVER = "log_types"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from onnxsparse.recipes.nodes import WrongError
+from onnxsparse.recipes.yaml_tree import WrongError
 
 FENCE = re.compile(r"^([ \t]*)(---|\+\+\+)[ \t]*\r?$", re.MULTILINE)
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)

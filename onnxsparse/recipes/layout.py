@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from onnxsparse.errors import nearest
-from onnxsparse.recipes.nodes import Node, Pairs, WrongError
+from onnxsparse.recipes.yaml_tree import Node, Pairs, WrongError
 
 MODIFIERS, METADATA, STAGES = "modifiers", "__metadata__", "stages"
 EXAMPLE = "- !GMPruningModifier"

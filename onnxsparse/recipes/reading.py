@@ -15,8 +15,8 @@ from onnxsparse.modifiers.scheduled import PLACE
 from onnxsparse.recipes import fences
 from onnxsparse.recipes.entries import modifier_of
 from onnxsparse.recipes.layout import Layout, Section, laid_out
-from onnxsparse.recipes.nodes import LONGEST, Node, Twice, WrongError, located, read
 from onnxsparse.recipes.variables import Scope, Variables, given
+from onnxsparse.recipes.yaml_tree import LONGEST, Node, Twice, WrongError, located, read
 
 Path = Union[str, "os.PathLike[str]"]
 MARKDOWN = (".md", ".markdown")

@@ -30,9 +30,9 @@ from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import order, writing
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
-from onnxsparse.recipes.nodes import Twice
 from onnxsparse.recipes.reading import Path, Read, is_page, is_text, sections, text_of
 from onnxsparse.recipes.variables import Variables, as_text
+from onnxsparse.recipes.yaml_tree import Twice
 from onnxsparse.version import __version__
 
 Kind = TypeVar("Kind", bound=Modifier)

@@ -164,15 +164,16 @@ class _Tree:
         self.twice: list[Twice] = []
         self.root: Node | None = None
         for event in self._events:
+            line = event.start_mark.line + 1
             if isinstance(event, yaml.DocumentStartEvent) and self.root is not None:
-                raise WrongError(event.start_mark.line + 1, "a second document begins, and a recipe is one")
+                raise WrongError(line, "a second document begins, and a recipe is one")
             if isinstance(event, yaml.NodeEvent):
                 self.root = self._node(event, 0)
 
     def _node(self, event: Any, depth: int) -> Node:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            return self._named(event.anchor, line)
+            return self._named(str(event.anchor), line)
         if isinstance(event, yaml.ScalarEvent):
             node = self._scalar(event, line)
         else:

@@ -20,8 +20,8 @@ from onnxsparse.modifiers.declared import as_declared
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes.layout import Entry, Option
-from onnxsparse.recipes.unknown import UnknownModifier
 from onnxsparse.recipes.variables import Scope
+from onnxsparse.recipes.writing import UnknownModifier
 from onnxsparse.recipes.yaml_tree import Node, WrongError
 
 SUFFIX = "Modifier"

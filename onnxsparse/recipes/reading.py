@@ -1,4 +1,12 @@
-"""From a text or a file to the sections of a recipe, with every variable put in."""
+"""From a text or a file to the sections of a recipe, with every variable put in.
+
+In Markdown the recipe stands between two fences, `---` or `+++`:
+
+1. Comments (`<!-- -->`) before the first fence are passed over.
+2. A fence is a whole line, and its twin as far from the margin, so `---` inside a value ends nothing.
+3. Of several blocks the first counts that has a list of modifiers: a page may begin with a header of its own.
+4. A YAML text without such a block is taken as it is.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +20,6 @@ from onnxsparse.errors import PlanError, nearest
 from onnxsparse.modifiers.declared import plain
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import PLACE
-from onnxsparse.recipes import fences
 from onnxsparse.recipes.entries import modifier_of
 from onnxsparse.recipes.layout import Layout, Section, laid_out
 from onnxsparse.recipes.variables import Scope, Variables, given
@@ -21,6 +28,9 @@ from onnxsparse.recipes.yaml_tree import LONGEST, Node, Twice, WrongError, locat
 Path = Union[str, "os.PathLike[str]"]
 MARKDOWN = (".md", ".markdown")
 ZOO = "zoo:"
+FENCE = re.compile(r"^([ \t]*)(---|\+\+\+)[ \t]*\r?$", re.MULTILINE)
+COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
+LIST = re.compile(r"modifiers[\w.-]{0,99}[\"']?[ \t]*:|^[ \t]*(?:- +)?![A-Za-z]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -103,9 +113,31 @@ def sections(text: str, called: str, variables: Variables, strict: bool) -> Text
 
 
 def _found(text: str, called: str) -> tuple[str, int]:
-    if is_page(called):
-        return fences.of_markdown(text)
-    return (text, 1) if called.lower().endswith((".yaml", ".yml", ".json")) else fences.of_text(text)
+    """The recipe of a page, or of a text that is YAML or a page, and the line in which it begins."""
+    if called.lower().endswith((".yaml", ".yml", ".json")):
+        return text, 1
+    blocks = _blocks(text)
+    found = next((block for block in blocks if LIST.search(text, *block)), None)
+    if found is None and not is_page(called):
+        return text, 1
+    if not blocks:
+        raise WrongError(1, "there is no recipe between two lines of --- in this page")
+    begin, end = found or blocks[0]
+    return text[begin:end], text.count("\n", 0, begin) + 1
+
+
+def _blocks(text: str) -> list[tuple[int, int]]:
+    """What stands between one fence and the next of its kind, as far from the margin."""
+    begin = 0
+    while (comment := COMMENT.match(text, begin)) is not None:
+        begin = comment.end()
+    before: dict[tuple[str, str], int] = {}
+    blocks = []
+    for fence in FENCE.finditer(text, begin):
+        if (kind := (fence[1], fence[2])) in before:
+            blocks.append((before[kind], fence.start()))
+        before[kind] = fence.end()
+    return sorted(blocks)
 
 
 def _override(layout: Layout, values: Mapping[str, Node], text: str) -> None:

@@ -78,7 +78,7 @@ def reads_as_other(text: str) -> bool:
 def plain(value: Any) -> Any:
     """What a value is where no field says it. There is one nan, so that a list with it is equal to its copy."""
     if isinstance(value, Mapping):
-        return {_key(key): plain(one) for key, one in value.items()}
+        return {plain(key) if isinstance(key, str) else key: plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return tuple(plain(one) for one in value)
     if not isinstance(value, str) or isinstance(value, Quoted):
@@ -94,10 +94,6 @@ def _one_nan(value: Any) -> Any:
 def _digits(value: str) -> int | None:
     """Without a dot it is a whole number."""
     return None if set(value) & set(".eE") else whole(value)
-
-
-def _key(key: Any) -> Any:
-    return plain(key) if isinstance(key, str) else key
 
 
 def _mapping(types: Types, value: Mapping[Any, Any]) -> dict[Any, Any]:

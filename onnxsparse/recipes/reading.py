@@ -64,15 +64,11 @@ def text_of(path: Path) -> str:
             return file.read(LONGEST + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
-            raise PlanError(f"{name}, line {_first_broken(name)}: it is not text in UTF-8") from error
+            with open(name, "rb") as raw:
+                lines = raw.read(4 * LONGEST).split(b"\n")
+            first = next((place for place, line in enumerate(lines, 1) if not _is_utf8(line)), 1)
+            raise PlanError(f"{name}, line {first}: it is not text in UTF-8") from error
         raise PlanError(f"cannot read the recipe {name!r:.200}: {getattr(error, 'strerror', error)}") from error
-
-
-def _first_broken(name: str) -> int:
-    """The first line that is not text."""
-    with open(name, "rb") as file:
-        lines = file.read(4 * LONGEST).split(b"\n")
-    return next((place for place, line in enumerate(lines, 1) if not _is_utf8(line)), 1)
 
 
 def _is_utf8(line: bytes) -> bool:

@@ -85,7 +85,7 @@ class Recipe:
         if other is not None:
             raise PlanError(f"a recipe is made of modifiers, and not of {other!r:.60}")
         if self.stages:
-            stages = sorted(self.stages, key=lambda stage: _stage_place(stage.modifiers))
+            stages = sorted(self.stages, key=_stage_place)
             object.__setattr__(self, "stages", tuple(stages))
             object.__setattr__(self, "modifiers", tuple(one for stage in stages for one in stage.modifiers))
         else:
@@ -287,9 +287,9 @@ def _place(modifier: Modifier) -> tuple[float, float, str]:
     return (math.inf if end < 0 else end), start, writing.identifier(modifier)
 
 
-def _stage_place(modifiers: Iterable[Modifier]) -> tuple[float, float, str]:
+def _stage_place(stage: Stage) -> tuple[float, float, str]:
     """By the latest end, the earliest start, and the last identifier."""
-    places = [_place(one) for one in modifiers if has_epochs(one)] or [(math.inf, -1.0, "")]
+    places = [_place(one) for one in stage.modifiers if has_epochs(one)] or [(math.inf, -1.0, "")]
     return max(one[0] for one in places), min(one[1] for one in places), max(one[2] for one in places)
 
 
@@ -315,7 +315,10 @@ def compose_staged(base: Given, additional: Given, keep_original_epochs: bool = 
     if not keep_original_epochs:
         end = float(max(first.max_epochs, 0))
         earlier = [_with(stage, [_until(one, end) for one in stage.modifiers]) for stage in earlier]
-        later = [_with(stage, [_moved(one, end) for one in stage.modifiers]) for stage in later]
+        later = [
+            _with(stage, [one.advanced(end) if isinstance(one, Scheduled) else one for one in stage.modifiers])
+            for stage in later
+        ]
     stages = [*earlier, *later]
     if any(stage.metadata is not None for stage in stages):
         stages = [dataclasses.replace(stage, metadata=stage.metadata or {}) for stage in stages]
@@ -334,10 +337,6 @@ def _until(modifier: Modifier, end: float) -> Modifier:
     if not isinstance(modifier, Scheduled) or modifier.end_epoch != NEVER or "end_epoch" in modifier.unwritten:
         return modifier
     return changed(modifier, end_epoch=max(end, modifier.start_epoch))
-
-
-def _moved(modifier: Modifier, epochs: float) -> Modifier:
-    return modifier.advanced(epochs) if isinstance(modifier, Scheduled) else modifier
 
 
 # -- the short text

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 VERSION = "1.1.0"
 BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./]*")
 SIMPLE = re.compile(r"[\x20-\x7e]*")
-OTHERS = ("null", "none", "~", "")
+OTHERS = ("null", "none", "~", "", "y", "n")
 ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
@@ -131,13 +131,9 @@ def _key(name: Any) -> str:
 
 def value_text(value: Any) -> str:
     """A value as it stands after its name."""
-    if isinstance(value, str) and BARE.fullmatch(value) and not _means_other(value):
+    if isinstance(value, str) and BARE.fullmatch(value) and value.lower() not in OTHERS and not reads_as_other(value):
         return value
     return _flow(value)
-
-
-def _means_other(text: str) -> bool:
-    return text.lower() in OTHERS or reads_as_other(text) or text in ("y", "n", "Y", "N")
 
 
 def _flow(value: Any) -> str:
@@ -165,9 +161,5 @@ def _quoted(text: str) -> str:
     """In single quotes where every letter is plain; `eval(` is written so that nothing is computed."""
     if SIMPLE.fullmatch(text) and "eval(" not in text:
         return "'" + text.replace("'", "''") + "'"
-    letters = (ESCAPED.get(letter) or _escaped(letter) for letter in text)
+    letters = (ESCAPED.get(one) or (one if one.isprintable() else f"\\U{ord(one):08x}") for one in text)
     return '"' + "".join(letters).replace("eval(", "\\x65val(") + '"'
-
-
-def _escaped(letter: str) -> str:
-    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"

@@ -9,9 +9,9 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any, cast
 
 MOVED = {
     "onnxsparse.values": "onnxsparse.math.values",
@@ -19,13 +19,19 @@ MOVED = {
 """Old module name -> new module name."""
 
 
-class _Finder(MetaPathFinder, Loader):
-    """Stands behind all other finders, so that it is asked for what is not there any more alone."""
+class _Finder:
+    """Stands behind all other finders, so that it is asked for what is not there any more alone.
+
+    It is a finder and a loader without their base classes: importing `importlib.abc` costs more than the package.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname in MOVED else None
+        return ModuleSpec(fullname, cast(Any, self)) if fullname in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """An ordinary one, for the moment."""
 
     def exec_module(self, module: ModuleType) -> None:
         old, new = module.__name__, MOVED[module.__name__]

@@ -297,6 +297,11 @@ class Clock:
     def __init__(self, span: Span) -> None:
         self.span, self.started, self.ended, self.last = span, False, False, NEVER
 
+    @property
+    def active(self) -> bool:
+        """Whether it has begun and not ended, for acts of other packages."""
+        return self.started and not self.ended
+
     def tick(self, epoch: float) -> Tick | None:
         """Whether to act before a step; steps are asked for one after the other, each once."""
         if self.ended:

@@ -1,7 +1,8 @@
 """Finding the plug-ins of a kind by name. A name from a user or a file is only ever looked up, never imported.
 
-Our own: every public module of `onnxsparse.<kind>` that defines a concrete class of that kind. Third parties: installed
-entry points of the group `onnxsparse.<kind>`; they are loaded only when a word is not one of ours, or to list them.
+Our own: every concrete class of that kind that `onnxsparse.<kind>`, a module or a folder of modules, defines; a module
+may define several. Third parties: installed entry points of the group `onnxsparse.<kind>`; they are loaded only when a
+word is not one of ours, or to list them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from onnxsparse.errors import OptionError, nearest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
+
+
+HOMES = {"modifiers": ("onnxsparse.modifiers", "onnxsparse.recipes.modifiers")}
+"""Where plug-ins of a kind are, unless it is `onnxsparse.<kind>`."""
 
 
 class Plugin:
@@ -85,7 +90,8 @@ def parse(kind: str, text: str) -> Plugin:
 
 def available(kind: str) -> list[Entry]:
     """Describe every plug-in of a kind."""
-    found = [Entry(cls.syntax or cls.name, _first_line(cls), tuple(options(cls))) for cls in every(kind).values()]
+    lines = {name: (inspect.getdoc(cls) or "").partition("\n")[0] for name, cls in every(kind).items()}
+    found = [Entry(cls.syntax or name, lines[name], tuple(options(cls))) for name, cls in every(kind).items()]
     return found + [Entry(name, problem, ()) for name, problem in broken(kind).items()]
 
 
@@ -96,11 +102,20 @@ def every(kind: str) -> dict[str, type[Plugin]]:
 
 @functools.cache
 def ours(kind: str) -> dict[str, type[Plugin]]:
-    """Our own plug-ins of a kind, by name."""
-    package = importlib.import_module(f"onnxsparse.{kind}")
-    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.name.startswith("_"))
-    found = (importlib.import_module(f"{package.__name__}.{name}") for name in names)
-    return {cls.name: cls for module in found for cls in _classes(module, kind)}
+    """Our own plug-ins of a kind, by name, in the order of the alphabet."""
+    homes = HOMES.get(kind, (f"onnxsparse.{kind}",))
+    modules = [module for home in homes for module in _modules(home)]
+    defined = ((module, cls) for module in modules for cls in vars(module).values() if _is_plugin(cls, kind))
+    found = [cls for module, cls in defined if cls.__module__ == module.__name__]
+    return {cls.name: cls for cls in sorted(found, key=lambda cls: cls.name.lower())}
+
+
+def _modules(home: str) -> Iterator[ModuleType]:
+    """A module; of a folder also every public module in it."""
+    whole = importlib.import_module(home)
+    yield whole
+    names = sorted(module.name for module in pkgutil.iter_modules(getattr(whole, "__path__", ())))
+    yield from (importlib.import_module(f"{home}.{name}") for name in names if not name.startswith("_"))
 
 
 @functools.cache
@@ -131,10 +146,6 @@ def options(cls: type[Plugin]) -> Iterator[Option]:
             default = "" if field.default in (dataclasses.MISSING, None) else str(field.default)
             kind = getattr(field.type, "__name__", str(field.type)).partition(" | None")[0]
             yield Option(field.name, kind, field.metadata.get("default", default))
-
-
-def _classes(module: ModuleType, kind: str) -> list[type[Plugin]]:
-    return [cls for cls in vars(module).values() if _is_plugin(cls, kind) and cls.__module__ == module.__name__]
 
 
 def _is_plugin(cls: Any, kind: str) -> TypeGuard[type[Plugin]]:
@@ -172,10 +183,6 @@ def singular(kind: str) -> str:
 
 def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _first_line(cls: type[Plugin]) -> str:
-    return (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
 def _options_from(cls: type[Plugin], text: str) -> dict[str, object]:

@@ -19,10 +19,10 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "onnxsparse"
 
 MATHEMATICS = {
-    "allocations", "patterns", "plugins", "rank", "schedules", "scores", "solvers", "sparsers", "values",
+    "allocations", "math", "patterns", "plugins", "schedules", "scores", "solvers", "sparsers",
 }  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
-    {"errors", "progress", "version"},
+    {"errors", "moved", "progress", "version"},
     {"graph"} | MATHEMATICS,
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},
@@ -115,6 +115,18 @@ def test_the_mathematics_sees_numpy_only(path: Path) -> None:
         assert not foreign(path) & {"onnx", "onnxruntime", "torch", "google", "scipy", "rich", "yaml"}
     else:
         assert foreign(path) <= known
+
+
+def test_families_of_the_mathematics_stand_on_each_other_in_one_order() -> None:
+    """`math`, then `scores`, then `patterns`, then what uses both: no family needs one that needs it."""
+    needs: dict[str, set[str]] = {part: set() for part in MATHEMATICS}
+    for path in MODULES:
+        if part_of(path) in MATHEMATICS:
+            needs[part_of(path)] |= (own(path) & MATHEMATICS) - {part_of(path)}
+    while needs:
+        free = {part for part, rest in needs.items() if not rest & set(needs)}
+        assert free, f"a cycle among {', '.join(sorted(needs))}"
+        needs = {part: rest for part, rest in needs.items() if part not in free}
 
 
 def test_reports_and_errors_know_no_model_format() -> None:

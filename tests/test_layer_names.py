@@ -16,8 +16,7 @@ from onnxsparse.epochs.params import find
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.recipes.checking import check
-from onnxsparse.recipes.findings import WRONG
+from onnxsparse.recipes.checking import WRONG, check
 
 EXPORTS = Path(__file__).resolve().parent / "exports"
 ALLOW = ["stem", "small", "depthwise", "basis"]

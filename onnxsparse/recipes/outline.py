@@ -17,9 +17,8 @@ from onnxsparse.epochs.alternating import Alternating
 from onnxsparse.modifiers.acdc_pruning import ACDCPruningModifier
 from onnxsparse.modifiers.gradual import FROM_PARAM, Gradual
 from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.recipes.order import epochs_of
-from onnxsparse.recipes.recipe import Recipe
-from onnxsparse.recipes.times import RATES
+from onnxsparse.recipes.checking import RATES
+from onnxsparse.recipes.recipe import Recipe, epochs_of
 from onnxsparse.recipes.writing import tag_of
 from onnxsparse.schedules import Clock, epoch_at
 

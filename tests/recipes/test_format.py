@@ -14,11 +14,10 @@ from onnxsparse.modifiers.constant_pruning import ConstantPruningModifier
 from onnxsparse.modifiers.epoch_range import EpochRangeModifier
 from onnxsparse.modifiers.gm_pruning import GMPruningModifier
 from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier
-from onnxsparse.modifiers.legacy_quantization import LegacyQuantizationModifier
 from onnxsparse.modifiers.magnitude_pruning import MagnitudePruningModifier
-from onnxsparse.modifiers.quantization import QuantizationModifier
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.checking import check
+from onnxsparse.recipes.modifiers.unsupported import LegacyQuantizationModifier, QuantizationModifier
 from tests.recipes.sparseml import EXAMPLES, LONG, NEWER, PAGE, SAMPLE, STAGED
 
 

@@ -20,7 +20,7 @@ from onnxsparse.modifiers.pruning import REGROW, Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.nodes import LONGEST
+from onnxsparse.recipes.yaml_tree import LONGEST
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=12)
 WORDS = st.one_of(

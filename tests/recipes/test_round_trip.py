@@ -23,7 +23,7 @@ from onnxsparse.modifiers.pruning import Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe, Stage
-from onnxsparse.recipes.unknown import UnknownModifier
+from onnxsparse.recipes.writing import UnknownModifier
 
 KNOWN = [cls for cls in plugins.ours("modifiers").values() if issubclass(cls, Scheduled)]
 ODD = ["2:4", "null", "None", "~", "yes", "1e-3", "0x10", "", " ", "a: b", "#", "- a", "'", '"', "\\", "\n", "\t", "é",

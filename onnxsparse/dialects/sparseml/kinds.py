@@ -7,16 +7,18 @@ from collections.abc import Iterable, Sequence
 from onnxsparse.modifiers.constant_pruning import ConstantPruningModifier
 from onnxsparse.modifiers.distillation import DistillationModifier
 from onnxsparse.modifiers.epoch_range import EpochRangeModifier
-from onnxsparse.modifiers.layer_pruning import LayerPruningModifier
-from onnxsparse.modifiers.layer_thinning import LayerThinningModifier
 from onnxsparse.modifiers.learning_rate import LearningRateModifier
 from onnxsparse.modifiers.learning_rate_function import LearningRateFunctionModifier
 from onnxsparse.modifiers.masked import Masked
-from onnxsparse.modifiers.per_layer_distillation import PerLayerDistillationModifier
-from onnxsparse.modifiers.quantizing import Quantizing
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.set_learning_rate import SetLearningRateModifier
 from onnxsparse.modifiers.structured_pruning import StructuredPruningModifier
+from onnxsparse.recipes.modifiers.unsupported import (
+    LayerPruningModifier,
+    LayerThinningModifier,
+    PerLayerDistillationModifier,
+    Quantizing,
+)
 
 Kinds = tuple[type[Scheduled], ...]
 EPOCH: Kinds = (EpochRangeModifier,)

@@ -13,7 +13,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.order import identifier
+from onnxsparse.recipes.writing import identifier
 
 MASK = ".sparsity_mask"
 Acts = Sequence[tuple[Scheduled, Act]]

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.errors import OnnxSparseError
+from onnxsparse.moved import keep_old_names
 from onnxsparse.version import __version__
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ _HOMES = {
     "insert_masks": "onnxsparse.dialects.masking",
     "levels": "onnxsparse.leveling",
 }
+
+keep_old_names()
 
 
 def __getattr__(name: str) -> Any:

@@ -239,7 +239,7 @@ class CrossEntropy(Loss):
 class KL(Loss):
     """The divergence from the dense model's softmax along `axis`, both softened by `temperature`, times its square.
 
-    Without an axis it is that of the classes (see `axes`).
+    Without an axis it is that of the classes (see `class_axis`).
     """
 
     name: ClassVar[str] = "kl"
@@ -284,8 +284,8 @@ class KL(Loss):
 #    counts in the unit of the tensor.
 # 3. Shares, from 0 to 1 behind a squashing function, are of one kind, however rare some of them are: those among the
 #    columns of a tensor have one unit, the variance of all of them.
-# 4. Columns lie along the axis of the classes (see `axes`) of a tensor of rank 2 or 3. Where the graph does not say
-#    which one that is, it is the other one of rank 3 if the variances along that are far more unlike.
+# 4. Columns lie along the axis of the classes (see `class_axis`) of a tensor of rank 2 or 3. Where the graph does not
+#    say which one that is, it is the other one of rank 3 if the variances along that are far more unlike.
 # 5. What hardly varies over the samples but moves with the weights (a probability of 1e-9) would be all that counts:
 #    its unit is at least a part of what it moves by when all weights are moved a little.
 

@@ -90,7 +90,8 @@ def parse(kind: str, text: str) -> Plugin:
 
 def available(kind: str) -> list[Entry]:
     """Describe every plug-in of a kind."""
-    found = [Entry(cls.syntax or cls.name, _first_line(cls), tuple(options(cls))) for cls in every(kind).values()]
+    lines = {name: (inspect.getdoc(cls) or "").partition("\n")[0] for name, cls in every(kind).items()}
+    found = [Entry(cls.syntax or name, lines[name], tuple(options(cls))) for name, cls in every(kind).items()]
     return found + [Entry(name, problem, ()) for name, problem in broken(kind).items()]
 
 
@@ -103,7 +104,9 @@ def every(kind: str) -> dict[str, type[Plugin]]:
 def ours(kind: str) -> dict[str, type[Plugin]]:
     """Our own plug-ins of a kind, by name, in the order of the alphabet."""
     homes = HOMES.get(kind, (f"onnxsparse.{kind}",))
-    found = [cls for home in homes for module in _modules(home) for cls in _classes(module, kind)]
+    modules = [module for home in homes for module in _modules(home)]
+    defined = ((module, cls) for module in modules for cls in vars(module).values() if _is_plugin(cls, kind))
+    found = [cls for module, cls in defined if cls.__module__ == module.__name__]
     return {cls.name: cls for cls in sorted(found, key=lambda cls: cls.name.lower())}
 
 
@@ -145,10 +148,6 @@ def options(cls: type[Plugin]) -> Iterator[Option]:
             yield Option(field.name, kind, field.metadata.get("default", default))
 
 
-def _classes(module: ModuleType, kind: str) -> list[type[Plugin]]:
-    return [cls for cls in vars(module).values() if _is_plugin(cls, kind) and cls.__module__ == module.__name__]
-
-
 def _is_plugin(cls: Any, kind: str) -> TypeGuard[type[Plugin]]:
     return (
         inspect.isclass(cls)
@@ -184,10 +183,6 @@ def singular(kind: str) -> str:
 
 def _written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _first_line(cls: type[Plugin]) -> str:
-    return (inspect.getdoc(cls) or "").partition("\n")[0]
 
 
 def _options_from(cls: type[Plugin], text: str) -> dict[str, object]:

@@ -299,6 +299,7 @@ class Clock:
 
     @property
     def active(self) -> bool:
+        """Whether it has begun and not ended, for acts of other packages."""
         return self.started and not self.ended
 
     def tick(self, epoch: float) -> Tick | None:

@@ -21,10 +21,10 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "onnxsparse"
 
 MATHEMATICS = {
-    "allocations", "math", "patterns", "plugins", "rank", "schedules", "scores", "solvers", "sparsers", "values",
+    "allocations", "math", "patterns", "plugins", "schedules", "scores", "solvers", "sparsers",
 }  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
-    {"errors", "options", "progress", "version"},
+    {"errors", "moved", "options", "progress", "version"},
     {"graph"} | MATHEMATICS,
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
     {"passes"},
@@ -148,6 +148,18 @@ def test_bodies_are_walked_in_one_place() -> None:
     """Who wants the bodies of a node asks `graph.edit`: only it knows in which attributes they are."""
     walking = [path for path in MODULES if "AttributeProto.GRAPH" in path.read_text(encoding="utf-8")]
     assert [title(path) for path in walking] == ["onnxsparse/graph/edit.py"]
+
+
+def test_families_of_the_mathematics_stand_on_each_other_in_one_order() -> None:
+    """`math`, then `scores`, then `patterns`, then what uses both: no family needs one that needs it."""
+    needs: dict[str, set[str]] = {part: set() for part in MATHEMATICS}
+    for path in MODULES:
+        if part_of(path) in MATHEMATICS:
+            needs[part_of(path)] |= (own(path) & MATHEMATICS) - {part_of(path)}
+    while needs:
+        free = {part for part, rest in needs.items() if not rest & set(needs)}
+        assert free, f"a cycle among {', '.join(sorted(needs))}"
+        needs = {part: rest for part, rest in needs.items() if part not in free}
 
 
 def test_reports_and_errors_know_no_model_format() -> None:

@@ -15,8 +15,7 @@ from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.recipes.checking import check
-from onnxsparse.recipes.findings import WRONG
+from onnxsparse.recipes.checking import WRONG, check
 from onnxsparse.train.params import find
 from tests.cases import for_each
 from tests.messages import refusing

@@ -1,4 +1,4 @@
-"""docs/extend.md, tried: its files become an installed package, or a new file of ours, and then work everywhere."""
+"""docs/extend.md, tried: its files become an installed package, or a part of ours, and then work everywhere."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ FILE = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLAIN = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IN_THE_TREE = """
 import sys
-import onnxsparse.{kind}
+from pathlib import Path
+import onnxsparse.{kind} as family
 from onnxsparse.cli import main
-onnxsparse.{kind}.__path__.append({folder!r})
+if hasattr(family, "__path__"):
+    family.__path__.append({folder!r})
+else:
+    exec(Path({folder!r}, "{file}.py").read_text(), vars(family))
 sys.exit(main(["list", "{kind}"]))
 """
 
@@ -96,9 +100,9 @@ def test_without_the_package_they_are_unknown(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "file"), [("patterns", "kernel"), ("scores", "relative"), ("targets", "npu")])
-def test_in_the_tree_it_is_one_new_file(kind: str, file: str, repository: Path, guide: str, tmp_path: Path) -> None:
+def test_in_the_tree_it_is_one_class(kind: str, file: str, repository: Path, guide: str, tmp_path: Path) -> None:
     (tmp_path / f"{file}.py").write_text(dict(FILE.findall(guide))[f"onnxsparse_extras/{file}.py"], encoding="utf-8")
-    listed = python(repository, ["-c", IN_THE_TREE.format(kind=kind, folder=str(tmp_path))])
+    listed = python(repository, ["-c", IN_THE_TREE.format(kind=kind, file=file, folder=str(tmp_path))])
     assert f"  {file} " in listed
 
 

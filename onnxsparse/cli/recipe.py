@@ -41,8 +41,7 @@ def _recipe(arguments: Namespace) -> int:
 
 def _check(arguments: Namespace, recipe: Any) -> int:
     """0: nothing is found but what is worth a note, or 1."""
-    from onnxsparse.recipes.checking import check
-    from onnxsparse.recipes.findings import NOTE
+    from onnxsparse.recipes.checking import NOTE, check
 
     all_ = check(
         recipe,
@@ -92,8 +91,7 @@ def _steps(arguments: Namespace, recipe: Any) -> str:
 
 def _described(recipe: Any) -> dict[str, Any]:
     """What is said of a recipe in either report."""
-    from onnxsparse.recipes.order import identifier
-    from onnxsparse.recipes.writing import tag_of
+    from onnxsparse.recipes.writing import identifier, tag_of
 
     modifiers = [
         {"tag": tag_of(one), "identifier": identifier(one), "not_applied": one.missing} for one in recipe.modifiers

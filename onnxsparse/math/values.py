@@ -200,7 +200,10 @@ UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 def erase(values: Values, keep: Array, out: Array) -> None:
-    """Write the kept values, and zeros elsewhere, to `out`, which may be the stored array."""
+    """Write the kept values, and zeros elsewhere, to `out`, which may be the stored array.
+
+    By arithmetic on the stored bits, which is several times faster than a masked copy.
+    """
     for index in blocks_of(values.stored):
         erase_block(values[index], keep[index], out[index])
 

@@ -40,7 +40,6 @@ class Metric(Plugin, ABC):
     needs: ClassVar[tuple[str, ...]] = ()
     of_classes: ClassVar[bool] = False
     """Whether the labels have to be numbers of classes."""
-    higher_is_better: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -93,7 +93,6 @@ class MSE(OfNumbers):
     """The mean square of the differences from labels that are numbers."""
 
     name: ClassVar[str] = "mse"
-    higher_is_better: ClassVar[bool] = False
 
     def meter(self) -> Meter:
         return _Squares(self)
@@ -109,7 +108,6 @@ class MAE(OfNumbers):
     """The mean size of the differences from labels that are numbers."""
 
     name: ClassVar[str] = "mae"
-    higher_is_better: ClassVar[bool] = False
 
     def meter(self) -> Meter:
         return _Sizes(self)
@@ -166,7 +164,6 @@ class Distance(Metric):
 
     name: ClassVar[str] = "distance"
     needs: ClassVar[tuple[str, ...]] = (DENSE,)
-    higher_is_better: ClassVar[bool] = False
     output: str = ""
 
     @property

@@ -1,6 +1,7 @@
-"""A value as the field of a modifier declares it: `float | None`, `tuple[str, ...]`, `dict[float, tuple[str, ...]]`.
+"""Converting a value to the type that a modifier's field declares: `float | None`, `dict[float, tuple[str, ...]]`.
 
-YAML would read `2:4` as 124 and `1e-3` as a text; here the field alone decides.
+YAML would read `2:4` as 124 and `1e-3` as a text; here the field alone decides. Its annotation is parsed, and not
+evaluated by `typing.get_type_hints`: Python 3.9 cannot evaluate `float | None`.
 
 1. Out of a recipe come texts. What can be read as several of the declared types is the first of bool, whole number,
    number, text; in quotes it is a text, where the field takes one.
@@ -10,6 +11,7 @@ YAML would read `2:4` as 124 and `1e-3` as a text; here the field alone decides.
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
 from collections.abc import Mapping
@@ -31,17 +33,23 @@ class Computed(str):
 
 
 WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-CALLED = {"bool": "true or false", "int": "whole number", "float": "number", "str": "text"}
+BITS: dict[float | None, bool] = {0.0: False, 1.0: True}
+CALLED = {
+    "bool": "true or false", "int": "whole number", "float": "number", "str": "text", "tuple": "list",
+    "dict": "mapping",
+}  # fmt: skip
 ANY = "Any"
+Types = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def as_declared(declared: str, value: Any) -> Any:
     """The value in the first of the declared types that takes it, or an OptionError that says what it is not."""
     types = alternatives(declared)
-    if ANY in types:
+    names = {name for name, _ in types}
+    if ANY in names:
         return plain(value)
-    if value is None or (value == "None" and "None" in types and type(value) is str):
-        if "None" in types:
+    if value is None or (value == "None" and "None" in names and type(value) is str):
+        if "None" in names:
             return None
         raise OptionError("it has no value")
     if isinstance(value, Mapping):
@@ -70,7 +78,7 @@ def reads_as_other(text: str) -> bool:
 def plain(value: Any) -> Any:
     """What a value is where no field says it. There is one nan, so that a list with it is equal to its copy."""
     if isinstance(value, Mapping):
-        return {_key(key): plain(one) for key, one in value.items()}
+        return {plain(key) if isinstance(key, str) else key: plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return tuple(plain(one) for one in value)
     if not isinstance(value, str) or isinstance(value, Quoted):
@@ -88,21 +96,16 @@ def _digits(value: str) -> int | None:
     return None if set(value) & set(".eE") else whole(value)
 
 
-def _key(key: Any) -> Any:
-    return plain(key) if isinstance(key, str) else key
+def _mapping(types: Types, value: Mapping[Any, Any]) -> dict[Any, Any]:
+    for name, inner in types:
+        if name == "dict":
+            return {as_declared(inner[0], key): as_declared(inner[1], one) for key, one in value.items()}
+    raise OptionError("it takes no mapping of names to values")
 
 
-def _mapping(types: tuple[str, ...], value: Mapping[Any, Any]) -> dict[Any, Any]:
-    inner = next((_inside(one) for one in types if one.startswith("dict[")), None)
-    if inner is None:
-        raise OptionError("it takes no mapping of names to values")
-    keys, values = _split(inner, ",", 1)
-    return {as_declared(keys, key): as_declared(values, one) for key, one in value.items()}
-
-
-def _several(types: tuple[str, ...], value: list[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
+def _several(types: Types, value: list[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
     """Of several kinds of lists the first that fits."""
-    kinds = [_split(_inside(one), ",", 1)[0] for one in types if one.startswith("tuple[")]
+    kinds = [inner[0] for name, inner in types if name == "tuple"]
     if not kinds:
         raise OptionError("it takes one value, not a list")
     for kind in kinds[:-1]:
@@ -113,48 +116,42 @@ def _several(types: tuple[str, ...], value: list[Any] | tuple[Any, ...]) -> tupl
     return tuple(as_declared(kinds[-1], one) for one in value)
 
 
-def _single(types: tuple[str, ...], value: Any) -> Any:
-    if "str" in types and isinstance(value, Quoted):
+def _single(types: Types, value: Any) -> Any:
+    names = dict(types)
+    if "str" in names and isinstance(value, Quoted):
         return str(value)
     for name, read in _READERS.items():
-        found = read(value) if name in types else None
-        if found is None and name == "bool" and name in types:
-            found = _bit(value, types)
+        found = read(value) if name in names else None
+        if found is None and name == "bool" and name in names and not {"int", "float"} & set(names):
+            found = BITS.get(number(value))  # where no number is meant
         if found is not None:
             return found
-    kind = next((one for one in types if one.startswith("tuple[")), None)
-    if kind is not None and not any(name in types for name in _READERS):
-        return (as_declared(_split(_inside(kind), ",", 1)[0], value),)
-    asked = [CALLED[name] for name in CALLED if name in types]
-    asked += ["list"] * any(one.startswith("tuple[") for one in types)
-    asked += ["mapping"] * any(one.startswith("dict[") for one in types)
-    raise OptionError(f"{_shown(value)} is no {' or '.join(asked)}")
-
-
-def _shown(value: Any) -> str:
-    return repr(str(value)[:60]) if isinstance(value, str) else repr(value)[:60]
+    if "tuple" in names and not set(_READERS) & set(names):
+        return _several(types, [value])
+    asked = " or ".join(called for name, called in CALLED.items() if name in names)
+    shown = repr(str(value)[:60]) if isinstance(value, str) else repr(value)[:60]
+    raise OptionError(f"{shown} is no {asked}")
 
 
 @functools.cache
-def alternatives(declared: str) -> tuple[str, ...]:
-    """The types of a declaration."""
-    return tuple(_split(declared, "|"))
+def alternatives(declared: str) -> Types:
+    """The types of a declaration, each with what it holds: `float | dict[str, Any]` is a float, or a dict of two."""
+    try:
+        node = ast.parse(declared, mode="eval").body
+    except SyntaxError:  # the text of a type, where a module has no `from __future__ import annotations`
+        return ((declared, ()),)
+    found = []
+    while isinstance(node, ast.BinOp):
+        found.append(node.right)
+        node = node.left
+    return tuple(map(_named, [node, *reversed(found)]))
 
 
-def _split(text: str, mark: str, most: int = -1) -> list[str]:
-    """Parted at a mark that stands in no brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == mark and not depth and (most < 0 or len(parts) <= most):
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
-def _inside(declared: str) -> str:
-    return declared[declared.index("[") + 1 : -1]
+def _named(node: ast.expr) -> tuple[str, tuple[str, ...]]:
+    if not isinstance(node, ast.Subscript):
+        return ast.unparse(node), ()
+    inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return ast.unparse(node.value), tuple(map(ast.unparse, inner))
 
 
 def switch(value: Any) -> bool | None:
@@ -186,12 +183,6 @@ def number(value: Any) -> float | None:
         return float(value.replace(".inf", "inf").replace(".nan", "nan") if isinstance(value, str) else value)
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def _bit(value: Any, types: tuple[str, ...]) -> bool | None:
-    """0 and 1 are false and true where no number is meant."""
-    read = None if {"int", "float"} & set(types) else number(value)
-    return bool(read) if read in (0, 1) else None
 
 
 def text(value: Any) -> str | None:

@@ -9,8 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxsparse.recipes.composing import compose_staged
-    from onnxsparse.recipes.recipe import NotApplied, Recipe, Stage
+    from onnxsparse.recipes.recipe import NotApplied, Recipe, Stage, compose_staged
 
 __all__ = ["NotApplied", "Recipe", "Stage", "compose_staged"]
 
@@ -18,4 +17,4 @@ __all__ = ["NotApplied", "Recipe", "Stage", "compose_staged"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{'composing' if name == 'compose_staged' else 'recipe'}"), name)
+    return getattr(importlib.import_module("onnxsparse.recipes.recipe"), name)

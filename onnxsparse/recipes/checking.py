@@ -1,47 +1,66 @@
-"""What a recipe says that its writer may not mean: found before anything runs.
+"""Linter for recipes: what a recipe says that its writer may not mean, found before anything runs.
 
 `wrong` cannot be run as it is, `refused` is known and has nothing that runs it, `warning` runs, but perhaps not to what
 was meant, and `note` is worth knowing. Steps are looked at where it is known how many an epoch has, names where a model
-is given.
+is given. A rule is a method of `_Linter`.
 """
 
 from __future__ import annotations
 
+import importlib
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.modifiers.quantizing import Quantizing
-from onnxsparse.modifiers.scheduled import NEVER, Scheduled
+from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.modifiers.scheduled import NEVER, PLACE, Scheduled
 from onnxsparse.modifiers.training import Training
-from onnxsparse.recipes import reach
-from onnxsparse.recipes.findings import (
-    LEVELS,
-    NOTE,
-    REFUSED,
-    WARNING,
-    WRONG,
-    Around,
-    Finding,
-    end_of,
-    every,
-    found,
-    warn,
-)
 from onnxsparse.recipes.modifiers.acdc import ACDCPruningModifier
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
+from onnxsparse.recipes.modifiers.epochs import EpochRangeModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, GradualPruning
 from onnxsparse.recipes.modifiers.masked import Masked
-from onnxsparse.recipes.order import has_epochs
-from onnxsparse.recipes.overlaps import twice
-from onnxsparse.recipes.recipe import Recipe
-from onnxsparse.recipes.times import adam, frequency, late, length, misfit, rates, steps
+from onnxsparse.recipes.modifiers.rates import (
+    LearningRateFunctionModifier,
+    LearningRateModifier,
+    SetLearningRateModifier,
+)
+from onnxsparse.recipes.modifiers.structured import StructuredPruningModifier
+from onnxsparse.recipes.modifiers.unsupported import Quantizing
+from onnxsparse.recipes.recipe import Recipe, has_epochs
+from onnxsparse.recipes.writing import tag_of
+from onnxsparse.train.params import ALL, ALL_PRUNABLE, REGULAR
 
-BY_SHARES = ("pruning", "levels")
+WRONG, REFUSED, WARNING, NOTE = "wrong", "refused", "warning", "note"
+LEVELS = (WRONG, REFUSED, WARNING, NOTE)
+"""What is a note is worth knowing, and nothing is wrong with it."""
 LEAST_USEFUL = 0.4
 """Below this share of zeros no runtime is faster."""
+ADAM = ("adam", "adamw", "ort-adamw")
+RATES = (LearningRateModifier, LearningRateFunctionModifier, SetLearningRateModifier)
+NEAR = 1e-6
+LITTLE = 0.05
+"""Of an epoch: drifting by less is worth a note, and no warning."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is found, and in which modifier."""
+
+    level: str
+    tag: str
+    text: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = [f"line {self.line}"] if self.line is not None else []
+        return ": ".join([self.level, *place, *([f"!{self.tag}"] if self.tag else []), self.text])
 
 
 def check(
@@ -54,159 +73,367 @@ def check(
     optimizer: str | None = None,
 ) -> list[Finding]:
     """Everything that is found in a recipe; nothing where all is well."""
-    training = next(iter(every(recipe, Training)), Training())
     made = None if data_size is None else steps_of_data(recipe, data_size, batch_size)[0]
-    said = steps_per_epoch or training.steps_per_epoch
-    used = optimizer or (training.optimizer if every(recipe, Training) else None)
-    around = Around(model, said or made, made, used)
-    all_ = [finding for rule in ALONE for finding in rule(recipe)]
-    all_ += [finding for rule in BESIDE for finding in rule(recipe, around)]
-    return sorted(all_, key=lambda finding: LEVELS.index(finding.level))
+    linter = _Linter(recipe, model, steps_per_epoch, made, optimizer)
+    for rule in RULES:
+        rule(linter)
+    return sorted(linter.findings, key=lambda finding: LEVELS.index(finding.level))
 
 
 def steps_of_data(recipe: Recipe, data_size: int, batch_size: int | None = None) -> tuple[int, int]:
     """How many steps of `finetune` make an epoch, and how many samples it holds out and does not train on."""
     from onnxsparse.runs.feeding import held_out
 
-    training = next(iter(every(recipe, Training)), Training())
+    training = next((one for one in recipe.modifiers if isinstance(one, Training)), Training())
     held = held_out(data_size)
     return max(1, (data_size - held) // ((batch_size or training.batch) * training.accumulate)), held
 
 
-# -- what its text has twice
+class _Linter:
+    """A recipe and what is known beside it; each rule adds what it finds."""
 
+    def __init__(self, recipe: Recipe, model: Any, steps: int | None, made: int | None, optimizer: str | None) -> None:
+        self.recipe, self.model, self.last = recipe, model, recipe.max_epochs
+        self.findings: list[Finding] = []
+        self.training, self.scheduled = self._every(Training), self._every(Scheduled)
+        self.masked, self.held, self.rates = (self._every(kind) for kind in (Masked, ConstantPruningModifier, RATES))
+        self.steps_of_data = made
+        self.steps = steps or (self.training[0].steps_per_epoch if self.training else None) or made
+        self.optimizer = optimizer or (self.training[0].optimizer if self.training else None)
 
-def _doubled(recipe: Recipe) -> Iterator[Finding]:
-    for one in recipe.twice:
-        yield Finding(NOTE if one.alike else WARNING, "", str(one), one.second)
+    def _every(self, kind: Any) -> list[Any]:
+        return [one for one in self.recipe.modifiers if isinstance(one, kind)]
 
+    def _add(self, level: str, modifier: Modifier | None, text: str) -> None:
+        """What is found in a modifier, or in the whole recipe."""
+        place = ("", None) if modifier is None else (tag_of(modifier), _line_of(modifier))
+        self.findings.append(Finding(level, place[0], text, place[1]))
 
-# -- what nothing runs
+    def _warn(self, modifier: Modifier | None, text: str) -> None:
+        self._add(WARNING, modifier, text)
 
+    @cached_property
+    def _opened(self) -> Any:
+        from onnxsparse.graph.model import Model
 
-def _refused(recipe: Recipe) -> Iterator[Finding]:
-    level, text = (REFUSED, "nothing runs it yet") if recipe.strict else (NOTE, "it is left out")
-    for one in recipe.modifiers:
-        if one.missing:
-            yield found(level, one, f"{text}: {one.missing}")
+        return Model.open(self.model)
 
+    @cached_property
+    def _params(self) -> list[Any]:
+        """All parameters of the model."""
+        from onnxsparse.epochs.stored import params_of
 
-def _teachers(recipe: Recipe) -> Iterator[Finding]:
-    for one in every(recipe, DistillationModifier):
-        if one.teacher not in (SELF, DISABLE) and not os.path.isfile(one.teacher):
-            yield found(WRONG, one, f"teacher: there is no file {one.teacher:.100}")
+        return [] if self.model is None else params_of(self._opened)
 
+    def _bound(self, modifiers: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """Modifiers and their acts, of those that can be bound to the model; of others `names` speaks."""
+        for one in modifiers if self.model is not None else ():
+            try:
+                act = one.act()
+                act.bind(self._params)
+            except OnnxSparseError:
+                continue
+            yield one, act
 
-def _names(recipe: Recipe, around: Around) -> Iterator[Finding]:
-    """The modifiers are bound to the model; where that fails, each by itself."""
-    if around.model is None:
-        return
-    from onnxsparse.graph.model import Model
+    def _prunable(self) -> list[Any]:
+        return [param for param in self._params if param.prunable and not param.refusal]
 
-    opened = Model.open(around.model)
-    driven = [one for one in every(recipe, Scheduled) if not one.missing]
-    if _problem(opened, driven):
-        problems = ((one, _problem(opened, [one])) for one in driven)
-        yield from (found(WRONG, one, problem) for one, problem in problems if problem)
+    # -- what cannot run
 
+    def doubled(self) -> None:
+        """Keys that the text has twice."""
+        for one in self.recipe.twice:
+            self.findings.append(Finding(NOTE if one.alike else WARNING, "", str(one), one.second))
 
-def _keys(recipe: Recipe, around: Around) -> Iterator[Finding]:
-    """Teachers are heard on outputs that are there."""
-    teaching = [one for one in every(recipe, DistillationModifier) if one.distill_output_keys]
-    if around.model is None or not teaching:
-        return
-    from onnxsparse.graph.model import Model
+    def two_clocks(self) -> None:
+        """Our own pruning goes by shares of the run, the others by epochs."""
+        if any(map(has_epochs, self.recipe.modifiers)):
+            for one in self.recipe.modifiers:
+                if one.name in ("pruning", "levels"):
+                    text = "it goes by shares of the run and the other modifiers by epochs; leave one out"
+                    self._add(WRONG, one, text)
 
-    names = [value.name for value in Model.open(around.model).proto.graph.output]
-    for one in teaching:
+    def refused(self) -> None:
+        level, text = (REFUSED, "nothing runs it yet") if self.recipe.strict else (NOTE, "it is left out")
+        for one in self.recipe.modifiers:
+            if one.missing:
+                self._add(level, one, f"{text}: {one.missing}")
+
+    def teachers(self) -> None:
+        for one in self._every(DistillationModifier):
+            if one.teacher not in (SELF, DISABLE) and not os.path.isfile(one.teacher):
+                self._add(WRONG, one, f"teacher: there is no file {one.teacher:.100}")
+
+    def names(self) -> None:
+        """The modifiers are bound to the model; where that fails, each by itself."""
+        driven = [one for one in self.scheduled if not one.missing]
+        if self.model is not None and self._problem(driven):
+            for one in driven:
+                problem = self._problem([one])
+                if problem:
+                    self._add(WRONG, one, problem)
+
+    def _problem(self, modifiers: list[Any]) -> str:
+        """Why modifiers cannot act on the model."""
+        from onnxsparse.epochs.planning import by_epochs
+
         try:
-            one.outputs_of(names)
+            by_epochs(self._opened, modifiers)
         except OnnxSparseError as error:
-            yield found(WRONG, one, str(error).removeprefix(f"{one.called}: "))
+            return str(error).removeprefix(f"{modifiers[0].called}: ")
+        return ""
+
+    def keys(self) -> None:
+        """Teachers are compared at outputs that are there."""
+        teaching = [one for one in self._every(DistillationModifier) if one.distill_output_keys]
+        for one in teaching if self.model is not None else ():
+            try:
+                one.outputs_of([value.name for value in self._opened.proto.graph.output])
+            except OnnxSparseError as error:
+                self._add(WRONG, one, str(error).removeprefix(f"{one.called}: "))
+
+    # -- how sparse
+
+    def low(self) -> None:
+        for one in self.masked:
+            level = min(_levels(one), default=1.0)
+            if level < LEAST_USEFUL:
+                self._warn(one, f"it ends at {level:g}, and below {LEAST_USEFUL} zeros make nothing faster")
+
+    def rises(self) -> None:
+        for one in self._every(GradualPruning):
+            last = max(_levels(one))
+            if one.init_sparsity != FROM_PARAM and one.init_sparsity > last:
+                self._warn(one, f"it begins at {one.init_sparsity:g} and ends at {last:g}: zeros come back")
+            if one.end_epoch == NEVER and one.init_sparsity != last:
+                self._warn(one, "with end_epoch -1 it never comes to its final_sparsity")
+
+    def let_go(self) -> None:
+        """Zeros that nothing holds when the masks are gone."""
+        for one in self.masked:
+            if getattr(one, "leave_enabled", True) or _end_of(one) >= self.last:
+                continue
+            if not any(keep.start_epoch <= one.end_epoch <= _end_of(keep) for keep in self.held):
+                self._warn(one, f"its masks are let go at {one.end_epoch:g}, and the zeros with them")
+
+    def quantized(self) -> None:
+        """Rounding moves zeros, unless a mask holds them."""
+        free = [one for one in self.masked if not getattr(one, "leave_enabled", True)]
+        for one in self._every(Quantizing):
+            start = one.start_epoch
+            if any(_end_of(keep) > start and keep.start_epoch <= max(start, 0) for keep in self.held):
+                continue
+            lost = "zeros are lost while it trains: add !ConstantPruningModifier"
+            if any(_end_of(mask) <= self.last for mask in free):
+                self._warn(one, f"the {lost}, or leave_enabled: true")
+            elif not self.masked and self._is_sparse():
+                self._warn(one, f"the model is sparse, and its {lost}")
+
+    def _is_sparse(self) -> bool:
+        from onnxsparse.passes.matrices import count_zeros
+
+        counted = [] if self.model is None else [(count_zeros(one), one.tensor.size) for one in self._opened.weights]
+        known = [(zeros, size) for zeros, size in counted if zeros is not None]
+        return bool(sum(zeros for zeros, _ in known) > LEAST_USEFUL / 2 * sum(size for _, size in known))
+
+    # -- which weights
+
+    def overlaps(self) -> None:
+        """Two that prune the same weights at once: both hold their zeros, so one does not come to what it says."""
+        for first, second in combinations(self.masked, 2):
+            meeting = max(first.start_epoch, second.start_epoch) < min(_end_of(first), _end_of(second))
+            if meeting and self._share(first, second):
+                line = _line_of(first)
+                where = f"!{tag_of(first)}" + ("" if line is None else f" of line {line}")
+                self._warn(second, f"it prunes what {where} prunes at the same time; the zeros of both stay")
+
+    def _share(self, *both: Masked) -> bool:
+        """By what they mask in the model; without one, or where a name is not in it, as they are spelt."""
+        tags = [{param.tag for param in act.masked()} for _, act in self._bound(list(both))] if self._params else []
+        if len(tags) == 2:
+            return bool(tags[0] & tags[1])
+        ours, theirs = map(_names, both)
+        return any(_means(one, other) or _means(other, one) for one in ours for other in theirs)
+
+    def along(self) -> None:
+        """Scales and biases that a word or a pattern for many means, too."""
+        for one, act in self._bound(self.masked):
+            if act.warning:
+                self._warn(one, act.warning)
+
+    def missed(self) -> None:
+        """Weights that patterns pass over, because most have other names here than in torch."""
+        from onnxsparse.train.params import is_renamed
+
+        naming = [*self.masked, *self.held]
+        if not any(name.startswith(REGULAR) for one in naming for name in _names(one)):
+            return
+        bound = [act for _, act in self._bound(naming)]
+        reached = {tag for act in bound for tag in (*(one.tag for one in act.masked()), *act.left_dense())}
+        weights = self._prunable()
+        lost = [one for one in weights if one.tag not in reached]
+        renamed = [one for one in lost if is_renamed(one)]
+        if reached and renamed:
+            self._warn(
+                None,
+                f"{len(lost)} of {len(weights)} prunable weights are reached by no modifier (first {renamed[0].name}): "
+                "exporters rename them; record_match keeps the names of torch in a file, and layers may be named",
+            )
+
+    def groups(self) -> None:
+        """Groups say what goes together, not what is pruned."""
+        for one in self._every(StructuredPruningModifier):
+            if one.param_groups and (isinstance(one.params, str) or not one.params):
+                last = [param.name for param in self._prunable()][-1:]
+                named = f", {last[0]} among them" if last else ""
+                text = f"param_groups say what goes together; params says what is pruned, which is all layers{named}"
+                self._warn(one, f"{text}, also the one of the outputs; name them in params")
+
+    def nothing_to_hold(self) -> None:
+        for one, act in self._bound([] if self.masked else self.held):
+            if not any(goal.drop for goal in act.final_masks().values()):
+                self._warn(one, "there is nothing to hold: what it names has no zeros, and no modifier makes some")
+
+    # -- the learning rate
+
+    def adam(self) -> None:
+        if self.optimizer is not None and self.optimizer.partition(":")[0].lower() in ADAM:
+            for one in self.rates:
+                text = f"{self.optimizer} finds its own steps; a learning rate is rarely worth moving for it"
+                self._warn(one, text)
+
+    def two_rates(self) -> None:
+        for first, second in combinations(self.rates, 2):
+            groups = [set(getattr(one, "param_groups", None) or ()) for one in (first, second)]
+            if all(groups) and not groups[0] & groups[1]:
+                continue
+            start, end = max(first.start_epoch, second.start_epoch), min(_until(first), _until(second))
+            if start < end or (start == end == first.start_epoch == second.start_epoch):
+                text = f"it moves the learning rate at epoch {max(start, 0):g}, as !{tag_of(first)} does"
+                self._warn(second, text)
+
+    def late(self) -> None:
+        """What begins when the run is over."""
+        if not any(frame.epochs is not None or frame.steps is not None for frame in self.training):
+            for one in self.rates:
+                if one.start_epoch >= self.last > 0:
+                    text = f"it begins at {one.start_epoch:g}, where the run ends: nothing comes after it"
+                    self._warn(one, text)
+
+    # -- times
+
+    def length(self) -> None:
+        last = self.last
+        if self.scheduled and last < 0 and not any(one.epochs or one.steps for one in self.training):
+            self._warn(None, "nothing says how long the run is: add !EpochRangeModifier, or say --epochs")
+        for one in sorted(self._every(EpochRangeModifier), key=_end_of)[-1:]:
+            if math.ceil(min(_end_of(one), last)) < last:
+                self._warn(one, f"it ends at {one.end_epoch:g}, but other modifiers make the run last {last} epochs")
+        for one in self.training:
+            if one.epochs is not None and one.epochs < last:
+                self._warn(one, f"it lasts {one.epochs:g} epochs, and modifiers go on to {last}: their end never comes")
+
+    @property
+    def _timed(self) -> list[Any]:
+        """Those whose frequency means something."""
+        return [one for one in self.scheduled if "update_frequency" not in one.unwritten]
+
+    def frequency(self) -> None:
+        for one in self._timed:
+            lasts = one.end_epoch - max(one.start_epoch, 0)
+            if isinstance(one, ACDCPruningModifier) and lasts < 3 * one.update_frequency:
+                self._warn(one, "there is time for no more than two phases, dense and pruned")
+            elif one.end_epoch != NEVER and one.update_frequency > lasts > 0:
+                often = f"update_frequency {one.update_frequency:g}"
+                self._warn(one, f"the next update after the first comes at its end: {often}")
+
+    def misfit(self) -> None:
+        """Steps that are said, and others that the data make: then every epoch of the recipe is another one."""
+        said, made = self.steps, self.steps_of_data
+        if said is not None and made is not None and said != made:
+            tag = "training" if any(frame.steps_per_epoch == said for frame in self.training) else ""
+            text = f"{said} steps per epoch are said, and the data make {made}: all epochs are off"
+            self.findings.append(Finding(WARNING, tag, text))
+
+    def between_steps(self) -> None:
+        """Times that fall between two steps."""
+        count = self.steps
+        if count is None:
+            return
+        for one in self._timed:
+            often, exact = f"update_frequency {one.update_frequency:g}", one.update_frequency * count
+            if 0 <= exact < 1 - NEAR:
+                self._warn(one, f"{often} is less than a step of {count} per epoch")
+            elif exact > 0 and _off(exact):
+                met = math.ceil(exact) / count
+                level = NOTE if met - one.update_frequency < LITTLE else WARNING
+                self._add(level, one, f"{often} is {exact:g} steps: it acts every {met:g} epochs")
+        for one in self.scheduled:
+            for option in ("start_epoch", "end_epoch"):
+                epoch = getattr(one, option)
+                if epoch > 0 and _off(epoch * count):
+                    met = math.ceil(epoch * count) / count
+                    text = f"{option} {epoch:g} lies between two of {count} steps per epoch: it acts at {met:g}"
+                    self._add(NOTE, one, text)
 
 
-def _problem(model: Any, modifiers: Sequence[Scheduled]) -> str:
-    """Why modifiers cannot act on a model."""
-    from onnxsparse.epochs.planning import by_epochs
-
-    try:
-        by_epochs(model, modifiers)
-    except OnnxSparseError as error:
-        return str(error).removeprefix(f"{modifiers[0].called}: ")
-    return ""
+RULES: tuple[Callable[[_Linter], None], ...] = (
+    _Linter.doubled, _Linter.two_clocks, _Linter.refused, _Linter.teachers, _Linter.low, _Linter.rises, _Linter.let_go,
+    _Linter.two_rates, _Linter.length, _Linter.frequency, _Linter.late, _Linter.names, _Linter.keys, _Linter.overlaps,
+    _Linter.along, _Linter.missed, _Linter.groups, _Linter.nothing_to_hold, _Linter.quantized, _Linter.adam,
+    _Linter.misfit, _Linter.between_steps,
+)  # fmt: skip
+"""In this order they are told, what is worse before all others."""
 
 
-# -- how sparse
+def _line_of(modifier: Modifier) -> int | None:
+    """Where it stands in its file."""
+    line = str(getattr(modifier, PLACE, "")).rpartition(", line ")[2]
+    return int(line) if line.isdigit() else None
 
 
-def _levels(modifier: Masked) -> Iterable[float]:
+def _end_of(modifier: Scheduled) -> float:
+    return math.inf if modifier.end_epoch == NEVER else modifier.end_epoch
+
+
+def _until(modifier: Scheduled) -> float:
+    """One that sets the rate once is over at once."""
+    return modifier.start_epoch + NEAR if isinstance(modifier, SetLearningRateModifier) else _end_of(modifier)
+
+
+def _off(steps: float) -> bool:
+    return abs(steps - round(steps)) > NEAR * max(1.0, steps)
+
+
+def _levels(modifier: Masked) -> tuple[float, ...]:
+    """How sparse it is in the end, of a modifier that says it."""
     if isinstance(modifier, ACDCPruningModifier):
         return (modifier.compression_sparsity,)
     last = modifier.final_sparsity if isinstance(modifier, GradualPruning) else ()
-    return tuple(last) if isinstance(last, Mapping) else (last,) if isinstance(last, float) else ()
+    return (last,) if isinstance(last, float) else tuple(last)
 
 
-def _low(recipe: Recipe) -> Iterator[Finding]:
-    for one in every(recipe, Masked):
-        level = min(_levels(one), default=1.0)
-        if level < LEAST_USEFUL:
-            yield warn(one, f"it ends at {level:g}, and below {LEAST_USEFUL} zeros make nothing faster")
+def _names(modifier: Any) -> list[str]:
+    """Every name, pattern and word by which it names weights."""
+    levels = getattr(modifier, "final_sparsity", None)
+    found = []
+    for names in levels.values() if isinstance(levels, Mapping) else (modifier.params,):
+        found += [names] if isinstance(names, str) else list(names or ()) or [ALL_PRUNABLE]
+    return found
 
 
-def _rises(recipe: Recipe) -> Iterator[Finding]:
-    for one in every(recipe, GradualPruning):
-        last = max(_levels(one))
-        if one.init_sparsity != FROM_PARAM and one.init_sparsity > last:
-            yield warn(one, f"it begins at {one.init_sparsity:g} and ends at {last:g}: zeros come back")
-        if one.end_epoch == NEVER and one.init_sparsity != last:
-            yield warn(one, "with end_epoch -1 it never comes to its final_sparsity")
-
-
-def _let_go(recipe: Recipe) -> Iterator[Finding]:
-    """Zeros that nothing holds when the masks are gone."""
-    held = every(recipe, ConstantPruningModifier)
-    last = recipe.max_epochs
-    for one in every(recipe, Masked):
-        if getattr(one, "leave_enabled", True) or end_of(one) >= last:
-            continue
-        if not any(keep.start_epoch <= one.end_epoch <= end_of(keep) for keep in held):
-            yield warn(one, f"its masks are let go at {one.end_epoch:g}, and the zeros with them")
-
-
-def _quantized(recipe: Recipe, around: Around) -> Iterator[Finding]:
-    """Rounding moves zeros, unless a mask holds them."""
-    held = every(recipe, ConstantPruningModifier)
-    for one in every(recipe, Quantizing):
-        if any(end_of(keep) > one.start_epoch and keep.start_epoch <= max(one.start_epoch, 0) for keep in held):
-            continue
-        free = [mask for mask in every(recipe, Masked) if not getattr(mask, "leave_enabled", True)]
-        if any(end_of(mask) <= recipe.max_epochs for mask in free):
-            yield warn(one, "the zeros are lost while it trains: add !ConstantPruningModifier, or leave_enabled: true")
-        elif not every(recipe, Masked) and _is_sparse(around.model):
-            yield warn(one, "the model is sparse, and its zeros are lost while it trains: add !ConstantPruningModifier")
-
-
-def _is_sparse(source: Any) -> bool:
-    if source is None:
+def _means(one: str, other: str) -> bool:
+    """Whether the first name means the second, as they are spelt: a layer is its weight, an expression what it matches,
+    and the words for all are everything."""
+    if one.upper() in (ALL, ALL_PRUNABLE):
+        return True
+    if not one.startswith(REGULAR):
+        return one.removesuffix(".weight") == other.removesuffix(".weight")
+    if other.startswith(REGULAR):
+        return one == other
+    regex: Any = importlib.import_module("regex")
+    try:
+        matches = [regex.match(one[len(REGULAR) :], name, timeout=1.0) for name in (other, f"{other}.weight")]
+    except TimeoutError:
         return False
-    from onnxsparse.graph.model import Model
-    from onnxsparse.passes.matrices import count_zeros
-
-    counted = [(count_zeros(one), one.tensor.size) for one in Model.open(source).weights]
-    known = [(zeros, size) for zeros, size in counted if zeros is not None]
-    return sum(zeros for zeros, _ in known) > LEAST_USEFUL / 2 * sum(size for _, size in known)
-
-
-def _foreign(recipe: Recipe) -> Iterator[Finding]:
-    """Our own pruning goes by shares of the run, the others by epochs."""
-    own = [one for one in recipe.modifiers if one.name in BY_SHARES]
-    for one in own if any(has_epochs(one) for one in recipe.modifiers) else ():
-        yield found(WRONG, one, "it goes by shares of the run and the other modifiers by epochs; leave one out")
-
-
-ALONE: tuple[Callable[[Recipe], Iterator[Finding]], ...] = (
-    _doubled, _foreign, _refused, _teachers, _low, _rises, _let_go, rates, length, frequency, late,
-)  # fmt: skip
-BESIDE: tuple[Callable[[Recipe, Around], Iterator[Finding]], ...] = (
-    _names, _keys, twice, reach.along, reach.missed, reach.groups, reach.dense, _quantized, adam, misfit, steps,
-)  # fmt: skip
+    return any(found is not None for found in matches)

@@ -20,9 +20,9 @@ from onnxsparse.modifiers.declared import as_declared
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes.layout import Entry, Option
-from onnxsparse.recipes.nodes import Node, WrongError
-from onnxsparse.recipes.unknown import UnknownModifier
 from onnxsparse.recipes.variables import Scope
+from onnxsparse.recipes.writing import UnknownModifier
+from onnxsparse.recipes.yaml_tree import Node, WrongError
 
 SUFFIX = "Modifier"
 PASSED_OVER = "log_types"
@@ -51,7 +51,8 @@ def modifier_of(entry: Entry, scope: Scope, strict: bool) -> Modifier:
             raise WrongError(entry.line, f"unknown modifier !{entry.tag:.60}{hint}")
         written = {option.name: scope.filled(option.value).plain() for option in entry.options}
         return UnknownModifier.of(entry.tag, written)
-    cls = _meant(forms, [option.name for option in entry.options])
+    # of several forms the first that knows most of the options
+    cls = max(forms, key=lambda cls: sum(option.name in _fields(cls) for option in entry.options))
     options = [option for option in entry.options if not (issubclass(cls, Scheduled) and option.name == PASSED_OVER)]
     return _made(cls, entry, _values(cls, entry, options, scope))
 
@@ -115,8 +116,3 @@ def _forms(tag: str, newer: bool) -> list[type[Modifier]]:
     known = [cls for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
     names = (tag, tag + SUFFIX) if newer else (tag,)
     return [cls for cls in known if cls.name in names] + [cls for cls in known if cls.tag in names]
-
-
-def _meant(forms: list[type[Modifier]], options: list[str]) -> type[Modifier]:
-    """Of several forms the first that knows most of the options."""
-    return max(forms, key=lambda cls: sum(name in _fields(cls) for name in options))

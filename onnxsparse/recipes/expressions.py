@@ -1,18 +1,13 @@
-"""What may stand in `eval(...)`: numbers, names of variables, `+ - * / // % **`, brackets, and six functions.
+"""Arithmetic in `eval(...)`: numbers, names of variables, `+ - * / // % **`, brackets, and six functions.
 
-It is read by the grammar below and computed with it; no Python is run. Whatever else stands there is an error. Every
-step is bounded before it is taken: how long a text is, how deep it goes, how large a number gets, and how many digits
-one is rounded to.
-
-    sum     = product (("+" | "-") product)*
-    product = signed (("*" | "/" | "//" | "%") signed)*
-    signed  = ("-" | "+") signed | power
-    power   = atom ("**" signed)?
-    atom    = number | name | function "(" sum ("," sum)* ")" | "(" sum ")"
+Python's own parser makes the tree (`ast.parse`), of a text that holds nothing else; it is computed here, node by node,
+and nothing is executed. Every step is bounded before it is taken: how long a text is, how deep it goes, how large a
+number gets, and how many digits one is rounded to.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 import operator
 import re
@@ -22,7 +17,11 @@ from typing import Any, Union
 from onnxsparse.errors import OptionError, nearest
 
 Number = Union[int, float]
-TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|//|[-+*/%(),]))")
+NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+NAME = re.compile(r"[A-Za-z_]\w*")
+ATOM = re.compile(f"{NUMBER.pattern}|{NAME.pattern}")
+STRANGE = re.compile(r"[^x +\-*/%(),]")
+ADJOINING = re.compile(r"x +(x+)|\) *([x(]+)|, *(\))")
 LONGEST, DEEPEST, MOST_DIGITS = 1000, 50, 60
 MOST_PLACES = 400
 """Beyond, no float has a digit; Python makes the power of ten first, however large."""
@@ -36,129 +35,6 @@ def _round(value: Number, *places: Number) -> Number:
     return round(value, *places)  # type: ignore[arg-type]
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "abs": abs,
-    "float": float,
-    "int": int,
-    "max": max,
-    "min": min,
-    "round": _round,
-}
-SUMS = {"+": operator.add, "-": operator.sub}
-PRODUCTS = {"*": operator.mul, "/": operator.truediv, "//": operator.floordiv, "%": operator.mod}
-Look = Callable[[str], Number]
-
-
-def compute(text: str, look: Look) -> Number:
-    """The number that an expression comes to; `look` says what a name stands for."""
-    if len(text) > LONGEST:
-        raise OptionError(f"an expression has at most {LONGEST} characters")
-    try:
-        return _bounded(_Reader(text, look).whole())
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise OptionError(f"{text.strip():.60} has no value: {error}") from None
-
-
-class _Reader:
-    def __init__(self, text: str, look: Look) -> None:
-        self._text, self._look, self._depth = text, look, 0
-        self._tokens = _tokens(text)
-        self._at = 0
-
-    def whole(self) -> Number:
-        found = self._sum()
-        if self._at < len(self._tokens):
-            raise self._wrong(f"{self._tokens[self._at]!r:.40} is too much")
-        return found
-
-    def _wrong(self, problem: str) -> OptionError:
-        return OptionError(f"{problem} in {self._text.strip()!r:.80}")
-
-    def _next(self) -> str:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ""
-
-    def _take(self) -> str:
-        self._at += 1
-        return self._tokens[self._at - 1]
-
-    def _sum(self) -> Number:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise OptionError("an expression is nested too deeply")
-        found = self._product()
-        while self._next() in SUMS:
-            found = _bounded(SUMS[self._take()](found, self._product()))
-        self._depth -= 1
-        return found
-
-    def _product(self) -> Number:
-        found = self._signed()
-        while self._next() in PRODUCTS:
-            found = _bounded(PRODUCTS[self._take()](found, self._signed()))
-        return found
-
-    def _signed(self) -> Number:
-        sign = 1
-        while self._next() in SUMS:
-            sign = -sign if self._take() == "-" else sign
-        found = self._power()
-        return -found if sign < 0 else found
-
-    def _power(self) -> Number:
-        found = self._atom()
-        if self._next() != "**":
-            return found
-        self._take()
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise OptionError("an expression is nested too deeply")
-        exponent = self._signed()
-        self._depth -= 1
-        return _power(found, exponent)
-
-    def _atom(self) -> Number:
-        if not self._next():
-            raise self._wrong("something is missing at the end")
-        token = self._take()
-        if token == "(":  # noqa: S105 - a bracket is no password
-            return self._closed(self._sum())
-        if token[0].isdigit() or token[0] == ".":
-            return _bounded(float(token) if set(token) & set(".eE") else int(token))
-        if not (token[0].isalpha() or token[0] == "_"):
-            raise self._wrong(f"{token!r} is out of place")
-        return self._call(token) if self._next() == "(" else self._look(token)
-
-    def _call(self, name: str) -> Number:
-        if name not in FUNCTIONS:
-            raise self._wrong(f"there is no function {name!r:.40}{nearest(name, FUNCTIONS)}")
-        self._take()
-        arguments = [self._sum()]
-        while self._next() == ",":
-            self._take()
-            arguments.append(self._sum())
-        self._closed(0)
-        if len(arguments) > 1 or name not in ("max", "min"):
-            return _bounded(FUNCTIONS[name](*arguments))
-        return arguments[0]
-
-    def _closed(self, found: Number) -> Number:
-        if self._next() != ")":
-            raise self._wrong("a bracket is not closed")
-        self._take()
-        return found
-
-
-def _tokens(text: str) -> list[str]:
-    found, at, end = [], 0, len(text.rstrip())
-    while at < end:
-        token = TOKEN.match(text, at)
-        if token is None:
-            raise OptionError(f"{text[at:].strip()!r:.40} is no part of an expression")
-        found.append(token[0].strip())
-        at = token.end()
-    return found
-
-
 def _power(left: Number, right: Number) -> Number:
     """Of numbers that fit; anything larger overflows before it is made."""
     if isinstance(left, int) and isinstance(right, int) and right > 0:
@@ -168,7 +44,72 @@ def _power(left: Number, right: Number) -> Number:
     made = left**right
     if isinstance(made, complex):
         raise ArithmeticError("it is no real number")
-    return _bounded(made)
+    return made
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs, "float": float, "int": int, "max": lambda *all_: max(all_), "min": lambda *all_: min(all_),
+    "round": _round,
+}  # fmt: skip
+OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: _power, ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}  # fmt: skip
+Look = Callable[[str], Number]
+
+
+def compute(text: str, look: Look) -> Number:
+    """The number that an expression comes to; `look` says what a name stands for."""
+    if len(text) > LONGEST:
+        raise OptionError(f"an expression has at most {LONGEST} characters")
+    text = text.strip()
+    try:
+        return _value(_tree(text), text, look)
+    except (RecursionError, MemoryError):
+        raise OptionError("an expression is nested too deeply") from None
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise OptionError(f"{text:.60} has no value: {error}") from None
+
+
+def _tree(text: str) -> ast.expr:
+    """The tree of a text in which every number and name is written as a name of x, so that no other syntax can occur:
+    no keyword, no attribute, no number such as 0x1. What an atom is says the text, at its place."""
+    masked = re.sub(r"\s", " ", ATOM.sub(lambda found: "x" * len(found[0]), text))
+    strange, odd = STRANGE.search(masked), ADJOINING.search(masked)
+    if strange is not None:
+        raise OptionError(f"{text[strange.start() :]!r:.40} is no part of an expression")
+    if masked.count("(") > masked.count(")"):
+        raise OptionError(f"a bracket is not closed in {text!r:.80}")
+    if odd is not None:
+        raise OptionError(f"{text[slice(*odd.span(odd.lastindex or 0))]!r:.40} is too much in {text!r:.80}")
+    if max(masked.count("(", 0, at) - masked.count(")", 0, at) for at in range(len(masked) + 1)) >= DEEPEST:
+        raise OptionError("an expression is nested too deeply")
+    try:
+        return ast.parse(masked, mode="eval").body
+    except SyntaxError as error:
+        rest = "" if masked[-1:] in "+-*/%(," else text[(error.offset or 1) - 1 :]
+        problem = f"{rest!r:.40} is out of place" if rest else "something is missing at the end"
+        raise OptionError(f"{problem} in {text!r:.80}") from None
+
+
+def _value(node: ast.expr, text: str, look: Look) -> Number:
+    if isinstance(node, ast.BinOp):
+        return _bounded(OPERATORS[type(node.op)](_value(node.left, text, look), _value(node.right, text, look)))
+    if isinstance(node, ast.UnaryOp):
+        return _bounded(OPERATORS[type(node.op)](_value(node.operand, text, look)))
+    written = text[node.col_offset : node.end_col_offset]
+    if isinstance(node, ast.Name):
+        if NAME.fullmatch(written):
+            return look(written)
+        if NUMBER.fullmatch(written):
+            return _bounded(float(written) if set(written) & set(".eE") else int(written))
+    elif isinstance(node, ast.Call) and node.args and not node.keywords:
+        name = text[node.func.col_offset : node.func.end_col_offset]
+        if name not in FUNCTIONS:
+            raise OptionError(f"there is no function {name!r:.40}{nearest(name, FUNCTIONS)} in {text!r:.80}")
+        return _bounded(FUNCTIONS[name](*[_value(one, text, look) for one in node.args]))
+    raise OptionError(f"{written!r:.40} is out of place in {text!r:.80}")
 
 
 def _bounded(value: Any) -> Number:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from onnxsparse.errors import nearest
-from onnxsparse.recipes.nodes import Node, Pairs, WrongError
+from onnxsparse.recipes.yaml_tree import Node, Pairs, WrongError
 
 MODIFIERS, METADATA, STAGES = "modifiers", "__metadata__", "stages"
 EXAMPLE = "- !GMPruningModifier"
@@ -65,14 +65,10 @@ def laid_out(root: Node | None) -> Layout:
     if not root.is_mapping:
         raise WrongError(root.line, f"this is no recipe, which has a list `{MODIFIERS}:` of entries such as {EXAMPLE}")
     keys = _keys(root)
-    if any(_holds(name, value) for name, value in keys.items()):
+    if any(MODIFIERS in name or value.tag for name, value in keys.items()):
         section = _section("", keys)
         return Layout([section], section.variables)
     return _staged(root, keys)
-
-
-def _holds(name: str, value: Node) -> bool:
-    return MODIFIERS in name or bool(value.tag)
 
 
 def _keys(mapping: Node) -> dict[str, Node]:
@@ -91,7 +87,8 @@ def _staged(root: Node, keys: dict[str, Node]) -> Layout:
     if not stages:
         word = next((name for name in variables if nearest(name, [MODIFIERS])), "")
         hint = f"{word!r:.60}: did you mean {MODIFIERS}?" if word else f"such a list has `{MODIFIERS}` in its name"
-        raise WrongError(_first_entry(variables) or root.line, f"no modifiers are found; {hint}")
+        entry = next((one.line for value in variables.values() for one in value.every() if one.tag), root.line)
+        raise WrongError(entry, f"no modifiers are found; {hint}")
     _demand_none(variables)
     for name in stages.keys() & {"", STAGES}:
         raise WrongError(stages[name].line, f"a stage cannot be called {name!r}")
@@ -100,10 +97,6 @@ def _staged(root: Node, keys: dict[str, Node]) -> Layout:
 
 def _is_stage(value: Node) -> bool:
     return value.is_mapping and not value.tag and any(MODIFIERS in (key.text or "") for key, _ in value.pairs)
-
-
-def _first_entry(variables: dict[str, Node]) -> int | None:
-    return next((one.line for value in variables.values() for one in value.every() if one.tag), None)
 
 
 def _section(name: str, keys: dict[str, Node]) -> Section:
@@ -133,7 +126,7 @@ def _listed(key: str, value: Node) -> list[Entry]:
     if value.is_nothing:
         return []
     if value.is_mapping:
-        return [_newer(name, one) for name, one in _keys(value).items()]
+        return [Entry(name, _options(one, f"{name:.60}"), one.line, newer=True) for name, one in _keys(value).items()]
     if not value.is_list:
         raise WrongError(value.line, f"`{key:.60}` is a list of entries such as {EXAMPLE}")
     return [_entry(one) for one in value.items]
@@ -143,10 +136,6 @@ def _entry(node: Node) -> Entry:
     if not node.tag:
         raise WrongError(node.line, f"an entry of `{MODIFIERS}` has no tag such as {EXAMPLE[2:]}")
     return Entry(node.tag, _options(node, f"!{node.tag:.60}"), node.line)
-
-
-def _newer(name: str, node: Node) -> Entry:
-    return Entry(name, _options(node, f"{name:.60}"), node.line, True)
 
 
 def _options(node: Node, called: str) -> list[Option]:

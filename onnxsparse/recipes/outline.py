@@ -13,11 +13,10 @@ from typing import Any
 
 from onnxsparse import schedules
 from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.recipes.checking import RATES
 from onnxsparse.recipes.modifiers.acdc import ACDCPruningModifier, Alternating
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, GradualPruning
-from onnxsparse.recipes.order import epochs_of
-from onnxsparse.recipes.recipe import Recipe
-from onnxsparse.recipes.times import RATES
+from onnxsparse.recipes.recipe import Recipe, epochs_of
 from onnxsparse.recipes.writing import tag_of
 from onnxsparse.schedules import Clock, epoch_at
 from onnxsparse.train.acts.act import TimedAct

@@ -1,4 +1,12 @@
-"""From a text or a file to the sections of a recipe, with every variable put in."""
+"""From a text or a file to the sections of a recipe, with every variable put in.
+
+In Markdown the recipe stands between two fences, `---` or `+++`:
+
+1. Comments (`<!-- -->`) before the first fence are passed over.
+2. A fence is a whole line, and its twin as far from the margin, so `---` inside a value ends nothing.
+3. Of several blocks the first counts that has a list of modifiers: a page may begin with a header of its own.
+4. A YAML text without such a block is taken as it is.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +20,17 @@ from onnxsparse.errors import PlanError, nearest
 from onnxsparse.modifiers.declared import plain
 from onnxsparse.modifiers.modifier import Modifier
 from onnxsparse.modifiers.scheduled import PLACE
-from onnxsparse.recipes import fences
 from onnxsparse.recipes.entries import modifier_of
 from onnxsparse.recipes.layout import Layout, Section, laid_out
-from onnxsparse.recipes.nodes import LONGEST, Node, Twice, WrongError, located, read
 from onnxsparse.recipes.variables import Scope, Variables, given
+from onnxsparse.recipes.yaml_tree import LONGEST, Node, Twice, WrongError, located, read
 
 Path = Union[str, "os.PathLike[str]"]
 MARKDOWN = (".md", ".markdown")
 ZOO = "zoo:"
+FENCE = re.compile(r"^([ \t]*)(---|\+\+\+)[ \t]*\r?$", re.MULTILINE)
+COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
+LIST = re.compile(r"modifiers[\w.-]{0,99}[\"']?[ \t]*:|^[ \t]*(?:- +)?![A-Za-z]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -54,15 +64,11 @@ def text_of(path: Path) -> str:
             return file.read(LONGEST + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
-            raise PlanError(f"{name}, line {_first_broken(name)}: it is not text in UTF-8") from error
+            with open(name, "rb") as raw:
+                lines = raw.read(4 * LONGEST).split(b"\n")
+            first = next((place for place, line in enumerate(lines, 1) if not _is_utf8(line)), 1)
+            raise PlanError(f"{name}, line {first}: it is not text in UTF-8") from error
         raise PlanError(f"cannot read the recipe {name!r:.200}: {getattr(error, 'strerror', error)}") from error
-
-
-def _first_broken(name: str) -> int:
-    """The first line that is not text."""
-    with open(name, "rb") as file:
-        lines = file.read(4 * LONGEST).split(b"\n")
-    return next((place for place, line in enumerate(lines, 1) if not _is_utf8(line)), 1)
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -103,9 +109,31 @@ def sections(text: str, called: str, variables: Variables, strict: bool) -> Text
 
 
 def _found(text: str, called: str) -> tuple[str, int]:
-    if is_page(called):
-        return fences.of_markdown(text)
-    return (text, 1) if called.lower().endswith((".yaml", ".yml", ".json")) else fences.of_text(text)
+    """The recipe of a page, or of a text that is YAML or a page, and the line in which it begins."""
+    if called.lower().endswith((".yaml", ".yml", ".json")):
+        return text, 1
+    blocks = _blocks(text)
+    found = next((block for block in blocks if LIST.search(text, *block)), None)
+    if found is None and not is_page(called):
+        return text, 1
+    if not blocks:
+        raise WrongError(1, "there is no recipe between two lines of --- in this page")
+    begin, end = found or blocks[0]
+    return text[begin:end], text.count("\n", 0, begin) + 1
+
+
+def _blocks(text: str) -> list[tuple[int, int]]:
+    """What stands between one fence and the next of its kind, as far from the margin."""
+    begin = 0
+    while (comment := COMMENT.match(text, begin)) is not None:
+        begin = comment.end()
+    before: dict[tuple[str, str], int] = {}
+    blocks = []
+    for fence in FENCE.finditer(text, begin):
+        if (kind := (fence[1], fence[2])) in before:
+            blocks.append((before[kind], fence.start()))
+        before[kind] = fence.end()
+    return sorted(blocks)
 
 
 def _override(layout: Layout, values: Mapping[str, Node], text: str) -> None:

@@ -16,28 +16,31 @@ modifiers:
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 import yaml
 
 from onnxsparse.errors import OptionError, OutputError, PlanError
 from onnxsparse.modifiers.declared import from_python, plain, reads_as_other
 from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.recipes import order, writing
+from onnxsparse.modifiers.scheduled import NEVER, Scheduled, changed
+from onnxsparse.recipes import writing
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
-from onnxsparse.recipes.nodes import Twice
 from onnxsparse.recipes.reading import Path, Read, is_page, is_text, sections, text_of
 from onnxsparse.recipes.variables import Variables, as_text
+from onnxsparse.recipes.yaml_tree import Twice
 from onnxsparse.version import __version__
 
 Kind = TypeVar("Kind", bound=Modifier)
+NONE = -1
 FRAMEWORK = "framework_metadata"
 Metadata = Mapping[str, Any]
+Given = Union["Recipe", str, "os.PathLike[str]"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Stage:
     def __post_init__(self) -> None:
         if MODIFIERS in self.name or self.name in ("", STAGES, METADATA):
             raise PlanError(f"a stage cannot be called {self.name!r:.60}; that means something else in a recipe")
-        object.__setattr__(self, "modifiers", order.in_order(self.modifiers))
+        object.__setattr__(self, "modifiers", in_order(self.modifiers))
         object.__setattr__(self, "metadata", _settled(self.metadata))
 
 
@@ -82,11 +85,11 @@ class Recipe:
         if other is not None:
             raise PlanError(f"a recipe is made of modifiers, and not of {other!r:.60}")
         if self.stages:
-            stages = sorted(self.stages, key=lambda stage: order.stage_place(stage.modifiers))
+            stages = sorted(self.stages, key=_stage_place)
             object.__setattr__(self, "stages", tuple(stages))
             object.__setattr__(self, "modifiers", tuple(one for stage in stages for one in stage.modifiers))
         else:
-            object.__setattr__(self, "modifiers", order.in_order(self.modifiers))
+            object.__setattr__(self, "modifiers", in_order(self.modifiers))
         _check_whole(self.modifiers, float(self.max_epochs))
 
     # -- what it says
@@ -110,12 +113,14 @@ class Recipe:
     @property
     def min_epochs(self) -> int:
         """The epoch in which anything begins; -1 where nothing says it."""
-        return order.first_epoch(self.modifiers)
+        starts = (epochs_of(one)[0] for one in self.modifiers)
+        return min((math.floor(start) for start in starts if start > NONE), default=NONE)
 
     @property
     def max_epochs(self) -> int:
         """How long a run has to be, by every start and end; -1 where nothing says it."""
-        return order.last_epoch(self.modifiers)
+        ends = (end for one in self.modifiers for end in epochs_of(one) if end > NONE)
+        return max(map(math.ceil, ends), default=NONE)
 
     @property
     def not_applied(self) -> tuple[NotApplied, ...]:
@@ -148,7 +153,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """The text as it is saved: the canonical one, or a short one where all modifiers are our own."""
-        if self.stages or self.metadata or any(order.has_epochs(one) for one in self.modifiers):
+        if self.stages or self.metadata or any(has_epochs(one) for one in self.modifiers):
             return str(self)
         return yaml.dump({"modifiers": [_Tagged(one) for one in self.modifiers]}, Dumper=_Dumper, sort_keys=False)
 
@@ -191,8 +196,6 @@ class Recipe:
     @staticmethod
     def compose_staged(base: Recipe | Path, additional: Recipe | Path, keep_original_epochs: bool = False) -> Recipe:
         """Two recipes as stages, the second after the first."""
-        from onnxsparse.recipes.composing import compose_staged
-
         return compose_staged(base, additional, keep_original_epochs)
 
     def described(self, metadata: Metadata) -> Recipe:
@@ -256,6 +259,91 @@ def _assembled(found: list[Read], staged: bool, called: str, strict: bool) -> Re
     return Recipe((), tuple(Stage(one.name, one.modifiers, one.metadata) for one in found), None, strict)
 
 
+# -- the order in which modifiers act
+#
+# 1. Sorted by the end, with those that never end last, then by the start, then by the identifier. What ends later acts
+#    later in a step, and so has the last word.
+# 2. Those of our own come first, in the order in which they are written: they are the frame of a run.
+# 3. Every start and end counts for how long a run is, not only those of an EpochRangeModifier.
+
+
+def epochs_of(modifier: Modifier) -> tuple[float, float]:
+    """Start and end of a modifier; -1 where it has none."""
+    found = (getattr(modifier, "start_epoch", -1.0), getattr(modifier, "end_epoch", -1.0))
+    return found[0], found[1]
+
+
+def has_epochs(modifier: Modifier) -> bool:
+    return hasattr(modifier, "start_epoch")
+
+
+def in_order(modifiers: Iterable[Modifier]) -> tuple[Modifier, ...]:
+    """Modifiers as they act."""
+    modifiers = tuple(modifiers)
+    own = [one for one in modifiers if not has_epochs(one)]
+    return (*own, *sorted((one for one in modifiers if has_epochs(one)), key=_place))
+
+
+def _place(modifier: Modifier) -> tuple[float, float, str]:
+    start, end = epochs_of(modifier)
+    return (math.inf if end < 0 else end), start, writing.identifier(modifier)
+
+
+def _stage_place(stage: Stage) -> tuple[float, float, str]:
+    """By the latest end, the earliest start, and the last identifier."""
+    places = [_place(one) for one in stage.modifiers if has_epochs(one)] or [(math.inf, -1.0, "")]
+    return max(one[0] for one in places), min(one[1] for one in places), max(one[2] for one in places)
+
+
+# -- two recipes become one
+#
+# 1. The second begins where the first ends: its epochs are moved by the first one's last epoch. What never ends in the
+#    first ends there, but for what is set once and for quantization, which does not end.
+# 2. With `keep_original_epochs` no epoch moves.
+# 3. A recipe without stages becomes one: `stage_0` before and `stage_1` after, `pre_<first>` before a staged one, and
+#    `stage_<n + 1>` after one with n stages. No two stages have one name.
+
+
+def compose_staged(base: Given, additional: Given, keep_original_epochs: bool = False) -> Recipe:
+    """The stages of one recipe, and those of another after them: what was done to a model, and what is done next."""
+    first, second = (one if isinstance(one, Recipe) else Recipe.load(one) for one in (base, additional))
+    before = f"pre_{second.stages[0].name}" if second.stages else "stage_0"
+    after = f"stage_{len(first.stages) + 1}" if first.stages else "stage_1"
+    earlier, later = _stages(first, before), _stages(second, after)
+    names = [stage.name for stage in (*earlier, *later)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise PlanError(f"both recipes have a stage {twice:.60}; rename one of the two")
+    if not keep_original_epochs:
+        end = float(max(first.max_epochs, 0))
+        earlier = [_with(stage, [_until(one, end) for one in stage.modifiers]) for stage in earlier]
+        later = [
+            _with(stage, [one.advanced(end) if isinstance(one, Scheduled) else one for one in stage.modifiers])
+            for stage in later
+        ]
+    stages = [*earlier, *later]
+    if any(stage.metadata is not None for stage in stages):
+        stages = [dataclasses.replace(stage, metadata=stage.metadata or {}) for stage in stages]
+    return Recipe((), tuple(stages), None, first.strict and second.strict, (*first.notes, *second.notes))
+
+
+def _stages(recipe: Recipe, name: str) -> Sequence[Stage]:
+    return recipe.stages or (Stage(name, recipe.modifiers, recipe.metadata),)
+
+
+def _with(stage: Stage, modifiers: Iterable[Modifier]) -> Stage:
+    return dataclasses.replace(stage, modifiers=tuple(modifiers))
+
+
+def _until(modifier: Modifier, end: float) -> Modifier:
+    if not isinstance(modifier, Scheduled) or modifier.end_epoch != NEVER or "end_epoch" in modifier.unwritten:
+        return modifier
+    return changed(modifier, end_epoch=max(end, modifier.start_epoch))
+
+
+# -- the short text
+
+
 class _Tagged:
     def __init__(self, modifier: Modifier) -> None:
         self.modifier = modifier
@@ -284,5 +372,3 @@ def _written(dumper: _Dumper, text: str) -> yaml.Node:
 
 _Dumper.add_representer(_Tagged, _represent)
 _Dumper.add_representer(str, _written)
-
-__all__ = ["NotApplied", "Recipe", "Stage"]

@@ -11,7 +11,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import operator
 import re
 from collections.abc import Mapping
 from numbers import Real
@@ -20,7 +22,7 @@ from typing import Any, Union
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.modifiers.declared import Computed, Quoted, number, reads_as_other
 from onnxsparse.recipes.expressions import Number, compute
-from onnxsparse.recipes.nodes import DEEPEST, LARGEST, Node, Pairs, WrongError, read
+from onnxsparse.recipes.yaml_tree import DEEPEST, LARGEST, Node, Pairs, WrongError, read
 
 CALL = re.compile(r"\beval\(")
 OPEN = len("eval(")
@@ -65,14 +67,14 @@ class Scope:
             return node if call is None else self._text(node, node.text, call.start())
         if node.is_list:
             inner = [self.filled(one) for one in node.items]
-            return node if all(map(_same, inner, node.items)) else self._around(node, list(inner), inner)
+            return node if all(map(operator.is_, inner, node.items)) else self._around(node, inner)
         values = [self.filled(one) for _, one in node.pairs]
-        if all(map(_same, values, [one for _, one in node.pairs])):
+        if all(map(operator.is_, values, [one for _, one in node.pairs])):
             return node
-        return self._around(node, Pairs(zip([key for key, _ in node.pairs], values)), values)
+        return self._around(node, Pairs(zip([key for key, _ in node.pairs], values)))
 
-    def _around(self, node: Node, value: Any, inner: list[Node]) -> Node:
-        made = Node(value, node.line, node.tag, 1 + max(one.depth for one in inner), 1 + sum(o.size for o in inner))
+    def _around(self, node: Node, value: list[Node] | Pairs) -> Node:
+        made = Node.around(value, node.line, node.tag)
         return self._counted(made, made.size)
 
     def _counted(self, node: Node, size: int) -> Node:
@@ -94,7 +96,7 @@ class Scope:
         self._spend(len(inner), node.line)
         if self.knows(inner.strip()):
             found = self._of(inner.strip(), node.line)
-            made = Node(found.value, node.line, found.tag, found.depth, found.size, found.as_is)
+            made = dataclasses.replace(found, line=node.line)
             return self._counted(made, made.size)
         return Node(repr(self._number(inner, node.line)), node.line)
 
@@ -151,10 +153,6 @@ class Scope:
             self._known[name] = self.filled(self._own[name])
             self._open.pop()
         return self._known[name]
-
-
-def _same(left: Node, right: Node) -> bool:
-    return left is right
 
 
 def _unknown(name: str) -> Number:
@@ -237,9 +235,9 @@ def _node(value: Any, name: str, depth: int = 0) -> Node:
     if depth > DEEPEST:
         raise PlanError(f"the variable {name:.60} is nested too deeply")
     if isinstance(value, Mapping):
-        return _sized(Pairs((_node(k, name, depth + 1), _node(v, name, depth + 1)) for k, v in value.items()))
+        return Node.around(Pairs((_node(k, name, depth + 1), _node(v, name, depth + 1)) for k, v in value.items()))
     if isinstance(value, (list, tuple)):
-        return _sized([_node(one, name, depth + 1) for one in value])
+        return Node.around([_node(one, name, depth + 1) for one in value])
     if isinstance(value, str):
         value = as_text(value, f"the variable {name:.60}")
         return Node(value if CALL.search(value) or not reads_as_other(value) else Quoted(value), 1)
@@ -262,8 +260,3 @@ def _digits(value: Real, name: str) -> str:
         return str(value)
     except ValueError:
         raise PlanError(f"the variable {name:.60} is a number of too many digits") from None
-
-
-def _sized(value: Any) -> Node:
-    inner = [one for pair in value for one in pair] if isinstance(value, Pairs) else value
-    return Node(value, 1, "", 1 + max((o.depth for o in inner), default=0), 1 + sum(o.size for o in inner))

@@ -14,21 +14,52 @@ are quoted, such as '2:4'.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from onnxsparse.modifiers.declared import reads_as_other
+from onnxsparse.modifiers.declared import number, plain, reads_as_other
 from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.modifiers.scheduled import FARTHEST, NEVER, Scheduled
 from onnxsparse.recipes.layout import METADATA, MODIFIERS
-from onnxsparse.recipes.unknown import UnknownModifier
+
+if TYPE_CHECKING:
+    pass
 
 VERSION = "1.1.0"
 BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./]*")
 SIMPLE = re.compile(r"[\x20-\x7e]*")
-OTHERS = ("null", "none", "~", "")
+OTHERS = ("null", "none", "~", "", "y", "n")
 ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+@dataclass(frozen=True)
+class UnknownModifier(Modifier):
+    """An entry with a tag that no plug-in has: kept as it is written, where that is asked for, and never in a run."""
+
+    name: ClassVar[str] = "unknown"
+    missing: ClassVar[str] = "no modifier of that name is known"
+
+    written_tag: str
+    options: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, tag: str, options: dict[str, Any]) -> UnknownModifier:
+        return cls(tag, tuple((name, plain(value)) for name, value in sorted(options.items())))
+
+    @property
+    def start_epoch(self) -> float:
+        return self._epoch("start_epoch")
+
+    @property
+    def end_epoch(self) -> float:
+        return self._epoch("end_epoch")
+
+    def _epoch(self, name: str) -> float:
+        found = number(dict(self.options).get(name))
+        return NEVER if found is None or not NEVER <= found <= FARTHEST else found
 
 
 def tag_of(modifier: Modifier) -> str:
@@ -50,6 +81,13 @@ def options_of(modifier: Modifier) -> dict[str, Any]:
         for name, (value, default) in values.items()
         if not (value == default and (value is None or name in unwritten))
     }
+
+
+def identifier(modifier: Modifier) -> str:
+    """Tag and digest of all options: another value makes another identifier."""
+    texts = sorted(f"{name}:{value_text(value)}" for name, value in options_of(modifier).items())
+    digest = hashlib.md5(str(texts).encode("utf-8", "surrogatepass"), usedforsecurity=False)
+    return f"{tag_of(modifier)}-{digest.hexdigest()}"
 
 
 def text_of(sections: Iterable[tuple[str, tuple[Modifier, ...], Mapping[str, Any] | None]]) -> str:
@@ -89,13 +127,9 @@ def _key(name: Any) -> str:
 
 def value_text(value: Any) -> str:
     """A value as it stands after its name."""
-    if isinstance(value, str) and BARE.fullmatch(value) and not _means_other(value):
+    if isinstance(value, str) and BARE.fullmatch(value) and value.lower() not in OTHERS and not reads_as_other(value):
         return value
     return _flow(value)
-
-
-def _means_other(text: str) -> bool:
-    return text.lower() in OTHERS or reads_as_other(text) or text in ("y", "n", "Y", "N")
 
 
 def _flow(value: Any) -> str:
@@ -123,9 +157,5 @@ def _quoted(text: str) -> str:
     """In single quotes where every letter is plain; `eval(` is written so that nothing is computed."""
     if SIMPLE.fullmatch(text) and "eval(" not in text:
         return "'" + text.replace("'", "''") + "'"
-    letters = (ESCAPED.get(letter) or _escaped(letter) for letter in text)
+    letters = (ESCAPED.get(one) or (one if one.isprintable() else f"\\U{ord(one):08x}") for one in text)
     return '"' + "".join(letters).replace("eval(", "\\x65val(") + '"'
-
-
-def _escaped(letter: str) -> str:
-    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"

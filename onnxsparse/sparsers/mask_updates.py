@@ -61,12 +61,6 @@ class Renewal:
     def changed(self) -> int:
         return self.grown.size + self.dropped
 
-    def grown_in(self, shape: tuple[int, ...]) -> Array:
-        """True at the places that grew back, in the shape of the weight: where an optimizer has to forget."""
-        places = np.zeros(shape, bool)
-        places.reshape(-1)[self.grown] = True
-        return places
-
 
 def renew(weight: Array, mask: Array, choice: Choice, scores: Array | None = None, revive: bool = False) -> Renewal:
     """Choose again by `weight * mask`, or by `scores` (the larger the more important); write mask and weight in place.

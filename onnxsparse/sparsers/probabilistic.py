@@ -32,7 +32,6 @@ class Probabilistic(Sparser):
     """The weight times a relaxed random mask of trained probabilities, sharper with every step when it anneals."""
 
     name: ClassVar[str] = "probabilistic"
-    hides: ClassVar[bool] = False
     feeds: ClassVar[bool] = True
     chooses: ClassVar[bool] = False
     start: float = 1.0

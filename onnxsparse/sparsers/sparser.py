@@ -52,8 +52,6 @@ class Sparser(Plugin, ABC):
     """What stands in for a weight while it is trained."""
 
     kind: ClassVar[str] = "sparsers"
-    hides: ClassVar[bool] = True
-    """Hidden numbers are +0.0 while training goes on: masks are renewed by `renew`. Otherwise they live on."""
     feeds: ClassVar[bool] = False
     """What `feed` returns changes with every step."""
     chooses: ClassVar[bool] = True
@@ -158,7 +156,6 @@ class StraightThrough(Sparser):
     """
 
     name: ClassVar[str] = "straight-through"
-    hides: ClassVar[bool] = False
     feeds: ClassVar[bool] = True
     threshold: float = 0.0
 

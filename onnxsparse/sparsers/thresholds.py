@@ -14,11 +14,9 @@ from onnxsparse.sparsers.sparser import Arrays, Moment, Sparser, chosen, sigmoid
 
 
 @dataclass(frozen=True)
-class SoftThreshold(Sparser):
-    """Weights move towards zero by a trained threshold, sigmoid(s), and stay there; weight decay on s raises it."""
+class Threshold(Sparser):
+    """A threshold sigmoid(s) with a trained s for each weight: what lies below it is zero."""
 
-    name: ClassVar[str] = "soft-threshold"
-    hides: ClassVar[bool] = False
     chooses: ClassVar[bool] = False
     start: float = -5.0
 
@@ -35,6 +33,20 @@ class SoftThreshold(Sparser):
 
     def feed(self, weight: Array, trained: Arrays, mask: Array, moment: Moment) -> dict[str, Array]:
         return {}
+
+    def keep(self, weight: Array, trained: Arrays, mask: Array, choice: Choice | None = None) -> Array:
+        seen = self.effective(weight, trained, {})
+        return seen != 0 if choice is None else chosen(choice, seen)
+
+    def bake(self, weight: Array, trained: Arrays, mask: Array) -> Array:
+        return super().bake(self.effective(weight, trained, {}), trained, mask)
+
+
+@dataclass(frozen=True)
+class SoftThreshold(Threshold):
+    """Weights move towards zero by a trained threshold, sigmoid(s), and stay there; weight decay on s raises it."""
+
+    name: ClassVar[str] = "soft-threshold"
 
     def effective(self, weight: Array, trained: Arrays, frozen: Arrays) -> Array:
         above = np.maximum(np.abs(weight) - sigmoid(trained["threshold"]), 0)
@@ -50,39 +62,15 @@ class SoftThreshold(Sparser):
         total = np.sum(through * np.sign(weight), dtype=np.float64).astype(weight.dtype)
         return through, {"threshold": -total * threshold * sigmoid(-trained["threshold"])}
 
-    def keep(self, weight: Array, trained: Arrays, mask: Array, choice: Choice | None = None) -> Array:
-        seen = self.effective(weight, trained, {})
-        return seen != 0 if choice is None else chosen(choice, seen)
-
-    def bake(self, weight: Array, trained: Arrays, mask: Array) -> Array:
-        return super().bake(self.effective(weight, trained, {}), trained, mask)
-
 
 @dataclass(frozen=True)
-class HardThreshold(Sparser):
+class HardThreshold(Threshold):
     """Weights below a trained threshold, sigmoid(s), are zero, the others as they are; the step counts as a slope.
 
     The mask is (sign(x) + 1) / 2 of x = |w| - sigmoid(s); its gradient is taken as 1/2 where x lies within -1 and 1.
     """
 
     name: ClassVar[str] = "hard-threshold"
-    hides: ClassVar[bool] = False
-    chooses: ClassVar[bool] = False
-    start: float = -5.0
-
-    def __post_init__(self) -> None:
-        if not np.isfinite(self.start):
-            raise OptionError(f"{self.name} starts at a finite number, not at {self.start}")
-
-    @property
-    def text(self) -> str:
-        return f"{self.name}:start={self.start}"
-
-    def trained(self, weight: Array) -> dict[str, Array]:
-        return {"threshold": np.full(1, self.start, weight.dtype)}
-
-    def feed(self, weight: Array, trained: Arrays, mask: Array, moment: Moment) -> dict[str, Array]:
-        return {}
 
     def effective(self, weight: Array, trained: Arrays, frozen: Arrays) -> Array:
         above = np.clip(_above(weight, trained), -1, 1) * weight.dtype.type(0.5)
@@ -97,13 +85,6 @@ class HardThreshold(Sparser):
         threshold = trained["threshold"]
         moved = -total * sigmoid(threshold) * sigmoid(-threshold)
         return (through + slope * np.sign(weight)).astype(weight.dtype), {"threshold": moved}
-
-    def keep(self, weight: Array, trained: Arrays, mask: Array, choice: Choice | None = None) -> Array:
-        seen = self.effective(weight, trained, {})
-        return seen != 0 if choice is None else chosen(choice, seen)
-
-    def bake(self, weight: Array, trained: Arrays, mask: Array) -> Array:
-        return super().bake(self.effective(weight, trained, {}), trained, mask)
 
 
 def _above(weight: Array, trained: Arrays) -> Array:

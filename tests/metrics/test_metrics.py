@@ -138,7 +138,6 @@ def test_words() -> None:
     for word in ("accurcy", "top-0", "top-x", "os:system", "accuracy:outputs=3", "top-5:k=3"):
         with pytest.raises(OptionError):
             parse(word)
-    assert not parse("distance").higher_is_better
     assert parse("accuracy").needs == ("labels",)
 
 

@@ -129,6 +129,13 @@ def test_names_are_looked_for_in_a_model(digits_cnn: Path) -> None:
     assert check(recipe(gmp()), model=str(digits_cnn)) == []
 
 
+def test_what_nothing_runs_is_refused_in_a_model_too(digits_cnn: Path) -> None:
+    rigl = ("RigLPruningModifier", {**GMP, "params": "__ALL_PRUNABLE__"})
+    del rigl[1]["init_sparsity"]
+    (found,) = check(recipe(rigl), model=str(digits_cnn))
+    assert found.level == "refused"
+
+
 def test_what_is_worse_comes_first(digits_cnn: Path) -> None:
     found = check(recipe(QUANTIZED, gmp(params=["nope"], final_sparsity=0.3)), model=str(digits_cnn))
     assert [one.level for one in found] == ["wrong", "refused", "warning"]

@@ -129,7 +129,7 @@ def grown(draw: random.Random, depth: int) -> str:
 )
 def test_nor_do_all_of_a_recipe(text: str) -> None:
     """Beside what it takes to read the text."""
-    from onnxsparse.recipes.nodes import read
+    from onnxsparse.recipes.yaml_tree import read
 
     begin = time.process_time()
     read(text, "the recipe")

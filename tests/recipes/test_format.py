@@ -10,14 +10,13 @@ import pytest
 
 import onnxsparse as osp
 from onnxsparse.errors import PlanError
-from onnxsparse.modifiers.legacy_quantization import LegacyQuantizationModifier
-from onnxsparse.modifiers.quantization import QuantizationModifier
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.epochs import EpochRangeModifier
 from onnxsparse.recipes.modifiers.magnitude import GMPruningModifier, MagnitudePruningModifier
 from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier
+from onnxsparse.recipes.modifiers.unsupported import LegacyQuantizationModifier, QuantizationModifier
 from tests.cases import for_each
 from tests.messages import refusing
 from tests.recipes.sparseml import EXAMPLES, LONG, NEWER, PAGE, SAMPLE, STAGED

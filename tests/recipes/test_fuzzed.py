@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.recipes import Recipe, nodes
+from onnxsparse.recipes import Recipe, yaml_tree
 from onnxsparse.recipes.checking import check as found_in
 from tests.recipes.sparseml import LONG, NEWER, PAGE, SAMPLE, STAGED
 
@@ -73,7 +73,7 @@ def test_nor_does_any_text(text: str) -> None:
 @pytest.mark.parametrize("name", TEXTS)
 def test_without_the_fast_parser_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Recipe.load(TEXTS[name])
-    monkeypatch.setattr(nodes, "PARSER", yaml.SafeLoader)
+    monkeypatch.setattr(yaml_tree, "PARSER", yaml.SafeLoader)
     assert Recipe.load(TEXTS[name]) == made
     for wrong in (
         "a: [\n",

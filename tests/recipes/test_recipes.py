@@ -20,7 +20,7 @@ from onnxsparse.modifiers.pruning import REGROW, Pruning
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.nodes import LONGEST
+from onnxsparse.recipes.yaml_tree import LONGEST
 from tests.cases import for_each
 from tests.messages import refusing
 

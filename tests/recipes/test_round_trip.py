@@ -22,7 +22,7 @@ from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.epochs import EpochRangeModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, RISES, GMPruningModifier
 from onnxsparse.recipes.modifiers.rates import LearningRateModifier
-from onnxsparse.recipes.unknown import UnknownModifier
+from onnxsparse.recipes.writing import UnknownModifier
 
 KNOWN = [cls for cls in plugins.ours("modifiers").values() if issubclass(cls, Scheduled)]
 ODD = ["2:4", "null", "None", "~", "yes", "1e-3", "0x10", "", " ", "a: b", "#", "- a", "'", '"', "\\", "\n", "\t", "é",

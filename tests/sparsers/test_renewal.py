@@ -104,7 +104,6 @@ def test_a_drop_count_that_shrinks_grows_places_that_start_at_zero():
     weight[0] = 99  # hidden
     done = renew(weight, mask, layout.choice(pattern, 4))
     assert done.grown.tolist() == [4, 5]
-    assert done.grown_in((2, 4)).tolist() == [[False] * 4, [True, True, False, False]]
     assert weight.tolist() == [0, 0, 0, 0, 0, 0, 7, 8]
     weight[0] = 99
     done = renew(weight, mask, layout.choice(pattern, 4), revive=True)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from onnxsparse.modifiers.layer_pruning import LayerPruningModifier
-from onnxsparse.modifiers.layer_thinning import LayerThinningModifier
-from onnxsparse.modifiers.per_layer_distillation import PerLayerDistillationModifier
-from onnxsparse.modifiers.quantizing import Quantizing
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DistillationModifier
@@ -19,6 +15,12 @@ from onnxsparse.recipes.modifiers.rates import (
     SetLearningRateModifier,
 )
 from onnxsparse.recipes.modifiers.structured import StructuredPruningModifier
+from onnxsparse.recipes.modifiers.unsupported import (
+    LayerPruningModifier,
+    LayerThinningModifier,
+    PerLayerDistillationModifier,
+    Quantizing,
+)
 
 Kinds = tuple[type[Scheduled], ...]
 EPOCH: Kinds = (EpochRangeModifier,)

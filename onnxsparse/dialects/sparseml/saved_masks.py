@@ -10,7 +10,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.order import identifier
+from onnxsparse.recipes.writing import identifier
 from onnxsparse.train.acts.act import TimedAct
 from onnxsparse.train.module_trainee import ModuleTrainee
 from onnxsparse.train.params import Param

@@ -1,10 +1,13 @@
-"""The tree of a YAML text: texts, lists and mappings, each with its line. Nothing is constructed from it.
+"""The tree of a YAML text with line numbers: texts, lists and mappings. Nothing is constructed from it.
 
-1. Scalars are texts; that one stood in quotes is remembered. What it means is for the field to say that it is given to.
+1. Scalars are texts; that one stood in quotes is kept. What it means is for the field to say that it is given to.
 2. Anchors, aliases and merge keys (`<<`) are understood. An alias of an alias of an alias makes a file of some bytes as
    large as a disk: what everything would come to is counted before it is made, and limited.
 3. Of a key that stands twice in one mapping the last value counts, as in PyYAML; it is told, with both lines.
 4. Every error is one line that says where.
+
+PyYAML's parser gives the events; its composer (`yaml.compose`) would lose the line of an alias, which an alias inside
+itself is told by, refuse an anchor that is given again, and recurse before it knows how deep.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 import yaml
 
@@ -28,7 +31,6 @@ UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U0001000
 INDENTED_BY_TAB = re.compile(r" *\t")
 TAB = "a tab stands at the beginning of the line, and YAML takes spaces alone there"
 PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-Value = Union[str, list["Node"], list[tuple["Node", "Node"]]]
 
 
 class WrongError(Exception):
@@ -43,16 +45,27 @@ def located(called: str, line: int, text: object) -> PlanError:
     return PlanError(f"{called}, line {line}: {text}")
 
 
+class Pairs(list[tuple["Node", "Node"]]):
+    """What a mapping holds."""
+
+
 @dataclass(eq=False)
 class Node:
-    """A text, a list or a mapping; `as_is` is a text in which nothing is to be computed."""
+    """A text, a list of nodes or pairs of them; `as_is` is a text in which nothing is to be computed."""
 
-    value: Value
+    value: Any
     line: int
     tag: str = ""
+    as_is: bool = False
     depth: int = 0
     size: int = 1
-    as_is: bool = False
+
+    @classmethod
+    def around(cls, value: list[Node] | Pairs, line: int = 1, tag: str = "") -> Node:
+        """A list or a mapping, with how deep and how large it is when every alias is spelled out."""
+        inner = [one for pair in value for one in pair] if isinstance(value, Pairs) else value
+        depth = 1 + max((one.depth for one in inner), default=0)
+        return cls(value, line, tag, depth=depth, size=1 + sum(one.size for one in inner))
 
     @property
     def text(self) -> str | None:
@@ -68,28 +81,24 @@ class Node:
 
     @property
     def items(self) -> list[Node]:
-        return list(self.value) if self.is_list else []  # type: ignore[arg-type]
+        return self.value if self.is_list else []
 
     @property
     def pairs(self) -> list[tuple[Node, Node]]:
-        return list(self.value) if self.is_mapping else []  # type: ignore[arg-type]
+        return self.value if self.is_mapping else []
 
     @property
     def is_nothing(self) -> bool:
-        return isinstance(self.value, str) and not isinstance(self.value, Quoted) and self.value in NOTHING
+        return self.text in NOTHING and not isinstance(self.value, Quoted)
 
     def become(self, other: Node) -> None:
         """Take over another's value, wherever this one is used."""
-        self.value, self.tag, self.depth, self.size = other.value, other.tag, other.depth, other.size
-        self.as_is = other.as_is
+        vars(self).update(vars(other), line=self.line)
 
     def every(self) -> Iterator[Node]:
         """This node and all below it."""
         yield self
-        for one in self.items:
-            yield from one.every()
-        for key, one in self.pairs:
-            yield from key.every()
+        for one in [*self.items, *(one for pair in self.pairs for one in pair)]:
             yield from one.every()
 
     def plain(self) -> Any:
@@ -99,10 +108,6 @@ class Node:
         if self.is_list:
             return [one.plain() for one in self.items]
         return None if self.is_nothing else self.value
-
-
-class Pairs(list[tuple[Node, Node]]):
-    """What a mapping holds."""
 
 
 @dataclass(frozen=True)
@@ -126,11 +131,10 @@ def read(text: str, called: str, line: int = 1, twice: list[Twice] | None = None
     """
     try:
         _demand_text(text)
-        builder = _Builder(text)
-        root = builder.root()
+        tree = _Tree(text)
         if twice is not None:
-            twice += [Twice(o.key, o.first + line - 1, o.second + line - 1, o.alike) for o in builder.twice]
-        return root
+            twice += [Twice(o.key, o.first + line - 1, o.second + line - 1, o.alike) for o in tree.twice]
+        return tree.root
     except WrongError as error:
         raise located(called, line - 1 + error.line, error) from None
     except yaml.YAMLError as error:
@@ -150,36 +154,56 @@ def _demand_text(text: str) -> None:
         raise WrongError(line, f"the character {found[0]!a} cannot stand in YAML")
 
 
-class _Builder:
-    """Makes nodes of the events of a parser, without recursion."""
+class _Tree:
+    """Makes nodes of the events of a parser."""
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._events: Iterator[Any] = iter(yaml.parse(text, PARSER))
         self._anchors: dict[str, Node | None] = {}
-        self._open: list[tuple[Node, str]] = []
-        self._root: Node | None = None
         self.twice: list[Twice] = []
-
-    def root(self) -> Node | None:
-        for event in yaml.parse(self._text, PARSER):
-            line = event.start_mark.line + 1 if event.start_mark is not None else 1
-            if isinstance(event, yaml.DocumentStartEvent) and self._root is not None:
+        self.root: Node | None = None
+        for event in self._events:
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.DocumentStartEvent) and self.root is not None:
                 raise WrongError(line, "a second document begins, and a recipe is one")
-            if isinstance(event, yaml.ScalarEvent):
-                self._add(self._scalar(event, line), event.anchor)
-            elif isinstance(event, yaml.AliasEvent):
-                self._put(self._named(str(event.anchor), line))
-            elif isinstance(event, yaml.CollectionStartEvent):
-                self._begin(event, line)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self._end()
-        return self._root
+            if isinstance(event, yaml.NodeEvent):
+                self.root = self._node(event, 0)
+
+    def _node(self, event: Any, depth: int) -> Node:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            return self._named(str(event.anchor), line)
+        if isinstance(event, yaml.ScalarEvent):
+            node = self._scalar(event, line)
+        else:
+            if depth >= DEEPEST:
+                raise WrongError(line, "it is nested too deeply")
+            tag = _tag(event.tag, line)
+            self._anchors[event.anchor] = None  # until it is whole nothing inside may stand for it
+            inner = self._inside(depth + 1)
+            is_list = isinstance(event, yaml.SequenceStartEvent)
+            node = Node.around(inner if is_list else _merged(self._keyed(inner[::2], inner[1::2])), line, tag)
+            if node.depth > DEEPEST:
+                raise WrongError(line, "it is nested too deeply")
+            if node.size > LARGEST:
+                raise WrongError(line, "with every alias spelled out it is too large")
+        self._anchors[event.anchor] = node
+        return node
+
+    def _inside(self, depth: int) -> list[Node]:
+        found = []
+        for event in self._events:
+            if isinstance(event, yaml.CollectionEndEvent):
+                break
+            found.append(self._node(event, depth))
+        return found
 
     def _scalar(self, event: Any, line: int) -> Node:
         """A text counts as one in which nothing is computed where the word is written with an escape."""
         quoted = event.style in ("'", '"', "|", ">") or event.tag == "!"
         as_is = "eval(" in event.value and "eval(" not in self._text[event.start_mark.index : event.end_mark.index]
-        return Node(Quoted(event.value) if quoted else event.value, line, _tag(event, line), as_is=as_is)
+        return Node(Quoted(event.value) if quoted else event.value, line, _tag(event.tag, line), as_is)
 
     def _named(self, anchor: str, line: int) -> Node:
         found = self._anchors.get(anchor)
@@ -188,28 +212,6 @@ class _Builder:
             raise WrongError(line, f"*{anchor:.60} stands for something{inside}")
         return found
 
-    def _begin(self, event: Any, line: int) -> None:
-        empty: Value = Pairs() if isinstance(event, yaml.MappingStartEvent) else []
-        if len(self._open) >= DEEPEST:
-            raise WrongError(line, "it is nested too deeply")
-        self._open.append((Node(empty, line, _tag(event, line)), event.anchor))
-        if event.anchor:
-            self._anchors[event.anchor] = None
-
-    def _end(self) -> None:
-        node, anchor = self._open.pop()
-        if node.is_mapping:
-            flat: list[Node] = node.value  # type: ignore[assignment]
-            node.value = _merged(self._keyed(flat[::2], flat[1::2]))
-        inner = [*node.items, *(one for pair in node.pairs for one in pair)]
-        node.depth = 1 + max((one.depth for one in inner), default=0)
-        node.size = 1 + sum(one.size for one in inner)
-        if node.depth > DEEPEST:
-            raise WrongError(node.line, "it is nested too deeply")
-        if node.size > LARGEST:
-            raise WrongError(node.line, "with every alias spelled out it is too large")
-        self._add(node, anchor)
-
     def _keyed(self, keys: list[Node], values: list[Node]) -> Pairs:
         """Keys are single words. The value of one that is there again takes the place of the first."""
         places: dict[str, int] = {}
@@ -217,34 +219,23 @@ class _Builder:
         for key, value in zip(keys, values):
             if key.text is None:
                 raise WrongError(key.line, "a key is a single word here")
-            if key.text not in places or key.text == MERGE:
-                places.setdefault(key.text, len(made))
+            place = places.setdefault(key.text, len(made))
+            if place == len(made) or key.text == MERGE:
                 made.append((key, value))
                 continue
-            first, old = made[places[key.text]]
+            first, old = made[place]
             alike = value.text is not None and value.text == old.text and value.tag == old.tag
             if len(self.twice) < MOST_TWICE:
                 self.twice.append(Twice(key.text, first.line, key.line, alike))
-            made[places[key.text]] = key, value
+            made[place] = key, value
         return made
 
-    def _add(self, node: Node, anchor: str | None) -> None:
-        if anchor:
-            self._anchors[anchor] = node
-        self._put(node)
 
-    def _put(self, node: Node) -> None:
-        if not self._open:
-            self._root = node
-            return
-        self._open[-1][0].value.append(node)  # type: ignore[union-attr, arg-type]
-
-
-def _tag(event: Any, line: int) -> str:
+def _tag(tag: str | None, line: int) -> str:
     """Only tags of our own kind mean something: `!Name`."""
-    tag = str(event.tag or "")
-    if tag in ("", "!"):
+    if tag in (None, "", "!"):
         return ""
+    assert tag is not None
     if not tag.startswith("!") or tag.startswith("!!"):
         raise WrongError(line, f"a value has no tag such as {tag[:60]}")
     return tag[1:]
@@ -252,16 +243,18 @@ def _tag(event: Any, line: int) -> str:
 
 def _merged(pairs: Pairs) -> Pairs:
     """With what `<<` names put in, as far as it is not there anyway; of several mappings the first counts."""
-    sources = [value for key, value in pairs if key.text == MERGE and not isinstance(key.value, Quoted)]
-    if not sources:
-        return pairs
-    own = Pairs((key, value) for key, value in pairs if key.text != MERGE or isinstance(key.value, Quoted))
-    known, added = {key.text for key, _ in own}, Pairs()
-    for source in sources:
-        for mapping in source.items if source.is_list else [source]:
-            if not mapping.is_mapping:
-                raise WrongError(mapping.line, f"{MERGE} takes a mapping, or a list of them")
-            fresh = [(key, value) for key, value in mapping.pairs if key.text not in known]
-            known |= {key.text for key, _ in fresh}
-            added += fresh
+    own, added = Pairs(), Pairs()
+    sources = []
+    for key, value in pairs:
+        if key.text == MERGE and not isinstance(key.value, Quoted):
+            sources += value.items if value.is_list else [value]
+        else:
+            own.append((key, value))
+    known = {key.text for key, _ in own}
+    for mapping in sources:
+        if not mapping.is_mapping:
+            raise WrongError(mapping.line, f"{MERGE} takes a mapping, or a list of them")
+        fresh = [(key, value) for key, value in mapping.pairs if key.text not in known]
+        known |= {key.text for key, _ in fresh}
+        added += fresh
     return Pairs([*own, *added])

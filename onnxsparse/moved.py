@@ -1,0 +1,46 @@
+"""Deprecated module names: importing one gives the module that replaces it, with a DeprecationWarning that names it.
+
+A name is kept where the documentation showed it. Its parent has to be a package still.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, cast
+
+MOVED = {
+    "onnxsparse.values": "onnxsparse.math.values",
+}
+"""Old module name -> new module name."""
+
+
+class _Finder:
+    """Stands behind all other finders, so that it is asked for what is not there any more alone.
+
+    It is a finder and a loader without their base classes: importing `importlib.abc` costs more than the package.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, cast(Any, self)) if fullname in MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """An ordinary one, for the moment."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        old, new = module.__name__, MOVED[module.__name__]
+        warnings.warn(f"{old} has become {new}", DeprecationWarning, stacklevel=2)
+        # The import system hands out what stands here: the very same classes under both names.
+        sys.modules[old] = importlib.import_module(new)
+
+
+def keep_old_names() -> None:
+    """Make the old names importable, once."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

@@ -17,7 +17,7 @@ from onnxsparse.engines.torch.state_masks import array_of, bare, masks_of_state
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.stores import keys
-from onnxsparse.graph.torch_match import recorded_match
+from onnxsparse.graph.torch_match import recorded_match as match_in_metadata
 from onnxsparse.math.values import Array
 from onnxsparse.passes.given_masks import GivenMask, masks_of_model, masks_of_plan
 from onnxsparse.passes.planfile import PlanFile, read_plan
@@ -76,7 +76,7 @@ def _by_plan(
 
 def _known(module: Any, model: Model, match: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """A match that the model records is of the module that it was exported from, not of one that was made of it."""
-    return recorded_match(model) if match is None and not hasattr(module, TABLE) else match
+    return match_in_metadata(model) if match is None and not hasattr(module, TABLE) else match
 
 
 def _opened(source: Source | Model) -> Model:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnx import TensorProto
-
 from onnxsparse.data import BOUNDLESS
 from onnxsparse.engines.spec import LossSpec
 from onnxsparse.graph.class_axis import axis_in
+from onnxsparse.graph.edit import FLOATS
 from onnxsparse.graph.model import Model
 from onnxsparse.losses import axes_of_labels, axis_of_labels
 from onnxsparse.math.values import Array
 from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
-
-FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def axes_of(model: Model, axes: SampleAxes = SAMPLES_FIRST) -> dict[str, int]:

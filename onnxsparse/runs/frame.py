@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnxsparse.data import Data
-from onnxsparse.data.samples import Samples
+from onnxsparse.data import Data, Samples
 from onnxsparse.modifiers.objective import Objective
 from onnxsparse.modifiers.training import OWN, Training
 from onnxsparse.recipes import Recipe

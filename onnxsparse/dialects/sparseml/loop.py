@@ -34,11 +34,11 @@ from onnxsparse.errors import OptionError
 from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import compose_staged
 from onnxsparse.recipes.modifiers.distillation import DISABLE, Distilling
-from onnxsparse.recipes.modifiers.rates import Dropping, Moving, SetDecay, SetRate
+from onnxsparse.recipes.modifiers.rates import RateFunction, RateSchedule, SetDecay, SetRate
 from onnxsparse.train.acts.act import TimedAct
 from onnxsparse.train.module_trainee import ModuleTrainee
 
-PACE = (SetRate, SetDecay, Dropping, Moving)
+PACE = (SetRate, SetDecay, RateSchedule, RateFunction)
 
 
 class ScheduledModifierManager(Contents):

@@ -143,8 +143,8 @@ class LearningRateModifier(Scheduled):
         moved = tuple(epoch + epochs for epoch in self.milestones)
         return {**later, "lr_kwargs": {**self.lr_kwargs, MILESTONES: moved}}
 
-    def act(self) -> Dropping:
-        return Dropping(self)
+    def act(self) -> RateSchedule:
+        return RateSchedule(self)
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ class LearningRateFunctionModifier(Scheduled):
         if self.update_frequency != NEVER:
             raise WrongOptionError("update_frequency", "the rate moves at every step, so it is -1")
 
-    def act(self) -> Moving:
-        return Moving(self)
+    def act(self) -> RateFunction:
+        return RateFunction(self)
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class SetDecay(TimedAct):
         trainee.set_decay(self._decay, self._groups)
 
 
-class Dropping(TimedAct):
+class RateSchedule(TimedAct):
     """Rates that fall from a first one, by a class of its own; without a first one from what they are at the start."""
 
     def __init__(self, options: LearningRateModifier) -> None:
@@ -268,7 +268,7 @@ class Dropping(TimedAct):
         self._first = [float(one) for one in state["first"]]
 
 
-class Moving(TimedAct):
+class RateFunction(TimedAct):
     """A rate on its way from a first to a last one."""
 
     def __init__(self, options: LearningRateFunctionModifier) -> None:

@@ -103,7 +103,6 @@ WITHOUT_RUNTIME = (
     "targets/",
     "test_basis",
     "test_depthwise",
-    "test_graphsurgeon",
     "test_house",
     "test_killed_writers",
     "test_make",

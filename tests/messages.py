@@ -93,4 +93,5 @@ def _portable(text: str) -> str:
     for folder, name in FOLDERS.items():
         text = re.sub(rf"{re.escape(folder)}(?=[/'\"\s]|$)", name, text)
     text = re.sub(r"\b0x[0-9a-f]{6,}", "0x...", text)
+    text = re.sub(r"(test_\w+\.py, line) \d+", r"\1 N", text)
     return re.sub(r"TESTS_FOLDER/[^/\s'\"]+", "FOLDER", text)

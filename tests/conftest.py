@@ -1,7 +1,7 @@
 """What all tests share: nothing depends on the machine or the shell, and two smaller selections of them.
 
 1. One thread, a terminal of 80 columns without colours, no property that fails by the clock.
-2. `--quick` takes a sample: each 16th case of a test, each 24th test of the modules that take long.
+2. `--quick` takes a sample: each 16th case of a test, each 32nd test of the modules that take long.
 3. `--other-runtime` is for a second environment with another onnxruntime: it leaves out what has run in the first one
    and has nothing to do with onnxruntime. A test that runs a model cannot be left out: it fails in the first one.
 """
@@ -37,7 +37,7 @@ settings.load_profile("any machine")
 
 
 HERE = Path(__file__).resolve().parent
-CASES_APART, LENGTHY_APART = 16, 24
+CASES_APART, LENGTHY_APART = 16, 32
 LENGTHY = (
     "checkpoints/",
     "conformance/test_conformance_files",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import onnx
@@ -8,7 +9,8 @@ import pytest
 from models.digits import accuracy, held_out_half, training_half
 
 pytest.importorskip("onnxruntime")
-pytest.importorskip("sklearn")
+# Not by importing it: that takes longer than the tests of this module, in every process that collects them.
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
 
 def test_the_shipped_network_has_the_accuracy_that_the_readme_states(digits_cnn: Path) -> None:

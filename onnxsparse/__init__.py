@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from onnxsparse import graphsurgeon
     from onnxsparse.api import Result, compare, fold_masks, inspect, load, plan, prune, verify
     from onnxsparse.dialects.masking import insert_masks
-    from onnxsparse.finetuning import finetune
-    from onnxsparse.leveling import levels
     from onnxsparse.recipes import Recipe
     from onnxsparse.report.rows import Report, Row
+    from onnxsparse.training_api import finetune, levels
 
 __all__ = [
     "OnnxSparseError",
@@ -45,9 +44,9 @@ _HOMES = {
     "Recipe": "onnxsparse.recipes",
     "Report": "onnxsparse.report.rows",
     "Row": "onnxsparse.report.rows",
-    "finetune": "onnxsparse.finetuning",
+    "finetune": "onnxsparse.training_api",
     "insert_masks": "onnxsparse.dialects.masking",
-    "levels": "onnxsparse.leveling",
+    "levels": "onnxsparse.training_api",
 }
 
 keep_old_names()

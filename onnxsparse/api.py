@@ -15,34 +15,30 @@ import onnx
 from onnx import ModelProto
 
 from onnxsparse.errors import OptionError, brief
+from onnxsparse.files import write_text
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.output import write_text
 from onnxsparse.graph.weights import Weight
 from onnxsparse.options import Masks, Names, Path, SparsityOptions
 from onnxsparse.passes import delivery
-from onnxsparse.passes.check_fold import MASKED_STILL, CheckFold, Verify
-from onnxsparse.passes.comparing import Compare
+from onnxsparse.passes.compare import Compare
 from onnxsparse.passes.delivery import called, target_of
-from onnxsparse.passes.describe import (
-    plain_row,
-    planned_report,
-    totals_of,
-)
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import Inspect
-from onnxsparse.passes.plan import Plan
-from onnxsparse.passes.planfile import write_plan
-from onnxsparse.passes.prove import DISCARD, FOLD, MASK, PRUNE, SOFT, Before
+from onnxsparse.passes.proof import DISCARD, FOLD, MASK, PRUNE, SOFT, Before
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.record import record, record_moment, recount, settle
-from onnxsparse.passes.recorded import MASKED, MOMENT, readable
-from onnxsparse.passes.request import demand_whole, path_of, planned
-from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.sample_axes import sample_axes
-from onnxsparse.passes.sides import set_sizes
 from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, demand_written, soft_sites, zeros_made
-from onnxsparse.passes.taken import graph_of, taken
+from onnxsparse.passes.sources import graph_of, taken
+from onnxsparse.passes.verify import MASKED_STILL, CheckFold, Verify
+from onnxsparse.planning.macs import set_sizes
+from onnxsparse.planning.model_inputs import sample_axes
+from onnxsparse.planning.plan import Plan
+from onnxsparse.planning.plan_file import write_plan
+from onnxsparse.planning.record import record, record_moment, recount, settle
+from onnxsparse.planning.recorded import MASKED, MOMENT, readable
+from onnxsparse.planning.request import demand_whole, path_of, planned
+from onnxsparse.planning.rows import plain_row, planned_report, totals_of
+from onnxsparse.planning.rule import Rule
 from onnxsparse.report.rows import Report, Row
 
 

@@ -24,7 +24,7 @@ from onnxsparse.dialects import masking
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.surgeon import is_graph, put_back
-from onnxsparse.passes.taken import RECORD, Kept, graph_of, keep, of_graph, taken
+from onnxsparse.passes.sources import RECORD, Kept, graph_of, keep, of_graph, taken
 
 __all__ = ["export_onnx", "fold_masks", "import_onnx", "insert_masks", "prune", "verify"]
 

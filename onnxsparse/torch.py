@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Union
 
 from onnx import ModelProto
 
 from onnxsparse.engines.torch import attach as attaching
-from onnxsparse.engines.torch import convert, proof, writeback
-from onnxsparse.engines.torch import match as matching
-from onnxsparse.engines.torch.attach import Attached
-from onnxsparse.engines.torch.proof import Proof
+from onnxsparse.engines.torch import convert, writeback
+from onnxsparse.engines.torch.attach import Attached, demand_free
+from onnxsparse.engines.torch.mask_to_param import (
+    TensorMask,
+    array_of,
+    bare,
+    demand_fit,
+    layers_as_model,
+    masks_of_state,
+    placed,
+    places_of,
+)
+from onnxsparse.engines.torch.match import match as matching
+from onnxsparse.engines.torch.match import proof
+from onnxsparse.engines.torch.match.proof import Proof
+from onnxsparse.engines.torch.parameters import TABLE
 from onnxsparse.errors import OptionError, one_line
+from onnxsparse.files import Staged
+from onnxsparse.graph.biases_and_scales import training_mode
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.output import Staged
+from onnxsparse.graph.stores import keys
 from onnxsparse.graph.torch_match import Match
 from onnxsparse.graph.torch_match import record_match as record_in
+from onnxsparse.graph.torch_match import recorded_match as match_in_metadata
 from onnxsparse.graph.torch_match import recorded_match as recorded_in
-from onnxsparse.graph.training_mode import training_mode
-from onnxsparse.passes.attachable import masks_for
-from onnxsparse.passes.taken import proto_of, taken
+from onnxsparse.math.values import Array
+from onnxsparse.passes.sources import proto_of, taken
+from onnxsparse.planning.given_masks import GivenMask, masks_of_model, masks_of_plan
+from onnxsparse.planning.plan_file import PlanFile, read_plan
 
 __all__ = ["attach", "finish", "match", "proved", "record_match", "recorded_match", "to_module", "write_back"]
 
@@ -194,3 +211,86 @@ def attach(
 def finish(module: Any) -> Any:
     """Make attached masks part of the numbers of `module` and take them off: plain again, ready to be exported."""
     return attaching.finish(module)
+
+
+# -- From what the user hands to `attach` to masks by parameter: a model, a plan, arrays, or a state dict.
+
+
+PLANS = (".yaml", ".yml")
+Given = Union[Source, Model, Mapping[str, Any]]
+
+
+def masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model: Source | Model | None) -> Any:
+    """Masks by parameter, in the parameters' shapes; everything that cannot be placed is an error."""
+    inner = demand_free(module)
+    if match is not None and not isinstance(match, Mapping):
+        raise OptionError(f"match is what osp.torch.match returns, not a {type(match).__name__}")
+    if isinstance(source, (str, os.PathLike)) and os.fspath(source).lower().endswith(PLANS):
+        return _by_plan(inner, read_plan(os.fspath(source)), match, model)
+    if model is not None:
+        raise OptionError("model= belongs to a plan; other masks are decided already")
+    if isinstance(source, Mapping) and not source:
+        raise OptionError("the mapping of masks is empty, nothing would be masked; say a mask for each parameter")
+    if isinstance(source, Mapping):
+        return _by_arrays(inner, source, match)
+    if isinstance(source, (str, os.PathLike, ModelProto, Model)):
+        return _by_model(inner, source, match)
+    raise OptionError(f"masks come from a plan, a model, or a mapping of arrays, not a {type(source).__name__}")
+
+
+def _by_arrays(module: Any, source: Mapping[str, Any], match: Mapping[str, Any] | None) -> dict[str, Array]:
+    named = dict(module.named_parameters(remove_duplicate=False))
+    found = masks_of_state(source, named)
+    if found is None:
+        given = [TensorMask(str(name), array_of(mask, str(name))) for name, mask in source.items()]
+        return placed(module, given, match)
+    for name, keep in found.items():
+        demand_fit(name, keep, named, name)
+    return found
+
+
+def _by_model(module: Any, source: Source | Model, match: Mapping[str, Any] | None) -> dict[str, Array]:
+    opened = _opened_or_over(source)
+    called = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model"
+    return placed(module, _tensors(opened, masks_of_model(opened, called)), _known(module, opened, match))
+
+
+def _by_plan(
+    module: Any, file: PlanFile, match: Mapping[str, Any] | None, model: Source | Model | None
+) -> dict[str, Array]:
+    if model is not None:
+        opened = _opened_or_over(model)
+        return placed(module, _tensors(opened, masks_of_plan(file, opened)), _known(module, opened, match))
+    promised = tuple(replace(entry, shape=None) for entry in file.entries if entry.pattern)
+    places = places_of(module, [entry.name for entry in promised], match)
+    own = Model.over(layers_as_model(module, places))
+    found = masks_of_plan(replace(file, entries=promised), own)
+    return {places[mask.name]: mask.keep for mask in found}
+
+
+def _known(module: Any, model: Model, match: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A match that the model records is of the module that it was exported from, not of one that was made of it."""
+    return match_in_metadata(model) if match is None and not hasattr(module, TABLE) else match
+
+
+def _opened_or_over(source: Source | Model) -> Model:
+    if isinstance(source, Model):
+        return source
+    return Model.over(source) if isinstance(source, ModelProto) else Model.open(source)
+
+
+def _tensors(model: Model, masks: Sequence[GivenMask]) -> list[TensorMask]:
+    homes, also = keys(model.flow.stores), _merged(model)
+    return [
+        TensorMask(mask.name, mask.keep, homes[mask.weight.tensor], mask.inputs_first, tuple(also.get(mask.name, ())))
+        for mask in masks
+    ]
+
+
+def _merged(model: Model) -> dict[str, list[str]]:
+    """An exporter that merges equal tensors gives the others their names by Identity."""
+    found: dict[str, list[str]] = {}
+    for node in model.proto.graph.node:
+        if node.op_type == "Identity" and node.output:
+            found.setdefault(node.input[0], []).append(bare(node.output[0]))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxsparse.passes.basis import may_be_fixed, recognise
+from onnxsparse.planning.defaults import may_be_fixed, recognise
 from tests.cases import for_each
 
 RANDOM = np.random.default_rng(11)

@@ -398,7 +398,7 @@ def written(path: Path, numbers: dict[str, float], output: Path | None = None) -
             tensor.edit = lambda value=value: iter([value])  # type: ignore[misc]
     if output is None:
         return opened.take_proto()
-    from onnxsparse.graph.output import Staged
+    from onnxsparse.files import Staged
 
     with Staged() as staged:
         opened.save(str(output), True, staged)

@@ -100,10 +100,10 @@ def test_masks_of_the_users_own_are_taken(tmp_path: Path) -> None:
 
 def test_finetune_follows_the_default(tmp_path: Path) -> None:
     from onnxsparse.graph.model import Model
-    from onnxsparse.modifiers.pruning import Pruning
-    from onnxsparse.modifiers.training import Training
-    from onnxsparse.passes.request import planned
-    from onnxsparse.runs.zeros import asked_zeros
+    from onnxsparse.planning.request import planned
+    from onnxsparse.recipes.modifiers.pruning import Pruning
+    from onnxsparse.recipes.modifiers.training import Training
+    from onnxsparse.train.task import asked_zeros
 
     asked = asked_zeros(Pruning(pattern="unstructured", sparsity="0.5"), None, None, Training())
     plan, _ = planned(Model.open(network(tmp_path / "m.onnx")), None, None, asked)
@@ -111,9 +111,9 @@ def test_finetune_follows_the_default(tmp_path: Path) -> None:
 
 
 def test_recipes_and_configurations_of_other_tools_keep_their_own_rule(tmp_path: Path) -> None:
-    from onnxsparse.epochs.planning import by_epochs
     from onnxsparse.graph.model import Model
-    from onnxsparse.train.stepped import LoopOptions, SteppedModel
+    from onnxsparse.train.plan_by_epochs import by_epochs
+    from onnxsparse.train.stepped_model import LoopOptions, SteppedModel
 
     model = network(tmp_path / "m.onnx")
     recipe = osp.Recipe.load(

@@ -11,11 +11,10 @@ from onnx import ModelProto, TensorProto
 from onnx.helper import make_node
 
 import onnxsparse as osp
-from onnxsparse.engines.engine import Batch
+from onnxsparse.engines.engine import Batch, LossSpec, Spec
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.ort.engine import OrtEngine
-from onnxsparse.engines.spec import LossSpec, Spec
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.losses import axis_of_labels
 from tests.engines.ort.build import INT64, info, model, numbers, tensor

@@ -15,8 +15,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
-from onnxsparse.graph import unfinished
-from onnxsparse.graph.output import Staged
+from onnxsparse import files
+from onnxsparse.files import Staged
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are killed")
 
@@ -153,7 +153,7 @@ def test_a_living_writer_is_waited_for(tmp_path: Path) -> None:
     began, done = threading.Event(), []
 
     def write() -> None:
-        with unfinished.journal([unfinished.Move(real + ".none", real), unfinished.Move(real + ".none", real)], True):
+        with files.journal([files.Move(real + ".none", real), files.Move(real + ".none", real)], True):
             began.set()
             threading.Event().wait(0.3)
             done.append(True)
@@ -182,7 +182,7 @@ def test_a_journal_that_is_none_of_ours_moves_nothing(content: str, tmp_path: Pa
     inner.mkdir()
     source = external(inner / "m.onnx", 1)
     (tmp_path / "a.part").write_bytes(b"not a model")
-    journal = inner / f".onnxsparse-{unfinished.mark_of(str(source))}.journal"
+    journal = inner / f".onnxsparse-{files.mark_of(str(source))}.journal"
     journal.write_text(content)
     osp.inspect(source)
     assert (tmp_path / "a.part").exists()
@@ -195,7 +195,7 @@ def test_a_journal_moves_nothing_out_of_its_folder(tmp_path: Path) -> None:
     source = external(inner / "m.onnx", 1)
     part = inner / ".onnxsparse-00000000-000000000000.part"
     part.write_bytes(b"bad")
-    journal = inner / f".onnxsparse-{unfinished.mark_of(str(source))}.journal"
+    journal = inner / f".onnxsparse-{files.mark_of(str(source))}.journal"
     for real, spare in (("../victim", ""), ("m.onnx", "../victim"), ("/victim", "")):
         (tmp_path / "victim").write_text("kept")
         journal.write_text(json.dumps({"overwrite": True, "files": [[part.name, real, spare]]}))
@@ -211,7 +211,7 @@ def test_a_journal_that_came_with_a_folder_moves_nothing(known: int, tmp_path: P
     part, victim = tmp_path / PART, tmp_path / "notes.txt"
     part.write_bytes(b"theirs")
     victim.write_text("kept")
-    journal = tmp_path / f".onnxsparse-{unfinished.mark_of(str(source))}.journal"
+    journal = tmp_path / f".onnxsparse-{files.mark_of(str(source))}.journal"
     journal.write_text("")
     inodes = [journal.stat().st_ino if known > 0 else 1, part.stat().st_ino if known > 1 else 2]
     journal.write_text(json.dumps({"overwrite": True, "inodes": inodes, "files": [[PART, "notes.txt", ""]]}))

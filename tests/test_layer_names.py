@@ -12,11 +12,11 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 
 import onnxsparse as osp
 from onnxsparse.dialects.msbench import build_sparse_scheduler
-from onnxsparse.epochs.stored import params_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes.checking import WRONG, check
 from onnxsparse.train.params import find
+from onnxsparse.train.plan_by_epochs import params_of
 from tests.cases import for_each
 from tests.messages import refusing
 

@@ -17,12 +17,12 @@ from onnxsparse.cli import main
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OptionError, OutputError
-from onnxsparse.leveling import levels
-from onnxsparse.modifiers.levels import Levels, read_levels
-from onnxsparse.modifiers.training import Training
-from onnxsparse.runs import saves
-from onnxsparse.runs.run import Run
+from onnxsparse.recipes.modifiers.levels import Levels, read_levels
+from onnxsparse.recipes.modifiers.training import Training
+from onnxsparse.train import checkpointing
 from onnxsparse.train import levels as stages
+from onnxsparse.train.loop import Run
+from onnxsparse.training_api import levels
 from tests.dialects.nets import SIZE, onnx_model, random
 from tests.messages import refusing
 from tests.runs.net import Bench
@@ -142,8 +142,8 @@ def test_every_level_is_a_verified_file(whole):
 @trains
 @pytest.mark.parametrize("moment", [1, 5, 6, 7, 11])
 def test_a_killed_run_started_again_ends_with_the_same_files(whole, tmp_path, monkeypatch, moment):
-    monkeypatch.setattr(saves, "PLACES", 100)
-    monkeypatch.setattr(saves, "APART", 0.0)
+    monkeypatch.setattr(checkpointing, "PLACES", 100)
+    monkeypatch.setattr(checkpointing, "APART", 0.0)
     folder = tmp_path / "out"
     given = options(folder, eval_data=data(40), metrics=["accuracy"])
 
@@ -170,8 +170,8 @@ def test_a_killed_run_started_again_ends_with_the_same_files(whole, tmp_path, mo
 @trains
 @pytest.mark.parametrize("place", ["_hand_over", "_finished", "rmtree"])
 def test_killed_while_it_writes(whole, tmp_path, monkeypatch, place):
-    monkeypatch.setattr(saves, "PLACES", 100)
-    monkeypatch.setattr(saves, "APART", 0.0)
+    monkeypatch.setattr(checkpointing, "PLACES", 100)
+    monkeypatch.setattr(checkpointing, "APART", 0.0)
     folder = tmp_path / "out"
     given = options(folder, eval_data=data(40), metrics=["accuracy"])
 
@@ -326,7 +326,7 @@ def test_what_the_recipe_of_levels_is_for_is_said(whole, tmp_path, capsys):
 
 def test_a_picture_without_a_metric_has_one_axis(tmp_path):
     figure = pytest.importorskip("matplotlib.figure")
-    from onnxsparse.report.plot import draw_levels
+    from onnxsparse.report.history import draw_levels
 
     rows = [{"level": one, "metrics": {}, "macs": 100, "macs_left": 100 - one} for one in (30, 60)]
     seen = []
@@ -340,7 +340,7 @@ def test_a_picture_without_a_metric_has_one_axis(tmp_path):
 
 def test_a_picture_where_matplotlib_is(tmp_path):
     pytest.importorskip("matplotlib")
-    from onnxsparse.report.plot import draw_levels
+    from onnxsparse.report.history import draw_levels
 
     rows = [{"level": one, "metrics": {"accuracy": 0.9}, "macs": 100, "macs_left": 100 - one} for one in (30, 60)]
     draw_levels(str(tmp_path / "a.png"), rows, "accuracy")

@@ -43,7 +43,7 @@ IMPORTS = re.compile(r"from onnxsparse\.recipes\.modifiers import \([^)]*\)\n")
 OLD_IMPORTS = """from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.host import Host
 from onnxsparse.epochs.params import Param, find
-from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params, demand_positive
+from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled, demand_params, demand_positive
 """
 
 

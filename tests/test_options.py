@@ -20,9 +20,9 @@ import onnxsparse as osp
 from onnxsparse import options
 from onnxsparse.cli import build_parser, main
 from onnxsparse.errors import OptionError, command_line
-from onnxsparse.modifiers.levels import Levels
 from onnxsparse.options import REQUIRED, Option, in_python, options_of
 from onnxsparse.recipes.flags import DEFAULTS, recipe_of
+from onnxsparse.recipes.modifiers.levels import Levels
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE, PAGE = ROOT / "onnxsparse", ROOT / "docs" / "cli.md"

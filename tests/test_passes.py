@@ -17,14 +17,14 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxsparse import passes
 from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.check_fold import Verify
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks
 from onnxsparse.passes.inspect import Inspect
 from onnxsparse.passes.model_pass import Changed, Check, Pass
-from onnxsparse.passes.plan import make_plan
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.verify import Verify
+from onnxsparse.planning.plan import make_plan
+from onnxsparse.planning.rule import Rule
 
 for module in pkgutil.iter_modules(passes.__path__):
     importlib.import_module(f"{passes.__name__}.{module.name}")

@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 from onnxsparse import progress
 from onnxsparse.cli.arguments import check_report_target
 from onnxsparse.errors import OutputError
-from onnxsparse.graph.output import write_text
-from onnxsparse.report.json import to_json
-from onnxsparse.report.rows import Report
+from onnxsparse.files import write_text
+from onnxsparse.report.rows import Report, to_json
 
 
 def finish(report: Report, arguments: Namespace) -> int:

@@ -102,7 +102,7 @@ def _described(recipe: Any) -> dict[str, Any]:
 
 def _tell(arguments: Namespace, text: str, report: dict[str, Any]) -> None:
     from onnxsparse.cli.output import as_far_as_read
-    from onnxsparse.graph.output import write_text
+    from onnxsparse.files import write_text
     from onnxsparse.version import __version__
 
     head = {"tool": "onnxsparse", "version": __version__, "command": f"recipe {arguments.action}"}

@@ -18,7 +18,7 @@ from onnxsparse.errors import OptionError, Stopped, StoppedError
 
 if TYPE_CHECKING:
     from onnxsparse.recipes import Recipe
-    from onnxsparse.runs.job import Watcher
+    from onnxsparse.train.outcome import Watcher
 
 APART = 10.0
 """Seconds between two lines about the progress that are no terminal's."""
@@ -71,11 +71,11 @@ def _demand_paths(arguments: Namespace) -> None:
         if getattr(arguments, name) == "":
             raise OptionError(f"--{name.replace('_', '-')} is empty; name a file or folder")
     if arguments.recipe and arguments.output:
-        from onnxsparse.runs.beside import demand_apart
+        from onnxsparse.train.side_files import demand_apart
 
         demand_apart(arguments.output, "recipe", arguments.recipe)
     if arguments.json and arguments.output:
-        from onnxsparse.runs.beside import beside
+        from onnxsparse.train.side_files import beside
 
         if os.path.realpath(arguments.json) in map(os.path.realpath, beside(arguments.output)):
             raise OptionError(f"--json {arguments.json} is what finetune itself writes beside OUT; choose another name")
@@ -108,7 +108,7 @@ def _left(arguments: Namespace) -> str:
 def _check(arguments: Namespace, recipe: Recipe) -> int:
     """Say what the proof of the training graph found: 0 when every gradient is right, else 1."""
     from onnxsparse.cli.output import finish
-    from onnxsparse.finetuning import check_graph
+    from onnxsparse.training_api import check_graph
 
     names = ("data", "plan", "masks", "labels", "batch_axis", "state")
     with _quiet_functions():
@@ -121,7 +121,7 @@ def _check(arguments: Namespace, recipe: Recipe) -> int:
 
 def _levels(arguments: Namespace) -> int:
     from onnxsparse.cli.output import finish
-    from onnxsparse.leveling import levels
+    from onnxsparse.training_api import levels
 
     with training_progress(arguments) as watch:
         result = levels(arguments.model, watch=watch, **_with_configuration(arguments))
@@ -132,7 +132,7 @@ def _with_configuration(arguments: Namespace) -> dict[str, Any]:
     """What the configuration says, and what the flags say beside it."""
     said: dict[str, Any] = {}
     if arguments.config is not None:
-        from onnxsparse.dialects.msbench.leveled import options_of
+        from onnxsparse.dialects.msbench.levels_options import options_of
 
         notes: list[str] = []
         said = options_of(arguments.config, arguments.model, notes)

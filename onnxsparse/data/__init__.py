@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from onnxsparse.data.field import IGNORED, LABELS, Field
-from onnxsparse.data.labels import BOUNDLESS, check_block, check_labels
 from onnxsparse.data.opening import Data, open_data
-from onnxsparse.data.order import Order, hold_out
-from onnxsparse.data.samples import Samples
-from onnxsparse.data.stream import Stream
+from onnxsparse.data.samples import Order, Samples, hold_out
+from onnxsparse.data.stream import BOUNDLESS, Stream, check_block, check_labels
 
 __all__ = [
     "BOUNDLESS", "IGNORED", "LABELS", "Data", "Field", "Order", "Samples", "Stream", "check_block", "check_labels",

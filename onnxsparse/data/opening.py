@@ -9,12 +9,12 @@ from typing import Any, Union
 
 import numpy as np
 
+from onnxsparse.data.array_files import open_npy
 from onnxsparse.data.field import Field
-from onnxsparse.data.files import open_npy
-from onnxsparse.data.imported import import_function, names_function, running, told
 from onnxsparse.data.samples import Samples
 from onnxsparse.data.sources import InMemory, NpyFolder, Npz, NpzFolder, Source, file_names
 from onnxsparse.data.stream import Stream, by_name
+from onnxsparse.data.user_functions import import_function, names_function, running, told
 from onnxsparse.errors import OptionError
 
 Data = Union[Samples, Stream]

@@ -9,10 +9,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from onnxsparse.data.columns import CACHE, Column, Joined, Shelf
+from onnxsparse.data.array_files import (
+    CACHE,
+    ArrayFile,
+    Column,
+    Header,
+    Joined,
+    Mark,
+    Shelf,
+    Stored,
+    changed,
+    open_npy,
+    open_npz,
+)
 from onnxsparse.data.field import as_array
-from onnxsparse.data.files import ArrayFile, Header, open_npy, open_npz
-from onnxsparse.data.stored import Mark, Stored, changed
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.math.values import Array
 

@@ -1,4 +1,4 @@
-"""Training data that a function of the user's yields, in batches of any size, made into batches of the right one.
+"""Training data from a generator function, in batches of any size, made into batches of the right one; and labels.
 
 1. The function is called again whenever what it yielded is used up; every call is a pass. A pass without samples is an
    error. Rows left at the end of a pass are followed by the first of the next: no sample is lost.
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxsparse.data.field import LABELS, Field, all_ignored
-from onnxsparse.data.imported import running
+from onnxsparse.data.field import IGNORED, LABELS, Field, all_ignored
 from onnxsparse.data.samples import Batch, Samples, add_to
 from onnxsparse.data.sources import InMemory
+from onnxsparse.data.user_functions import running
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 
@@ -247,3 +247,42 @@ def by_name(item: Any, fields: Sequence[Field], labels: str | None, called: str)
         f"{called} gives {type(item).__name__}{size}; "
         f"it has to give dictionaries with the arrays {', '.join(names[:-1])}, or these in order"
     )
+
+
+# -- Labels are numbers of classes from 0, or -100 for what is to be left out of the loss.
+
+
+LABEL_BLOCK = 1 << 16
+BOUNDLESS = 1 << 63
+"""More classes than any model tells apart: any number from 0 is one."""
+
+
+def check_labels(samples: Samples | Stream, classes: int) -> None:
+    """Every label of all samples is one of the classes; those of a stream are checked as they come."""
+    if not samples.has_labels:
+        raise OptionError(f"{samples.called} has no labels; name their array, or train without labels")
+    if isinstance(samples, Stream):
+        samples.check_with(lambda labels, start: check_block(labels, start, classes, samples.called))
+        return
+    used = 0
+    for start in range(0, samples.count, LABEL_BLOCK):
+        block = samples.labels(np.arange(start, min(start + LABEL_BLOCK, samples.count)))
+        used += check_block(block, start, classes, samples.called)
+    if not used:
+        raise all_ignored(samples.called)
+
+
+def check_block(labels: Array, start: int, classes: int, source: str) -> int:
+    """How many labels are used; the first that is no class is an error. `start` is the number of the first sample."""
+    ignored = labels == IGNORED
+    wrong = ((labels < 0) | (labels > classes - 1)) & ~ignored
+    if wrong.any():
+        place = np.argwhere(wrong)[0]
+        which = "none of the classes, which count from 0"
+        if classes < BOUNDLESS:
+            which = f"none of the model's {classes} classes, which count from 0 to {classes - 1}"
+        raise OptionError(
+            f"label {labels[tuple(place)]} of sample {start + place[0]} of {source} is {which} "
+            f"({IGNORED} leaves a sample out)"
+        )
+    return int(labels.size - np.count_nonzero(ignored))

@@ -14,22 +14,22 @@ from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.dialects.msbench.configuration import Source as Config
 from onnxsparse.dialects.msbench.masking import When
 from onnxsparse.dialects.msbench.masking import insert_masks as insert_by_config
-from onnxsparse.epochs.at_epoch import at_epoch, held_by
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.training import Training
 from onnxsparse.options import MaskOptions, Masks, Names, Path, SparsityOptions, options_of
 from onnxsparse.passes.delivery import called, target_of
-from onnxsparse.passes.masked_before import MaskedBefore, open_without_masks
-from onnxsparse.passes.plan import Plan, PlanRow, eligible
-from onnxsparse.passes.request import path_of, planned
-from onnxsparse.passes.rule import WORDS, Rule
-from onnxsparse.passes.sides import set_sizes
-from onnxsparse.passes.taken import taken
+from onnxsparse.passes.fold_masks import MaskedBefore, open_without_masks
+from onnxsparse.passes.sources import taken
+from onnxsparse.planning.macs import set_sizes
+from onnxsparse.planning.plan import Plan, PlanRow, eligible
+from onnxsparse.planning.request import path_of, planned
+from onnxsparse.planning.rule import WORDS, Rule
 from onnxsparse.recipes import Recipe
-from onnxsparse.runs.zeros import asked_zeros
+from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import Training
+from onnxsparse.train.masks_at_epoch import at_epoch, held_by
+from onnxsparse.train.task import asked_zeros
 
 BY_CONFIG, BY_RECIPE = ("iteration", "expected"), ("epoch", "steps_per_epoch")
 UNMASKED = "nothing of it is masked at this moment"

@@ -114,5 +114,5 @@ def speaks() -> bool:
     """Whether this process says what went wrong: of several that fail, one does."""
     if not _claims and launched() > 1:
         with suppress(Exception):  # without torch, or without the others, there is nothing to claim
-            importlib.import_module("onnxsparse.engines.torch.processes").find_store(QUICKLY)
+            importlib.import_module("onnxsparse.engines.torch.distributed").find_store(QUICKLY)
     return _claims[0]() if _claims else is_first()

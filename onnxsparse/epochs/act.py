@@ -1,5 +1,5 @@
 """The old place of `train.acts.act`, for modifiers of other packages."""
 
-from onnxsparse.train.acts.act import TimedAct as Act
+from onnxsparse.train.act import TimedAct as Act
 
 __all__ = ["Act"]

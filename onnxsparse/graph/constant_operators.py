@@ -28,7 +28,7 @@ from onnxsparse.graph.constants import (
     dtype_of,
 )
 from onnxsparse.graph.storage import Array, StoredTensor, kind_of
-from onnxsparse.graph.window import Sizes
+from onnxsparse.graph.strided_view import Sizes
 
 LARGEST_LIST = 1 << 16
 """Elements that a shape, a list of axes or a range may have."""

@@ -20,7 +20,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from onnxsparse.graph.storage import Array, StoredTensor
-from onnxsparse.graph.window import Sizes, Window
+from onnxsparse.graph.strided_view import Sizes, Window
 
 HELD = 1 << 18
 """Elements of a value that are kept once they were computed."""

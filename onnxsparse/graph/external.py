@@ -21,10 +21,9 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from onnxsparse.errors import ModelError, OnnxSparseError, OutputError
-from onnxsparse.graph.every import every_tensor
-from onnxsparse.graph.output import Digest, Staged, check_target, copy_range, put, sha1
+from onnxsparse.files import Digest, Staged, check_target, clear_folder, copy_range, put, sha1
+from onnxsparse.graph.edit import every_tensor
 from onnxsparse.graph.storage import DataFolder, Span, StoredTensor, entries_of, external_span
-from onnxsparse.graph.unfinished import clear_folder
 from onnxsparse.graph.wire import Tokens, Window, condense
 
 ENDING = ".data"

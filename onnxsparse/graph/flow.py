@@ -23,15 +23,14 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, Caller, IdentityKey, label, text
-from onnxsparse.graph.crossings import PASSING, cross, mask_of, parts_of
-from onnxsparse.graph.edit import graphs_in, reads
-from onnxsparse.graph.every import demand_bounded, every_tensor, functions_of
-from onnxsparse.graph.integers import Declared, Shapes, known, shape_of
+from onnxsparse.graph.edit import demand_bounded, every_tensor, functions_of, graphs_in, reads
 from onnxsparse.graph.layout import Layout, Shape, size_of
+from onnxsparse.graph.origins import Computed, Joined, Known, Part, Traced, Value, Varying, computed, tensors_of
+from onnxsparse.graph.shape_values import Declared, Shapes, known, shape_of
 from onnxsparse.graph.storage import WEIGHT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Container, Stores
-from onnxsparse.graph.traced import Computed, Joined, Known, Part, Traced, Value, Varying, computed, tensors_of
 from onnxsparse.graph.uses import Place, Uses
+from onnxsparse.graph.view_operators import PASSING, cross, mask_of, parts_of
 from onnxsparse.graph.weights import Weight
 
 APPLYING = ("Mul", "Where")

@@ -18,16 +18,15 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
 from onnxsparse.errors import ModelError, OptionError, OutputError, brief
+from onnxsparse.files import Staged, check_target, copy_range, finish, put
 from onnxsparse.graph.attributes import text
+from onnxsparse.graph.cross_check import refuse_unseen
+from onnxsparse.graph.edit import every_tensor
 from onnxsparse.graph.evaluator import Evaluator
-from onnxsparse.graph.every import every_tensor
 from onnxsparse.graph.external import ExternalFiles, named_by, no_longer_named
 from onnxsparse.graph.flow import Flow
-from onnxsparse.graph.opinion import refuse_unseen
-from onnxsparse.graph.output import Staged, check_target, copy_range, put
 from onnxsparse.graph.storage import DataFolder, Span, StoredTensor
 from onnxsparse.graph.stores import Stores
-from onnxsparse.graph.unfinished import finish
 from onnxsparse.graph.weights import Weight
 from onnxsparse.graph.wire import Hole, Piece, Tokens, Window, condense, encode, expand
 

@@ -21,7 +21,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 
 from onnxsparse.errors import MissingExtraError, ModelError, OnnxSparseError, one_line
 from onnxsparse.graph.attributes import IdentityKey
-from onnxsparse.graph.every import every_tensor
+from onnxsparse.graph.edit import every_tensor
 
 PACKAGE = "onnx_graphsurgeon"
 CONTENT = (

@@ -10,13 +10,13 @@ import numpy as np
 from onnx import NodeProto
 
 from onnxsparse.graph.attributes import Attributes, label
-from onnxsparse.graph.crossings import quantized
+from onnxsparse.graph.elementwise import Mask, Quantization, arrives, owners_of, spread
 from onnxsparse.graph.layout import Layout, Shape
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, is_known, slots_of
-from onnxsparse.graph.steps import Mask, Quantization, arrives, owners_of, spread
+from onnxsparse.graph.origins import Computed, Dims, Joined, Known, Part, Traced, Value, Varying, carried, small_array
 from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import Stores
-from onnxsparse.graph.traced import Computed, Dims, Joined, Known, Part, Traced, Value, Varying, carried, small_array
+from onnxsparse.graph.view_operators import quantized
 from onnxsparse.graph.weights import Use, Weight, unique_names
 
 PRODUCTS = ("MatMul", "Gemm", "Einsum")

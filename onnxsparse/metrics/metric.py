@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from onnxsparse.data.imported import import_function, names_function, running
+from onnxsparse.data.user_functions import import_function, names_function, running
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.plugins import Plugin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxsparse import plugins
-from onnxsparse.modifiers.modifier import Modifier
+from onnxsparse.recipes.modifiers.modifier import Modifier
 
 __all__ = ["Modifier", "available"]
 

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 from onnx import ModelProto
 
 from onnxsparse.errors import OptionError
+from onnxsparse.files import Staged, check_target, put
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.output import Staged, check_target, put
 from onnxsparse.graph.storage import DataFolder
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
-from onnxsparse.passes.describe import planned_report, totals_of
-from onnxsparse.passes.matrices import StoredParam
-from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.prove import Before, proved
+from onnxsparse.passes.proof import Before, proved
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.record import record
-from onnxsparse.passes.request import path_of
-from onnxsparse.passes.trainable import send_back
+from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.record import record
+from onnxsparse.planning.request import path_of
+from onnxsparse.planning.rows import planned_report, totals_of
+from onnxsparse.planning.stored_params import StoredParam
+from onnxsparse.planning.trainable import send_back
 from onnxsparse.report.rows import Report
 
 Check = Callable[[Report, Model], Report]

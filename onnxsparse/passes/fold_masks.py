@@ -1,32 +1,38 @@
-"""Folding masks into the weights they are multiplied with, and taking the nodes out again.
-
-1. A mask is a constant of zeros and ones in `Mul(w, mask)`, `Where(mask, w, 0)`, whatever stands before it, on a
-   stored float tensor seen through any of the plain views of `flow`.
-2. It is folded where every reader of the numbers, under whatever name and in every call of a function, sees the same
-   masks, and where a stored zero is a zero before the mask: `w = where(mask, w, +0.0)`.
-3. Readers of the product read the weight again; mask tensors and Casts that nobody reads any more go.
-4. With `discard` the weights stay as they are and only the nodes go.
-What it does not do: fold a mask that only some readers of a tensor see, or a factor that is not 0 and 1.
-"""
+"""Folding masks into the weights they are multiplied with, and taking masks out so that others take their place."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import IdentityKey
-from onnxsparse.graph.crossings import mask_of
 from onnxsparse.graph.edit import Outputs, Unread, remove_nodes, rename_reads
+from onnxsparse.graph.elementwise import Mask, arrives
 from onnxsparse.graph.flow import MaskSite
-from onnxsparse.graph.model import Model
-from onnxsparse.graph.steps import Mask, arrives
+from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.view_operators import mask_of
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array, Reading, Values
-from onnxsparse.passes.matrices import SLAB
 from onnxsparse.passes.model_pass import Changed, Pass
+from onnxsparse.passes.soft_masks import FoldSoft, soft_sites
+from onnxsparse.planning.given_masks import graph_mask
+from onnxsparse.planning.recorded import MASKED, ORIGINS, PREFIX, recorded_moment
+from onnxsparse.planning.stored_params import SLAB
+
+# -- Folding masks into the weights they are multiplied with, and taking the nodes out again.
+#
+# 1. A mask is a constant of zeros and ones in `Mul(w, mask)`, `Where(mask, w, 0)`, whatever stands before it, on a
+#    stored float tensor seen through any of the plain views of `flow`.
+# 2. It is folded where every reader of the numbers, under whatever name and in every call of a function, sees the same
+#    masks, and where a stored zero is a zero before the mask: `w = where(mask, w, +0.0)`.
+# 3. Readers of the product read the weight again; mask tensors and Casts that nobody reads any more go.
+# 4. With `discard` the weights stay as they are and only the nodes go.
+# What it does not do: fold a mask that only some readers of a tensor see, or a factor that is not 0 and 1.
 
 
 class FoldMasks(Pass):
@@ -183,3 +189,50 @@ class _Masked:
                 )
             numbers[gone] = 0
             yield numbers
+
+
+# -- The masks that stand in a graph already: read, and taken out, so that others may take their place.
+#
+# 1. What a weight is multiplied with now is known by its name; all readers have to see the same.
+# 2. The nodes go, as with `fold --discard`: the weights keep every number that somebody trained, hidden ones, too.
+# 3. Whoever chooses the next masks counts what was masked as zero.
+
+
+@dataclass(frozen=True)
+class MaskedBefore:
+    """The masks of a file by weight, in its shape (True = keep), and where their schedule stands as it is recorded."""
+
+    masks: Mapping[str, Array] = field(default_factory=dict)
+    moment: Mapping[str, Any] = field(default_factory=dict)
+    trained: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
+    """Of weights behind a threshold or a soft mask: what is trained beside them, by role."""
+
+    def __bool__(self) -> bool:
+        return bool(self.masks or self.trained)
+
+
+def open_without_masks(source: Source) -> tuple[Model, MaskedBefore]:
+    """A model whose masks were taken out of its graph, and what they were."""
+    model = Model.open(source)
+    masked = [one for one in model.weights if any(use.masks for use in one.uses)]
+    sites = soft_sites(model)
+    if not masked and not sites:
+        return model, MaskedBefore()
+    masks = {one.name: graph_mask(one).reshape(one.shape) for one in masked}
+    trained = {site.weight.name: site.parameters() for site in sites}
+    before = MaskedBefore(masks, recorded_moment(model), trained)
+    discarded = FoldMasks(discard=True)(model) | FoldSoft(sites, discard=True)(model)
+    for weight, reason in discarded.left.items():
+        raise ModelError(f"the mask of '{weight.name}' cannot be replaced: {reason}")
+    origins = {MASKED + key: model.metadata[MASKED + key] for key in ORIGINS if MASKED + key in model.metadata}
+    model.drop_metadata(MASKED)
+    if not any(PREFIX + key in model.metadata for key in ORIGINS):
+        model.set_metadata(origins)  # the dense file is still the one that the first masks were for
+    model.forget()
+    _ = model.weights
+    return model, before
+
+
+def hidden(numbers: Array, keep: Array | None) -> Array:
+    """Numbers with +0.0 where they were masked."""
+    return numbers if keep is None else np.where(keep, numbers, numbers.dtype.type(0))

@@ -21,8 +21,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes.macs import LARGEST_GRAPH
-from onnxsparse.passes.sample_axes import SampleAxes
+from onnxsparse.planning.macs import LARGEST_GRAPH
+from onnxsparse.planning.model_inputs import SampleAxes
 
 PICTURES = (224, 320, 256, 640, 384, 512, 299, 192, 160, 128, 96, 64, 48, 32, 28)
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 16000)

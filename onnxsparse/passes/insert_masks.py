@@ -23,9 +23,9 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.stores import Home
 from onnxsparse.math.values import Array
-from onnxsparse.passes.given_masks import kept_by
 from onnxsparse.passes.model_pass import Changed, Pass
-from onnxsparse.passes.plan import Plan, PlanRow
+from onnxsparse.planning.given_masks import kept_by
+from onnxsparse.planning.plan import Plan, PlanRow
 
 FORMS = ("mul", "bool", "uint8", "where")
 WHERE_SINCE = 9

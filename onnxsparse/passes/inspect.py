@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.describe import of_one_run, plain_row, totals_of, with_macs
-from onnxsparse.passes.matrices import count_zeros, weight_param
 from onnxsparse.passes.model_pass import Check
-from onnxsparse.passes.plan import way_out
-from onnxsparse.passes.remarks import unknown_sizes
-from onnxsparse.passes.words import words_of
+from onnxsparse.planning.defaults import words_of
+from onnxsparse.planning.plan import way_out
+from onnxsparse.planning.rows import of_one_run, plain_row, totals_of, unknown_sizes, with_macs
+from onnxsparse.planning.stored_params import count_zeros, weight_param
 from onnxsparse.report.rows import DENSE, Report, Row
 
 

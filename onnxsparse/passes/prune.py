@@ -18,11 +18,11 @@ from onnxsparse.graph.model import Model
 from onnxsparse.math import rank
 from onnxsparse.math.param import demand_finite
 from onnxsparse.math.values import BLOCK, Array, Reading, Values, erase_block
-from onnxsparse.passes.matrices import SLAB
 from onnxsparse.passes.model_pass import Changed, Pass
-from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.stored_params import SLAB
 from onnxsparse.scores import Score
 
 HELD = 1 << 22

@@ -45,7 +45,7 @@ from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array
 from onnxsparse.passes.model_pass import Changed, Pass
-from onnxsparse.passes.record import recount
+from onnxsparse.planning.record import recount
 
 SOFT, HARD, DRAWN = "soft-threshold", "hard-threshold", "probabilistic"
 KINDS = ("float32", "float64", "float16")

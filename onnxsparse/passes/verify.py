@@ -1,194 +1,384 @@
-"""Counting zeros: whether those of stored tensors are where a pattern, a device or a plan wants them.
-
-1. For each (tensor, use): does the pattern hold, how often not, and where first; may the device use it; does it pay.
-2. What is expected comes from a plan file, from the rule the user named, or from what the model's metadata records.
-3. Every weight that is not checked is a row with its reason.
-4. Nothing is run, and nothing of what prunes is used but the table of facts and the patterns.
-"""
+"""Verification: a model, or what a fold made, against a plan file, a rule, or its own record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from onnxsparse.graph.weights import Use, Weight
-from onnxsparse.math.param import demand_finite
-from onnxsparse.math.values import Array, Values
-from onnxsparse.passes.matrices import WeightParam, weight_param
-from onnxsparse.passes.plan import PlanRow
+from onnxsparse import allocations, patterns
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.device_levels import Held, hold
+from onnxsparse.passes.evaluated_weights import SecondOpinion
+from onnxsparse.passes.model_pass import Check
+from onnxsparse.passes.pattern_check import Checked, UseChecked, ZeroCheck
 from onnxsparse.patterns import Pattern
-from onnxsparse.patterns.nm import NM
-from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.progress import Counter
-from onnxsparse.targets import Target, Verdict
+from onnxsparse.planning.macs import set_sizes
+from onnxsparse.planning.names import NameFilter
+from onnxsparse.planning.plan import PlanRow, make_plan
+from onnxsparse.planning.plan_file import plan_from_file, read_plan
+from onnxsparse.planning.recorded import Recorded, readable, recorded
+from onnxsparse.planning.rows import (
+    compressed,
+    dropped_elements,
+    in_training,
+    judged,
+    next_step,
+    of_one_run,
+    pays_off,
+    plain_row,
+    target_notes,
+    totals_of,
+    unknown_sizes,
+    use_row,
+    with_macs,
+)
+from onnxsparse.planning.rule import Rule
+from onnxsparse.planning.stored_params import count_zeros
+from onnxsparse.report.rows import DENSE, Report, Row, Totals, UseRow
 
-PLACES = 5
+# -- Verifying a model, and what a folded one is held against before it gets its name.
+#
+# 1. The zeros of a model are held against a plan file, a rule, or its own record. What holds in a tensor has to hold in
+#    the numbers that its nodes get, too.
+# 2. For a fold it is the rule or the plan file that the user named, otherwise the plan that the file records. What is
+#    checked is the result as it was written, by the rules of `verify`: a file that `fold` delivers is one that `verify`
+#    says holds.
+# 3. A row says what became of its mask (folded, left) and, from the check, its pattern, uses, verdicts and places; one
+#    that does not hold is `violated`.
+# 4. Where nobody says what has to hold, nothing is checked, and that is said; under `strict` it is a fault, and so is a
+#    mask that stays in the graph: a device sees no zeros behind a multiplication.
+
+
+NOT_FOLDED = Report("fold", "", "", (), Totals())
+UNCHECKED = "nothing was checked: the file records no plan; say what has to hold: --target, --pattern or --plan"
+
+
+MASKED_STILL = (
+    "the zeros are made by nodes of the graph: devices see none behind a multiplication; run `onnxsparse fold` first"
+)
+
+
+def held_to(model: Model, called: str, expected: Expectation, strict: bool = False, full: bool = False) -> Report:
+    """The zeros of a model against what is expected of each weight."""
+    opinion, device = SecondOpinion(model.evaluator, full), expected.rule.target
+    checked = opinion.of(ZeroCheck(expected.weights, device).checked())
+    knows = device is not None and expected.rule.knows_levels
+    held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
+    report = _verified(called, model, expected.rule, expected.title, checked, strict, held)
+    return replace(report, sampled=opinion.sampled)
 
 
 @dataclass(frozen=True)
-class UseChecked:
-    """The three answers for one use."""
+class Verify(Check):
+    """The zeros of a model, which reports call `called`, against a plan file, a rule, or its own record."""
 
-    use: Use
-    violations: int
-    places: tuple[tuple[int, ...], ...]
-    verdict: Verdict
+    called: str
+    rule: Rule
+    plan: str | None = None
+    strict: bool = False
+    full: bool = False
+
+    def call(self, model: Model) -> Report:
+        return held_to(model, self.called, expect(model, self.rule, self.plan), self.strict, self.full)
 
 
 @dataclass(frozen=True)
-class Checked:
-    """One weight after the check."""
+class CheckFold(Check):
+    """The report of a fold, `folded`, with what is found in the model that is to be delivered."""
 
-    expected: PlanRow
-    zeros: int | None = None
-    uses: tuple[UseChecked, ...] = ()
-    missing: str = ""
-    fault: str = ""
-    """What a device's levels find wrong with it."""
-    doubt: str = ""
-    """What its nodes really get does not hold, though the tensor does."""
-    target_density: float | None = None
-    wasted: int | None = None
+    rule: Rule
+    plan: str | None = None
+    strict: bool = False
+    full: bool = False
+    dims: Mapping[str, int] = field(default_factory=dict)
+    folded: Report = NOT_FOLDED
 
     @property
-    def status(self) -> str:
-        if self.expected.pattern is None and not self.fault:
-            return "unchecked"
-        wrong = self.missing or self.fault or self.doubt or any(use.violations for use in self.uses)
-        return "violated" if wrong else "holds"
+    def _named(self) -> bool:
+        return self.rule.pattern is not None or self.plan is not None
 
+    def demand(self, discard: bool) -> CheckFold:
+        """Refuse what means nothing together."""
+        beside = self.rule.sparsity is not None or self.rule.names != NameFilter() or bool(self.rule.allow)
+        if discard and (self._named or beside or self.strict or self.full):
+            raise OptionError(
+                "--discard drops the masks and their zeros, so nothing can be checked; leave the rule out"
+            )
+        if beside and not self._named:
+            raise OptionError("--sparsity and the names of weights belong to a rule; name a --pattern or --target, too")
+        return self
 
-@dataclass
-class _Tally:
-    each: dict[int, int] = field(default_factory=dict)
-    violations: dict[int, int] = field(default_factory=dict)
-    places: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    def after(self, folded: Report, written: Model) -> Report:
+        """The report of a fold with what the check found in what was written."""
+        return replace(self, folded=folded)(written)
 
-    @property
-    def zeros(self) -> int:
-        """Those that every use sees."""
-        return min(self.each.values(), default=0)
-
-
-class ZeroCheck:
-    """Counts zeros and violations, for what is expected of every weight."""
-
-    def __init__(self, expected: Sequence[PlanRow], target: Target | None, finite: bool = False) -> None:
-        """`finite`: the numbers are known to be finite."""
-        self._expected, self._target, self._finite = expected, target, finite
-
-    def checked(self) -> list[Checked]:
-        done = Counter("verify", sum(expected.weight.tensor.size for expected in self._expected if expected.pattern))
-        return [self._counted(expected, done) for expected in self._expected]
-
-    def _counted(self, expected: PlanRow, done: Counter) -> Checked:
-        checked = self._check(expected)
-        if expected.pattern:
-            done.add(expected.weight.tensor.size)
-        return checked
-
-    def _check(self, expected: PlanRow) -> Checked:
-        weight, pattern = expected.weight, expected.pattern
-        if pattern is None:
-            return Checked(expected)
-        zeros = _Zeros(expected, self._finite)
-        tally = zeros.of(pattern, expected.drop)
-        uses = tuple(
-            UseChecked(use, tally.violations[index], tuple(tally.places[index]), self._judge(weight, use))
-            for index, use in enumerate(weight.uses)
+    def call(self, model: Model) -> Report:
+        report, known = self.folded, None if self._named else recorded(model)
+        if not self._named and (known is None or not known.pruned):
+            return _unchecked(report, self.strict)
+        set_sizes(model, self.dims)
+        found = Verify(report.output or report.model, self.rule, self.plan, self.strict, self.full)(model)
+        rows = _merged(report.rows, found.rows)
+        faults = [*found.faults, *(_masks_left(rows) if self.strict else [])]
+        ok = found.ok and not faults
+        holding = sum(row.status == "holds" for row in found.rows)
+        counts = f"checked against {found.rule}: {holding} of {len(found.rows)} weights hold"
+        notes = [*report.notes, *([counts] if ok else []), *found.notes, *([] if self.strict else _masks_left(rows))]
+        notes += [fault for fault in faults if fault not in notes]
+        totals = totals_of(rows, model, {"folded"}, found.totals.macs is not None)
+        return replace(
+            report,
+            rule=found.rule,
+            rows=tuple(rows),
+            totals=totals,
+            ok=ok,
+            output=report.output if ok else "",
+            notes=tuple(notes),
+            next_step=found.next_step if ok else "",
+            verdict=found.verdict,
+            faults=tuple(faults),
+            sampled=found.sampled,
         )
-        return Checked(expected, tally.zeros, uses, _refused(uses))
-
-    def _judge(self, weight: Weight, use: Use) -> Verdict:
-        return self._target.judge(weight, use) if self._target else Verdict()
 
 
-def _refused(uses: tuple[UseChecked, ...]) -> str:
-    return next((checked.verdict.refusal for checked in uses if checked.verdict.refusal), "")
+def _unchecked(report: Report, strict: bool) -> Report:
+    notes, faults = (*report.notes, UNCHECKED), (UNCHECKED,) if strict else ()
+    return replace(report, notes=notes, ok=not strict, faults=faults, output="" if strict else report.output)
 
 
-class _Zeros:
-    """Reads one weight once, and holds its zeros against a pattern along every use."""
+def _masks_left(rows: Sequence[Row]) -> list[str]:
+    left = [row.name for row in rows if row.status == "left" and row.masked]
+    if not left:
+        return []
+    count = "1 mask stays" if len(left) == 1 else f"{len(left)} masks stay"
+    return [f"{count} in the graph (the first: of '{left[0]}'): a device sees no zeros behind a multiplication"]
 
-    def __init__(self, expected: PlanRow, finite: bool) -> None:
-        self._finite = finite
-        self._expected, self._weight = expected, expected.weight
-        self._masks = [[~mask.stored() for mask in use.masks] for use in self._weight.uses]
-        """For each use, what its own masks take out."""
 
-    def of(self, pattern: Pattern, drop: int) -> _Tally:
-        if isinstance(pattern, NM):
-            return self.by_groups(pattern)
-        return self.by_elements(pattern, drop) if isinstance(pattern, Unstructured) else self.by_units(pattern, drop)
+def _merged(folded: Sequence[Row], checked: Sequence[Row]) -> list[Row]:
+    """What was found of each weight, under what became of its mask; a weight of only one of the two keeps its row."""
+    found = {row.name: row for row in checked}
+    rows = [_both(row, found.pop(row.name)) if row.name in found else row for row in folded]
+    return rows + [row if row.status == "violated" else replace(row, status="left") for row in found.values()]
 
-    def by_groups(self, pattern: NM) -> _Tally:
-        tally = _Tally()
-        for index, use in enumerate(self._weight.uses):
-            tally.violations[index], tally.places[index] = 0, []
-            for param, start, stop, flat in self._slabs(use, pattern.m):
-                self._count(tally, index, param, pattern, start, stop, flat)
-        return tally
 
-    def _slabs(self, use: Use, multiple: int) -> Iterator[tuple[WeightParam, int, int, Array]]:
-        param = weight_param(self._weight, use)
-        for start, stop, flat in param.slabs(multiple):
-            yield param, start, stop, flat
+def _both(folded: Row, checked: Row) -> Row:
+    if checked.status == "violated":
+        return checked
+    reasons, advice = [folded.reason], folded.advice
+    if checked.status == "unchecked":
+        reasons.append(f"not checked: {checked.reason}" if checked.reason else "not checked")
+    elif checked.pattern != DENSE and not checked.masked:
+        reasons = [checked.reason]
+    return replace(
+        checked, status=folded.status, reason="; ".join(filter(None, reasons)), advice=advice or checked.advice
+    )
 
-    def _count(
-        self, tally: _Tally, index: int, param: WeightParam, pattern: NM, start: int, stop: int, flat: Array
-    ) -> None:
-        values = param.over(flat, start, stop)
-        masked = param.use.matrix(self._masked(index, start, stop)) if self._masks[index] else None
-        found = pattern.check(values, 0) if masked is None else pattern.violations(values.is_zero() | masked, 0)
-        tally.violations[index] += found.count
-        if found.count and len(tally.places[index]) < PLACES:
-            numbers = param.use.matrix(np.arange(start, stop))
-            tally.places[index] += [self._stored(int(numbers[place])) for place in found.places]
-            del tally.places[index][PLACES:]
-        if index == 0:
-            self._demand_finite(values)
-        if index == 0 or masked is not None or self._masks[0]:
-            zero = values.is_zero() if masked is None else values.is_zero() | masked
-            tally.each[index] = tally.each.get(index, 0) + int(np.count_nonzero(zero))
 
-    def _demand_finite(self, values: Values) -> None:
-        if not self._finite:
-            demand_finite(values, self._expected.name)
+# -- the report of `verify`
 
-    def _masked(self, index: int, start: int, stop: int) -> Array:
-        merged: Array = np.logical_or.reduce([mask[start:stop] for mask in self._masks[index]])
-        return merged
 
-    def by_elements(self, pattern: Unstructured, drop: int) -> _Tally:
-        tally = _Tally()
-        for index, use in enumerate(self._weight.uses):
-            tally.each[index] = sum(self._zeros_of(index, *slab) for slab in self._slabs(use, 1))
-            tally.violations[index], tally.places[index] = pattern.missing(tally.each[index], drop), []
-        return tally
+def _verified(
+    called: str,
+    model: Model,
+    rule: Rule,
+    title: str,
+    checked: Sequence[Checked],
+    strict: bool,
+    held: Held | None = None,
+) -> Report:
+    """The report of `verify`, with the verdict; `held` is what a device's levels found."""
+    checked = held.checked if held else checked
+    weights = [one.expected.weight for one in checked]
+    rows, sized = with_macs([_checked_row(one) for one in checked], weights, model)
+    remarks = [
+        *of_one_run(model, rows),
+        *unknown_sizes(model, rows, weights),
+        *target_notes(rule, rows),
+        *(held.notes if held else ()),
+        *in_training(model),
+        *([MASKED_STILL] if model.flow.mask_sites else []),
+    ]
+    faults = list(held.faults if held else ())
+    if all(row.status == "unchecked" for row in rows):
+        faults.append("no weight was checked, so nothing is proven")
+    left = [
+        row.name
+        for row, one in zip(rows, checked)
+        if row.ragged or (row.status == "unchecked" and not one.expected.chosen)
+    ]
+    if strict and left:
+        count = f"{len(left)} weights are" if len(left) > 1 else "1 weight is"
+        faults.append(f"--strict: {count} not checked, or not whole (the first: '{left[0]}')")
+    holds = any(row.status == "holds" for row in rows) and all(row.status != "violated" for row in rows)
+    if not holds and rule.sparsity is not None and not rule.knows_levels and readable(model) is not None:
+        remarks.append("the file records a level for each weight; leave --sparsity out to check those")
+    ok = holds and not faults
+    used = [one.expected.weight for one in checked if one.status == "holds"]
+    step = next_step(rule, called, used) if ok else ""
+    totals, notes = totals_of(rows, model, {"holds"}, sized), (*remarks, *faults)
+    verdict = pays_off(rows, "holds", rule)
+    return Report(
+        "verify", called, title, tuple(rows), totals, ok, "", notes, step, verdict=verdict, faults=tuple(faults)
+    )
 
-    def _zeros_of(self, index: int, param: WeightParam, start: int, stop: int, flat: Array) -> int:
-        values = param.over(flat, start, stop)
-        self._demand_finite(values)
-        zero = values.is_zero()
-        if self._masks[index]:
-            zero = zero | param.use.matrix(self._masked(index, start, stop))
-        return int(np.count_nonzero(zero))
 
-    def by_units(self, pattern: Pattern, drop: int) -> _Tally:
-        tally = _Tally()
-        flat = self._weight.tensor.read()
-        for index, use in enumerate(self._weight.uses):
-            values = weight_param(self._weight, use).over(flat, 0, flat.size)
-            self._demand_finite(values)
-            zero = values.is_zero()
-            if self._masks[index]:
-                zero = zero | use.matrix(self._masked(index, 0, flat.size))
-            found = pattern.violations(zero, drop)
-            tally.violations[index], tally.places[index] = found.count, list(found.places)
-            tally.each[index] = int(np.count_nonzero(zero))
-        return tally
+def _checked_row(checked: Checked) -> Row:
+    """One row of `verify`."""
+    expected = checked.expected
+    plain = plain_row(expected.weight, checked.status)
+    plain = replace(plain, target_density=checked.target_density, wasted=checked.wasted)
+    if expected.pattern is None:
+        zeros = count_zeros(expected.weight)
+        reason = checked.fault or expected.reason
+        return replace(plain, zeros=zeros, reason=reason, advice=expected.advice, words=expected.words)
+    row = replace(
+        plain,
+        pattern=expected.pattern.text,
+        zeros=checked.zeros,
+        dropped=dropped_elements(expected.pattern, expected.weight.uses[0].shape4, expected.drop),
+        ragged=expected.pattern.ragged(expected.weight.uses[0].shape4),
+        uses=tuple(_checked_use(use) for use in checked.uses),
+        violations=sum(use.violations for use in checked.uses),
+        places=next((use.places for use in checked.uses if use.places), ()),
+        reason=_why_violated(checked),
+        advice=_mend(checked),
+    )
+    return compressed(row, expected.pattern, checked.zeros or 0)
 
-    def _stored(self, number: int) -> tuple[int, ...]:
-        return tuple(int(axis) for axis in np.unravel_index(number, self._weight.shape))
+
+def _checked_use(checked: UseChecked) -> UseRow:
+    row = replace(use_row(checked.use), verdict="violated" if checked.violations else "holds")
+    return judged(row, checked.verdict)
+
+
+def _why_violated(checked: Checked) -> str:
+    pattern = checked.expected.pattern
+    bad = next((use for use in checked.uses if use.violations), None)
+    if bad is None:
+        return checked.missing or checked.fault or checked.doubt
+    if pattern is not None and not pattern.takes_sparsity:
+        places = ", ".join(str(list(place)) for place in bad.places[:3])
+        return f"{bad.violations} groups hold more than {pattern.text.partition(':')[0]} non-zeros, first at {places}"
+    return f"{bad.violations} more zeros of {pattern.text if pattern else ''} needed"
+
+
+def _mend(checked: Checked) -> str:
+    if checked.fault:
+        return "plan it again for the device, or another level"
+    if checked.doubt:
+        return "--exclude it, or simplify the nodes between its tensor and that input"
+    if checked.missing:
+        return "leave it dense, or choose another profile"
+    return "prune it, or --exclude it" if checked.status == "violated" else ""
+
+
+# -- What a verification expects of every weight: from a plan file, from a rule, or from the model's own record.
+#
+# 1. A plan file or the record says it for each weight by name.
+# 2. A rule expects it of every weight that it would prune; weights recorded as left dense on purpose are named so.
+# 3. A pattern with a level takes the level from the rule, else from the record, weight by weight.
+# 4. A depthwise layer that is recorded as pruned is checked like the others, whether it was asked for by --allow or
+#    pruned before depthwise layers stayed dense by default.
+
+
+EVEN = allocations.parse("uniform")
+ELEMENTS = ("alive", "unstructured")
+"""Patterns of single elements: what one of them promises, the other can check."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of each weight, by which rule, and how to call that in a report."""
+
+    weights: tuple[PlanRow, ...]
+    rule: Rule
+    title: str
+
+
+def expect(model: Model, rule: Rule, plan: str | None) -> Expectation:
+    """Everything a model is held to."""
+    if plan is not None:
+        return _by_file(model, rule, plan)
+    known = recorded(model) if rule.pattern is None else readable(model)
+    if rule.pattern is not None:
+        return Expectation(tuple(_by_rule(model, rule, known)), rule, rule.text)
+    if known is None:
+        raise OptionError(
+            "the model records no plan; say what to check: --pattern, --target or --plan (gs.import_onnx and "
+            "gs.export_onnx drop the record of a plan, those of osp.graphsurgeon keep it)"
+        )
+    return Expectation(tuple(_by_record(model, known)), Rule.make(target=known.target or None), "its own record")
+
+
+def _by_file(model: Model, rule: Rule, path: str) -> Expectation:
+    named = (rule.pattern or rule.sparsity is not None) and not rule.knows_levels
+    if named or rule.names != NameFilter() or (rule.allow and not rule.knows_levels):
+        raise OptionError("--plan decides what is checked; leave every other rule and name out")
+    file = read_plan(path)
+    used = rule if rule.knows_levels else Rule.make(target=file.target or None)
+    level = file.sparsity if used.sparsity is None and used.knows_levels else used.sparsity
+    made, _ = plan_from_file(file, model, replace(used, sparsity=level))
+    return Expectation(made.rows, made.rule, f"the plan {path}")
+
+
+def _by_rule(model: Model, rule: Rule, known: Recorded | None) -> list[PlanRow]:
+    rule.demand(level=False)
+    leveled = rule.pattern is not None and rule.pattern.takes_sparsity
+    if leveled and rule.sparsity is None and known is None and not rule.knows_levels:
+        raise OptionError(f"pattern {rule.text} says nothing without a level; pass --sparsity or --plan")
+    found = make_plan(model, _without_allocation(rule) if leveled else rule, verifying=True).rows
+    return [_reconciled(entry, rule, known) for entry in found] if known else list(found)
+
+
+def _without_allocation(rule: Rule) -> Rule:
+    """Every weight at the level; where the level is that of the network, nobody knows what it makes of each."""
+    level = 0.0 if rule.knows_levels or rule.sparsity is None else rule.sparsity
+    return replace(rule, sparsity=level, allocation=EVEN if rule.knows_levels else rule.allocation)
+
+
+def _reconciled(entry: PlanRow, rule: Rule, known: Recorded) -> PlanRow:
+    if entry.pattern is None:
+        return entry
+    reason, chosen = known.dense.get(entry.name, ("", False))
+    if chosen:
+        return _without(entry, f"left dense on purpose: {reason}", chosen=True)
+    if rule.knows_levels:
+        text, drop = known.pruned.get(entry.name, ("", 0))
+        return replace(entry, drop=drop) if text in ELEMENTS else entry
+    if rule.sparsity is None and entry.pattern.takes_sparsity:
+        text, drop = known.pruned.get(entry.name, ("", 0))
+        return (
+            replace(entry, drop=drop) if text == entry.pattern.text else _without(entry, "no level is recorded for it")
+        )
+    return entry
+
+
+def _without(entry: PlanRow, reason: str, chosen: bool = False) -> PlanRow:
+    return replace(entry, pattern=None, drop=0, reason=reason, chosen=chosen)
+
+
+def _by_record(model: Model, known: Recorded) -> list[PlanRow]:
+    weights = {weight.name: weight for weight in model.weights}
+    gone = [name for name in known.pruned if name not in weights or not weights[name].uses]
+    if gone:
+        raise ModelError(
+            f"the record in the model names '{gone[0]}', which is no weight of it; name a --pattern or --target"
+        )
+    return [_recorded(weight, known) for weight in model.weights]
+
+
+def _pattern(text: str) -> Pattern:
+    try:
+        return patterns.parse(text)
+    except OptionError as error:
+        raise ModelError(f"the model records a pattern of a plug-in that is not installed: {error}") from error
+
+
+def _recorded(weight: Weight, known: Recorded) -> PlanRow:
+    if weight.name in known.pruned:
+        text, drop = known.pruned[weight.name]
+        return PlanRow(weight, _pattern(text), drop)
+    reason, chosen = known.dense.get(weight.name, ("the record does not mention it", False))
+    return PlanRow(weight, reason=reason or "left dense", chosen=chosen)

@@ -17,21 +17,19 @@ from itertools import combinations
 from typing import Any
 
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.scheduled import NEVER, PLACE, Scheduled
-from onnxsparse.modifiers.training import Training
-from onnxsparse.recipes.modifiers.acdc import ACDCPruningModifier
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
-from onnxsparse.recipes.modifiers.epochs import EpochRangeModifier
-from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, GradualPruning
+from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, GradualPruning
 from onnxsparse.recipes.modifiers.masked import Masked
+from onnxsparse.recipes.modifiers.modifier import NEVER, PLACE, Modifier, Scheduled
+from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
 from onnxsparse.recipes.modifiers.rates import (
     LearningRateFunctionModifier,
     LearningRateModifier,
     SetLearningRateModifier,
 )
 from onnxsparse.recipes.modifiers.structured import StructuredPruningModifier
+from onnxsparse.recipes.modifiers.training import Training
 from onnxsparse.recipes.modifiers.unsupported import Quantizing
 from onnxsparse.recipes.recipe import Recipe, has_epochs
 from onnxsparse.recipes.writing import tag_of
@@ -82,7 +80,7 @@ def check(
 
 def steps_of_data(recipe: Recipe, data_size: int, batch_size: int | None = None) -> tuple[int, int]:
     """How many steps of `finetune` make an epoch, and how many samples it holds out and does not train on."""
-    from onnxsparse.runs.feeding import held_out
+    from onnxsparse.train.batches import held_out
 
     training = next((one for one in recipe.modifiers if isinstance(one, Training)), Training())
     held = held_out(data_size)
@@ -121,7 +119,7 @@ class _Linter:
     @cached_property
     def _params(self) -> list[Any]:
         """All parameters of the model."""
-        from onnxsparse.epochs.stored import params_of
+        from onnxsparse.train.plan_by_epochs import params_of
 
         return [] if self.model is None else params_of(self._opened)
 
@@ -175,7 +173,7 @@ class _Linter:
 
     def _problem(self, modifiers: list[Any]) -> str:
         """Why modifiers cannot act on the model."""
-        from onnxsparse.epochs.planning import by_epochs
+        from onnxsparse.train.plan_by_epochs import by_epochs
 
         try:
             by_epochs(self._opened, modifiers)
@@ -230,7 +228,7 @@ class _Linter:
                 self._warn(one, f"the model is sparse, and its {lost}")
 
     def _is_sparse(self) -> bool:
-        from onnxsparse.passes.matrices import count_zeros
+        from onnxsparse.planning.stored_params import count_zeros
 
         counted = [] if self.model is None else [(count_zeros(one), one.tensor.size) for one in self._opened.weights]
         known = [(zeros, size) for zeros, size in counted if zeros is not None]

@@ -16,10 +16,8 @@ from typing import Any
 
 from onnxsparse import plugins
 from onnxsparse.errors import LONG, OptionError, nearest
-from onnxsparse.modifiers.declared import as_declared
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes.layout import Entry, Option
+from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled, as_declared
 from onnxsparse.recipes.variables import Scope
 from onnxsparse.recipes.writing import UnknownModifier
 from onnxsparse.recipes.yaml_tree import Node, WrongError

@@ -8,20 +8,17 @@ from typing import Any
 
 from onnxsparse import targets
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.objective import TASKS, Objective
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
 from onnxsparse.options import FinetuneOptions, options_of
-from onnxsparse.passes.rule import listed, of_level
+from onnxsparse.planning.rule import listed, of_level
 from onnxsparse.recipes.modifiers.distillation import DistillationModifier as Distillation
+from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
 from onnxsparse.recipes.modifiers.parameters import TrainableParamsModifier as TrainableParams
+from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier as LearningRateFunction
 from onnxsparse.recipes.modifiers.rates import LearningRateModifier as LearningRate
 from onnxsparse.recipes.modifiers.rates import SetLearningRateModifier as SetLearningRate
 from onnxsparse.recipes.modifiers.rates import SetWeightDecayModifier as SetWeightDecay
+from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, TASKS, KeepBest, Objective, Training
 from onnxsparse.recipes.recipe import Recipe
 
 DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from onnxsparse.errors import PlanError, nearest
-from onnxsparse.modifiers.declared import plain
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.scheduled import PLACE
 from onnxsparse.recipes.entries import modifier_of
 from onnxsparse.recipes.layout import Layout, Section, laid_out
+from onnxsparse.recipes.modifiers.modifier import PLACE, Modifier, plain
 from onnxsparse.recipes.variables import Scope, Variables, given
 from onnxsparse.recipes.yaml_tree import LONGEST, Node, Twice, WrongError, located, read
 

@@ -26,11 +26,17 @@ from typing import Any, TypeVar, Union
 import yaml
 
 from onnxsparse.errors import OptionError, OutputError, PlanError
-from onnxsparse.modifiers.declared import from_python, plain, reads_as_other
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.scheduled import NEVER, Scheduled, changed
 from onnxsparse.recipes import writing
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
+from onnxsparse.recipes.modifiers.modifier import (
+    NEVER,
+    Modifier,
+    Scheduled,
+    changed,
+    from_python,
+    plain,
+    reads_as_other,
+)
 from onnxsparse.recipes.reading import Path, Read, is_page, is_text, sections, text_of
 from onnxsparse.recipes.variables import Variables, as_text
 from onnxsparse.recipes.yaml_tree import Twice
@@ -159,7 +165,7 @@ class Recipe:
 
     def save(self, path: Path, overwrite: bool = False) -> None:
         """Write the canonical text; in a page of Markdown between the lines where it is looked for."""
-        from onnxsparse.graph.output import write_text
+        from onnxsparse.files import write_text
 
         if not overwrite and os.path.exists(path):
             raise OutputError(f"{os.fspath(path)} exists; choose another name, or overwrite it")

@@ -20,8 +20,8 @@ from numbers import Real
 from typing import Any, Union
 
 from onnxsparse.errors import OptionError, PlanError, nearest
-from onnxsparse.modifiers.declared import Computed, Quoted, number, reads_as_other
 from onnxsparse.recipes.expressions import Number, compute
+from onnxsparse.recipes.modifiers.modifier import Computed, Quoted, number, reads_as_other
 from onnxsparse.recipes.yaml_tree import DEEPEST, LARGEST, Node, Pairs, WrongError, read
 
 CALL = re.compile(r"\beval\(")

@@ -20,10 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from onnxsparse.modifiers.declared import number, plain, reads_as_other
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.scheduled import FARTHEST, NEVER, Scheduled
 from onnxsparse.recipes.layout import METADATA, MODIFIERS
+from onnxsparse.recipes.modifiers.modifier import FARTHEST, NEVER, Modifier, Scheduled, number, plain, reads_as_other
 
 if TYPE_CHECKING:
     pass

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from onnxsparse.errors import PlanError
-from onnxsparse.modifiers.declared import Quoted
+from onnxsparse.recipes.modifiers.modifier import Quoted
 
 LONGEST = 1 << 20
 DEEPEST, LARGEST = 60, 200_000

@@ -1,4 +1,4 @@
-"""Reports for people: one table with totals, the reason for whatever stayed dense, and what to do next."""
+"""Reports for people: tables with totals, the reason for whatever stayed dense, and what to do next."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxsparse.errors import spelled
-from onnxsparse.report.check_lines import check_lines
-from onnxsparse.report.levels_table import levels_lines, levels_table
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
 from onnxsparse.report.weights_table import printable as _printable
 from onnxsparse.report.weights_table import share as _share
 from onnxsparse.report.weights_table import weights_table
+
+# -- Reports for people: one table with totals, the reason for whatever stayed dense, and what to do next.
+
 
 WIDE = 160
 _DONE = ("planned", "pruned", "masked")
@@ -279,3 +280,52 @@ def _count(count: int) -> str:
         if count >= size:
             return f"{count / size:.2f} {unit}"
     return str(count)
+
+
+# -- What `finetune --check` says of a training graph.
+
+
+def check_lines(report: Report) -> list[str]:
+    """A line for each thing that is not as it should be, between what was checked and the verdict."""
+    found: dict[str, Any] = dict(report.details)
+    count, lost = found["checked"], len(found["unreached"])
+    trains = f"{count} tensor{' trains' if count == 1 else 's train'}"
+    return [
+        f"training graph of batch {found['batch']}: {trains}, {lost} cannot",
+        f"the dense model against itself: loss {found['loss_at_rest']:.3g}",
+        *(f"note: {note}" for note in report.notes),
+        *(f"not reached: {name}: {reason}" for name, reason in found["unreached"].items()),
+        *(f"no gradient: {name}" for name in found["silent"]),
+        *(f"WRONG gradient: {name}" for name in found["wrong"]),
+        "every gradient agrees with finite differences" if report.ok else "some gradients are WRONG",
+    ]
+
+
+# -- The table of all levels: sparsity, figures, what is left to multiply, and whether the file verifies.
+
+
+def levels_table(report: Report) -> Table:
+    found: Any = report.details["levels"]
+    dense: Any = report.details["dense"]
+    names = list(dict.fromkeys(name for row in found for name in row["metrics"]))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("level", "sparsity", *names, "MACs left", ""):
+        table.add_column(title, justify="right" if title else "left", overflow="fold")
+    table.add_column("file", overflow="fold")
+    if dense:
+        table.add_row("dense", "", *(f"{dense[name]:.4f}" if name in dense else "" for name in names), "", "", "")
+    for row in found:
+        metrics = [f"{row['metrics'][name]:.4f}" if name in row["metrics"] else "" for name in names]
+        left = f"{100 * row['macs_left'] / row['macs']:.1f} %" if row["macs"] else ""
+        beyond = row["verified"] and any("is passed" in note for note in row["notes"])
+        verdict = "passed already" if beyond else "holds" if row["verified"] else "DOES NOT HOLD"
+        style = "yellow" if beyond else "green" if row["verified"] else "red"
+        cells = [f"{row['level']:g}", f"{100 * row['sparsity']:.2f} %", *metrics, left]
+        table.add_row(*cells, Text(verdict, style=style), Text(row["file"]))
+    return table
+
+
+def levels_lines(report: Report) -> list[str]:
+    found: Any = report.details["levels"]
+    right = sum(row["verified"] for row in found)
+    return ["", f"{right} of {len(found)} levels verified", *report.notes, f"written: {report.output}"]

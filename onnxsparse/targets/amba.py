@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.graph.convolution import Convolution
-from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.graph.weights import Convolution, Use, Weight
 from onnxsparse.targets.target import Target, Verdict
 
 PIECE, SPLIT_FROM = 11, 5

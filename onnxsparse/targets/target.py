@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxsparse.graph.convolution import Convolution
-from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.graph.weights import Convolution, Use, Weight
 from onnxsparse.plugins import Plugin
 
 

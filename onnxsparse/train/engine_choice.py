@@ -17,21 +17,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.engine import Engine, Spec
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes, launched
-from onnxsparse.engines.rooms import temporary
-from onnxsparse.engines.spec import Spec
-from onnxsparse.engines.turning import turn
+from onnxsparse.engines.sample_axes import turn
+from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.modifiers.training import BUILT_IN, OWN, Training
-from onnxsparse.passes.matrices import StoredParam
-from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes
-from onnxsparse.passes.trainable import tagged
-from onnxsparse.runs.carrying import Carried, Plain, Sequences
+from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes
+from onnxsparse.planning.stored_params import StoredParam
+from onnxsparse.planning.trainable import tagged
+from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Training
+from onnxsparse.train.sequences import Carried, Plain, Sequences
 
 ENGINES = ("auto", "ort", "torch")
 
@@ -172,7 +171,7 @@ class Engines:
 
     def _torch(self, spec: Spec) -> Engine:
         from onnxsparse.engines.torch.engine import TorchEngine
-        from onnxsparse.engines.torch.setting import Setting
+        from onnxsparse.engines.torch.optimizer_state import Setting
 
         means, tensors = self._means, {tag: one.tensor for tag, one in self._tags.items()}
         setting = Setting(
@@ -190,12 +189,12 @@ def met(engine: str, device: str | None) -> tuple[Processes, str | None]:
     """The other processes of this run, and the device of this one."""
     joined = False
     if "torch" in sys.modules and engine != "ort":  # the user's script may have joined other processes already
-        joined = importlib.import_module("onnxsparse.engines.torch.processes").joined() > 1
+        joined = importlib.import_module("onnxsparse.engines.torch.distributed").joined() > 1
     if launched() == 1 and not joined:
         return Processes(), device
     if engine == "ort":
         raise OptionError("several processes train together in torch only; take --engine torch")
-    from onnxsparse.engines.torch.processes import meet, own_device
+    from onnxsparse.engines.torch.distributed import meet, own_device
 
     device = own_device(device or "cpu")
     return meet(device), device

@@ -22,16 +22,16 @@ from onnx import ModelProto
 from onnxsparse.data import LABELS, Samples, Stream, check_block, check_labels
 from onnxsparse.engines.engine import Answering, Batch, Engine
 from onnxsparse.engines.inference import Session
-from onnxsparse.engines.turning import turn
+from onnxsparse.engines.sample_axes import turn
 from onnxsparse.errors import MissingExtraError, ModelError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.passes.plan import Plan, PlanRow
 from onnxsparse.passes.prune import Prune
-from onnxsparse.passes.trainable import send_back
-from onnxsparse.runs import weights
-from onnxsparse.runs.carrying import Carried
-from onnxsparse.runs.classes import classes_seen
+from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.trainable import send_back
+from onnxsparse.train import weights
+from onnxsparse.train.objective import classes_seen
+from onnxsparse.train.sequences import Carried
 from onnxsparse.train.task import Task
 
 Arrays = Mapping[str, Array]

@@ -13,34 +13,35 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 from onnxsparse.checkpoints import MARK, claim, note_delivery
-from onnxsparse.data.imported import names_function
+from onnxsparse.data.user_functions import names_function
 from onnxsparse.engines.engine import NO_GRADIENT
-from onnxsparse.engines.rooms import claimed, temporary
+from onnxsparse.engines.working_dirs import claimed, temporary
 from onnxsparse.errors import LeftOutError, OptionError
 from onnxsparse.graph.model import Source
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.options import Axes, Masks, Path
 from onnxsparse.passes.delivery import Delivered, called, deliver, target_of, untrained
-from onnxsparse.passes.describe import in_training
-from onnxsparse.passes.plan import PlanRow
-from onnxsparse.passes.request import path_of
-from onnxsparse.passes.taken import taken
+from onnxsparse.passes.sources import taken
+from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.request import path_of
+from onnxsparse.planning.rows import in_training
 from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import OWN, Training
 from onnxsparse.report.history import History
 from onnxsparse.report.rows import Report, Totals
-from onnxsparse.runs.beside import Destination, beside, is_own
-from onnxsparse.runs.decided import decided
-from onnxsparse.runs.falling import still_falling
-from onnxsparse.runs.frame import framed
-from onnxsparse.runs.job import Outcome, Watcher
-from onnxsparse.runs.run import Run
 from onnxsparse.train.engine_choice import Engines, Means, met
 from onnxsparse.train.evaluation import OF_PART, OF_WHOLE, WHOLE, Evaluation
-from onnxsparse.train.task import Task, ask
+from onnxsparse.train.loop import Run
+from onnxsparse.train.outcome import Outcome, Watcher
+from onnxsparse.train.side_files import Destination, beside, is_own
+from onnxsparse.train.task import Task, ask, framed
+
+__all__ = ["check_graph", "finetuned"]
 
 TORCH_TRAINS = "`--engine torch` trains the weights of which this engine has no gradient"
 
@@ -185,7 +186,9 @@ def _notes(
 
 
 def _torch_may_take(task: Task) -> bool:
-    from onnxsparse.engines.torch.support import may_take  # a run in onnxruntime-training has no need of it before
+    from onnxsparse.engines.torch.supported_operators import (
+        may_take,  # a run in onnxruntime-training has no need of it before
+    )
 
     return may_take(task.model.proto)
 
@@ -246,4 +249,53 @@ def _checked(model: str, made: Mapping[str, Any], names: Mapping[str, str]) -> R
     return Report("check", model, "the training graph", (), Totals(), ok, "", tuple(made["notes"]), details=details)
 
 
-__all__ = ["check_graph", "finetuned"]
+# -- Whether a run ended too early: the loss on the samples held out was still falling clearly.
+
+
+FEWEST = 6
+"""Looks at the samples held out that say anything of where the loss goes."""
+CLEARLY, MATTERS = 0.93, 0.02
+"""What the last third of the looks is at most of the third before; and what is left of the loss without training."""
+
+
+def still_falling(probes: Sequence[float], untrained: float) -> str:
+    """A note with what to do, or nothing. `probes` were taken at even distances, under the final masks."""
+    third = len(probes) // 3
+    if len(probes) < FEWEST or probes[-1] < MATTERS * untrained:
+        return ""
+    before, last = median(probes[-2 * third : -third]), median(probes[-third:])
+    if not 0 < last <= CLEARLY * before or probes[-1] > last:
+        return ""
+    return (
+        f"the loss on the samples held out was still falling when the run ended, by {100 * (1 - last / before):.0f} % "
+        "in its last third: more --epochs (or --steps) may help"
+    )
+
+
+# -- The recipe that a run went by, with every default that was decided on the way filled in.
+
+
+def decided(recipe: Recipe, plan: Plan, per_epoch: int, pruned_share: float) -> Recipe:
+    """What a recipe came to with a plan; `per_epoch` is the steps of an epoch, or 0 where nobody knows them."""
+    known = {
+        Training: _decided_training(recipe.only(Training), per_epoch, pruned_share),
+        Pruning: _decided_pruning(recipe.only(Pruning), plan),
+    }
+    return Recipe(tuple(known.get(type(one), one) for one in recipe.modifiers))
+
+
+def _decided_training(training: Training, per_epoch: int, pruned_share: float) -> Training:
+    if training.steps is None and training.epochs is None:
+        training = replace(training, steps=training.total(per_epoch))
+    rate = training.base_rate(pruned_share)
+    warm_up = training.warm_up_at(training.total(per_epoch))
+    return replace(training, rate=None if training.optimizer == OWN else rate, warm_up=warm_up)
+
+
+def _decided_pruning(pruning: Pruning, plan: Plan) -> Pruning:
+    rule = plan.rule
+    if rule.pattern is None or not rule.pattern.takes_sparsity:
+        return pruning
+    fixed = any(row.keep is not None for row in plan.planned)
+    schedule = pruning.schedule or ("one-shot" if fixed else "cubic")
+    return replace(pruning, allocation=rule.allocation.text, score=rule.score.text, schedule=schedule)

@@ -21,28 +21,26 @@ from typing import Any
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.processes import demand_alone
-from onnxsparse.engines.rooms import claimed
+from onnxsparse.engines.working_dirs import claimed
 from onnxsparse.errors import MissingExtraError, OnnxSparseError, OptionError, OutputError
+from onnxsparse.files import clear_folder, make_folder, write_text
 from onnxsparse.graph.external import ENDING, own_data
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.output import make_folder, write_text
-from onnxsparse.graph.unfinished import clear_folder
-from onnxsparse.modifiers.levels import Levels, read_levels
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.passes.check_fold import held_to
 from onnxsparse.passes.delivery import deliver, target_of, untrained
-from onnxsparse.passes.expect import Expectation
-from onnxsparse.passes.passed import Passed, passed
-from onnxsparse.passes.plan import Plan, candidates
-from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.device_levels import Passed, passed
+from onnxsparse.passes.verify import Expectation, held_to
+from onnxsparse.planning.plan import Plan, candidates
+from onnxsparse.planning.rule import Rule
 from onnxsparse.recipes import Recipe
-from onnxsparse.report.plot import draw_levels
+from onnxsparse.recipes.modifiers.levels import Levels, read_levels
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.report.history import draw_levels
 from onnxsparse.report.rows import Report, Totals
-from onnxsparse.runs import weights
-from onnxsparse.runs.job import Outcome, Watcher
-from onnxsparse.runs.run import Run
+from onnxsparse.train import weights
 from onnxsparse.train.engine_choice import Means, met
 from onnxsparse.train.evaluation import Evaluation
+from onnxsparse.train.loop import Run
+from onnxsparse.train.outcome import Outcome, Watcher
 from onnxsparse.train.task import Task, ask, digest_of
 
 RUN, TABLE = ".run", "levels.json"

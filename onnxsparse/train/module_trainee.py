@@ -20,15 +20,15 @@ from typing import Any, cast
 import numpy as np
 
 from onnxsparse.engines.torch.attach import demand_free
-from onnxsparse.engines.torch.holding import mask_of, put_on, take_off, zero
-from onnxsparse.engines.torch.layers import layers_as_model
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.mask_to_param import layers_as_model
+from onnxsparse.engines.torch.parametrization import mask_of, put_on, take_off, zero
 from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.param import View
 from onnxsparse.math.values import Array
-from onnxsparse.passes.names import Named, layers_of_node, names_of_node
-from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.planning.names import Named, layers_of_node, names_of_node
+from onnxsparse.train.act import TimedAct
 from onnxsparse.train.params import Param
 from onnxsparse.train.trainee import Groups, Trainee
 

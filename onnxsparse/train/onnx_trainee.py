@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.engine import Batch, Engine, Pace
-from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.engine import Batch, Engine, Pace, Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.mask_updates import hide, write
-from onnxsparse.train.acts.act import MASK, TimedAct
+from onnxsparse.train.act import MASK, TimedAct
 from onnxsparse.train.params import Param
 from onnxsparse.train.trainee import Groups, Trainee
 

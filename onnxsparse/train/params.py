@@ -22,7 +22,7 @@ from onnxsparse.errors import OptionError, nearest
 from onnxsparse.math.param import Param as BareParam
 from onnxsparse.math.param import View
 from onnxsparse.math.values import Array
-from onnxsparse.passes.names import Named, NamedWeights, module_path
+from onnxsparse.planning.names import Named, NamedWeights, module_path
 
 ALL, ALL_PRUNABLE, REGULAR = "__ALL__", "__ALL_PRUNABLE__", "re:"
 SECONDS = 2.0

@@ -6,47 +6,49 @@ it makes never changes: the loop, the choice of an engine, the evaluation and th
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from onnxsparse.data import Data, Samples, check_labels, open_data
+from onnxsparse.engines.engine import Batch, Engine, LossSpec, Spec
 from onnxsparse.engines.processes import Processes
-from onnxsparse.engines.spec import LossSpec, Spec
-from onnxsparse.epochs.planning import ByEpochs
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.biases_and_scales import statistics
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.vectors import statistics
 from onnxsparse.math.values import Array
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.objective import Objective
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import BUILT_IN, Training
-from onnxsparse.options import Axes, Masks, Path
+from onnxsparse.options import Axes, Masks, Path, SparsityOptions
 from onnxsparse.passes.delivery import called
-from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.matrices import StoredParam
-from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.request import demand_whole, planned
-from onnxsparse.passes.sample_axes import SAMPLES_FIRST, SampleAxes, sample_axes
-from onnxsparse.passes.sides import set_sizes
-from onnxsparse.passes.trainable import trainables
+from onnxsparse.patterns.nm import NM
+from onnxsparse.planning.macs import set_sizes
+from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes, fields_of, sample_axes
+from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.request import demand_whole, planned
+from onnxsparse.planning.stored_params import StoredParam
+from onnxsparse.planning.trainable import trainables
 from onnxsparse.recipes import Recipe
-from onnxsparse.runs.alike import demand_alike_call
-from onnxsparse.runs.beside import NOWHERE, Destination
-from onnxsparse.runs.carrying import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
-from onnxsparse.runs.classes import axes_of, declared_classes
-from onnxsparse.runs.feeding import Feeding
-from onnxsparse.runs.frame import idle_labels
-from onnxsparse.runs.goal import demand_floats, demand_keys, demand_output, goal_of
-from onnxsparse.runs.measuring import Glance, Measure
-from onnxsparse.runs.zeros import asked_zeros, pruned_share, zeros_by_epochs
+from onnxsparse.recipes.flags import RATES
+from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
 from onnxsparse.scores import Score
-from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.act import TimedAct
+from onnxsparse.train.batches import Feeding
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
+from onnxsparse.train.measure import Glance, Measure
+from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_keys, demand_output, goal_of
 from onnxsparse.train.params import Param
+from onnxsparse.train.plan_by_epochs import ByEpochs, by_epochs
+from onnxsparse.train.sequences import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
+from onnxsparse.train.side_files import NOWHERE, Destination
+
+__all__ = ["Task", "ask", "digest_of", "framed", "idle_labels"]
 
 SAMPLES = 64
 """The samples at least that a training graph is made and proven with."""
@@ -272,4 +274,100 @@ def _feeding(data: Data, training: Training, together: Processes) -> Feeding:
     return Feeding(data, size, training.seed, training.steps_per_epoch, together.rank, together.count)
 
 
-__all__ = ["Task", "ask", "digest_of"]
+# -- The zeros that a run is to make: what its recipe asks a plan for, and how many they are.
+
+
+def zeros_by_epochs(model: Model, recipe: Recipe, plan: Path | None, masks: Masks | None) -> ByEpochs | None:
+    """What modifiers that act by epochs mean in a model, where the recipe has some."""
+    timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]
+    if not timed:
+        return None
+    for name, value in (("--plan", plan), ("--masks", masks)):
+        if value is not None:
+            raise OptionError(f"the recipe says what is pruned; leave {name} out")
+    return by_epochs(model, timed)
+
+
+def asked_zeros(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> SparsityOptions:
+    """What the pruning asks for. The allocation is Erdős–Rényi where there is a choice and nobody made one."""
+    allocation = pruning.allocation
+    free = plan is None and masks is None and pruning.pattern is not None
+    if allocation is None and free and str(pruning.pattern).partition(":")[0] in ("unstructured", "block"):
+        allocation = "erk"
+    seed = training.seed if pruning.score == "random" else None
+    return SparsityOptions(
+        pruning.pattern, pruning.target, pruning.sparsity, allocation, pruning.score,
+        pruning.include, pruning.exclude, pruning.allow, seed,
+    )  # fmt: skip
+
+
+def pruned_share(planned_rows: Mapping[str, PlanRow]) -> float:
+    """The share of all planned elements that go."""
+    size = sum(row.weight.tensor.size for row in planned_rows.values())
+    gone = sum(_gone(row) for row in planned_rows.values())
+    return gone / size if size else 0.0
+
+
+def _gone(row: PlanRow) -> float:
+    if row.keep is not None:
+        return float(row.keep.size - np.count_nonzero(row.keep))
+    if isinstance(row.pattern, NM):
+        return (row.weight.tensor.size - row.ragged) * (row.pattern.m - row.pattern.n) / row.pattern.m
+    assert row.pattern is not None
+    return float(row.pattern.dropped(row.use.shape4, row.drop))
+
+
+# -- What several processes that train together must have been given alike; without it they wait for each other for
+# ever.
+#
+# 1. Before the run: the model, the recipe, what is planned, and how many samples there are.
+# 2. Before its first step: the optimizer, and the shapes and types of the first batch.
+
+
+def demand_alike_call(
+    processes: Processes, model: str, recipe: str, planned: Mapping[str, PlanRow], count: int | None
+) -> None:
+    """Raise where the processes begin with different things; `model` is its digest."""
+    samples = "any number" if count is None else str(count)
+    facts = {"model": model, "recipe": recipe, "plan": _rows(planned), "number of samples": samples}
+    processes.demand_alike(facts)
+
+
+def demand_alike_step(processes: Processes, engine: Engine, batch: Batch) -> None:
+    """Raise where their first steps would be of different kinds."""
+    _, remembered = engine.state()
+    optimizer = json.dumps([remembered.get("kind"), remembered.get("groups")], default=str)
+    form = sorted((name, array.dtype.str, list(array.shape)) for name, array in batch.arrays.items())
+    processes.demand_alike({"optimizer": optimizer, "shapes and types of the first batch": json.dumps(form)})
+
+
+def _rows(planned: Mapping[str, PlanRow]) -> str:
+    lines = []
+    for tag, row in planned.items():
+        keep = "" if row.keep is None else hashlib.sha256(np.packbits(row.keep != 0).tobytes()).hexdigest()
+        lines.append(f"{tag} {row.pattern.text if row.pattern else ''} {row.drop} {keep}")
+    return "\n".join(lines)
+
+
+# -- What a recipe leaves open of its run, in a sentence: who trained, in which batches, how long; and what was idle.
+
+
+ENGINES = {"ort": "onnxruntime-training", "torch": "torch"}
+
+
+def framed(training: Training, steps: int, per_epoch: int, engine: str) -> str:
+    """The frame of a run as it was; `per_epoch` is 0 where nobody knows the steps of an epoch."""
+    optimizer = "an optimizer of yours" if training.optimizer == OWN else training.optimizer
+    several = f", {training.accumulate} for each update" if training.accumulate > 1 else ""
+    epochs = f"{steps / per_epoch:.4g} epochs ({steps} steps)" if per_epoch else f"{steps} steps"
+    where = ENGINES.get(engine, engine)
+    return f"trained for {epochs} by {optimizer}, in batches of {training.batch}{several}, in {where}"
+
+
+def idle_labels(recipe: Recipe, data: Data) -> list[str]:
+    """Rates of a recipe are for a loss of labels, and without one the dense model teaches alone."""
+    rated = any(isinstance(one, RATES) for one in recipe.modifiers)
+    if not rated or recipe.only(Objective).task or not data.has_labels:
+        return []
+    loss = "mse" if isinstance(data, Samples) and data.numbers else "cross-entropy"
+    return [f"the labels of the data are not used, the dense model teaches alone: --loss {loss} learns from them"]

@@ -17,19 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.match import match
+from onnxsparse.engines.torch.match.match import match
 from onnxsparse.errors import OptionError, OutputError
+from onnxsparse.files import Staged, make_folder
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.output import Staged, make_folder
 from onnxsparse.graph.torch_match import Match
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.levels import NEARLY_DENSE
-from onnxsparse.passes.matrices import count_zeros
-from onnxsparse.passes.plan import Plan, PlanRow
-from onnxsparse.passes.record import record
-from onnxsparse.passes.rule import Rule
+from onnxsparse.passes.device_levels import NEARLY_DENSE
 from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.record import record
+from onnxsparse.planning.rule import Rule
+from onnxsparse.planning.stored_params import count_zeros
 from onnxsparse.train.layers import Promise
 
 

@@ -28,7 +28,7 @@ from onnxsparse.schedules import epoch_at
 from onnxsparse.train.params import Param
 
 if TYPE_CHECKING:
-    from onnxsparse.train.acts.act import TimedAct
+    from onnxsparse.train.act import TimedAct
 
 Groups = Optional[Sequence[int]]
 """Some of the optimizer's parameter groups, by number; all of them where there is none."""

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from onnxsparse import checkpoints as writing
 from onnxsparse.checkpoints import claim, clean, newest, save
-from onnxsparse.checkpoints import folder as writing
 from onnxsparse.errors import OptionError, OutputError
 from tests.messages import refusing
 
@@ -180,11 +180,11 @@ def test_missing_and_truncated_files(name: str, tmp_path: Path) -> None:
 
 
 def test_newer_versions_and_foreign_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxsparse.checkpoints import manifest
+    from onnxsparse import checkpoints
 
     save(str(tmp_path), 1, ARRAYS, {})
     with monkeypatch.context() as later:
-        later.setattr(manifest, "VERSION", 2)
+        later.setattr(checkpoints, "VERSION", 2)
         save(str(tmp_path), 2, ARRAYS, {})
     (tmp_path / "step-00000009").mkdir()
     (tmp_path / "step-00000010").write_text("a file")

@@ -19,9 +19,9 @@ from onnxsparse.errors import OnnxSparseError, ProofError
 from onnxsparse.graph.constants import Constant
 from onnxsparse.graph.model import Model
 from onnxsparse.passes import fold_masks
-from onnxsparse.passes.arriving import SecondOpinion, slabs
+from onnxsparse.passes.evaluated_weights import SecondOpinion, slabs
 from onnxsparse.passes.fold_masks import FoldMasks
-from onnxsparse.passes.prove import FOLD, MASK, Before, compare
+from onnxsparse.passes.proof import FOLD, MASK, Before, compare
 from onnxsparse.patterns import parse
 from tests.cases import for_each
 from tests.messages import refusing
@@ -496,11 +496,11 @@ def test_a_pruning_that_forgets_a_use_is_not_proven(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("pattern", ["2:4", "unstructured"])
 def test_large_values_are_sampled_and_read_whole_when_asked(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxsparse.passes import arriving
+    from onnxsparse.passes import evaluated_weights
 
-    monkeypatch.setattr(arriving, "WHOLE", 1 << 12)
-    monkeypatch.setattr(arriving, "AT_ONCE", 1 << 12)
-    monkeypatch.setattr(arriving, "SLAB", 1 << 9)
+    monkeypatch.setattr(evaluated_weights, "WHOLE", 1 << 12)
+    monkeypatch.setattr(evaluated_weights, "AT_ONCE", 1 << 12)
+    monkeypatch.setattr(evaluated_weights, "SLAB", 1 << 9)
     masks = {"m": half(64, 96).astype(np.float16)}
     nodes = [node("Cast", ["m"], ["c"], to=1), node("Mul", ["w", "c"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
     feeds = {"x": np.ones((1, 64), F32)}
@@ -515,9 +515,9 @@ def test_large_values_are_sampled_and_read_whole_when_asked(pattern: str, monkey
 
 
 def test_samples_lie_at_both_ends_and_at_every_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxsparse.passes import arriving
+    from onnxsparse.passes import evaluated_weights
 
-    monkeypatch.setattr(arriving, "SLAB", 64)
+    monkeypatch.setattr(evaluated_weights, "SLAB", 64)
     nodes = [
         node("Concat", ["a", "b", "c"], ["w"], axis=0),
         node("Mul", ["w", "s"], ["p"]),
@@ -537,10 +537,10 @@ def test_samples_lie_at_both_ends_and_at_every_cut(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("at_once", [1 << 12, 1 << 29])
 def test_one_wrong_row_is_found_where_all_are_read(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnxsparse.passes import arriving
+    from onnxsparse.passes import evaluated_weights
 
-    monkeypatch.setattr(arriving, "WHOLE", 1 << 12)
-    monkeypatch.setattr(arriving, "AT_ONCE", at_once)
+    monkeypatch.setattr(evaluated_weights, "WHOLE", 1 << 12)
+    monkeypatch.setattr(evaluated_weights, "AT_ONCE", at_once)
     mask = half(64, 96)
     mask[:, 50] = 1
     nodes = [node("Cast", ["m"], ["c"], to=1), node("Mul", ["w", "c"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
@@ -554,10 +554,10 @@ def test_one_wrong_row_is_found_where_all_are_read(at_once: int, monkeypatch: py
 
 def test_a_plain_product_with_a_mask_is_settled_without_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both lie in memory as the walk has them: what it counted is exact, however large they are."""
-    from onnxsparse.passes import arriving
+    from onnxsparse.passes import evaluated_weights
 
-    monkeypatch.setattr(arriving, "WHOLE", 1 << 12)
-    monkeypatch.setattr(arriving.Judge, "_by_numbers", lambda *_: "the numbers were computed")
+    monkeypatch.setattr(evaluated_weights, "WHOLE", 1 << 12)
+    monkeypatch.setattr(evaluated_weights.Judge, "_by_numbers", lambda *_: "the numbers were computed")
     plain_nodes = [node("Mul", ["w", "m"], ["p"]), node("MatMul", ["x", "p"], ["y"])]
     turned = [node("Transpose", ["m"], ["t"], perm=[1, 0]), node("Mul", ["w", "t"], ["p"]), plain_nodes[1]]
     feeds = {"x": np.ones((1, 96), F32)}

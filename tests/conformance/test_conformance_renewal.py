@@ -10,7 +10,7 @@ from graphs.builders import CASES
 from graphs.expectations import EVERYTHING
 
 from onnxsparse.options import SparsityOptions
-from onnxsparse.passes.request import planned
+from onnxsparse.planning.request import planned
 from onnxsparse.sparsers import Choice, renew
 
 osp: Any = pytest.importorskip("onnxsparse")

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxsparse.data import Field, Samples, columns, open_data, stored
+from onnxsparse.data import Field, Samples, array_files, open_data
+from onnxsparse.data.array_files import Stored
 from onnxsparse.data.sources import NpzFolder
-from onnxsparse.data.stored import Stored
 from onnxsparse.errors import OptionError
 from tests.messages import refusing
 
@@ -100,8 +100,8 @@ def test_a_file_that_goes_is_read_to_the_end(replace, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_few_files_are_open_at_a_time(save, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "OPEN", 2)
-    monkeypatch.setattr(stored, "SMALL", 0)
+    monkeypatch.setattr(array_files, "OPEN", 2)
+    monkeypatch.setattr(array_files, "SMALL", 0)
     for number in range(5):
         save(tmp_path / f"{number}.npz", x=np.full((2, 16), number, np.float32))
     samples = Samples(NpzFolder(str(tmp_path), sorted(os.listdir(tmp_path)), limit=1), X)

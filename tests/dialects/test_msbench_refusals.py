@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.dialects.msbench.configuration import read
 from onnxsparse.errors import ModelError, OptionError, OutputError
-from onnxsparse.train.stepped import LoopOptions
+from onnxsparse.train.stepped_model import LoopOptions
 from tests.dialects.nets import SIZE, onnx_model
 from tests.messages import refusing
 

@@ -9,7 +9,7 @@ from onnxsparse.data.field import IGNORED
 from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.losses import parse
-from onnxsparse.train.portions import portions_of
+from onnxsparse.train.fixed_batch import portions_of
 from tests.dialects.nets import batch, onnx_model, random
 
 pytestmark = pytest.mark.skipif(not ort.available(), reason="needs onnxruntime-training")

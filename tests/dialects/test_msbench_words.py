@@ -8,9 +8,9 @@ import pytest
 from onnxsparse.dialects.msbench import build_sparse_scheduler, job, preset
 from onnxsparse.dialects.msbench.configuration import read
 from onnxsparse.errors import OptionError
-from onnxsparse.passes.fields import fields_of
-from onnxsparse.train.portions import batch_of
-from onnxsparse.train.stepped import LoopOptions
+from onnxsparse.planning.model_inputs import fields_of
+from onnxsparse.train.fixed_batch import batch_of
+from onnxsparse.train.stepped_model import LoopOptions
 from tests.dialects.nets import SIZE, batch, onnx_model
 from tests.messages import refusing
 

@@ -351,7 +351,7 @@ def test_a_teacher_in_a_file(digits_cnn: Path) -> None:
 
 
 def test_several_outputs_are_paired() -> None:
-    from onnxsparse.dialects.sparseml.teaching import divergence
+    from onnxsparse.dialects.sparseml.distillation import divergence
 
     generator = torch.Generator().manual_seed(0)
     one, two, three, four = (torch.randn((3, 5), generator=generator) for _ in range(4))

@@ -114,7 +114,7 @@ def test_what_cannot_be_meant_is_one_line(options: dict[str, Any], words: str) -
 
 
 def test_options_of_a_loss_are_those_of_the_run() -> None:
-    from onnxsparse.modifiers.objective import Objective
+    from onnxsparse.recipes.modifiers.training import Objective
 
     one = Objective(loss="kl:temperature=3,axis=1")
     assert (one.kind_of_distillation, one.softness, one.axis, one.task) == ("kl", 3.0, 1, "")

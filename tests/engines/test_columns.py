@@ -13,9 +13,9 @@ from onnx.helper import make_node
 
 import onnxsparse as osp
 from onnxsparse import losses
+from onnxsparse.engines.engine import Spec
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.ort.building import build
-from onnxsparse.engines.spec import Spec
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.losses import Columns, Distill, scale_along
 from tests.engines.small_nets import net, numbers, run, tagger

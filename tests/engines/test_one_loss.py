@@ -13,7 +13,7 @@ import onnxsparse as osp
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.losses import BY_COLUMN, IN_VARIANCES, LOUDEST, Columns, Distill, heard, scale_along
-from onnxsparse.runs.feeding import Feeding
+from onnxsparse.train.batches import Feeding
 from tests.engines.small_nets import net, numbers, run
 
 both = pytest.mark.skipif(
@@ -147,7 +147,7 @@ def test_it_is_the_definition_s(engine: str, name: str) -> None:
 def _feeding(model: ModelProto) -> Feeding:
     from onnxsparse.data import open_data
     from onnxsparse.graph.model import Model
-    from onnxsparse.passes.fields import fields_of
+    from onnxsparse.planning.model_inputs import fields_of
 
     return Feeding(open_data({"x": X}, fields_of(Model.open(model)), None, False, False), 16, 0)
 

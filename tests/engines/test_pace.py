@@ -14,12 +14,10 @@ from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.objective import Objective
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
-from onnxsparse.train.acts.act import Act
+from onnxsparse.recipes.modifiers.modifier import Modifier
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import KeepBest, Objective, Training
+from onnxsparse.train.act import Act
 from tests.messages import refusing
 
 ENGINES = [

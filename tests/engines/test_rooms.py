@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from onnxsparse.engines import rooms
-from onnxsparse.engines.rooms import claimed, collect, temporary
+from onnxsparse.engines import working_dirs
+from onnxsparse.engines.working_dirs import claimed, collect, temporary
 from onnxsparse.errors import OutputError
 from tests.messages import refusing
 
-ROOT = str(Path(rooms.__file__).parents[2])
+ROOT = str(Path(working_dirs.__file__).parents[2])
 HOLDER = """
 import sys, time
-from onnxsparse.engines.rooms import claimed, temporary
+from onnxsparse.engines.working_dirs import claimed, temporary
 with {room} as folder:
     print(folder or "", flush=True)
     time.sleep(6000)
@@ -57,7 +57,7 @@ def killed(holders: list[subprocess.Popen[str]]) -> None:
 
 
 def aged(folder: str) -> None:
-    then = time.time() - 2 * rooms.YOUNG
+    then = time.time() - 2 * working_dirs.YOUNG
     os.utime(folder, (then, then))
 
 
@@ -85,7 +85,7 @@ def test_young_folders_and_those_of_others_stay(place: Path, holders: list[subpr
     aged(str(place / "onnxsparse-of-somebody"))
     (place / "kept").mkdir()
     (place / "onnxsparse-link").symlink_to(place / "kept")
-    (place / "kept" / rooms.LOCK).write_text("")
+    (place / "kept" / working_dirs.LOCK).write_text("")
     aged(str(place / "kept"))
     collect()
     assert os.path.isdir(left)
@@ -97,10 +97,10 @@ def test_young_folders_and_those_of_others_stay(place: Path, holders: list[subpr
 def test_folders_of_another_user_stay(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = place / "onnxsparse-other"
     folder.mkdir()
-    (folder / rooms.LOCK).write_text("")
+    (folder / working_dirs.LOCK).write_text("")
     aged(str(folder))
-    user = rooms._user()
-    monkeypatch.setattr(rooms, "_user", lambda: user + 1)
+    user = working_dirs._user()
+    monkeypatch.setattr(working_dirs, "_user", lambda: user + 1)
     collect()
     assert folder.exists()
     monkeypatch.undo()
@@ -131,6 +131,6 @@ def test_file_systems_without_locks_are_used_all_the_same(tmp_path: Path, monkey
     def none(handle: int) -> bool:
         raise OSError("no locks")
 
-    monkeypatch.setattr(rooms, "_lock", none)
+    monkeypatch.setattr(working_dirs, "_lock", none)
     with claimed(str(tmp_path)), claimed(str(tmp_path)):
         pass

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxsparse.schedules import epoch_at
-from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.act import TimedAct
 from onnxsparse.train.params import Param
 from onnxsparse.train.trainee import Groups, Trainee
 

@@ -10,7 +10,7 @@ import pytest
 
 from onnxsparse import plugins
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.scheduled import Scheduled
+from onnxsparse.recipes.modifiers.modifier import Scheduled
 from tests.cases import for_each
 from tests.epochs.arrays import Arrays, run
 from tests.messages import refusing

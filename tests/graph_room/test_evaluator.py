@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxsparse.graph.constants import Constant, NoNumbersError, Unknown, origins
 from onnxsparse.graph.evaluator import Arrival, Evaluator
 from onnxsparse.graph.stores import Stores
-from onnxsparse.graph.window import Window
+from onnxsparse.graph.strided_view import Window
 from tests.cases import for_each
 
 Array = np.ndarray

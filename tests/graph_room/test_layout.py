@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onnxsparse.graph.elementwise import owners_of, unview, view_of
 from onnxsparse.graph.layout import Layout
-from onnxsparse.graph.steps import owners_of, unview, view_of
 
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6, 8]), min_size=1, max_size=4).map(tuple)
 

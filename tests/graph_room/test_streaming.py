@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
-from onnxsparse.passes import matrices, prune
+from onnxsparse.passes import prune
+from onnxsparse.planning import stored_params
 
 RULES: list[dict[str, Any]] = [
     {"pattern": "2:4"},
@@ -60,7 +61,7 @@ def test_small_pieces_and_files_give_the_same_as_memory(
     whole = bytes_of(osp.prune(model, **rule))
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    monkeypatch.setattr(matrices, "SLAB", 700)
+    monkeypatch.setattr(stored_params, "SLAB", 700)
     monkeypatch.setattr(prune, "HELD", 1000)
     monkeypatch.setattr(prune, "BLOCK", 300)
     osp.prune(path, output=tmp_path / "out.onnx", **rule)
@@ -89,6 +90,6 @@ def test_missing_zeros_are_counted_over_all_pieces(monkeypatch: pytest.MonkeyPat
     numbers = numpy_helper.to_array(broken).copy()
     numbers.reshape(-1)[np.flatnonzero(numbers == 0)[[0, 1000, -1]]] = 1
     broken.CopyFrom(numpy_helper.from_array(numbers, broken.name))
-    monkeypatch.setattr(matrices, "SLAB", 700)
+    monkeypatch.setattr(stored_params, "SLAB", 700)
     row = next(row for row in osp.verify(model).report.rows if row.name == broken.name)
     assert (row.status, row.zeros, row.violations) == ("violated", int((numbers == 0).sum()), 3)

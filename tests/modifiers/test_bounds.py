@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.objective import Objective
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import Objective, Training
 from tests.messages import refusing
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from onnxsparse import plugins
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled
+from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled
 from tests.cases import for_each
 
 KNOWN = {name: cls for name, cls in plugins.ours("modifiers").items() if issubclass(cls, Scheduled)}

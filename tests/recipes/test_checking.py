@@ -15,7 +15,7 @@ from onnxsparse.data import Field, open_data
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.checking import check, steps_of_data
 from onnxsparse.recipes.outline import ROWS, outline, table
-from onnxsparse.runs.feeding import Feeding
+from onnxsparse.train.batches import Feeding
 from tests.cases import for_each
 from tests.epochs.test_small import normalized
 from tests.recipes.sparseml import LONG, SAMPLE, STAGED

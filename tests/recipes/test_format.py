@@ -13,8 +13,8 @@ from onnxsparse.errors import PlanError
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
-from onnxsparse.recipes.modifiers.epochs import EpochRangeModifier
 from onnxsparse.recipes.modifiers.magnitude import GMPruningModifier, MagnitudePruningModifier
+from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
 from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier
 from onnxsparse.recipes.modifiers.unsupported import LegacyQuantizationModifier, QuantizationModifier
 from tests.cases import for_each

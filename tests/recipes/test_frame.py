@@ -7,10 +7,9 @@ import re
 import pytest
 
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.objective import Objective
-from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import recipe_of
+from onnxsparse.recipes.modifiers.training import Objective, Training
 
 HOLDING = """
 modifiers:

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from onnxsparse import optimizers, plugins, rates, schedules, sparsers
 from onnxsparse.errors import OnnxSparseError, OptionError, PlanError
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.levels import Levels
-from onnxsparse.modifiers.objective import DISTILLATIONS, TASKS, Objective
-from onnxsparse.modifiers.pruning import REGROW, Pruning
-from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.modifiers.levels import Levels
+from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.recipes.modifiers.pruning import REGROW, Pruning
+from onnxsparse.recipes.modifiers.training import DISTILLATIONS, TASKS, KeepBest, Objective, Training
 from onnxsparse.recipes.yaml_tree import LONGEST
 from tests.cases import for_each
 from tests.messages import refusing

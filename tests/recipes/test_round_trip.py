@@ -13,15 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxsparse import plugins
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe, Stage
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
-from onnxsparse.recipes.modifiers.epochs import EpochRangeModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, RISES, GMPruningModifier
+from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
+from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
+from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.rates import LearningRateModifier
+from onnxsparse.recipes.modifiers.training import Training
 from onnxsparse.recipes.writing import UnknownModifier
 
 KNOWN = [cls for cls in plugins.ours("modifiers").values() if issubclass(cls, Scheduled)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from onnxsparse.errors import OptionError
-from onnxsparse.graph.output import write_text
+from onnxsparse.files import write_text
 from onnxsparse.report.history import History, Moment
 from tests.messages import refusing
 

@@ -10,26 +10,23 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 
 from onnxsparse import sparsers
 from onnxsparse.data import open_data
-from onnxsparse.engines.engine import DivergedError, Engine
-from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.engine import DivergedError, Engine, Spec
 from onnxsparse.graph.model import Model
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.objective import Objective
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
 from onnxsparse.optimizers import Moments
 from onnxsparse.optimizers import parse as parse_optimizer
 from onnxsparse.options import SparsityOptions
-from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.request import planned
-from onnxsparse.passes.trainable import trainables
+from onnxsparse.planning.model_inputs import fields_of
+from onnxsparse.planning.request import planned
+from onnxsparse.planning.trainable import trainables
 from onnxsparse.recipes import Recipe
-from onnxsparse.runs.feeding import Feeding
-from onnxsparse.runs.goal import goal_of
-from onnxsparse.runs.run import Run
+from onnxsparse.recipes.modifiers.modifier import Modifier
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import KeepBest, Objective, Training
 from onnxsparse.sparsers import Moment
-from onnxsparse.train.acts.act import Act
+from onnxsparse.train.act import Act
+from onnxsparse.train.batches import Feeding
+from onnxsparse.train.loop import Run
+from onnxsparse.train.objective import goal_of
 from onnxsparse.train.task import Task
 
 SIZES = (8, 16, 12)

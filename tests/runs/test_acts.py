@@ -15,13 +15,11 @@ import onnxsparse as osp
 from onnxsparse.engines.engine import Batch
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.modifiers.objective import Objective
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes.modifiers.magnitude import GMPruningModifier, Gradual
-from onnxsparse.train.acts.act import Act
+from onnxsparse.recipes.modifiers.modifier import Modifier
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import KeepBest, Objective, Training
+from onnxsparse.train.act import Act
 from onnxsparse.train.trainee import Trainee
 from tests.epochs.arrays import Arrays
 from tests.runs.test_by_epochs import GRADUAL, levels, ran

@@ -9,9 +9,8 @@ import pytest
 
 from onnxsparse.data import Samples
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.keep_best import ALIKE, KeepBest
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import ALIKE, KeepBest, Training
 from tests.messages import refusing
 from tests.runs.net import Bench, NumpyEngine, Spy, random
 

@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxsparse.epochs.planning import by_epochs
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.objective import Objective
-from onnxsparse.modifiers.scheduled import Scheduled
-from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
-from onnxsparse.runs.run import Run
+from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.recipes.modifiers.training import KeepBest, Objective, Training
+from onnxsparse.train.loop import Run
+from onnxsparse.train.plan_by_epochs import by_epochs
 from tests.messages import refusing
 from tests.runs.net import Bench, Spy
 

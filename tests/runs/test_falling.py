@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxsparse.runs.falling import still_falling
+from onnxsparse.train.finetune import still_falling
 
 STEPS = np.arange(20)
 

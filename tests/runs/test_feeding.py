@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from onnxsparse.data import Field, open_data
 from onnxsparse.errors import OptionError
-from onnxsparse.runs.feeding import Feeding
+from onnxsparse.train.batches import Feeding
 from tests.messages import refusing
 
 X, SHARED, SCALAR = Field("x", "float32", (None, 2)), Field("shared", "float32", (3,)), Field("one", "float32", ())

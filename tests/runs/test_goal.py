@@ -16,7 +16,7 @@ from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes.modifiers.distillation import DistillationModifier
-from onnxsparse.runs.goal import demand_floats, demand_keys
+from onnxsparse.train.objective import demand_floats, demand_keys
 from tests.messages import refusing
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from onnxsparse import schedules
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import KeepBest, Training
 from tests.cases import for_each
 from tests.messages import refusing
 from tests.runs.net import Bench, Spy, random

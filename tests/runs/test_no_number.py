@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from onnxsparse.errors import ModelError
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import KeepBest, Training
 from tests.messages import refusing
 from tests.runs.net import Bench, NumpyEngine
 

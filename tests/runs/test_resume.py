@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from onnxsparse import checkpoints
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
-from onnxsparse.runs import saves
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import KeepBest, Training
+from onnxsparse.train import checkpointing
 from tests.runs.net import Bench, NumpyEngine, random
 
 STEPS = 14
@@ -24,8 +23,8 @@ STEPS = 14
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints however long the writing takes, and without waiting for a disk."""
-    monkeypatch.setattr(saves, "PLACES", 1)
-    monkeypatch.setattr(saves, "APART", 0.0)
+    monkeypatch.setattr(checkpointing, "PLACES", 1)
+    monkeypatch.setattr(checkpointing, "APART", 0.0)
     monkeypatch.setattr("os.fsync", lambda file: None)
 
 
@@ -70,7 +69,7 @@ def kept(made: Bench, folder, monkeypatch: pytest.MonkeyPatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "clean", and_copy)
-        patched.setattr(saves, "PLACES", 10**9)
+        patched.setattr(checkpointing, "PLACES", 10**9)
         return made.run(folder=str(folder)).go(), copies
 
 
@@ -109,9 +108,9 @@ def test_resumed_after_any_step(case: str, tmp_path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("case", ["mask", "probabilistic", "gradient", "too fast and learned"])
 def test_checkpoints_change_nothing_wherever_they_lie(case: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = bench(**CASES[case]).run().go()
-    monkeypatch.setattr(saves, "PLACES", 3)
+    monkeypatch.setattr(checkpointing, "PLACES", 3)
     same_outcome(outcome, bench(**CASES[case]).run(folder=str(tmp_path / "few")).go())
-    monkeypatch.setattr(saves, "SECONDS", -1.0)
+    monkeypatch.setattr(checkpointing, "SECONDS", -1.0)
     same_outcome(outcome, bench(**CASES[case]).run(folder=str(tmp_path / "clock")).go())
 
 
@@ -140,7 +139,7 @@ def killed(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 def test_killed_between_two_checkpoints(case: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed again and again, always a little later, until it comes to its end."""
     outcome = bench(**CASES[case]).run().go()
-    monkeypatch.setattr(saves, "PLACES", 5)
+    monkeypatch.setattr(checkpointing, "PLACES", 5)
     for at in (2, 3, 5, 7, 11, 14, 17, 20, 26, 34, 40, 47):
         folder = str(tmp_path / f"killed-{at}")
         with monkeypatch.context() as patched:
@@ -198,7 +197,7 @@ def test_what_is_not_this_run_is_refused(tmp_path, monkeypatch: pytest.MonkeyPat
     assert "pass resume=True" in refused(tmp_path, bench())
     assert "another run" in refused(tmp_path, bench(), resume=True, digest="of another recipe")
     assert "another run" in refused(tmp_path, bench(sparsity="0.71"), resume=True)
-    monkeypatch.setattr(saves, "__version__", "0.0.1")
+    monkeypatch.setattr(checkpointing, "__version__", "0.0.1")
     assert "another run" in refused(tmp_path, bench(), resume=True)
 
 

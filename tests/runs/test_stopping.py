@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from onnxsparse import checkpoints
-from onnxsparse.modifiers.keep_best import KeepBest
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
-from onnxsparse.runs import saves
-from onnxsparse.runs.stopping import Stopping
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import KeepBest, Training
+from onnxsparse.train import checkpointing
+from onnxsparse.train.checkpointing import Stopping
 from tests.runs.net import Bench, NumpyEngine
 
 pytestmark = pytest.mark.usefixtures("usual_signals")
@@ -31,7 +30,7 @@ def bench() -> Bench:
 @pytest.fixture(autouse=True)
 def rare(monkeypatch: pytest.MonkeyPatch) -> None:
     """No checkpoints but those that a signal asks for, and the last one."""
-    monkeypatch.setattr(saves, "PLACES", 1)
+    monkeypatch.setattr(checkpointing, "PLACES", 1)
     monkeypatch.setattr("os.fsync", lambda file: None)
 
 

@@ -17,9 +17,9 @@ from onnxsparse.cli import main
 from onnxsparse.data import hold_out
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import ModelError
-from onnxsparse.passes import outputs
-from onnxsparse.runs.feeding import held_out
+from onnxsparse.passes import compare_process
 from onnxsparse.train import evaluation
+from onnxsparse.train.batches import held_out
 from tests.engines.ort.build import BOOL, INT64, info, model, numbers, tensor
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
@@ -132,7 +132,7 @@ def test_a_sequence_carries_the_states_of_the_file() -> None:
 def test_where_the_file_cannot_be_run_the_figures_say_what_they_are_of(
     monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Any
 ) -> None:
-    class Refusing(outputs.Session):
+    class Refusing(compare_process.Session):
         def run(self, feed: Any) -> Any:
             raise ModelError("no room")
 
@@ -153,7 +153,7 @@ def test_where_the_file_cannot_be_run_the_figures_say_what_they_are_of(
 
 
 def test_a_file_that_fails_once_it_is_trained_is_delivered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(outputs.Session):
+    class Failing(compare_process.Session):
         def run(self, feed: Any) -> Any:
             return super().run(feed) if self is first[0] else broken()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from onnxsparse import targets
 from onnxsparse.errors import OptionError
-from onnxsparse.graph.convolution import Convolution
+from onnxsparse.graph.weights import Convolution
 from onnxsparse.targets.amba import CHIPS, Bits, effective_kernel, effective_length, target_density
 from tests.messages import refusing
 

@@ -16,7 +16,8 @@ import onnxsparse as osp
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.graph.flow import Flow
 from onnxsparse.graph.model import Model
-from onnxsparse.passes import expect, request
+from onnxsparse.passes import verify
+from onnxsparse.planning import request
 from tests.dialects.nets import SIZE, onnx_model, random
 from tests.test_house import MODULES, PACKAGE, imports, title
 
@@ -50,7 +51,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(Model, "__init__", "open")
     count(Flow, "walk", "walk")
     count(request, "make_plan", "plan")
-    count(expect, "make_plan", "plan")
+    count(verify, "make_plan", "plan")
     return found
 
 

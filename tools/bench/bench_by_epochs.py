@@ -208,7 +208,7 @@ def _zeros(array: Any) -> int:
 
 
 def cost(_: argparse.Namespace) -> bool:
-    from onnxsparse.engines.spec import Spec
+    from onnxsparse.engines.engine import Spec
     from onnxsparse.train.onnx_trainee import OnnxTrainee
     from onnxsparse.train.params import Param
 

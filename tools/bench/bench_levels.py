@@ -28,8 +28,8 @@ TOLERANCE = 0.015
 ENERGY = """
 import sys, time
 import onnxsparse as osp
-from onnxsparse.passes.plan import candidates, make_plan
-from onnxsparse.passes.rule import Rule
+from onnxsparse.planning.plan import candidates, make_plan
+from onnxsparse.planning.rule import Rule
 
 dims = dict(pair.split("=") for pair in sys.argv[2:])
 model, rule = osp.load(sys.argv[1]), Rule.make(target="amba", level=30)

@@ -113,7 +113,7 @@ def export(net: str, path: Path) -> Path:
 def given(paths: list[Path]) -> Iterator[tuple[str, Path, dict[str, Any]]]:
     """Models of the user's, with random numbers for their inputs."""
     for path in paths:
-        fields = importlib.import_module("onnxsparse.passes.fields").fields_of(osp.load(path))
+        fields = importlib.import_module("onnxsparse.planning.model_inputs").fields_of(osp.load(path))
         data = {one.name: random_data(tuple(size or 1 for size in one.shape[1:]), "int" in one.dtype) for one in fields}
         yield path.stem, path, data
 

@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import onnxsparse as osp
 from onnxsparse.engines.processes import end_unless_alone
 from onnxsparse.errors import OnnxSparseError
-from onnxsparse.finetuning import finetune
 from onnxsparse.math.values import Array
-from onnxsparse.modifiers.pruning import Pruning
-from onnxsparse.modifiers.training import Training
 from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.training import Training
+from onnxsparse.training_api import finetune
 from tools.fetch_models import default_folder, fetch
 
 # Part of a path -> sizes for the free axes of an input, in their order; the batch is not counted.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.data.order import Order
+from onnxsparse.data.samples import Order
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 
 BATCH, PARTS = 32, 4

@@ -25,7 +25,7 @@ from onnxsparse.engines.processes import end_unless_alone
 from onnxsparse.engines.torch import operators
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.support import QUANTIZED, domain_of
+from onnxsparse.engines.torch.supported_operators import QUANTIZED, domain_of
 
 REASONS = {
     "test_bernoulli*": "random numbers of another generator",

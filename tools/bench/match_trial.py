@@ -13,7 +13,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch.nn.utils import parametrize
 
-from onnxsparse.engines.torch.entries import bare, entries
+from onnxsparse.engines.torch.match.candidates import bare, entries
 from onnxsparse.graph.torch_match import Match, Matched
 from tools.bench.match_ways import Way
 

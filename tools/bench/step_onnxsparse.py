@@ -29,14 +29,13 @@ SPARSITY, WATCHED = "0.8", (200, 2000)
 
 def engine(path: str, data: Any, batch: int, masked: bool, folder: str) -> Any:
     """The engine of a model, trained by AdamW towards its dense outputs, which are asked for ahead."""
-    from onnxsparse.engines.engine import Batch
+    from onnxsparse.engines.engine import Batch, Spec
     from onnxsparse.engines.ort.building import build
     from onnxsparse.engines.ort.engine import OrtEngine
-    from onnxsparse.engines.spec import Spec
     from onnxsparse.graph.model import Model
     from onnxsparse.options import SparsityOptions
-    from onnxsparse.passes.request import planned
-    from onnxsparse.passes.trainable import tagged, trainables
+    from onnxsparse.planning.request import planned
+    from onnxsparse.planning.trainable import tagged, trainables
 
     model = Model.open(path)
     plan, _ = planned(model, None, None, SparsityOptions(pattern="unstructured", sparsity=SPARSITY))
@@ -79,9 +78,9 @@ def _step(made: Any, x: Any, batch: int, number: int) -> float:
 
 def memory(path: str, data: str, batch: int, steps: int) -> dict[str, Any]:
     from onnxsparse import finetune
-    from onnxsparse.modifiers.pruning import Pruning
-    from onnxsparse.modifiers.training import Training
     from onnxsparse.recipes import Recipe
+    from onnxsparse.recipes.modifiers.pruning import Pruning
+    from onnxsparse.recipes.modifiers.training import Training
 
     resident: dict[int, int] = {}
     worker = Worker()

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.engine import Spec
 from onnxsparse.math.values import Array
-from onnxsparse.modifiers.modifier import Modifier
-from onnxsparse.train.acts.act import Act
+from onnxsparse.recipes.modifiers.modifier import Modifier
+from onnxsparse.train.act import Act
 from onnxsparse.train.onnx_trainee import OnnxTrainee
-from onnxsparse.train.stepped import SteppedModel
+from onnxsparse.train.stepped_model import SteppedModel
 from onnxsparse.train.trainee import Trainee
 
 if TYPE_CHECKING:
-    from onnxsparse.runs.run import Run
+    from onnxsparse.train.loop import Run
 
 
 @dataclass(frozen=True)

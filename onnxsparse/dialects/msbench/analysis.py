@@ -22,7 +22,7 @@ import numpy as np
 from onnxsparse.allocations.energy import Energy
 from onnxsparse.dialects.msbench.configuration import load
 from onnxsparse.errors import PlanError, nearest
-from onnxsparse.graph.output import make_folder, write_text
+from onnxsparse.files import make_folder, write_text
 from onnxsparse.targets import Target
 from onnxsparse.train.layers import Measured, Network
 

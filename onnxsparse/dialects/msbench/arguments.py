@@ -16,9 +16,9 @@ from typing import Any
 
 from onnxsparse.errors import OptionError, brief, nearest
 from onnxsparse.optimizers import available
-from onnxsparse.passes.taken import WAYS, proto_of, taken
+from onnxsparse.passes.sources import WAYS, proto_of, taken
 from onnxsparse.train.layers import Network
-from onnxsparse.train.stepped import LoopOptions, SteppedModel
+from onnxsparse.train.stepped_model import LoopOptions, SteppedModel
 
 
 def opened(model: Any, options: Mapping[str, Any]) -> tuple[Network, Any]:

@@ -20,22 +20,20 @@ import numpy as np
 
 from onnxsparse.checkpoints import Checkpoint
 from onnxsparse.data import BOUNDLESS, LABELS, Samples, check_labels
-from onnxsparse.dialects.msbench.configuration import Configuration
+from onnxsparse.dialects.msbench.configuration import PATHS, Configuration
 from onnxsparse.dialects.msbench.job import Job
-from onnxsparse.dialects.msbench.known import PATHS
-from onnxsparse.dialects.msbench.leveled import dims_of
+from onnxsparse.dialects.msbench.levels_options import dims_of
 from onnxsparse.engines.inference import Session
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.losses import axis_of_labels
-from onnxsparse.passes.check_fold import Verify
-from onnxsparse.passes.rule import Rule
-from onnxsparse.passes.sides import set_sizes
+from onnxsparse.passes.verify import Verify
+from onnxsparse.planning.macs import set_sizes
+from onnxsparse.planning.rule import Rule
 from onnxsparse.report.history import History
-from onnxsparse.runs.classes import declared_classes
-from onnxsparse.runs.feeding import LEAST
-from onnxsparse.runs.goal import goal_of
-from onnxsparse.train.stepped import LoopOptions
+from onnxsparse.train.batches import LEAST
+from onnxsparse.train.objective import declared_classes, goal_of
+from onnxsparse.train.stepped_model import LoopOptions
 
 TOTALS = {"AmbaLevelPruneScheduler": "total_iters", "ProbMaskPruneScheduler": "total_iterations"}
 HARMLESS = (*PATHS, *TOTALS.values(), "verbosity", "verbose", "do_sparse_analysis")

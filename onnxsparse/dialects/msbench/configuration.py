@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import os
@@ -19,9 +20,10 @@ from typing import Any, Union
 
 import numpy as np
 
-from onnxsparse.dialects.msbench import known
-from onnxsparse.dialects.msbench.texts import WrittenTwiceError, read_json, read_yaml
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.planning.plain_yaml import WrittenTwiceError, read_yaml
+
+__all__ = ["WrittenTwiceError", "read_json", "read_yaml"]
 
 Source = Union[Mapping[str, Any], str, "os.PathLike[str]"]
 PRESETS = ("amba", "ampere", "str", "probmask")
@@ -115,7 +117,7 @@ class _Plain:
         if depth > DEEPEST or self._left < 0:
             raise OptionError("the configuration is nested too deep, or holds too much")
         if isinstance(value, Mapping):
-            return {str(key): self(one, depth + 1, arrays or key in known.ARRAYS) for key, one in value.items()}
+            return {str(key): self(one, depth + 1, arrays or key in ARRAYS) for key, one in value.items()}
         if isinstance(value, (list, tuple)):
             return [self(one, depth + 1, arrays) for one in value]
         if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not arrays):
@@ -126,38 +128,36 @@ class _Plain:
 def section(found: Any) -> Mapping[str, Any]:
     """The configuration itself, or the one inside a larger one."""
     if not isinstance(found, Mapping):
-        raise OptionError(f"a configuration is a mapping with {', '.join(known.PARTS)}, not {found!r:.60}")
+        raise OptionError(f"a configuration is a mapping with {', '.join(PARTS)}, not {found!r:.60}")
     inner = found.get("sparsity")
-    if isinstance(inner, Mapping) and any(part in inner for part in known.PARTS):
+    if isinstance(inner, Mapping) and any(part in inner for part in PARTS):
         return inner
-    if not any(part in found for part in known.PARTS):
+    if not any(part in found for part in PARTS):
         hint = _meant(found)
-        raise OptionError(f"the configuration has none of {', '.join(known.PARTS)}{hint}")
+        raise OptionError(f"the configuration has none of {', '.join(PARTS)}{hint}")
     return found
 
 
 def _meant(found: Mapping[str, Any]) -> str:
     """A misspelt section that holds a configuration, before whatever else is nearly known."""
-    inside = [
-        key for key, one in found.items() if isinstance(one, Mapping) and any(part in one for part in known.PARTS)
-    ]
+    inside = [key for key, one in found.items() if isinstance(one, Mapping) and any(part in one for part in PARTS)]
     if inside:
         return f", and no section `sparsity`; {str(inside[0])!r:.60} has them (did you mean sparsity?)"
-    return next((hint for key in found if (hint := nearest(str(key), known.PARTS))), "")
+    return next((hint for key in found if (hint := nearest(str(key), PARTS))), "")
 
 
 def checked(found: Mapping[str, Any]) -> Configuration:
     for key in found:
-        if key not in known.KEYS:
-            raise OptionError(f"the configuration has an unknown key {key!r:.60}{_hint(key, known.KEYS)}")
+        if key not in KEYS:
+            raise OptionError(f"the configuration has an unknown key {key!r:.60}{_hint(key, KEYS)}")
     target = _mapping(found.get("sparsity"), "sparsity")
     for key in target:
-        if key not in known.TARGET:
-            raise OptionError(f"sparsity has an unknown key {key!r:.60}{_hint(key, known.TARGET)}")
+        if key not in TARGET:
+            raise OptionError(f"sparsity has an unknown key {key!r:.60}{_hint(key, TARGET)}")
     return Configuration(
         _scheduler(_part(found, "scheduler")),
-        _typed(_part(found, "mask_generator"), "mask_generator", known.GENERATORS),
-        _typed(_part(found, "fake_sparse"), "fake_sparse", known.SPARSERS),
+        _typed(_part(found, "mask_generator"), "mask_generator", GENERATORS),
+        _typed(_part(found, "fake_sparse"), "fake_sparse", SPARSERS),
         tuple(words(found.get("leaf_module"), "leaf_module")),
         switch(found.get("fuse_bn"), "fuse_bn"),
         None if target.get("target_sparsity") is None else share(target["target_sparsity"], "target_sparsity"),
@@ -194,17 +194,17 @@ def _typed(part: Part, name: str, types: Mapping[str, Sequence[str]]) -> Part:
 
 def _scheduler(part: Part) -> Part:
     kind = part.type or "BaseScheduler"
-    if kind not in known.SCHEDULERS:
-        raise OptionError(f"scheduler does not know the type {kind!r:.60}{_hint(kind, known.SCHEDULERS)}")
-    defaults = {**known.SHARED, **known.SCHEDULERS[kind]}
+    if kind not in SCHEDULERS:
+        raise OptionError(f"scheduler does not know the type {kind!r:.60}{_hint(kind, SCHEDULERS)}")
+    defaults = {**SHARED, **SCHEDULERS[kind]}
     _demand_known(Part(kind, part.kwargs), list(defaults))
     given = {key: value for key, value in part.kwargs.items() if value is not None}
     for key, value in given.items():
         if isinstance(defaults.get(key), bool):
             given[key] = switch(value, key)
-        elif key in known.NUMBERS:
+        elif key in NUMBERS:
             number(value, key)
-        elif key in known.PATHS:
+        elif key in PATHS:
             given[key] = path_text(value, key) or None
     return Part(kind, {**defaults, **given})
 
@@ -297,3 +297,94 @@ def table(value: Any) -> tuple[float, ...]:
             f"sparsity_table is a list of levels that ascend, each from 0 to below 100, not {value!r:.80}"
         )
     return tuple(found)
+
+
+# -- What MSBench's configurations know: the types of each part, and the keyword arguments of each type.
+
+
+NOT_PRUNED = ("no_prune_keyword", "no_prune_layer")
+SWITCHES = ("mask_is_static", "weight_correction")
+
+GENERATORS: Mapping[str, tuple[str, ...]] = {
+    "NormalMaskGenerator": (*SWITCHES, "structured", "func"),
+    "NMMaskGenerator": SWITCHES,
+    "FPGMMaskGenerator": (*SWITCHES, "structured", "func"),
+    "NuclearMaskGenerator": (*SWITCHES, "structured", "func"),
+    "ProbMaskGenerator": ("tau",),
+    "STRMaskGenerator": (),
+    "FCPTSMaskGenerator": (),
+}
+SPARSERS: Mapping[str, tuple[str, ...]] = {
+    "FakeSparse": SWITCHES,
+    "DefaultFakeSparse": SWITCHES,
+    "ProbMaskFakeSparse": (),
+    "STRFakeSparse": ("sInit_value",),
+    "FCPTSFakeSparse": ("sInit_value",),
+}
+SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
+    "BaseScheduler": {},
+    "STRScheduler": {},
+    "AmbaLevelPruneScheduler": {
+        "total_iters": 10000,
+        "sparsity_table": (30, 40, 50, 60, 70, 80, 90),
+        "prun_algo": 1,
+        "prun_algo_tuning": 0.5,
+        "prun_hw_aware": "",
+        "dw_no_prune": False,
+        "do_sparse_analysis": True,
+        "output_dir": None,
+        "save_dir": None,
+        "sparse_rate_tolerance": 0.015,
+        "default_input_shape": None,
+        "default_input_custom": None,
+        "lr_scheduler": None,
+        "mask_dict": None,
+        "prune_tolerance_max": 1.0,
+        "prune_tolerance_min": 1.0,
+        "init_lr": None,
+        "verbose": False,
+    },
+    "AmpereScheduler": {
+        "mask_calculator": "m4n2_1d",
+        "verbosity": 0,
+        "whitelist": None,
+        "allow_recompute_mask": False,
+        "allow_permutation": False,
+    },
+    "ADMMScheduler": {"iters_per_epoch": None, "max_iters": None, "rho": 1e-4},
+    "ProbMaskPruneScheduler": {
+        "prune_rate": None,
+        "total_iterations": None,
+        "warmup_iteration_stamps": None,
+        "finetune_iteration_stamps": None,
+        "start_prune_rate": 0.0,
+        "seed": 0,
+    },
+}
+"""The keyword arguments of each scheduler, with their defaults; all take NOT_PRUNED and `verbosity` beside them."""
+
+NUMBERS = ("prun_algo_tuning", "sparse_rate_tolerance", "prune_tolerance_max", "prune_tolerance_min", "init_lr")
+PATHS = ("output_dir", "save_dir")
+ARRAYS = ("mask_dict", "default_input_custom")
+"""What holds arrays that are no lists of numbers."""
+SHARED: Mapping[str, Any] = {"no_prune_keyword": "", "no_prune_layer": "", "verbosity": 0}
+PARTS = ("mask_generator", "fake_sparse", "scheduler")
+KEYS = (*PARTS, "leaf_module", "fuse_bn", "sparsity")
+TARGET = ("target_sparsity", "uniform")
+"""What a `sparsity` entry says inside a configuration."""
+
+
+# -- YAML and JSON as plain values; what a text says twice is an error, as nobody knows which of the two is meant.
+
+
+def read_json(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise WrittenTwiceError(f"{twice!r:.60} is there twice in one object")
+    return found

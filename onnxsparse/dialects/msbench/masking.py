@@ -28,17 +28,17 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
 from onnxsparse.passes.delivery import called, target_of
-from onnxsparse.passes.fields import fields_of
-from onnxsparse.passes.masked_before import MaskedBefore, hidden, open_without_masks
-from onnxsparse.passes.plan import Plan, PlanRow, eligible
-from onnxsparse.passes.rule import WORDS, Rule
-from onnxsparse.passes.sides import set_sizes
+from onnxsparse.passes.fold_masks import MaskedBefore, hidden, open_without_masks
 from onnxsparse.passes.soft_masks import DRAWN, SOFT, Form, form_of, given, why_not_soft
-from onnxsparse.passes.taken import taken
-from onnxsparse.passes.trainable import send_back, trainables
+from onnxsparse.passes.sources import taken
 from onnxsparse.patterns import parse as parse_pattern
+from onnxsparse.planning.macs import set_sizes
+from onnxsparse.planning.model_inputs import fields_of
+from onnxsparse.planning.plan import Plan, PlanRow, eligible
+from onnxsparse.planning.rule import WORDS, Rule
+from onnxsparse.planning.trainable import send_back, trainables
 from onnxsparse.train.layers import Promise, dropped
-from onnxsparse.train.stepped import LoopOptions, SteppedModel
+from onnxsparse.train.stepped_model import LoopOptions, SteppedModel
 
 MASK = "mask"
 OTHER = "the record in the file is of another configuration or --level: its masks count, and all else is decided anew"

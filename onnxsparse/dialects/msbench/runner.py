@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from onnxsparse import checkpoints
 from onnxsparse.data import Samples, open_data
-from onnxsparse.data.order import Order
+from onnxsparse.data.samples import Order
 from onnxsparse.dialects.msbench import scheduler_of
 from onnxsparse.dialects.msbench.act import Schedule
 from onnxsparse.dialects.msbench.checks import (
@@ -30,9 +30,8 @@ from onnxsparse.dialects.msbench.checks import (
     run_facts,
     why_not,
 )
-from onnxsparse.dialects.msbench.configuration import Configuration, Part, count, read
+from onnxsparse.dialects.msbench.configuration import PATHS, Configuration, Part, count, read
 from onnxsparse.dialects.msbench.job import Job, read_job
-from onnxsparse.dialects.msbench.known import PATHS
 from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.dialects.msbench.start_state import (
     demand_place,
@@ -46,17 +45,17 @@ from onnxsparse.dialects.msbench.start_state import (
 )
 from onnxsparse.engines.processes import demand_alone
 from onnxsparse.errors import OptionError
+from onnxsparse.files import make_folder
 from onnxsparse.graph.model import Model
-from onnxsparse.graph.output import make_folder
 from onnxsparse.math.values import Array
-from onnxsparse.passes.fields import fields_of
+from onnxsparse.planning.model_inputs import fields_of
 from onnxsparse.recipes import Recipe
 from onnxsparse.report.rows import Report
-from onnxsparse.runs.classes import axes_of
-from onnxsparse.runs.feeding import Feeding
-from onnxsparse.runs.measuring import Measure
-from onnxsparse.runs.run import Run
-from onnxsparse.train.stepped import LoopOptions, SteppedModel
+from onnxsparse.train.batches import Feeding
+from onnxsparse.train.loop import Run
+from onnxsparse.train.measure import Measure
+from onnxsparse.train.objective import axes_of
+from onnxsparse.train.stepped_model import LoopOptions, SteppedModel
 from onnxsparse.train.task import Task
 
 STEPS = ("build_model", "load_ckpt", "prepare_sparse_model", "build_trainer", "sparse_post_process", "train")

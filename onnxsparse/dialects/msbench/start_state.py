@@ -25,9 +25,9 @@ from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.math.values import Array
-from onnxsparse.passes.matrices import as_float32, vector_param
-from onnxsparse.passes.trainable import send_back
-from onnxsparse.train.stepped import LoopOptions, SteppedModel
+from onnxsparse.planning.stored_params import as_float32, vector_param
+from onnxsparse.planning.trainable import send_back
+from onnxsparse.train.stepped_model import LoopOptions, SteppedModel
 
 DIVERGENCES = ("distill", "kl")
 EMA, STATES = ("ema", "ema_state_dict"), ("model", "state_dict", "model_state_dict")

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Union
 
-from onnxsparse.dialects.sparseml import kinds
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.scheduled import Scheduled
 from onnxsparse.recipes import Recipe, Stage
+from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
+from onnxsparse.recipes.modifiers.distillation import DistillationModifier
+from onnxsparse.recipes.modifiers.masked import Masked
+from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
+from onnxsparse.recipes.modifiers.rates import (
+    LearningRateFunctionModifier,
+    LearningRateModifier,
+    SetLearningRateModifier,
+)
+from onnxsparse.recipes.modifiers.structured import StructuredPruningModifier
+from onnxsparse.recipes.modifiers.unsupported import (
+    LayerPruningModifier,
+    LayerThinningModifier,
+    PerLayerDistillationModifier,
+    Quantizing,
+)
 
 Given = Union[Recipe, Sequence[Scheduled], Mapping[str, Sequence[Scheduled]]]
 
@@ -46,35 +61,35 @@ class Contents:
 
     @property
     def epoch_modifiers(self) -> list[Scheduled]:
-        return kinds.those(kinds.EPOCH, self.iter_modifiers())
+        return those(EPOCH, self.iter_modifiers())
 
     @property
     def learning_rate_modifiers(self) -> list[Scheduled]:
-        return kinds.those(kinds.LEARNING_RATE, self.iter_modifiers())
+        return those(LEARNING_RATE, self.iter_modifiers())
 
     @property
     def pruning_modifiers(self) -> list[Scheduled]:
-        return kinds.those(kinds.PRUNING, self.iter_modifiers())
+        return those(PRUNING, self.iter_modifiers())
 
     @property
     def quantization_modifiers(self) -> list[Scheduled]:
-        return kinds.those(kinds.QUANTIZATION, self.iter_modifiers())
+        return those(QUANTIZATION, self.iter_modifiers())
 
     @property
     def distillation_modifiers(self) -> list[Scheduled]:
-        return kinds.those(kinds.DISTILLATION, self.iter_modifiers())
+        return those(DISTILLATION, self.iter_modifiers())
 
     @property
     def structured_modifiers(self) -> list[Scheduled]:
-        return kinds.those(kinds.STRUCTURED, self.iter_modifiers())
+        return those(STRUCTURED, self.iter_modifiers())
 
     def qat_active(self, epoch: float) -> bool:
         """Whether quantization has begun by the end of an epoch."""
-        return kinds.is_quantizing(self.quantization_modifiers, epoch)
+        return is_quantizing(self.quantization_modifiers, epoch)
 
     def phase(self, epoch: float) -> str | None:
         """What the model is at an epoch: dense, pruned, ..._quantized; None while it becomes something."""
-        return kinds.phase(self.pruning_modifiers, self.quantization_modifiers, epoch)
+        return phase(self.pruning_modifiers, self.quantization_modifiers, epoch)
 
     # -- its texts
 
@@ -126,3 +141,38 @@ def recipe_of(given: Any, variables: Any, metadata: Mapping[str, Any] | None, st
 def timed(modifiers: Sequence[Any]) -> list[Scheduled]:
     """Those of our own frame a run that is not the user's loop."""
     return [one for one in modifiers if isinstance(one, Scheduled)]
+
+
+# -- Kinds of modifiers by what they are for, and what a model is by them at an epoch.
+
+
+Kinds = tuple[type[Scheduled], ...]
+EPOCH: Kinds = (EpochRangeModifier,)
+LEARNING_RATE: Kinds = (SetLearningRateModifier, LearningRateModifier, LearningRateFunctionModifier)
+PRUNING: Kinds = (Masked, ConstantPruningModifier, LayerPruningModifier)
+QUANTIZATION: Kinds = (Quantizing,)
+DISTILLATION: Kinds = (DistillationModifier, PerLayerDistillationModifier)
+STRUCTURED: Kinds = (Quantizing, LayerPruningModifier, StructuredPruningModifier, LayerThinningModifier)
+
+
+def those(kinds: Kinds, modifiers: Iterable[Scheduled]) -> list[Scheduled]:
+    return [one for one in modifiers if isinstance(one, kinds)]
+
+
+def is_quantizing(quantization: Sequence[Scheduled], epoch: float) -> bool:
+    """Whether the first quantization has begun before the next epoch."""
+    return any(one.start_epoch < epoch + 1 for one in quantization)
+
+
+def phase(pruning: Sequence[Scheduled], quantization: Sequence[Scheduled], epoch: float) -> str | None:
+    """None while masks move, or quantization begins."""
+    if any(one.start_epoch <= epoch <= one.end_epoch for one in pruning):
+        return None
+    if any(one.start_epoch == epoch for one in quantization):
+        return None
+    pruned = [one for one in pruning if one.start_epoch < epoch]
+    quantized = [one for one in quantization if one.start_epoch < epoch]
+    if pruned and quantized:
+        first = min(one.start_epoch for one in quantized)
+        return "quantized_pruned" if first < min(one.start_epoch for one in pruned) else "pruned_quantized"
+    return ("pruned" if pruned else "dense") if not quantized else "dense_quantized"

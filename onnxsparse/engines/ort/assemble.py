@@ -13,13 +13,13 @@ from onnx.helper import make_tensor_value_info
 
 from onnxsparse import sparsers
 from onnxsparse.engines.distillation import DistillationTarget
+from onnxsparse.engines.engine import LossSpec, Spec, unit_of
 from onnxsparse.engines.ort import library, losses
 from onnxsparse.engines.ort.prepare import Prepared
 from onnxsparse.engines.ort.rewrites import EAGER, FUSED
 from onnxsparse.engines.ort.rewrites.norms import Statistics
 from onnxsparse.engines.ort.rewrites.rewrite import operator
 from onnxsparse.engines.ort.sparsers import write
-from onnxsparse.engines.spec import LossSpec, Spec, unit_of
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.edit import Writer
 from onnxsparse.losses import Scale, axis_of_labels, chosen_axis, labels_unlike

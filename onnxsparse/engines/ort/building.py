@@ -21,13 +21,13 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_tensor_value_info
 
 import onnxsparse
+from onnxsparse.engines.engine import Spec
 from onnxsparse.engines.ort import library, worker
 from onnxsparse.engines.ort.assemble import generate
 from onnxsparse.engines.ort.library import short
 from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.shapes import infer_shapes
-from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OptionError, OutputError
 from onnxsparse.graph.edit import Writer, reads, reduce_to
 from onnxsparse.math.values import Array

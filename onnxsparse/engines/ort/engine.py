@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.data.labels import check_block
+from onnxsparse.data.stream import check_block
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
 from onnxsparse.engines.ort.library import LOOK, batch_of, told
 from onnxsparse.engines.ort.session import Session, Teacher

@@ -22,6 +22,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxsparse import sparsers
+from onnxsparse.engines.engine import Spec
 from onnxsparse.engines.ort import gradients, rewrites
 from onnxsparse.engines.ort.assemble import Assembled, assemble, generate
 from onnxsparse.engines.ort.building import ASIDE_FEED, ASIDE_MODEL, ASIDE_NAMES
@@ -34,7 +35,6 @@ from onnxsparse.engines.ort.rewrites.rewrite import View
 from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.engines.ort.worker import NO_SPACE
-from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.graph.edit import called, copied, downstream
 from onnxsparse.math.values import Array

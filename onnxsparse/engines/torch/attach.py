@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.torch.holding import all_held, mask_of, original_of, put_on, take_off, zero
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.placing import demand_fit
-from onnxsparse.engines.torch.state_masks import DICT, array_of, bare
-from onnxsparse.engines.torch.state_names import digest_of, sharded
+from onnxsparse.engines.torch.mask_to_param import DICT, array_of, bare, demand_fit
+from onnxsparse.engines.torch.parametrization import all_held, mask_of, original_of, put_on, take_off, zero
+from onnxsparse.engines.torch.state_dicts import digest_of, sharded
 from onnxsparse.errors import OptionError, PlanError, brief, nearest
 from onnxsparse.math.values import Array
 

@@ -12,36 +12,28 @@ What it does not do: infer shapes, run anything, or change the file.
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from onnxsparse.engines.torch import operators
-from onnxsparse.engines.torch.bodies import child_of
-from onnxsparse.engines.torch.draft import Child, Draft, Value
-from onnxsparse.engines.torch.explaining import ONNX
+from onnxsparse.engines.torch.error_messages import ONNX
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.literals import attribute_value, numbers
-from onnxsparse.engines.torch.materialize import Pool, materialize
-from onnxsparse.engines.torch.parameters import Sources, onward, own, reached
-from onnxsparse.engines.torch.signatures import COUNT, Signature, signature
-from onnxsparse.engines.torch.support import (
-    LAST_OPSET,
-    demand_support,
-    domain_of,
-    function_key,
-    opsets_of,
-)
+from onnxsparse.engines.torch.operators import Function
+from onnxsparse.engines.torch.parameters import Child, Draft, Pool, Sources, Value, materialize, onward, own, reached
+from onnxsparse.engines.torch.supported_operators import LAST_OPSET, demand_support, domain_of, function_key, opsets_of
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.attributes import Attributes, Caller, label
-from onnxsparse.graph.every import functions_of
+from onnxsparse.graph.attributes import Attributes, Caller, label, text
+from onnxsparse.graph.biases_and_scales import SIZES
+from onnxsparse.graph.edit import functions_of
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import Container
-from onnxsparse.graph.vectors import SIZES
 
 
 def to_module(source: Source | Model, *, train_bn: bool = False) -> Any:
@@ -235,3 +227,162 @@ def define(node: NodeProto, called: Any, several: bool, sources: Sequence[Source
 
 def _title(node: NodeProto) -> str:
     return next((name for name in node.output if name), "") or node.name or node.op_type
+
+
+# -- If, Loop and Scan: which modules their bodies become, and what is handed to them.
+
+
+Made = tuple[Child, tuple[Any, ...], Sequence[Sources]]
+
+
+def child_of(conversion: Conversion, node: NodeProto, attributes: Attributes, scope: Scope) -> Made:
+    """The child module of a node, its arguments, and what its results are made of."""
+    makers: dict[str, Callable[..., Made]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+    return makers[node.op_type](conversion, node, attributes, scope)
+
+
+def _graph(node: NodeProto, attributes: Attributes, name: str) -> GraphProto:
+    attribute = attributes.table.get(name)
+    if attribute is None:
+        raise ModelError(f"{node.op_type} '{label(node)}' has no {name}")
+    return attribute.g
+
+
+def _given(values: Sequence[Value | None], draft: Draft) -> list[Any]:
+    return [None if value is None else draft.node(value) for value in values]
+
+
+def _if(conversion: Conversion, node: NodeProto, attributes: Attributes, scope: Scope) -> Made:
+    """A choice between stored tensors is made of both."""
+    from onnxsparse.engines.torch.operators.control import If
+
+    names = ("then_branch", "else_branch")
+    (then, made), (other, made_else) = (
+        conversion.body(_graph(node, attributes, name), name, node, scope) for name in names
+    )
+    taken = len(then.captures)
+    child = Child(lambda first, second: If(first, second, taken), (then, other), names)
+    args = _given([*scope.values(node.input), *then.captures, *other.captures], scope.draft)
+    pairs = zip(made, made_else)
+    return child, tuple(args), [None if a is None or b is None else a | b for a, b in pairs]
+
+
+def _loop(conversion: Conversion, node: NodeProto, attributes: Attributes, scope: Scope) -> Made:
+    from onnxsparse.engines.torch.operators.control import Loop
+
+    graph = _graph(node, attributes, "body")
+    inputs = [*scope.values(node.input), None, None][: max(len(node.input), 2)]
+    states = len(inputs) - 2
+    kept = _kept(graph, inputs[2:], 2, 1)
+    body, _ = conversion.body(graph, "body", node, scope, [None, None, *kept])
+    child = Child(lambda made: Loop(made, states, len(graph.output) - 1 - states), (body,), ("body",))
+    return child, tuple(_given([*inputs, *body.captures], scope.draft)), kept
+
+
+def _kept(graph: GraphProto, states: Sequence[Value | None], inputs: int, outputs: int) -> list[Sources]:
+    """A state that every step hands on as it came is what it started as."""
+    alias = {one.output[0]: one.input[0] for one in graph.node if one.op_type == "Identity"}
+    found: list[Sources] = []
+    for index, value in enumerate(states):
+        name = graph.output[index + outputs].name
+        while name in alias:
+            name = alias[name]
+        same = value is not None and name == graph.input[index + inputs].name
+        found.append(value.sources if value is not None and same else None)
+    return found
+
+
+def _scan(conversion: Conversion, node: NodeProto, attributes: Attributes, scope: Scope) -> Made:
+    from onnxsparse.engines.torch.operators.control import BatchedScan, Scan
+
+    graph = _graph(node, attributes, "body")
+    batched = scope.opsets.get("", 9) < 9
+    scanned = attributes.integer("num_scan_inputs")
+    states = len(node.input) - scanned - batched
+    kept = _kept(graph, scope.values(node.input[batched : batched + states]), 0, 0)
+    body, _ = conversion.body(graph, "body", node, scope, kept)
+    stacked = len(graph.output) - states
+    turned = attributes.integers("directions" if batched else "scan_input_directions") or [0] * scanned
+    axes = attributes.integers("scan_input_axes") or [0] * scanned
+    output_axes = attributes.integers("scan_output_axes") or [0] * stacked
+    output_turned = attributes.integers("scan_output_directions") or [0] * stacked
+
+    def make(made: Any) -> Any:
+        scan = Scan(made, states, scanned, axes, turned, output_axes, output_turned)
+        return BatchedScan(scan) if batched else scan
+
+    args = _given([*scope.values(node.input), *body.captures], scope.draft)
+    return Child(make, (body,), ("scan.body" if batched else "body",)), tuple(args), kept
+
+
+# -- Plain Python numbers from attributes and small stored tensors.
+
+
+LARGEST = 64
+_WHOLE = ("int64", "int32")
+_NUMBERS = (*_WHOLE, "float32", "float64", "float16")
+
+
+def numbers(stored: StoredTensor, single: bool) -> Any:
+    """The integers of a small stored tensor as a list, or its one number; None where it has to stay a tensor."""
+    if single:
+        return stored.read().tolist()[0] if stored.size == 1 and stored.kind in _NUMBERS else None
+    if stored.size > LARGEST or stored.kind not in _WHOLE:
+        return None
+    found = stored.read().tolist()
+    return found if stored.shape else found[0]
+
+
+def attribute_value(attribute: AttributeProto) -> Any:
+    kind = attribute.type
+    if kind == AttributeProto.INT:
+        return attribute.i
+    if kind == AttributeProto.FLOAT:
+        return attribute.f
+    if kind == AttributeProto.STRING:
+        return attribute.s.decode("utf-8", "replace")
+    if kind == AttributeProto.INTS:
+        return list(attribute.ints)
+    if kind == AttributeProto.FLOATS:
+        return list(attribute.floats)
+    if kind == AttributeProto.STRINGS:
+        return [one.decode("utf-8", "replace") for one in attribute.strings]
+    if kind == AttributeProto.TYPE_PROTO:
+        return None
+    raise ModelError(f"attribute '{text(attribute.name)}' is of a kind that torch does not take")
+
+
+# -- How a node's inputs and attributes bind to the function of its operator: read once from the function itself.
+
+
+COUNT = "outputs"  # what a function calls the number of outputs of its node
+
+
+@dataclass(frozen=True)
+class Signature:
+    """`integers` and `numbers` are the inputs that may be plain Python numbers."""
+
+    inputs: int | None  # how many; None for any number
+    attributes: frozenset[str]
+    integers: frozenset[int]
+    numbers: frozenset[int]
+    several: bool
+    counted: bool
+
+
+@cache
+def signature(function: Function) -> Signature:
+    found = inspect.signature(function)
+    parameters = list(found.parameters.values())
+    positional = [one for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    named = {one.name for one in parameters if one.kind is not inspect.Parameter.VAR_POSITIONAL}
+    variadic = any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in parameters)
+    kinds = [str(one.annotation).split(" ")[0] for one in positional]
+    return Signature(
+        None if variadic else len(positional),
+        frozenset(named - {COUNT}),
+        frozenset(index for index, kind in enumerate(kinds) if kind == "Ints"),
+        frozenset(index for index, kind in enumerate(kinds) if kind == "Real"),
+        found.return_annotation == "Outputs",
+        COUNT in named,
+    )

@@ -15,30 +15,26 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
+from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace, Spec, unit_of
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
-from onnxsparse.engines.spec import Spec, unit_of
-from onnxsparse.engines.torch.devices import device_of, in_words, narrowed
-from onnxsparse.engines.torch.goal import Goal, counted
-from onnxsparse.engines.torch.lending import Lending
+from onnxsparse.engines.torch.device_optimizers import OnDevice, form_of, scale_on_device
+from onnxsparse.engines.torch.devices import Pieces, Scaling, declared, device_of, in_words, joined, narrowed
+from onnxsparse.engines.torch.distributed import Together
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.on_device import OnDevice, form_of, scale_on_device
-from onnxsparse.engines.torch.pieces import Pieces, declared, joined
-from onnxsparse.engines.torch.processes import Together
-from onnxsparse.engines.torch.scaling import Scaling
-from onnxsparse.engines.torch.setting import PLAIN, Setting
-from onnxsparse.engines.torch.stepping import Ours, Stepping, Theirs
+from onnxsparse.engines.torch.objective import Goal, counted
+from onnxsparse.engines.torch.optimizer_state import PLAIN, Lending, Ours, Setting, Stepping, Theirs
 from onnxsparse.engines.torch.student import (
     frozen_copy,
     lesson_class,
+    measured,
+    moved_answers,
     networks,
     outputs_of,
     student_class,
     tensors_of,
     train_only,
 )
-from onnxsparse.engines.torch.units import measured, moved_answers
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.losses import Scale

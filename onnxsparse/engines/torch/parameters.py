@@ -1,4 +1,6 @@
-"""Which stored tensors are parameters: those whose numbers reach a weight slot.
+"""Trainable parameters and buffers of a converted module: which stored tensors they are, and the table of their names.
+
+A stored tensor is a parameter if its numbers reach a weight slot:
 
 1. A weight slot is an input that an operator multiplies with, adds, looks up in, or scales its result with.
 2. So is a stored vector that is added to, or multiplied with, what depends on the model's inputs. A single number is
@@ -10,12 +12,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Optional
+import keyword
+import re
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
 import numpy as np
 
+from onnxsparse.engines.torch.error_messages import module_class
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
+from onnxsparse.graph.stores import Stores, keys
 
 Sources = Optional[frozenset[StoredTensor]]  # what a value is made of; None where it depends on the model's inputs
 
@@ -128,3 +138,220 @@ def _mask(tensor: StoredTensor) -> bool:
         return False
     numbers = tensor.read()
     return bool(np.isin(numbers, (0, 1)).all() and numbers.min() < numbers.max())
+
+
+# -- From drafts to modules: stored tensors become parameters and buffers, and a table says which is which.
+#
+# The table, `module.onnx_names`, is a plain dict: the names of inputs and outputs, and for each parameter the scope and
+# the name of its tensor in the file. It survives a deep copy and saving.
+
+
+TABLE = "onnx_names"
+PRESERVED = "_user_preserved_attributes"  # what torch.fx keeps when it copies a module
+
+
+class Pool:
+    """Each stored tensor as one torch tensor; several names for the same bytes of a data file are one, too."""
+
+    def __init__(self, parameters: set[StoredTensor], stores: Stores) -> None:
+        self._parameters = {_bytes(tensor) for tensor in parameters}
+        self._keys = keys(stores)
+        self._made: dict[Hashable, Any] = {}
+        self.table: dict[str, list[str]] = {}
+
+    def tensor(self, stored: StoredTensor, path: str, followed: bool) -> Any:
+        place = _bytes(stored)
+        if place not in self._made:
+            made = as_tensor(stored)
+            self._made[place] = torch().nn.Parameter(made) if place in self._parameters else made
+        if place in self._parameters or followed:
+            self.table[path] = list(self._keys[stored])
+        return self._made[place]
+
+
+def _bytes(tensor: StoredTensor) -> Hashable:
+    return (tensor.span, tensor.kind, tensor.shape) if tensor.external else tensor
+
+
+def as_tensor(stored: StoredTensor) -> Any:
+    if not stored.readable:
+        raise ModelError(
+            f"tensor '{stored.name}' of type {stored.kind} cannot be read: {stored.problem or 'no numbers'}"
+        )
+    array = stored.array()
+    if stored.kind == "bfloat16":
+        return torch().from_numpy(array.view(np.int16)).view(torch().bfloat16)
+    return torch().from_numpy(array if array.flags.writeable and sys.byteorder == "little" else array.copy())
+
+
+def materialize(draft: Draft, pool: Pool, inputs: Sequence[str], outputs: Sequence[str], train_bn: bool) -> Any:
+    """The module of the whole model, with its table."""
+    followed = _statistics(draft) if train_bn else set()
+    module = _module(draft, pool, "", followed)
+    table = {"inputs": list(inputs), "outputs": list(outputs), "tensors": pool.table}
+    setattr(module, TABLE, table)
+    module.meta[PRESERVED] = {TABLE: table}
+    return module
+
+
+def _module(draft: Draft, pool: Pool, prefix: str, followed: set[Any]) -> Any:
+    root = torch().nn.Module()
+    for target, stored in draft.tensors.items():
+        path = prefix + target
+        _place(root, target, pool.tensor(stored, path, stored in followed))
+    for target, child in draft.children.items():
+        parts = [
+            _module(body, pool, f"{prefix}{target}.{label}.", followed | _statistics(body, bool(followed)))
+            for body, label in zip(child.drafts, child.labels)
+        ]
+        _place(root, target, child.make(*parts))
+    return module_class()(root, draft.graph, "OnnxModule")
+
+
+def _place(root: Any, target: str, thing: Any) -> None:
+    *folders, name = target.split(".")
+    for folder in folders:
+        if folder not in root._modules:
+            root.add_module(folder, torch().nn.Module())
+        root = root._modules[folder]
+    if isinstance(thing, torch().Tensor) and not isinstance(thing, torch().nn.Parameter):
+        root.register_buffer(name, thing)
+    else:
+        setattr(root, name, thing)
+
+
+def _statistics(draft: Draft, wanted: bool = True) -> set[Any]:
+    """The running means and variances that batch normalizations change while they train."""
+    modules = (node for node in draft.graph.nodes if node.op == "call_module")
+    plain = [node for node in modules if not draft.children[node.target].drafts]
+    read = [_source(one) for node in plain for one in node.args[3:5]]
+    return {draft.tensors[one.target] for one in read if one.op == "get_attr"} if wanted else set()
+
+
+def _source(node: Any) -> Any:
+    """What exporters put behind Identity, where several tensors have the same numbers."""
+    while node.op == "call_function" and getattr(node.target, "__name__", "") == "Identity":
+        node = node.args[0]
+    return node
+
+
+# -- Names of tensors in a module: as in the file, dots as steps into it, without what Python or torch cannot take.
+
+
+_FOREIGN = re.compile(r"[^0-9A-Za-z_.]+")
+
+
+class Targets:
+    """The names given out in one module, each once; none is the beginning of another's path."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._folders: set[str] = set()
+        self._blank = torch().fx.GraphModule(torch().nn.Module(), torch().fx.Graph())
+
+    def fresh(self, name: str) -> str:
+        wanted = self._path(name)
+        found, count = wanted, 1
+        while not self._free(found):
+            flat = wanted.replace(".", "_")
+            found, count = (flat if count == 1 and flat != wanted else f"{flat}_{count}"), count + 1
+        self._taken.add(found)
+        self._folders.update(_folders(found))
+        return found
+
+    def _free(self, path: str) -> bool:
+        return not {path} & self._taken and not {path} & self._folders and not self._taken & set(_folders(path))
+
+    def _path(self, name: str) -> str:
+        steps = [step for step in _FOREIGN.sub("_", name).split(".") if step] or ["tensor"]
+        taken = (keyword.iskeyword(step) or hasattr(self._blank, step) for step in steps)
+        return ".".join(f"{step}_" if unfit else step for step, unfit in zip(steps, taken))
+
+
+def _folders(path: str) -> list[str]:
+    steps = path.split(".")
+    return [".".join(steps[:depth]) for depth in range(1, len(steps))]
+
+
+# -- A graph in the making: its nodes, the tensors it needs, and the bodies inside it.
+
+
+Argument = Optional[Any]
+
+
+@dataclass(eq=False)
+class Value:
+    """What a name stands for. Its node in the graph is made when it is first needed."""
+
+    sources: Sources = None
+    node: Any = None
+    stored: StoredTensor | None = None
+    outer: Value | None = None  # the value around a body that this is a capture of, under this name
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Child:
+    """A module of the graph, made from the modules of its bodies."""
+
+    make: Callable[..., Any]
+    drafts: tuple[Draft, ...]
+    labels: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Draft:
+    graph: Any = field(default_factory=lambda: torch().fx.Graph())
+    targets: Targets = field(default_factory=Targets)
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    children: dict[str, Child] = field(default_factory=dict)
+    captures: list[Value] = field(default_factory=list)
+    _nodes: dict[object, Any] = field(default_factory=dict)
+    _last_input: Any = None
+
+    def input(self, name: str) -> Any:
+        """A new placeholder, behind those there are."""
+        root = self._last_input if self._last_input is not None else self.graph._root
+        with self.graph.inserting_after(root):
+            made = self.graph.create_node("placeholder", clean(name), name=clean(name))
+        made.target = made.name  # which no other input has
+        self._last_input = made
+        return made
+
+    def node(self, value: Value) -> Any:
+        """The graph node of a value of this draft."""
+        if value.node is None:
+            value.node = self._attribute(value.stored) if value.outer is None else self._capture(value)
+        return value.node
+
+    def _capture(self, value: Value) -> Any:
+        assert value.outer is not None
+        if value.outer not in self._nodes:
+            self.captures.append(value.outer)
+            self._nodes[value.outer] = self.input(value.name)
+        return self._nodes[value.outer]
+
+    def _attribute(self, stored: StoredTensor | None) -> Any:
+        assert stored is not None
+        if stored not in self._nodes:
+            target = self.targets.fresh(stored.name)
+            self.tensors[target] = stored
+            self._nodes[stored] = self.graph.create_node("get_attr", target, name=clean(target))
+        return self._nodes[stored]
+
+    def call(self, function: Any, args: tuple[Argument, ...], kwargs: dict[str, Argument], name: str) -> Any:
+        node = self.graph.create_node("call_function", function, args, kwargs, clean(name))
+        node.meta["is_wrapped"] = True  # so that a saved module, traced again when it is loaded, keeps its operators
+        return node
+
+    def call_child(self, child: Child, name: str, args: tuple[Argument, ...]) -> Any:
+        target = self.targets.fresh(name)
+        self.children[target] = child
+        return self.graph.create_node("call_module", target, args, {}, clean(name))
+
+
+def clean(name: str) -> str:
+    """A Python name."""
+    word = "".join(letter if letter.isascii() and (letter.isalnum() or letter == "_") else "_" for letter in name)
+    free = word and not word[0].isdigit() and not keyword.iskeyword(word) and word != "self"
+    return word if free else f"_{word}"

@@ -9,26 +9,33 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxsparse import sparsers
-from onnxsparse.engines.distillation import DistillationTarget, stated
-from onnxsparse.engines.spec import Spec
-from onnxsparse.engines.torch.chance import settle_chance, share_chance
+from onnxsparse.engines.distillation import DistillationTarget, squashed, stated
+from onnxsparse.engines.engine import Spec
+from onnxsparse.engines.sample_axes import turn
 from onnxsparse.engines.torch.convert import to_module
-from onnxsparse.engines.torch.goal import Goal
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.sparsers import effective
+from onnxsparse.engines.torch.objective import Goal
+from onnxsparse.engines.torch.parametrization import effective
 from onnxsparse.engines.torch.writeback import names_of
-from onnxsparse.engines.turning import turn
+from onnxsparse.errors import ModelError
+from onnxsparse.graph.edit import RANDOM, bodies
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import keys
+from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken
+from onnxsparse.math.values import Array
 from onnxsparse.sparsers.sparser import Moment
+
+__all__ = ["Units", "measured", "moved_answers"]
 
 Turned = Mapping[str, Mapping[str, int]]
 _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -177,3 +184,141 @@ def _tensor(array: Any, device: Any) -> Any:
 
 def outputs_of(found: Any) -> Sequence[Any]:
     return found if isinstance(found, tuple) else (found,)
+
+
+# -- The units of the signals, by the definition of `onnxsparse.losses`: from what the dense model gives for the
+# samples, and from what it gives with weights that are moved a little.
+#
+# A signal that is not finite, or of another shape for other samples, cannot be matched: it is left out, with a note.
+# One that no weight moves says nothing, and is left out, too.
+
+
+Ask = Callable[[Any], Sequence[Any]]
+
+
+class Units(NamedTuple):
+    """The scale of each signal that is matched, by its place, and what is to be said."""
+
+    scales: dict[int, Scale]
+    notes: list[str]
+
+
+def measured(
+    signals: Sequence[DistillationTarget], pieces: Sequence[Any], ask: Ask, moved: Ask, together: int
+) -> Units:
+    """`ask` and `moved` give the dense model's values for a piece, the latter with weights moved; `together` pieces say
+    by how much that is."""
+    answers = [[_array(one) for one in ask(piece)] for piece in pieces]
+    others = [[_array(one) for one in moved(piece)] for piece in pieces[:together]]
+    floats = [place for place, one in enumerate(answers[0]) if one.dtype.kind == "f" and signals[place].stated]
+    moving = {place for place in floats if any(not _same(*pair) for pair in _both(answers, others, place))}
+    found, behind, why = Units({}, []), squashed(signals), list[str]()
+    for place in floats:
+        signal, values = signals[place], [answer[place] for answer in answers]
+        problem = _problem(values)
+        if problem:
+            why.append(f"{signal.called} is not matched to the dense model's: {problem}")
+        elif place in moving or not moving:
+            plain = scale_along(np.stack(values), values[0].ndim, signal.axis, signal.name in behind)
+            steady, other = (np.stack(some) for some in zip(*_both(answers, others, place)))
+            found.scales[place] = heard(plain, steady, other)
+            found.notes.extend(said_of(signal.called, plain, found.scales[place]))
+    if not found.scales:
+        raise ModelError(
+            f"nothing that the model gives can be trained on: {why[0] if why else 'it has no float output'}"
+        )
+    found.notes.extend(why)
+    return found
+
+
+def moved_answers(dense: Any, paths: Mapping[str, str], device: Any) -> Ask:
+    """What the dense model gives with every parameter of these paths moved a little, by its tag."""
+    named = dict(dense.named_parameters())
+    moved = {
+        path: torch().from_numpy(shaken(named[path].detach().cpu().numpy(), tag)).to(device)
+        for tag, path in paths.items()
+        if path in named
+    }
+
+    def ask(inputs: Any) -> Sequence[Any]:
+        with torch().no_grad():
+            return outputs_of(torch().func.functional_call(dense, moved, tuple(inputs)))
+
+    return ask
+
+
+def _array(value: Any) -> Array:
+    found: Array = (value.float() if value.is_floating_point() else value).cpu().numpy()
+    return found
+
+
+def _both(
+    answers: Sequence[Sequence[Array]], others: Sequence[Sequence[Array]], place: int
+) -> list[tuple[Array, Array]]:
+    return [(answer[place], other[place]) for answer, other in zip(answers, others)]
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.shape == other.shape and np.array_equal(one, other, equal_nan=True)
+
+
+def _problem(values: Sequence[Array]) -> str:
+    """Why a signal cannot be matched; '' if it can."""
+    shapes = {one.shape for one in values}
+    if len(shapes) > 1:
+        return f"its shape depends on the samples ({' or '.join(str(list(one)) for one in sorted(shapes)[:2])})"
+    every = np.stack(values)
+    bad = int((~np.isfinite(every)).sum())
+    count = "all of its numbers" if bad == every.size else f"{bad} of its {every.size} numbers"
+    return f"{count} for the first samples are not finite; look at the data, or at the model" if bad else ""
+
+
+# -- Random numbers of a model follow from its inputs: a run that is repeated or resumed draws the same.
+#
+# The student and the dense model draw in the same order, so for the same samples both have the same numbers. What torch
+# itself would draw next is left as it was.
+
+
+def settle_chance(module: Any, proto: ModelProto) -> None:
+    """Have a module draw by its inputs, where it draws at all."""
+    nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
+    if any(map(_draws, nodes)):
+        _draw_by_inputs(module)
+
+
+def share_chance(module: Any, copied: Any) -> None:
+    """Have a copy draw as the module does: copies of traced modules lose their hooks."""
+    if module._forward_pre_hooks and not copied._forward_pre_hooks:
+        _draw_by_inputs(copied)
+
+
+def _draw_by_inputs(module: Any) -> None:
+    states: list[list[tuple[Any, Any]]] = []
+
+    def begin(_: Any, inputs: tuple[Any, ...]) -> None:
+        states.append(_states(inputs))
+        torch().manual_seed(_seed(inputs))
+
+    def end(*_: Any) -> None:
+        for device, state in states.pop():
+            torch().cuda.set_rng_state(state, device) if device else torch().set_rng_state(state)
+
+    module.register_forward_pre_hook(begin)
+    module.register_forward_hook(end, always_call=True)
+
+
+def _draws(node: Any) -> bool:
+    return node.op_type in RANDOM or any(_draws(inner) for body in bodies(node) for inner in body.node)
+
+
+def _states(inputs: tuple[Any, ...]) -> list[tuple[Any, Any]]:
+    """The states of torch's generators, by device; None is the host."""
+    devices = {one.device for one in inputs if getattr(one, "is_cuda", False)}
+    return [(None, torch().get_rng_state()), *((one, torch().cuda.get_rng_state(one)) for one in devices)]
+
+
+def _seed(inputs: tuple[Any, ...]) -> int:
+    digest = 0
+    for one in inputs:
+        digest = zlib.crc32(np.ascontiguousarray(one.detach().cpu().numpy()).tobytes(), digest)
+    return digest

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.materialize import PRESERVED, TABLE, as_tensor
+from onnxsparse.engines.torch.parameters import PRESERVED, TABLE, as_tensor
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import Array, StoredTensor

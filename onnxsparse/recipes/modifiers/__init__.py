@@ -6,8 +6,8 @@ bound to `Param`s and acts on a `Trainee`.
 
 from __future__ import annotations
 
-from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params, demand_positive
-from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled, demand_params, demand_positive
+from onnxsparse.train.act import TimedAct
 from onnxsparse.train.params import Param, find
 from onnxsparse.train.trainee import Trainee
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params
 from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled, demand_params
 from onnxsparse.schedules import NEVER, Span
-from onnxsparse.train.acts.act import FinalMask, TimedAct
+from onnxsparse.train.act import FinalMask, TimedAct
 from onnxsparse.train.params import Param, find
 from onnxsparse.train.trainee import Trainee
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from onnxsparse.engines.spec import Spec
+from onnxsparse.engines.engine import Spec
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.scheduled import Scheduled, WrongOptionError, demand_between, demand_positive
+from onnxsparse.recipes.modifiers.modifier import Scheduled, WrongOptionError, demand_between, demand_positive
 from onnxsparse.schedules import NEVER, Span
-from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.act import TimedAct
 from onnxsparse.train.trainee import Trainee
 
 SELF, DISABLE = "self", "disable"

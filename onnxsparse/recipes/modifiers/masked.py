@@ -23,11 +23,11 @@ import numpy as np
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.math import rank
 from onnxsparse.math.values import Array, Reading, Values, halved
-from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, WrongOptionError, demand_inside, demand_params
 from onnxsparse.patterns.cells import Block, Channel, Filter, Tile
 from onnxsparse.patterns.nm import NMRamp
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled, WrongOptionError, demand_inside, demand_params
 from onnxsparse.scores import Magnitude
 from onnxsparse.sparsers.mask_updates import Choice
 from onnxsparse.train.params import Param

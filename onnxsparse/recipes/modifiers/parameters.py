@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Union
 
 from onnxsparse.errors import OptionError
-from onnxsparse.modifiers.scheduled import (
+from onnxsparse.recipes.modifiers.magnitude import RISES
+from onnxsparse.recipes.modifiers.modifier import (
     REQUIRED,
     Scheduled,
     WrongOptionError,
@@ -16,8 +17,7 @@ from onnxsparse.modifiers.scheduled import (
     demand_params,
     demand_trainable,
 )
-from onnxsparse.recipes.modifiers.magnitude import RISES
-from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.act import TimedAct
 from onnxsparse.train.params import Param, find
 from onnxsparse.train.trainee import Trainee
 
@@ -214,3 +214,51 @@ def _number(first: float, last: float, share: float) -> float:
 
 def _size(value: float | tuple[float, ...]) -> int:
     return len(value) if isinstance(value, tuple) else 0
+
+
+# -- How many epochs a run has, and when its sparsity is logged.
+
+
+@dataclass(frozen=True)
+class EpochRangeModifier(Scheduled):
+    """Name the epochs of a run.
+
+    - !EpochRangeModifier
+      start_epoch: 0.0
+      end_epoch: 70.0
+    """
+
+    name: ClassVar[str] = "EpochRangeModifier"
+
+    start_epoch: float = REQUIRED
+    end_epoch: float = REQUIRED
+
+    def act(self) -> TimedAct:
+        return TimedAct(self.called, self.span)
+
+
+@dataclass(frozen=True)
+class SparsificationLoggingModifier(Scheduled):
+    """Tell how sparse the model is.
+
+    - !SparsificationLoggingModifier
+      start_epoch: 0.0
+      update_frequency: 1.0
+    """
+
+    name: ClassVar[str] = "SparsificationLoggingModifier"
+
+    unwritten: ClassVar[tuple[str, ...]] = ()
+
+    start_epoch: float = REQUIRED
+    update_frequency: float = 1.0
+
+    def act(self) -> Telling:
+        return Telling(self.called, self.span)
+
+
+class Telling(TimedAct):
+    """Says how sparse the model is."""
+
+    def update(self, trainee: Trainee, epoch: float) -> None:
+        trainee.tell(epoch)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnxsparse.errors import nearest
-from onnxsparse.modifiers.scheduled import (
+from onnxsparse.rates import LARGEST, Way, drops, first_step, in_steps, on_the_way
+from onnxsparse.recipes.modifiers.modifier import (
     FARTHEST,
     NEVER,
     REQUIRED,
@@ -21,9 +22,8 @@ from onnxsparse.modifiers.scheduled import (
     demand_positive,
     demand_trainable,
 )
-from onnxsparse.rates import LARGEST, Way, drops, first_step, in_steps, on_the_way
 from onnxsparse.schedules import Span
-from onnxsparse.train.acts.act import TimedAct
+from onnxsparse.train.act import TimedAct
 from onnxsparse.train.trainee import Groups, Trainee
 
 GAMMA, STEP, MILESTONES, LEAST, CYCLE = "gamma", "step_size", "milestones", "lr_min", "cycle_epochs"

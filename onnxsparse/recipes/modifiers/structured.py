@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxsparse.modifiers.scheduled import demand_params
 from onnxsparse.recipes.modifiers.magnitude import Gradual, GradualPruning
 from onnxsparse.recipes.modifiers.masked import CHANNEL, FILTER, demand_alike, drop_of, keep_together
+from onnxsparse.recipes.modifiers.modifier import demand_params
 from onnxsparse.train.params import ALL_PRUNABLE, Param, find
 from onnxsparse.train.trainee import Trainee
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from onnxsparse.errors import nearest
-from onnxsparse.modifiers.scheduled import (
+from onnxsparse.recipes.modifiers.magnitude import GradualPruning
+from onnxsparse.recipes.modifiers.masked import BLOCK4, CHANNEL, FILTER, GROUPS, UNSTRUCTURED, Masked, demand_levels
+from onnxsparse.recipes.modifiers.modifier import (
     NEVER,
     REQUIRED,
     Scheduled,
@@ -23,8 +25,6 @@ from onnxsparse.modifiers.scheduled import (
     demand_params,
     demand_positive,
 )
-from onnxsparse.recipes.modifiers.magnitude import GradualPruning
-from onnxsparse.recipes.modifiers.masked import BLOCK4, CHANNEL, FILTER, GROUPS, UNSTRUCTURED, Masked, demand_levels
 
 # -- quantization
 

@@ -37,14 +37,13 @@ def loader():
 
 def run(job: dict[str, Any]):
     """One fine-tuning: `folder` for its checkpoints, `resume`, `output`, `data`, and options of the recipe."""
-    from onnxsparse.finetuning import finetune
-    from onnxsparse.modifiers.keep_best import KeepBest
-    from onnxsparse.modifiers.pruning import Pruning
-    from onnxsparse.modifiers.training import Training
     from onnxsparse.recipes import Recipe
-    from onnxsparse.runs import saves
+    from onnxsparse.recipes.modifiers.pruning import Pruning
+    from onnxsparse.recipes.modifiers.training import KeepBest, Training
+    from onnxsparse.train import checkpointing
+    from onnxsparse.training_api import finetune
 
-    saves.APART = 0.0  # so short a run would have no checkpoint but the last
+    checkpointing.APART = 0.0  # so short a run would have no checkpoint but the last
     training = Training(steps=STEPS, batch=BATCH, **job.get("training", {}))
     if "recipe" in job:
         recipe = Recipe((training, *Recipe.from_yaml(job["recipe"]).modifiers))
@@ -82,7 +81,7 @@ def write_data(path: Path) -> None:
 
 def die_at(event: str, count: int, engine: str) -> None:
     from onnxsparse import checkpoints
-    from onnxsparse.checkpoints import folder
+    from onnxsparse import checkpoints as folder
 
     kind = getattr(importlib.import_module(f"onnxsparse.engines.{engine}.engine"), f"{engine.title()}Engine")
 

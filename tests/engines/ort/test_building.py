@@ -17,11 +17,10 @@ import pytest
 from onnx import TensorProto
 from onnx.helper import make_node
 
-from onnxsparse.engines.engine import Batch
+from onnxsparse.engines.engine import Batch, Spec
 from onnxsparse.engines.ort import building, library, trial, worker
 from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.ort.engine import OrtEngine
-from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError, OutputError
 from tests.engines.ort.build import FEED, INT64, W, X, info, model, numbers, tensor
 from tests.messages import refusing

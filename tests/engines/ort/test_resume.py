@@ -18,7 +18,7 @@ import pytest
 
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.ort import library
-from onnxsparse.engines.rooms import claimed
+from onnxsparse.engines.working_dirs import claimed
 from onnxsparse.errors import OptionError, OutputError
 from tests.engines.ort import killed_run
 from tests.messages import refusing

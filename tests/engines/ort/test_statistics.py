@@ -10,10 +10,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import onnxsparse as osp
+from onnxsparse.engines.engine import LossSpec, Spec
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.building import build
 from onnxsparse.engines.ort.session import Session
-from onnxsparse.engines.spec import LossSpec, Spec
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 

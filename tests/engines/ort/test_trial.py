@@ -12,11 +12,10 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto
 from onnx.helper import make_graph, make_node
 
-from onnxsparse.engines.engine import Batch, Pace
+from onnxsparse.engines.engine import Batch, Pace, Spec
 from onnxsparse.engines.ort import building, library
 from onnxsparse.engines.ort.building import Culprit, build
 from onnxsparse.engines.ort.engine import OrtEngine
-from onnxsparse.engines.spec import Spec
 from onnxsparse.errors import ModelError
 from tests.engines.ort.build import FEED, W, X, info, model, numbers, tensor
 from tests.messages import refusing

@@ -77,10 +77,10 @@ def two_heads() -> Any:
 
 def run(case: str, **more: Any) -> Any:
     """One fine-tuning by all processes."""
-    from onnxsparse.finetuning import finetune
-    from onnxsparse.runs import saves
+    from onnxsparse.train import checkpointing
+    from onnxsparse.training_api import finetune
 
-    saves.APART = 0.0  # so short a run would have no checkpoint but the last
+    checkpointing.APART = 0.0  # so short a run would have no checkpoint but the last
     model = two_heads() if case == "one head" else str(ROOT / "models" / "digits_cnn.onnx")
     options = {"batch_size": 32, "allow": ["small", "stem"], **CASES[case]}
     if options.get("optimizer") == "own":

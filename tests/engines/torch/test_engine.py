@@ -32,7 +32,7 @@ def arrays(model: onnx.ModelProto | None) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("text", SPARSERS)
 def test_sparsers_are_those_of_the_definition(text: str) -> None:
-    from onnxsparse.engines.torch.sparsers import effective
+    from onnxsparse.engines.torch.parametrization import effective
 
     torch, random = library.torch(), np.random.default_rng(1)
     sparser, weight = sparsers.parse(text), random.standard_normal((6, 8)).astype(np.float32)

@@ -11,11 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from onnxsparse.engines.engine import Pace
-from onnxsparse.engines.torch import lending
+from onnxsparse.engines.torch import optimizer_state
+from onnxsparse.engines.torch.device_optimizers import FORMS, OnDevice, form_of, scale_on_device
 from onnxsparse.engines.torch.engine import TorchEngine
-from onnxsparse.engines.torch.lending import Lending
-from onnxsparse.engines.torch.on_device import FORMS, OnDevice, form_of, scale_on_device
-from onnxsparse.engines.torch.stepping import Ours
+from onnxsparse.engines.torch.optimizer_state import Lending, Ours
 from onnxsparse.optimizers import available
 from tests.engines.torch.test_settings import close, tune
 
@@ -109,6 +108,6 @@ def test_arrays_that_are_copies_come_to_the_same(
     """What a device does to arrays, without one: each is a copy, which goes back before it is used."""
     options = {"optimizer": "sgd", "lr": None if callable(options.get("optimizer")) else 1e-3, "retries": 0, **options}
     here = tune(digits_cnn, **options)
-    monkeypatch.setattr(lending, "on_host", lambda tensor: False)
+    monkeypatch.setattr(optimizer_state, "on_host", lambda tensor: False)
     monkeypatch.setattr(TorchEngine, "_on_host", property(lambda self: False))
     close(here, tune(digits_cnn, **options), 1e-4)

@@ -17,7 +17,7 @@ from onnx import defs
 from onnx.helper import make_node
 
 from onnxsparse.engines.torch import operators
-from onnxsparse.engines.torch.signatures import signature
+from onnxsparse.engines.torch.convert import signature
 from tests.engines.torch.running import Array, assert_same, model, numbers, without_gradient
 from tools.bench import conformance_torch as conformance
 

@@ -122,7 +122,7 @@ def test_a_launcher_that_starts_again_needs_nobody(whole: Path, tmp_path: Path) 
 
 def test_processes_meet_their_like_and_none_of_before() -> None:
     """The second time as a launcher starts again that keeps its store: one comes late, and the others wait for it."""
-    from onnxsparse.engines.torch.processes import gathered
+    from onnxsparse.engines.torch.distributed import gathered
 
     store, names = torch.distributed.HashStore(), []
     for _ in range(3):

@@ -18,12 +18,11 @@ import onnxsparse as osp
 from onnxsparse.checkpoints import newest
 from onnxsparse.engines.engine import DivergedError, Pace
 from onnxsparse.engines.ort import library as ort_library
-from onnxsparse.engines.torch.devices import in_words
+from onnxsparse.engines.torch.devices import Scaling, in_words
 from onnxsparse.engines.torch.engine import TorchEngine
-from onnxsparse.engines.torch.scaling import Scaling
-from onnxsparse.engines.torch.stepping import Theirs
+from onnxsparse.engines.torch.optimizer_state import Theirs
 from onnxsparse.errors import ModelError, OptionError
-from onnxsparse.runs import saves
+from onnxsparse.train import checkpointing
 from tests.engines.torch.running import model, numbers
 from tests.engines.torch.test_engine import arrays, images
 from tests.messages import refusing
@@ -312,7 +311,7 @@ def test_an_own_optimizer_trains_and_is_no_part_of_the_recipe(digits_cnn: Path, 
 def test_a_run_with_an_own_optimizer_goes_on_bit_for_bit(
     digits_cnn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sparser: str
 ) -> None:
-    monkeypatch.setattr(saves, "APART", 0.0)
+    monkeypatch.setattr(checkpointing, "APART", 0.0)
     options: dict[str, Any] = {
         "optimizer": lambda p: torch.optim.Adam(p, lr=1e-3),
         "lr_scheduler": lambda o: _RATES.OneCycleLR(o, 2e-3, total_steps=40),
@@ -336,7 +335,7 @@ def test_a_run_with_an_own_optimizer_goes_on_bit_for_bit(
 def test_a_run_does_not_go_on_with_another_optimizer(
     digits_cnn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saves, "APART", 0.0)
+    monkeypatch.setattr(checkpointing, "APART", 0.0)
 
     def stop(row: dict[str, Any]) -> None:
         if row["step"] == 10:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from onnxsparse.dialects.msbench.schedulers.admm import ADMMScheduler
 from onnxsparse.dialects.msbench.schedulers.amba import AmbaLevelPruneScheduler
 from onnxsparse.dialects.msbench.schedulers.ampere import AmpereScheduler
-from onnxsparse.dialects.msbench.schedulers.prob_mask import ProbMaskPruneScheduler
+from onnxsparse.dialects.msbench.schedulers.learned import ProbMaskPruneScheduler, STRScheduler
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
-from onnxsparse.dialects.msbench.schedulers.threshold import STRScheduler
 
 SCHEDULERS: dict[str, type[BaseScheduler]] = {
     one.__name__: one

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxsparse.dialects.msbench.choosing import chosen, drops_of
 from onnxsparse.dialects.msbench.configuration import Configuration, count
+from onnxsparse.dialects.msbench.generators import chosen, drops_of
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
 

@@ -23,11 +23,10 @@ from onnxsparse.allocations.energy import Energy
 from onnxsparse.data.field import as_array
 from onnxsparse.dialects.msbench import analysis
 from onnxsparse.dialects.msbench.analysis import as_csv, statistics
-from onnxsparse.dialects.msbench.configuration import Configuration, count, table
-from onnxsparse.dialects.msbench.known import PATHS
+from onnxsparse.dialects.msbench.configuration import PATHS, Configuration, count, table
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError, PlanError, nearest
-from onnxsparse.graph.output import make_folder, write_text
+from onnxsparse.files import make_folder, write_text
 from onnxsparse.math.values import Array
 from onnxsparse.schedules import Stages
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxsparse import patterns
 from onnxsparse.dialects.msbench.configuration import Configuration
-from onnxsparse.dialects.msbench.excluded import unknown
+from onnxsparse.dialects.msbench.left_dense import unknown
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional
 
-from onnxsparse.engines.torch.operators.values import Outputs, Real, Tensor, along
+from onnxsparse.engines.torch.operators.values import Outputs, Real, Tensor, along, product
 
 
 def Relu(X: Tensor) -> Tensor:
@@ -106,3 +108,69 @@ def Dropout(
 ) -> Outputs:
     """Identity: pruning and fine-tuning look at the network as it will run."""
     return (data, torch.ones_like(data, dtype=torch.bool)) if outputs > 1 else (data,)
+
+
+# -- Softmax and its kin; before opset 13 everything from an axis on is one distribution.
+
+
+def Softmax(input: Tensor, *, axis: int = -1) -> Tensor:
+    return torch.softmax(input, axis)
+
+
+def LogSoftmax(input: Tensor, *, axis: int = -1) -> Tensor:
+    return torch.log_softmax(input, axis)
+
+
+def Hardmax(input: Tensor, *, axis: int = -1) -> Tensor:
+    first = input.argmax(axis, keepdim=True)
+    return torch.zeros_like(input).scatter(axis, first, 1)
+
+
+def Softmax_1(input: Tensor, *, axis: int = 1) -> Tensor:
+    return _flat(Softmax, input, axis)
+
+
+def LogSoftmax_1(input: Tensor, *, axis: int = 1) -> Tensor:
+    return _flat(LogSoftmax, input, axis)
+
+
+def Hardmax_1(input: Tensor, *, axis: int = 1) -> Tensor:
+    return _flat(Hardmax, input, axis)
+
+
+def _flat(function: Callable[..., Tensor], x: Tensor, axis: int) -> Tensor:
+    rows = product(x.shape[: axis % x.dim() if axis != x.dim() else axis])
+    return function(x.reshape(rows, -1)).reshape(x.shape)
+
+
+# -- Losses that are part of a graph.
+
+
+NO_CLASS = -(2**31)
+
+
+def NegativeLogLikelihoodLoss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    left_out = NO_CLASS if ignore_index is None else ignore_index
+    return functional.nll_loss(input, target.long(), weight, ignore_index=left_out, reduction=reduction)
+
+
+def SoftmaxCrossEntropyLoss(
+    scores: Tensor,
+    labels: Tensor,
+    weights: Tensor | None = None,
+    *,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Outputs:
+    likely = torch.log_softmax(scores, 1)
+    return (
+        NegativeLogLikelihoodLoss(likely, labels, weights, ignore_index=ignore_index, reduction=reduction),
+        likely,
+    )

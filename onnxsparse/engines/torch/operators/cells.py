@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from onnxsparse.engines.torch.operators.joining import ReverseSequence
+from onnxsparse.engines.torch.operators.shaping import ReverseSequence
 from onnxsparse.engines.torch.operators.values import Outputs, Tensor
 
 Activation = Callable[[Tensor], Tensor]

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from onnxsparse.engines.torch.operators.values import DTYPES, Ints, Tensor, axes_of, empty, ints, product
+from onnxsparse.engines.torch.operators.values import (
+    DTYPES,
+    Ints,
+    Outputs,
+    Real,
+    Tensor,
+    axes_of,
+    empty,
+    ints,
+    product,
+    real,
+)
 
 
 def Identity(input: Tensor) -> Tensor:
@@ -89,3 +100,129 @@ def Trilu(input: Tensor, k: Ints | None = None, *, upper: int = 1) -> Tensor:
 
 def empty_number(value: Ints | None) -> bool:
     return value is None or (not isinstance(value, int) and empty(value))
+
+
+# -- Cutting tensors in pieces and putting pieces together.
+
+
+def Concat(*inputs: Tensor, axis: int = 1) -> Tensor:
+    return torch.cat(inputs, axis)
+
+
+def Split(
+    input: Tensor, split: Ints | None = None, *, axis: int = 0, num_outputs: int | None = None, outputs: int
+) -> Outputs:
+    if not empty(split):
+        return tuple(torch.split(input, ints(split), axis))
+    size, count = input.shape[axis], num_outputs or outputs
+    width = -(-size // count)
+    widths = [max(min(width, size - width * index), 0) for index in range(count)]
+    return tuple(torch.split(input, widths, axis))
+
+
+def Slice(data: Tensor, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None) -> Tensor:
+    firsts, lasts = ints(starts), ints(ends)
+    over = list(range(len(firsts))) if axes is None else ints(axes)
+    by = [1] * len(firsts) if steps is None else ints(steps)
+    cuts = [slice(None)] * data.dim()
+    turned = []
+    for first, last, axis, step in zip(firsts, lasts, over, by):
+        first, last = _clamped(first, last, step, data.shape[axis])
+        if step > 0:
+            cuts[axis] = slice(first, max(last, first), step)
+        else:
+            turned.append((axis, torch.arange(first, min(last, first), step, device=data.device)))
+    data = data[tuple(cuts)]
+    for axis, order in turned:
+        data = data.index_select(axis, order)
+    return data
+
+
+def _clamped(first: int, last: int, step: int, size: int) -> tuple[int, int]:
+    first, last = (first + size if first < 0 else first), (last + size if last < 0 else last)
+    if step > 0:
+        return min(max(first, 0), size), min(max(last, 0), size)
+    return min(max(first, 0), size - 1), min(max(last, -1), size - 1)
+
+
+def Compress(input: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
+    kept = torch.nonzero(condition).flatten()
+    return input.flatten()[kept] if axis is None else input.index_select(axis, kept)
+
+
+def ReverseSequence(input: Tensor, sequence_lens: Tensor, *, batch_axis: int = 1, time_axis: int = 0) -> Tensor:
+    """The first steps of each sample, as many as its length says, in reverse."""
+    x = input.movedim((batch_axis, time_axis), (0, 1))
+    steps = torch.arange(x.shape[1], device=x.device)
+    lengths = sequence_lens.to(x.device).reshape(-1, 1)
+    order = torch.where(steps < lengths, lengths - 1 - steps, steps)
+    batch = torch.arange(x.shape[0], device=x.device).reshape(-1, 1)
+    return x[batch, order].movedim((0, 1), (batch_axis, time_axis))
+
+
+# -- Tensors that are made, not computed: constants, ranges, random numbers.
+
+
+def ConstantOfShape(input: Tensor, *, value: Tensor | None = None) -> Tensor:
+    if value is None:
+        return torch.zeros(ints(input), device=input.device)
+    return value.reshape(()).to(input.device).expand(ints(input)).clone()
+
+
+def ConstantFill(
+    input: Tensor,
+    *,
+    dtype: int = 1,
+    extra_shape: list[int] | None = None,
+    input_as_shape: int = 0,
+    value: float = 0.0,
+) -> Tensor:
+    """What torch wrote for ConstantOfShape before there was one."""
+    shape = ints(input) if input_as_shape else list(input.shape)
+    return torch.full([*shape, *(extra_shape or [])], value, dtype=DTYPES[dtype], device=input.device)
+
+
+def Range(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
+    first, last, step = start.item(), limit.item(), delta.item()
+    count = max(-int((first - last) // step), 0) if step else 0
+    return start + torch.arange(count, device=start.device).to(start.dtype) * delta
+
+
+def EyeLike(input: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
+    kind = DTYPES[dtype] if dtype else input.dtype
+    rows, columns = (torch.arange(size, device=input.device) for size in input.shape)
+    return (columns[None, :] - rows[:, None] == k).to(kind)
+
+
+def OneHot(indices: Tensor, depth: Real, values: Tensor, *, axis: int = -1) -> Tensor:
+    count = int(real(depth))
+    classes = torch.arange(count, device=indices.device)
+    chosen = indices.to(torch.int64)
+    chosen = torch.where(chosen < 0, chosen + count, chosen).unsqueeze(axis)
+    shape = [1] * chosen.dim()
+    shape[axis] = count
+    return torch.where(chosen == classes.reshape(shape), values[1], values[0])
+
+
+def RandomNormal(
+    *, dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None, shape: list[int]
+) -> Tensor:
+    return mean + scale * torch.randn(shape, dtype=DTYPES[dtype])
+
+
+def RandomUniform(
+    *, dtype: int = 1, high: float = 1.0, low: float = 0.0, seed: float | None = None, shape: list[int]
+) -> Tensor:
+    return low + (high - low) * torch.rand(shape, dtype=DTYPES[dtype])
+
+
+def RandomNormalLike(
+    input: Tensor, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
+) -> Tensor:
+    return mean + scale * torch.randn_like(input, dtype=DTYPES[dtype] if dtype else input.dtype)
+
+
+def RandomUniformLike(
+    input: Tensor, *, dtype: int | None = None, high: float = 1.0, low: float = 0.0, seed: float | None = None
+) -> Tensor:
+    return low + (high - low) * torch.rand_like(input, dtype=DTYPES[dtype] if dtype else input.dtype)

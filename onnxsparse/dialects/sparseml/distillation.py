@@ -1,0 +1,196 @@
+"""What a teacher adds to the loss of a user's loop.
+
+    T^2 * sum of KL(softmax(teacher / T) | softmax(student / T)) over the last axis, over the number of rows
+
+1. Of several outputs the mean counts. The whole is (1 - hardness) * task + hardness * that.
+2. What went into the module and came out of it last is recorded by a hook, so a loop need not hand it on.
+3. The teacher `self` is a copy of the module from the first step that asks for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnxsparse.engines.torch.convert import to_module
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OptionError
+from onnxsparse.passes.sources import proto_of
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier, meant
+
+
+class Recorder:
+    """The last inputs and outputs of a module."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self.clear()
+        self._hook = module.register_forward_hook(self._record, with_kwargs=True)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
+        """A copy of the module has a hook, too, and nothing is recorded of it."""
+        made = object.__new__(Recorder)
+        made._module = None
+        made.clear()
+        return made
+
+    def stop(self) -> None:
+        self._hook.remove()
+
+    def clear(self) -> None:
+        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.outputs: Any = None
+
+    def _record(self, module: Any, arguments: Any, named: Any, outputs: Any) -> None:
+        if module is self._module and module.training:
+            self.inputs, self.outputs = (arguments, named), outputs
+
+
+class Teacher:
+    """Whoever is learned from."""
+
+    def __init__(self, options: DistillationModifier, given: Any, module: Any) -> None:
+        self._options, self._module = options, module
+        self._given = options.teacher if given is None else given
+        self._ready: Any = None
+
+    @property
+    def disabled(self) -> bool:
+        return isinstance(self._given, str) and self._given == DISABLE
+
+    def begun(self, epoch: float) -> bool:
+        return epoch >= self._options.start_epoch
+
+    def is_active(self, epoch: float) -> bool:
+        span = self._options.span
+        return not self.disabled and epoch >= span.start and (span.end < 0 or epoch < span.end)
+
+    def loss(self, task: Any, outputs: Any, inputs: Any) -> Any:
+        """The task's loss and the teacher's together."""
+        if outputs is None or inputs is None:
+            raise OptionError(
+                "the module has given nothing since the last loss: call it in training mode before loss_update, or "
+                "pass loss_update its student_outputs and student_inputs"
+            )
+        said, answers = self._options, self._answers(inputs)
+        teaching = divergence(outputs, answers, said.temperature, said.distill_output_keys, said.called)
+        return (1 - said.hardness) * task + said.hardness * teaching
+
+    def _answers(self, inputs: Any) -> Any:
+        if self._ready is None:
+            self._ready = self._made()
+        arguments, named = _chosen(*_arguments(inputs), self._options)
+        with torch().no_grad():
+            return self._ready(*arguments, **named)
+
+    def _made(self) -> Any:
+        given = self._given
+        if isinstance(given, str) and given == SELF:
+            made = copy.deepcopy(self._module)
+        else:
+            held = os.fspath(given) if isinstance(given, (str, os.PathLike)) else proto_of(given)
+            made = given if held is None else to_module(held)
+        if isinstance(made, torch().nn.Module):
+            made.eval()
+        return made
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """As recorded, or as a loop hands them on: a tensor, a tuple or list, or a mapping."""
+    if isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[0], tuple) and isinstance(inputs[1], dict):
+        return inputs
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def _chosen(
+    arguments: tuple[Any, ...], named: dict[str, Any], options: DistillationModifier
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the teacher is called with: all, or what its keys name."""
+    keys = options.teacher_input_keys
+    if keys is None:
+        return arguments, named
+    whole = len(arguments) == 1 and not named and isinstance(arguments[0], Mapping)
+    given = arguments[0] if whole else named
+    missing = next((key for key in keys if key not in given), None)
+    if missing is not None:
+        raise OptionError(f"{options.called}: teacher_input_keys: the module was called without the name {missing:.60}")
+    chosen = {key: given[key] for key in keys}
+    return ((chosen,), {}) if whole else ((), chosen)
+
+
+def divergence(student: Any, teacher: Any, temperature: float, keys: Any = None, where: str = "the teacher") -> Any:
+    """The mean over all outputs, or those of the keys."""
+    parts = [_one(ours, theirs, temperature) for ours, theirs in pairs(student, teacher, keys, where)]
+    return sum(parts[1:], parts[0]) / len(parts)
+
+
+def _one(student: Any, teacher: Any, temperature: float) -> Any:
+    functional = torch().nn.functional
+    ours = functional.log_softmax(student / temperature, -1)
+    theirs = functional.softmax(teacher.detach() / temperature, -1)
+    rows = student.numel() / student.shape[-1]
+    return functional.kl_div(ours, theirs, reduction="sum") * temperature**2 / rows
+
+
+# -- Which output of a teacher each output of a module learns from.
+#
+# 1. Outputs go by their names, and without names by their places; a single tensor is the only one, at place 0.
+# 2. A module with a single tensor learns from the first output of its teacher, and a single output from a lone one.
+# 3. Both have the same shape, and an axis of classes, which is the last one.
+
+
+Outputs = dict[str, Any]
+
+
+def pairs(student: Any, teacher: Any, keys: Sequence[int | str] | None, where: str) -> list[tuple[Any, Any]]:
+    """What the module gave and what the teacher gave, for each of the keys, or for all."""
+    ours, theirs = _outputs(student, where, "the module"), _outputs(teacher, where, "the teacher")
+    chosen = list(ours) if keys is None else [_chosen_output(key, student, list(ours), where) for key in keys]
+    if not chosen:
+        raise OptionError(f"{where}: the module gives no output to learn by")
+    first = torch().is_tensor(student) or (len(theirs) == 1 and len(chosen) == 1)
+    found = []
+    for name in chosen:
+        if name not in theirs and not (first and theirs):
+            raise OptionError(f"{where}: the teacher gives no output {name:.60} (it gives {', '.join(theirs)[:100]})")
+        answer = next(iter(theirs.values())) if first and name not in theirs else theirs[name]
+        found.append(_fitting(ours[name], answer, name, where))
+    return found
+
+
+def _outputs(given: Any, where: str, who: str) -> Outputs:
+    if torch().is_tensor(given):
+        return {"0": given}
+    if isinstance(given, Mapping):
+        return {str(key): value for key, value in given.items()}
+    if isinstance(given, (tuple, list)):
+        return {str(place): value for place, value in enumerate(given)}
+    raise OptionError(f"{where}: {who} gives a {type(given).__name__}; tensors, lists and dicts of them are understood")
+
+
+def _chosen_output(key: int | str, student: Any, names: list[str], where: str) -> str:
+    found = meant(key, names)
+    if found is not None and (isinstance(key, int) or isinstance(student, Mapping)):
+        return found
+    known = ", ".join(names)[:100] if isinstance(student, Mapping) else f"{len(names)} without a name, counted from 0"
+    raise OptionError(f"{where}: distill_output_keys: the module gives no output {key!r:.60} (it gives {known})")
+
+
+def _fitting(ours: Any, theirs: Any, name: str, where: str) -> tuple[Any, Any]:
+    for given in (ours, theirs):
+        if not torch().is_tensor(given) or not given.ndim:
+            what = "a single number" if torch().is_tensor(given) else f"a {type(given).__name__}"
+            raise OptionError(
+                f"{where}: the output {name:.60} is {what}, without classes; name those to learn from in "
+                "distill_output_keys"
+            )
+    if ours.shape != theirs.shape:
+        raise OptionError(
+            f"{where}: the teacher gives {list(theirs.shape)} where the module gives {list(ours.shape)} (output "
+            f"{name:.60}); it has to be made for the same task"
+        )
+    return ours, theirs

@@ -1,0 +1,413 @@
+"""SparseML's manager: a recipe around a training loop in torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, timed
+from onnxsparse.dialects.sparseml.distillation import Recorder, Teacher
+from onnxsparse.dialects.sparseml.warnings import Watch
+from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
+from onnxsparse.engines.torch.attach import bare_module
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OptionError, brief
+from onnxsparse.math.values import Array
+from onnxsparse.passes.sources import proto_of
+from onnxsparse.recipes import Recipe, compose_staged
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, Distilling
+from onnxsparse.recipes.modifiers.modifier import FARTHEST, Scheduled
+from onnxsparse.recipes.modifiers.rates import RateFunction, RateSchedule, SetDecay, SetRate
+from onnxsparse.recipes.writing import identifier
+from onnxsparse.train.act import TimedAct
+from onnxsparse.train.module_trainee import ModuleTrainee
+from onnxsparse.train.params import Param
+
+# -- SparseML's manager: a recipe around a training loop in torch.
+#
+#     manager = ScheduledModifierManager.from_yaml("recipe.md")
+#     optimizer = manager.modify(model, optimizer, steps_per_epoch=len(loader))
+#     for epoch in range(manager.max_epochs): ...       # the loop as it was
+#     manager.finalize(model)
+#
+# 1. `update` comes before a step and `optimizer_post_step` behind it; the wrapper that `modify` returns calls both.
+# 2. At `finalize` every modifier comes to its end: the last level is there even if no step came behind the end.
+# 3. What a loop does that the recipe does not mean is said: see `watching`.
+
+
+PACE = (SetRate, SetDecay, RateSchedule, RateFunction)
+
+
+class ScheduledModifierManager(Contents):
+    """The modifiers of a recipe, and what they do to one module."""
+
+    def __init__(self, modifiers: Given, metadata: Mapping[str, Any] | None = None) -> None:
+        super().__init__(modifiers, metadata)
+        self._trainee: ModuleTrainee | None = None
+        self._acts: list[tuple[Scheduled, TimedAct]] = []
+        self._recorder: Recorder | None = None
+        self._teachers: list[Teacher] = []
+        self._waiting: Mapping[str, Any] | None = None
+        self._last = 0.0
+        self._watch, self._done, self._modified = Watch(self), False, False
+
+    @classmethod
+    def from_yaml(
+        cls,
+        file_path: Any,
+        add_modifiers: Sequence[Scheduled] | None = None,
+        recipe_variables: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        strict: bool = True,
+    ) -> ScheduledModifierManager:
+        """The manager of a recipe: a file, the text itself, or what Recipe.load made of either.
+
+        With `strict=False` what nothing runs is left out by `modify`, which warns of it.
+        """
+        recipe = recipe_of(file_path, recipe_variables, metadata, strict)
+        if add_modifiers:
+            recipe = recipe.holding((*recipe.modifiers, *add_modifiers))
+        return cls(recipe)
+
+    @staticmethod
+    def compose_staged(
+        base_recipe: Any, additional_recipe: Any, keep_original_epochs: bool = False, save_path: Any = None
+    ) -> ScheduledModifierManager:
+        """Two recipes as stages, one after the other."""
+        first, second = _given(base_recipe), _given(additional_recipe)
+        made = ScheduledModifierManager(compose_staged(first, second, keep_original_epochs))
+        if save_path is not None:
+            made.save(save_path)
+        return made
+
+    # -- around a loop
+
+    @property
+    def initialized(self) -> bool:
+        return self._trainee is not None
+
+    def initialize(
+        self,
+        module: Any,
+        epoch: float = 0,
+        loggers: Any = None,
+        distillation_teacher: Any = None,
+        grad_sampler: Any = None,
+        calibration_dataloader: Any = None,
+        calibration_function: Any = None,
+    ) -> None:
+        """Find the parameters and put open masks on them; what cannot be driven is refused."""
+        self._initialize(module, epoch, loggers, distillation_teacher, None)
+
+    def _initialize(self, module: Any, epoch: float, loggers: Any, teacher: Any, optimizer: Any) -> None:
+        if self._trainee is not None:
+            if bare_module(module) is not self._trainee.module and module is not self._trainee.module:
+                raise OptionError("the manager has another module: finalize that first, or make another manager")
+            return
+        driven = self.recipe.driven()
+        trainee = ModuleTrainee(module, loggers, optimizer)
+        acts = [(one, one.act()) for one in timed(driven.modifiers)]
+        for _, act in acts:
+            act.bind(trainee.params)
+            trainee.demand(act)
+            if isinstance(act, Distilling):
+                demand_teacher(act.options.teacher if teacher is None else teacher)
+        told = [f"{act.where}: {act.warning}" for _, act in acts if act.warning]
+        for note in (*driven.notes, *_left(acts, trainee), *told):
+            warnings.warn(note, stacklevel=3)
+        for _, act in acts:
+            trainee.admit(act)
+        self._trainee, self._acts, self._last = trainee, acts, float(epoch)
+        self._watch, self._done = Watch(self), False
+        self._teach(teacher)
+        if self._waiting is not None:
+            self._take(self._waiting, True)
+
+    def _teach(self, given: Any) -> None:
+        assert self._trainee is not None
+        distilling = [act for _, act in self._acts if isinstance(act, Distilling)]
+        if not distilling:
+            return
+        self._recorder = Recorder(self._trainee.module)
+        self._teachers = [Teacher(act.options, given, self._trainee.module) for act in distilling]
+        if all(teacher.disabled for teacher in self._teachers):
+            warnings.warn(f"the recipe distils, but its teacher is '{DISABLE}': nothing is distilled", stacklevel=4)
+
+    def modify(
+        self,
+        module: Any,
+        optimizer: Any,
+        steps_per_epoch: float,
+        wrap_optim: Any = None,
+        epoch: float | None = None,
+        allow_parallel_module: bool = True,
+        loggers: Any = None,
+        distillation_teacher: Any = None,
+        grad_sampler: Any = None,
+        calibration_dataloader: Any = None,
+        calibration_function: Any = None,
+    ) -> RecipeManagerStepWrapper:
+        """The optimizer, or what stands for it as a GradScaler does, with the recipe around its steps."""
+        demand_steps(steps_per_epoch)
+        if not allow_parallel_module and bare_module(module) is not module:
+            raise OptionError("the module is wrapped for several devices, and allow_parallel_module is False")
+        demand_optimizer(optimizer, module)
+        asked = epoch_of(epoch)
+        begin = float(max(self.max_epochs, 0)) if math.isinf(asked) else asked
+        self._initialize(module, begin, loggers, distillation_teacher, optimizer)
+        if self._modified:
+            raise OptionError("the manager is around this loop already: call modify once, or finalize first")
+        trainee = self._known()
+        trainee.meet(optimizer, steps_per_epoch)
+        for _, act in self._acts:  # of a manager that was initialized before, without an optimizer
+            trainee.demand(act)
+        self._modified = True
+        self._watch.is_over = math.isinf(asked)
+        self._watch.meet(optimizer)
+        return RecipeManagerStepWrapper(wrap_optim or optimizer, optimizer, module, self, begin, steps_per_epoch)
+
+    def initialize_loggers(self, loggers: Any) -> None:
+        """Others are told from now on."""
+        self._known().loggers = loggers
+
+    def update(
+        self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float, log_updates: bool = True
+    ) -> None:
+        """Before a step: what is due at its epoch is done."""
+        trainee = self._known()
+        trainee.meet(optimizer, steps_per_epoch)
+        self._watch.step(trainee, epoch)
+        for _, act in self._acts:
+            act.before(trainee, epoch)
+        self._last = epoch
+
+    def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
+        """Masks are part of the module, so its gradients need nothing."""
+
+    def optimizer_post_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
+        """The weights have moved."""
+        trainee = self._known()
+        for _, act in self._acts:
+            act.after(trainee)
+        trainee.settle()
+
+    def loss_update(
+        self,
+        loss: Any,
+        module: Any = None,
+        optimizer: Any = None,
+        epoch: float = 0.0,
+        steps_per_epoch: float = 0.0,
+        student_outputs: Any = None,
+        student_inputs: Any = None,
+    ) -> Any:
+        """The loss with what teachers add; what went through the module last is known, where it is not passed."""
+        self._known()
+        self._watch.is_taught = True
+        for teacher in self._teachers:
+            if teacher.is_active(epoch):
+                assert self._recorder is not None
+                outputs = self._recorder.outputs if student_outputs is None else student_outputs
+                inputs = self._recorder.inputs if student_inputs is None else student_inputs
+                loss = teacher.loss(loss, outputs, inputs)
+        if self._recorder is not None:
+            self._recorder.clear()
+        return loss
+
+    def finalize(self, module: Any = None, reset_loggers: bool = True) -> None:
+        """Everything comes to its end: the plain module again, with zeros where masks were."""
+        trainee = self._known()
+        self._watch.end(trainee, self._acts, self._last)
+        self._watch.untaught(self._teachers, self._last)
+        for _, act in self._acts:
+            if not isinstance(act, PACE):
+                act.finish(trainee)
+        self._end(trainee)
+
+    def _end(self, trainee: ModuleTrainee) -> None:
+        trainee.detach()
+        if self._recorder is not None:
+            self._recorder.stop()
+        self._trainee, self._acts, self._recorder, self._teachers = None, [], None, []
+        self._done, self._modified = True, False
+
+    def apply(
+        self,
+        module: Any,
+        epoch: float = math.inf,
+        loggers: Any = None,
+        finalize: bool = True,
+        distillation_teacher: Any = None,
+        grad_sampler: Any = None,
+        calibration_dataloader: Any = None,
+        calibration_function: Any = None,
+    ) -> None:
+        """All at once, without training: what the module would have come to by an epoch."""
+        self._initialize(module, epoch, loggers, distillation_teacher, None)
+        trainee = self._known()
+        for _, act in self._acts:
+            if not isinstance(act, PACE):
+                act.before(trainee, epoch)
+        self._last = epoch
+        if finalize:
+            self._end(trainee)
+
+    def apply_structure(self, module: Any, epoch: float = 0) -> None:
+        """What changes the form of a module by an epoch is done, so that a checkpoint fits. Masks change none."""
+        due = [one for one in self.structured_modifiers if one.start_epoch <= epoch and one.missing]
+        if due:
+            raise OptionError(
+                f"!{due[0].name} changes the form of the module, which nothing does yet: {due[0].missing}"
+            )
+
+    # -- what a checkpoint holds
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks by modifier; of a staged recipe by stage."""
+        return saved(self._known(), self.recipe, self._acts)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
+        """Take masks over, now or when there is a module."""
+        if self._trainee is None:
+            self._waiting = state_dict
+            return
+        self._take(state_dict, strict)
+
+    def _take(self, state: Mapping[str, Any], strict: bool) -> None:
+        take(self._known(), self._acts, self.state_dict(), state, strict)
+        self._waiting = None
+
+    # -- inside
+
+    def _known(self) -> ModuleTrainee:
+        if self._trainee is None and self._done:
+            raise OptionError("the manager is finalized: what it did is done, so step the optimizer itself")
+        if self._trainee is None:
+            raise OptionError("the manager has no module yet; call modify, initialize or apply first")
+        return self._trainee
+
+
+def _left(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrainee) -> list[str]:
+    """What stays dense though a modifier means it among others."""
+    names = {param.tag: param.name for param in trainee.params}
+    return [
+        f"{act.where} leaves {names[tag]} dense: {reason}"
+        for _, act in acts
+        for tag, reason in act.left_dense().items()
+    ]
+
+
+def _given(recipe: Any) -> Any:
+    if isinstance(recipe, ScheduledModifierManager):
+        return recipe.recipe
+    return os.fspath(recipe) if isinstance(recipe, os.PathLike) else recipe
+
+
+# -- What a loop says: how many steps an epoch has and at which it begins, its optimizer, and its teacher.
+
+
+def demand_steps(steps_per_epoch: Any) -> None:
+    if not _is_number(steps_per_epoch) or not 0 < steps_per_epoch < FARTHEST:
+        raise OptionError(f"steps_per_epoch is a number above 0, and below {FARTHEST:g}, not {steps_per_epoch!r:.40}")
+
+
+def epoch_of(epoch: Any) -> float:
+    """Where a loop begins; without a number at 0, and at infinity, which -1 is too, where the recipe is over."""
+    if epoch is None:
+        return 0.0
+    if not _is_number(epoch) or math.isnan(epoch) or (epoch < 0 and epoch != -1) or FARTHEST <= epoch < math.inf:
+        raise OptionError(f"epoch is a number from 0, or -1 where the recipe is over, not {epoch!r:.40}")
+    return math.inf if epoch == -1 else float(epoch)
+
+
+def demand_optimizer(optimizer: Any, module: Any) -> None:
+    if not hasattr(optimizer, "param_groups"):
+        raise OptionError(f"an optimizer of torch is expected, not a {type(optimizer).__name__}")
+    own = set(module.parameters()) if hasattr(module, "parameters") else set()
+    if own and not any(one in own for group in optimizer.param_groups for one in group["params"]):
+        raise OptionError(
+            "the optimizer has none of the module's parameters; make it of model.parameters() of this module"
+        )
+
+
+def demand_teacher(teacher: Any) -> None:
+    if isinstance(teacher, (str, os.PathLike)) and teacher not in (SELF, DISABLE):
+        if not os.path.isfile(teacher):
+            raise OptionError(f"the teacher: there is no file {os.fspath(teacher):.100}")
+    elif not isinstance(teacher, str) and not callable(teacher) and proto_of(teacher) is None:
+        raise OptionError(
+            f"a teacher is '{SELF}', '{DISABLE}', a module or the path of an ONNX file, not {brief(teacher):.40}"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    """Also those of numpy."""
+    if isinstance(value, (bool, str)) or value is None:
+        return False
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+# -- The masks of a manager in a state: by modifier and parameter, and by stage where the recipe has some.
+
+
+MASK = ".sparsity_mask"
+Acts = Sequence[tuple[Scheduled, TimedAct]]
+
+
+def saved(trainee: ModuleTrainee, recipe: Recipe, acts: Acts) -> dict[str, Any]:
+    """Copies of all masks."""
+    if not recipe.stages:
+        return _masks(trainee, acts)
+    found = {}
+    for stage in recipe.stages:
+        own = [pair for pair in acts if any(pair[0] is one for one in stage.modifiers)]  # equal ones may be of another
+        found[stage.name] = _masks(trainee, own)
+    return found
+
+
+def _masks(trainee: ModuleTrainee, acts: Acts) -> dict[str, Any]:
+    return {
+        identifier(one): {param.name + MASK: trainee.mask_tensor(act, param) for param in act.masked()}
+        for one, act in acts
+        if act.masked()
+    }
+
+
+def take(trainee: ModuleTrainee, acts: Acts, own: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
+    """Put the masks of a state on the module; `own` is the state that it has."""
+    if not isinstance(state, Mapping):
+        raise OptionError(f"the state of a manager is a mapping, not a {type(state).__name__}")
+    known, given = _flat(own), _flat(state)
+    if strict and set(known) != set(given):
+        other = sorted(set(known) ^ set(given))[0]
+        raise OptionError(f"the state is that of another recipe or module: {'/'.join(other)} is in one of them only")
+    by_name = {param.name: param for param in trainee.params}
+    by_identifier = {identifier(one): act for one, act in acts}
+    keys = {key: by_name[key[-1][: -len(MASK)]] for key in known if key in given}
+    masks = {key: _mask(given[key], param) for key, param in keys.items()}
+    for key, param in keys.items():
+        trainee.put_for(by_identifier[key[-2]], param, masks[key])
+
+
+def _mask(given: Any, param: Param) -> Array:
+    if not torch().is_tensor(given) or tuple(given.shape) != param.shape:
+        shape = list(given.shape) if torch().is_tensor(given) else type(given).__name__
+        raise OptionError(f"the mask of {param.name} in the state is {shape}, and the parameter {list(param.shape)}")
+    return cast(Array, given.bool().cpu().numpy().reshape(-1))
+
+
+def _flat(state: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    found: dict[tuple[str, ...], Any] = {}
+    for key, value in state.items():
+        if isinstance(value, Mapping):
+            found.update(_flat(value, (*path, key)))
+        else:
+            found[(*path, key)] = value
+    return found

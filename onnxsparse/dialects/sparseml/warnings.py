@@ -1,0 +1,83 @@
+"""What a loop does that its recipe does not mean: said once for each module, as a warning where the loop stands.
+
+1. Somebody else moves a learning rate that the recipe moves, too.
+2. Training goes on behind the end of the recipe. One step there is as it should be: with it SparseML sets the last
+   level. The second is one too many, unless the loop said that the recipe is over.
+3. Training ended before a mask came to its last level, by more than a step.
+4. The recipe distils, and no loss came by.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from onnxsparse.dialects.sparseml.contents import Contents
+from onnxsparse.dialects.sparseml.distillation import Teacher
+from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.train.act import TimedAct
+from onnxsparse.train.module_trainee import ModuleTrainee
+
+AT_CALL, AT_STEP = 4, 6
+"""How far the user's line lies above: of a call of the manager, and of a step, which the wrapper stands between."""
+
+
+class Watch:
+    """One loop around one module."""
+
+    def __init__(self, recipe: Contents) -> None:
+        self._recipe = recipe
+        self._foreign = False
+        self.is_over, self.is_taught = False, False
+
+    def meet(self, optimizer: Any) -> None:
+        if _is_scheduled(optimizer):
+            self._say_foreign("a scheduler of torch moves the learning rate of this optimizer", AT_CALL)
+
+    def step(self, trainee: ModuleTrainee, epoch: float) -> None:
+        """Before a step does anything."""
+        if trainee.rates_set is not None and trainee.rates_set != trainee.rates(None):
+            self._say_foreign("somebody else changed the learning rate between two steps", AT_STEP)
+        last = self._recipe.max_epochs
+        if not self.is_over and 0 < last < epoch - 0.5 / trainee.per_epoch:
+            self.is_over = True
+            _say(f"training goes on at epoch {epoch:g}, and the recipe ends at {last}. {_steps(trainee)}", AT_STEP)
+
+    def end(self, trainee: ModuleTrainee, acts: Iterable[tuple[Scheduled, TimedAct]], last: float) -> None:
+        """Before everything comes to its end."""
+        late = [one for one, act in acts if act.masked() and one.end_epoch > last + 1.5 / trainee.per_epoch]
+        if late:
+            _say(
+                f"training ended at epoch {last:.4g}, but !{late[0].name} lasts to {late[0].end_epoch:g}: its last "
+                f"level is set at once. {_steps(trainee)}",
+                AT_CALL,
+            )
+
+    def untaught(self, teachers: Iterable[Teacher], last: float) -> None:
+        if not self.is_taught and any(not one.disabled and one.begun(last) for one in teachers):
+            _say(
+                "the recipe distils, but nothing did: loss_update was never called. Pass the loss through it before "
+                "backward",
+                AT_CALL,
+            )
+
+    def _say_foreign(self, what: str, level: int) -> None:
+        """Whoever is heard last in a step decides."""
+        if not self._foreign and self._recipe.learning_rate_modifiers:
+            self._foreign = True
+            _say(f"{what}, and the recipe does so, too; leave one of them out", level + 1)
+
+
+def _say(text: str, level: int) -> None:
+    warnings.warn(text, stacklevel=level)
+
+
+def _steps(trainee: ModuleTrainee) -> str:
+    return f"Are {trainee.per_epoch} steps an epoch?"
+
+
+def _is_scheduled(optimizer: Any) -> bool:
+    """Schedulers of torch leave a mark on the step that they follow."""
+    step = getattr(optimizer, "step", None)
+    return hasattr(step, "_wrapped_by_lr_sched") or hasattr(step, "_with_counter")

@@ -1,0 +1,138 @@
+"""The training objective in torch: distillation from the dense model, a loss against labels, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from onnxsparse.engines.distillation import DistillationTarget
+from onnxsparse.engines.engine import LossSpec
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.losses import Columns, Scale, axis_of_labels, chosen_axis, labels_unlike
+
+# -- What is made small: the distance to the dense model, a loss against labels, or both.
+
+
+IGNORED = -100
+
+
+class Goal:
+    """The loss over the signals of both networks; `scales` are those of the float signals, by place."""
+
+    def __init__(self, objective: LossSpec, signals: Sequence[DistillationTarget], scales: dict[int, Scale]) -> None:
+        self._goal, self._signals, self._scales = objective, signals, scales
+        self._first = ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether the dense model is asked."""
+        return self._goal.hardness > 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether some labels may count and others not."""
+        return self._goal.hardness < 1 and self._goal.task == "cross-entropy"
+
+    def loss(self, values: Sequence[Any], dense: Sequence[Any] | None, labels: Any, share: Any = 1.0) -> Any:
+        """`share` is what the labels of this piece count in the mean over all pieces."""
+        goal, terms = self._goal, []
+        self._first = self._first or self._first_float(values)
+        if dense is not None:
+            terms.append(self._distillation(_whole(values), _whole(dense), labels) * goal.hardness)
+        if goal.hardness < 1:
+            raw = goal.task in ("cross-entropy", "bce")
+            place = self._place("tap" if raw else "output")
+            output = self._signals[place].original
+            found = task(goal.task, output, values[place].float(), labels) * share
+            terms.append(found * (1 - goal.hardness))
+        return sum(terms[1:], terms[0])
+
+    def _distillation(self, values: Sequence[Any], dense: Sequence[Any], labels: Any) -> Any:
+        goal = self._goal
+        if goal.distillation == "kl":
+            place = self._place("tap")
+            signal, shape = self._signals[place], tuple(values[place].shape)
+            known = axis_of(goal.task, values[place], labels) if goal.task == "cross-entropy" else signal.axis
+            axis = chosen_axis("kl", signal.name, shape, goal.axis, known)
+            return kl(values[place], dense[place], goal.temperature, axis)
+        places = list(self._scales)
+        return distill([values[i] for i in places], [dense[i] for i in places], list(self._scales.values()))
+
+    def _first_float(self, values: Sequence[Any]) -> str:
+        """The output that labels belong to where none is named."""
+        pairs = zip(self._signals, values)
+        return next((one.name for one, value in pairs if one.kind == "output" and value.is_floating_point()), "")
+
+    @property
+    def taught(self) -> int:
+        """The signal that a teacher's answer by kl is of."""
+        return self._place("tap")
+
+    def _place(self, kind: str) -> int:
+        """Where the output that labels belong to is among the signals, or its first tap."""
+        wanted = self._goal.output
+        outputs = [signal.name for signal in self._signals if signal.kind == "output"]
+        if wanted and wanted not in outputs:
+            raise ModelError(f"the model has no output '{wanted}' to train on")
+        name = wanted or self._first or outputs[0]
+        for place, signal in enumerate(self._signals):
+            if kind == "tap" and signal.kind == "tap" and signal.original == name:
+                return place
+        return outputs.index(name)
+
+
+def _whole(values: Sequence[Any]) -> list[Any]:
+    """In float32: sums of squares and of exponentials need it."""
+    return [one.float() if one.is_floating_point() else one for one in values]
+
+
+def counted(labels: Any) -> float:
+    """How many labels count."""
+    return 0.0 if labels is None else float((labels != IGNORED).sum())
+
+
+# -- Losses in torch; the numpy form is the definition.
+
+
+def distill(student: Sequence[Any], dense: Sequence[Any], scales: Sequence[Scale]) -> Any:
+    """Mean square differences to the dense model's tensors, each over its scale, and the mean of them."""
+    parts = [_share(ours - theirs, scale) for ours, theirs, scale in zip(student, dense, scales)]
+    return sum(parts[1:], parts[0]) / len(parts)
+
+
+def _share(difference: Any, scale: Scale) -> Any:
+    if isinstance(scale, Columns):
+        return ((difference * difference.new_tensor(scale.array**-0.5)) ** 2).mean()
+    return (difference**2).mean() * (1.0 / scale)
+
+
+def kl(student: Any, dense: Any, temperature: float, axis: int) -> Any:
+    """The divergence from the dense model's softmax along an axis, both softened, times the temperature squared."""
+    softmax = torch().nn.functional.log_softmax
+    ours, theirs = softmax(student / temperature, axis), softmax(dense / temperature, axis)
+    return (theirs.exp() * (theirs - ours)).sum(axis).mean() * temperature**2
+
+
+def task(name: str, output: str, student: Any, labels: Any) -> Any:
+    """A loss against labels: classes for cross-entropy, numbers for the others."""
+    functional = torch().nn.functional
+    if name == "cross-entropy":
+        if bool((labels == -100).all()):
+            return student.sum() * 0
+        axis = axis_of_labels(tuple(student.shape), tuple(labels.shape))
+        return functional.cross_entropy(student if axis is None else student.movedim(axis, 1), labels)
+    _demand_alike(name, output, student, labels)
+    forms = {"mse": functional.mse_loss, "l1": functional.l1_loss, "bce": functional.binary_cross_entropy_with_logits}
+    return forms[name](student, labels)
+
+
+def _demand_alike(name: str, output: str, student: Any, labels: Any) -> None:
+    if student.shape != labels.shape:
+        raise OptionError(labels_unlike(name, output, tuple(labels.shape[1:]), [tuple(student.shape[1:])]))
+
+
+def axis_of(task: str, logits: Any, labels: Any) -> int:
+    """Where the classes of logits lie; without labels of classes along the second axis."""
+    known = axis_of_labels(tuple(logits.shape), tuple(labels.shape)) if task == "cross-entropy" else None
+    return known or (1 if logits.dim() > 1 else 0)

@@ -1,0 +1,78 @@
+"""From the options of a command to the plan they ask for: by a rule, by a plan file, or by masks of the user's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onnxsparse.data.array_files import load_arrays
+from onnxsparse.errors import LeftOutError, OptionError, PlanError
+from onnxsparse.graph.model import Model
+from onnxsparse.options import Masks, Path, SparsityOptions
+from onnxsparse.planning.plan import Plan, make_plan
+from onnxsparse.planning.plan_file import plan_from_file, read_plan, with_masks
+from onnxsparse.planning.rule import Rule
+from onnxsparse.report.rows import NOTHING
+
+
+def planned(model: Model, plan: Path | None, masks: Masks | None, options: SparsityOptions) -> tuple[Plan, list[str]]:
+    """The plan that the options, a plan file or masks ask for, and remarks on it."""
+    if plan is not None:
+        _refuse_beside("--plan", {**vars(options), "masks": masks}, ("allow",))
+        return _from_file(model, path_of(plan, "plan"))
+    if masks is not None:
+        _refuse_beside("--masks", vars(options), ("pattern", "target", "sparsity", "include", "exclude", "allow"))
+        return _from_masks(model, masks, Rule.of(options)), []
+    return make_plan(model, Rule.of(options).demand()), []
+
+
+def _refuse_beside(source: str, options: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    """What a plan or masks decide cannot be decided again beside them."""
+    given = [f"--{name}" for name, value in options.items() if value not in (None, [], ()) and name not in allowed]
+    if given:
+        raise OptionError(f"{source} decides that already; leave {', '.join(given)} out")
+
+
+def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
+    file = read_plan(path)
+    try:
+        rule = Rule.make(target=file.target or None, score=file.score)
+    except OptionError as error:
+        raise PlanError(f"{path}: {error}") from error
+    return plan_from_file(file, model, replace(rule, sparsity=file.sparsity))
+
+
+def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
+    arrays: Any = dict(masks) if isinstance(masks, Mapping) else load_arrays(path_of(masks, "masks"))
+    called = "masks" if isinstance(masks, Mapping) else os.fspath(masks)
+    if not isinstance(arrays, Mapping):
+        raise PlanError(f"{called} is a single array; masks come as an .npz with one array for each tensor name")
+    plan = make_plan(model, replace(rule, pattern=None, sparsity=None))
+    return with_masks(Plan(plan.rows, rule), arrays, called)
+
+
+def demand_whole(made: Plan, strict: bool, some: bool = True) -> None:
+    """Under --strict nothing may stay dense that the user did not exclude, and there has to be something to prune.
+
+    Without `some` it may be nothing: a recipe that acts by epochs says itself what it prunes.
+    """
+    if strict and some and not made.planned:
+        which = f", '{made.rows[0].name}' first ({made.rows[0].reason})" if made.rows else ""
+        why = f"all {len(made.rows)} weights stay dense{which}" if made.rows else "the model has no weights"
+        raise LeftOutError(f"--strict: {NOTHING}: {why}; nothing was written")
+    if strict and made.left_out:
+        first = made.left_out[0]
+        reason = first.reason or f"{first.ragged} numbers outside whole groups"
+        several = len(made.left_out) > 1
+        count = f"{len(made.left_out)} weights stay" if several else "1 weight stays"
+        which = "first " if several else ""
+        raise LeftOutError(f"--strict: {count} dense, {which}'{first.name}' ({reason}); nothing was written")
+
+
+def path_of(value: object, name: str) -> str:
+    """A path the user gave, as text."""
+    if isinstance(value, (str, os.PathLike)):
+        return str(os.fspath(value))
+    raise OptionError(f"{name} is a path, not {value!r:.60}")

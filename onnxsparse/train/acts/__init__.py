@@ -1,1 +1,0 @@
-"""What modifiers do to a trainee at a step."""

@@ -1,0 +1,183 @@
+"""The plan of a recipe that prunes by epochs: its modifiers bound to the parameters of a stored model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.biases_and_scales import vectors
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import FLOAT_KINDS
+from onnxsparse.graph.torch_match import recorded_match
+from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array
+from onnxsparse.planning.defaults import words_of
+from onnxsparse.planning.names import named
+from onnxsparse.planning.plan import Plan, PlanRow, does_not_fit
+from onnxsparse.planning.rule import Rule
+from onnxsparse.planning.stored_params import as_float32, weight_param
+from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.train.act import FinalMask, TimedAct
+from onnxsparse.train.params import Param
+
+# -- The plan of a recipe that prunes by epochs: the acts of its modifiers, bound once, and the final mask of each
+# weight.
+#
+# 1. The last modifier that prunes a weight says what it comes to, unless an earlier one holds more; one that only holds
+#    zeros says it where no other does.
+# 2. A weight that no modifier names stays dense, as the recipe says.
+# 3. Counts that depend on the training, and zeros that were held, are those of the result.
+
+
+UNNAMED = "no modifier of the recipe prunes it"
+NO_ZEROS = "the recipe holds its zeros, of which it has none"
+LET_GO = "its masks were let go at the end_epoch of the recipe"
+
+
+@dataclass(frozen=True, eq=False)
+class ByEpochs:
+    """What the modifiers of a recipe mean in a model."""
+
+    params: Sequence[Param]
+    acts: Sequence[TimedAct]
+    """One for each modifier, in their order: those that the run has."""
+    goals: Mapping[str, FinalMask]
+    plan: Plan
+
+    @property
+    def masked(self) -> list[str]:
+        """The tags of all that has to have a mask, weights or not."""
+        return list(self.goals)
+
+    def done(self, arrays: Mapping[str, Array]) -> Plan:
+        """The plan as it came out."""
+        return replace(self.plan, rows=tuple(self._row(row, arrays) for row in self.plan.rows))
+
+    def _row(self, row: PlanRow, arrays: Mapping[str, Array]) -> PlanRow:
+        tag = row.weight.tag
+        if row.pattern is None or tag not in arrays:
+            return row
+        goal = self.goals[tag]
+        if not goal.stays:
+            return PlanRow(row.weight, reason=LET_GO, chosen=True)
+        if goal.keep is not None:
+            keep = arrays[tag] != 0
+            return replace(row, keep=keep.reshape(-1), drop=int(keep.size - np.count_nonzero(keep)))
+        return replace(row, drop=_zero_units(row, arrays[tag])) if goal.shared else row
+
+
+def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
+    """Bind every modifier to the model; what cannot be is refused."""
+    params = params_of(model)
+    goals: dict[str, FinalMask] = {}
+    left: dict[str, str] = {}
+    acts = []
+    for modifier in modifiers:
+        act = modifier.act()
+        act.bind(params)
+        acts.append(act)
+        left.update(act.left_dense())
+        for tag, goal in act.final_masks().items():
+            goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
+    rows = tuple(_planned(weight, goals.get(weight.tag), left.get(weight.tag, "")) for weight in model.weights)
+    return ByEpochs(params, acts, goals, Plan(rows, Rule.make()))
+
+
+def _beside(earlier: FinalMask, later: FinalMask) -> FinalMask:
+    """What two come to: zeros of both are there, so a count is known when the run is over."""
+    if later.keep is not None or earlier.keep is not None:
+        return later if later.keep is None else earlier
+    if not (earlier.stays and later.stays):
+        return earlier if earlier.stays else later
+    more = earlier if earlier.pattern == later.pattern and earlier.drop > later.drop else later
+    return replace(more, shared=True)
+
+
+def _planned(weight: Weight, goal: FinalMask | None, left: str) -> PlanRow:
+    if goal is None and left:
+        return PlanRow(weight, reason=left)
+    if goal is None:
+        return PlanRow(weight, reason=weight.refusal or UNNAMED, chosen=not weight.refusal)
+    if goal.keep is not None and goal.drop == 0:
+        return PlanRow(weight, reason=NO_ZEROS, chosen=True)
+    misfit = does_not_fit(weight, goal.pattern)
+    if misfit is not None:
+        raise OptionError(f"the recipe prunes {weight.name} by {goal.pattern.text}: {misfit.text}")
+    return PlanRow(weight, goal.pattern, goal.drop, keep=goal.keep)
+
+
+def _zero_units(row: PlanRow, array: Array) -> int:
+    """How many units of its pattern are zero in a weight."""
+    assert row.pattern is not None
+    zero = row.use.matrix(array.reshape(-1)) == 0
+    units = row.pattern.units(zero.shape)
+    return units - row.pattern.violations(zero, units).count
+
+
+# -- The parameters of an ONNX model, with every name they answer to.
+#
+# 1. A parameter is a stored float tensor that can train: a weight, a bias, the scale of a normalization. Running
+#    statistics and other constants are none.
+# 2. It answers to its own name, to the torch name that the model's metadata records, and, as a weight, to the names of
+#    the layers that read it.
+# 3. Weights of recurrent layers are no `__ALL_PRUNABLE__`, and neither are fixed filterbanks.
+
+
+RECURRENT = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
+FIXED = "basis"
+
+
+def params_of(model: Model) -> list[Param]:
+    """Every parameter, in the order of the file; weights that cannot train say why."""
+    torch = _torch_names(model)
+    weights = {weight.tensor: weight for weight in model.weights}
+    small = {tensor for tensor in vectors(model) if tensor not in weights and tensor.shape}
+    found = []
+    for tensor, home in model.flow.stores.homes.items():
+        more = torch.get(tensor.name, ())
+        if tensor in weights:
+            found.append(_weight(weights[tensor], more))
+        elif tensor in small:
+            numbers = partial(as_float32, tensor)
+            found.append(Param(home.tag, tensor.name, tuple(tensor.shape), numbers=numbers, names=more))
+    return found
+
+
+def _refusal(weight: Weight) -> str:
+    if weight.refusal or not weight.uses:
+        return weight.refusal or "nothing reads it as a weight"
+    if weight.tensor.kind not in FLOAT_KINDS:
+        return f"it is stored as {weight.tensor.kind}"
+    if weight.twins:
+        return "another tensor has the same bytes"
+    masked = any(use.masks for use in weight.uses)
+    return "a mask is applied to it in the graph already; run `onnxsparse fold` first" if masked else ""
+
+
+def _weight(weight: Weight, more: tuple[str, ...]) -> Param:
+    tensor, refusal = weight.tensor, _refusal(weight)
+    tag, name, names = weight.tag, weight.name, (tensor.name, *more)
+    answers = named(weight, names)
+    if refusal:
+        known = replace(answers, refused=True)
+        return Param(tag, name, tuple(tensor.shape), names=names, refusal=refusal, named=known)
+    own = weight_param(weight)
+    prunable = FIXED not in words_of(own) and not set(answers.operators) & set(RECURRENT)
+    return Param(
+        tag, name, own.shape, own.matrix, own.restore, own.numbers, names, (*answers.nodes, *answers.layers), prunable,
+        named=answers,
+    )  # fmt: skip
+
+
+def _torch_names(model: Model) -> Mapping[str, tuple[str, ...]]:
+    """By tensor, the names that a recorded match has for it; parts of a tensor do not name the whole."""
+    match = recorded_match(model)
+    found: dict[str, list[str]] = {}
+    for name, one in match.matched.items() if match is not None else ():
+        for place in (one, *one.copies):
+            found.setdefault(place.tensor, []).append(name)
+    return {tensor: tuple(names) for tensor, names in found.items() if len(names) == 1}

@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from onnxsparse.errors import OutputError
-from onnxsparse.graph.storage import Array
+from onnxsparse.math.values import Array
 
 # -- Writing files so that nobody ever sees half of one: write beside, then rename.
 

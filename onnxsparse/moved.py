@@ -1,6 +1,6 @@
 """Deprecated module names: importing one gives the module that replaces it, with a DeprecationWarning that names it.
 
-A name is kept where the documentation showed it. Its parent has to be a package still.
+A name is kept where the documentation showed it. Its parent has to be a package still, or to have become one.
 """
 
 from __future__ import annotations
@@ -14,13 +14,19 @@ from types import ModuleType
 from typing import Any, cast
 
 MOVED = {
+    "onnxsparse.epochs": "onnxsparse.train",
+    "onnxsparse.epochs.act": "onnxsparse.train.old_names",
+    "onnxsparse.epochs.host": "onnxsparse.train.old_names",
+    "onnxsparse.epochs.params": "onnxsparse.train.params",
+    "onnxsparse.modifiers": "onnxsparse.recipes.modifiers",
+    "onnxsparse.modifiers.scheduled": "onnxsparse.recipes.modifiers.modifier",
     "onnxsparse.values": "onnxsparse.math.values",
 }
 """Old module name -> new module name."""
 
 
 class _Finder:
-    """Stands behind all other finders, so that it is asked for what is not there any more alone.
+    """Stands before all other finders: where an old package has become another one they would find its modules again.
 
     It is a finder and a loader without their base classes: importing `importlib.abc` costs more than the package.
     """
@@ -43,4 +49,4 @@ class _Finder:
 def keep_old_names() -> None:
     """Make the old names importable, once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())

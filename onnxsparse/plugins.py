@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
 
-HOMES = {"modifiers": ("onnxsparse.modifiers", "onnxsparse.recipes.modifiers")}
+HOMES = {"modifiers": "onnxsparse.recipes.modifiers"}
 """Where plug-ins of a kind are, unless it is `onnxsparse.<kind>`."""
 
 
@@ -103,11 +103,15 @@ def every(kind: str) -> dict[str, type[Plugin]]:
 @functools.cache
 def ours(kind: str) -> dict[str, type[Plugin]]:
     """Our own plug-ins of a kind, by name, in the order of the alphabet."""
-    homes = HOMES.get(kind, (f"onnxsparse.{kind}",))
-    modules = [module for home in homes for module in _modules(home)]
+    modules = _modules(home_of(kind))
     defined = ((module, cls) for module in modules for cls in vars(module).values() if _is_plugin(cls, kind))
     found = [cls for module, cls in defined if cls.__module__ == module.__name__]
     return {cls.name: cls for cls in sorted(found, key=lambda cls: cls.name.lower())}
+
+
+def home_of(kind: str) -> str:
+    """The module or folder of a kind."""
+    return HOMES.get(kind, f"onnxsparse.{kind}")
 
 
 def _modules(home: str) -> Iterator[ModuleType]:

@@ -1,7 +1,7 @@
 """Dependencies point one way. The imports of every module are read, not run, and held against the plan of the house.
 
-    cli, dialects -> api -> recipes, modifiers -> passes -> engines, targets, calibration -> graph | the mathematics
-    -> errors, options, progress, version
+    cli, dialects -> api -> recipes, train -> passes -> planning -> engines, targets, data, ...
+    -> graph | the mathematics -> errors, files, options, progress, version
 
 Parts of one level may see each other, but for `graph` and the mathematics. `report` may be used by everything above
 `graph`, and stands on the errors alone.
@@ -24,23 +24,24 @@ MATHEMATICS = {
     "allocations", "math", "patterns", "plugins", "schedules", "scores", "solvers", "sparsers",
 }  # fmt: skip
 LEVELS: tuple[set[str], ...] = (
-    {"errors", "moved", "options", "progress", "version"},
+    {"errors", "files", "moved", "options", "progress", "version"},
     {"graph"} | MATHEMATICS,
     {"engines", "targets", "calibration", "checkpoints", "data", "losses", "metrics", "optimizers", "rates"},
+    {"planning"},
     {"passes"},
-    {"recipes", "modifiers", "epochs", "runs", "train"},
-    {"api", "finetuning", "leveling", "torch", "tuning"},
+    {"recipes", "train"},
+    {"api", "torch", "training_api"},
     {"cli", "dialects", "graphsurgeon", "__main__", "__init__"},
 )
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 BESIDE = "report"  # below everything that is above the graph
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-CYCLES: tuple[set[str], ...] = ({"epochs", "modifiers", "recipes", "runs"}, {"patterns", "scores"})
+CYCLES: tuple[set[str], ...] = ({"recipes", "train"},)
 """Parts that import each other and are not mended yet. A part that leaves goes from here; none comes."""
-TORCH_AND_ORT = {f"onnxsparse/engines/torch/{name}.py" for name in ("chance", "goal", "student", "units")}
+TORCH_AND_ORT: set[str] = set()
 """Modules of `engines/torch` that import `engines/ort` and are not mended yet."""
-A_PAGE, AT_MOST = 80, 32
+A_PAGE, AT_MOST = 80, 6
 """How long a module is that stands alone, and how many shorter ones there may be that serve one module beside them."""
 
 
@@ -177,7 +178,7 @@ def test_no_module_runs_what_a_file_holds() -> None:
 
 
 BY_ID = {
-    "engines/torch/holding.py": "the memo of Python's copy protocol is keyed by id()",
+    "engines/torch/parametrization.py": "the memo of Python's copy protocol is keyed by id()",
 }
 """Modules that call `id`, and why nothing else does there."""
 

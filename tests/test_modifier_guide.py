@@ -43,7 +43,7 @@ IMPORTS = re.compile(r"from onnxsparse\.recipes\.modifiers import \([^)]*\)\n")
 OLD_IMPORTS = """from onnxsparse.epochs.act import Act
 from onnxsparse.epochs.host import Host
 from onnxsparse.epochs.params import Param, find
-from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled, demand_params, demand_positive
+from onnxsparse.modifiers.scheduled import REQUIRED, Scheduled, demand_params, demand_positive
 """
 
 
@@ -73,7 +73,7 @@ def site(guide: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.F
 
 def python(repository: Path, code: list[str], *paths: Path, folder: Path | None = None) -> tuple[int, str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [repository, *paths])), "COLUMNS": "160"}
-    command = [sys.executable, "-W", "error", *code]
+    command = [sys.executable, "-W", "error", "-W", "ignore:onnxsparse.:DeprecationWarning", *code]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=folder or repository, env=environment, timeout=600
     )

@@ -10,7 +10,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
-from onnxsparse import options
+from onnxsparse import options, plugins
 from onnxsparse.cli.arguments import add_json, add_model, add_options, chosen, recipe_of_file
 from onnxsparse.errors import OptionError, nearest
 
@@ -84,7 +84,7 @@ def _list(arguments: Namespace) -> int:
 
 def _described(kind: str) -> str:
     lines = [f"{kind}:"]
-    for entry in importlib.import_module(f"onnxsparse.{kind}").available():
+    for entry in importlib.import_module(plugins.home_of(kind)).available():
         lines.append(f"  {entry.syntax:<28} {entry.description}")
         lines += [f"      {o.name} ({o.type}{_default(o.default)})" for o in entry.options]
     return "\n".join(lines) + "\n\n"

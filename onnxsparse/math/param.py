@@ -1,10 +1,9 @@
 """A tensor that may be pruned, as scores, patterns and allocations see it: its names, and its numbers in four axes.
 
-1. A `Param` is the same for a tensor of an ONNX file (`passes/matrices.py`, which reads it slab by slab) and for a
+1. A `Param` is the same for a tensor of an ONNX file (`planning/stored_params.py` reads it slab by slab) and for a
    parameter of a torch module. `tag` is its key while it trains, `name` what reports call it.
 2. `matrix` gives the stored numbers, flat, as (group, out, in, tap), the reduction along `in` and `tap`; `restore` is
    its inverse. Without them it is a vector, such as a bias.
-3. A `Candidate` is a parameter with the pattern and the score by which an allocation compares it with others.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from onnxsparse.allocations.energy import Place
 from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array, Reading, Values
-from onnxsparse.patterns import Pattern
-from onnxsparse.scores import Score
 
 View = Callable[[Array], Array]
 
@@ -70,42 +66,3 @@ def demand_finite(values: Values, name: str) -> None:
         raise ModelError(
             f"weight '{name}' holds NaN or infinity; repair the model, such a weight can be neither ranked nor trusted"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A parameter as an allocation sees it."""
-
-    param: Param
-    pattern: Pattern
-    score: Score
-    place: Place | None = None
-
-    @property
-    def name(self) -> str:
-        return self.param.name
-
-    @property
-    def shape4(self) -> tuple[int, ...]:
-        return self.param.shape4
-
-    @property
-    def _streamed(self) -> bool:
-        """Whether the score of an element depends on nothing but the element."""
-        return self.score.elementwise and self.pattern.name == "unstructured"
-
-    def unit_scores(self) -> Iterator[Array]:
-        score = self.score.bind(self.name)
-        if not self._streamed:
-            values = self.param.whole()
-            demand_finite(values, self.name)
-            yield from self.pattern.unit_chunks(values, score)
-            return
-        for start, stop, flat in self.param.slabs():
-            values = self.param.over(flat, start, stop)
-            demand_finite(values, self.name)
-            yield from self.pattern.unit_chunks(values, score)
-
-    def sample_scores(self) -> Array | None:
-        some = self.param.sample() if self._streamed else None
-        return None if some is None else self.score.bind(self.name).value(some)

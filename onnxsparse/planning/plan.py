@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from onnxsparse.allocations.allocation import Shares
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
-from onnxsparse.math.param import Candidate
 from onnxsparse.math.values import Array
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
@@ -25,7 +24,7 @@ from onnxsparse.planning.layers import layers_of
 from onnxsparse.planning.names import named
 from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.rule import Rule
-from onnxsparse.planning.stored_params import WeightParam, weight_param
+from onnxsparse.planning.stored_params import Candidate, WeightParam, weight_param
 
 
 @dataclass(frozen=True, eq=False)

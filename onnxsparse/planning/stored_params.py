@@ -12,12 +12,15 @@ from functools import partial
 
 import numpy as np
 
+from onnxsparse.allocations.energy import Place
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math import rank
-from onnxsparse.math.param import Param
+from onnxsparse.math.param import Param, demand_finite
 from onnxsparse.math.values import Array, Reading, Values
+from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.unstructured import empty_outputs
+from onnxsparse.scores import Score
 
 SAMPLE_EVERY = 1 << 10
 SAMPLE_RUN = 256
@@ -110,3 +113,42 @@ def empty_outputs_of(param: WeightParam) -> list[int]:
     for mask in param.use.masks:
         zero = zero | param.use.matrix(~mask.stored())
     return [group * zero.shape[1] + out for group, out in empty_outputs(np.asarray(zero))]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A parameter as an allocation sees it."""
+
+    param: Param
+    pattern: Pattern
+    score: Score
+    place: Place | None = None
+
+    @property
+    def name(self) -> str:
+        return self.param.name
+
+    @property
+    def shape4(self) -> tuple[int, ...]:
+        return self.param.shape4
+
+    @property
+    def _streamed(self) -> bool:
+        """Whether the score of an element depends on nothing but the element."""
+        return self.score.elementwise and self.pattern.name == "unstructured"
+
+    def unit_scores(self) -> Iterator[Array]:
+        score = self.score.bind(self.name)
+        if not self._streamed:
+            values = self.param.whole()
+            demand_finite(values, self.name)
+            yield from self.pattern.unit_chunks(values, score)
+            return
+        for start, stop, flat in self.param.slabs():
+            values = self.param.over(flat, start, stop)
+            demand_finite(values, self.name)
+            yield from self.pattern.unit_chunks(values, score)
+
+    def sample_scores(self) -> Array | None:
+        some = self.param.sample() if self._streamed else None
+        return None if some is None else self.score.bind(self.name).value(some)

@@ -18,12 +18,13 @@ import numpy as np
 from onnxsparse import sparsers
 from onnxsparse.allocations.energy import Place, stride_groups
 from onnxsparse.graph.weights import Convolution
-from onnxsparse.math.param import Candidate, Param
+from onnxsparse.math.param import Param
 from onnxsparse.math.values import Array
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.names import Named
+from onnxsparse.planning.stored_params import Candidate
 from onnxsparse.scores import Magnitude
 from onnxsparse.sparsers.mask_updates import Choice
 from onnxsparse.targets import Target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxsparse.dialects.sparseml.manager import ScheduledModifierManager
+from onnxsparse.dialects.sparseml.recipe_manager import ScheduledModifierManager
 from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
 
 __all__ = ["RecipeManagerStepWrapper", "ScheduledModifierManager"]

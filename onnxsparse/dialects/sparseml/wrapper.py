@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxsparse.dialects.sparseml.manager import ScheduledModifierManager
+    from onnxsparse.dialects.sparseml.recipe_manager import ScheduledModifierManager
 
 OWN = "_wrapped"
 

@@ -6,9 +6,26 @@ bound to `Param`s and acts on a `Trainee`.
 
 from __future__ import annotations
 
-from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled, demand_params, demand_positive
+from dataclasses import replace
+
+from onnxsparse import plugins
+from onnxsparse.recipes.modifiers.modifier import REQUIRED, Modifier, Scheduled, demand_params, demand_positive
 from onnxsparse.train.act import TimedAct
 from onnxsparse.train.params import Param, find
 from onnxsparse.train.trainee import Trainee
 
-__all__ = ["REQUIRED", "Param", "Scheduled", "TimedAct", "Trainee", "demand_params", "demand_positive", "find"]
+__all__ = [
+    "REQUIRED", "Modifier", "Param", "Scheduled", "TimedAct", "Trainee", "available", "demand_params",
+    "demand_positive", "find",
+]  # fmt: skip
+
+
+def available() -> list[plugins.Entry]:
+    """Describe every modifier; what nothing runs yet says so."""
+    missing = {cls.name: getattr(cls, "missing", "") for cls in plugins.every("modifiers").values()}
+    found = sorted(plugins.available("modifiers"), key=lambda entry: entry.syntax.lower())
+    return [_described(entry, missing.get(entry.syntax, "")) for entry in found]
+
+
+def _described(entry: plugins.Entry, missing: str) -> plugins.Entry:
+    return replace(entry, description=f"{entry.description} Nothing runs it yet: {missing}.") if missing else entry

@@ -18,9 +18,10 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from onnxsparse.errors import OutputError
-from onnxsparse.math.values import Array
+
 
 # -- Writing files so that nobody ever sees half of one: write beside, then rename.
 
@@ -194,7 +195,7 @@ def write_text(path: str, text: str, overwrite: bool) -> None:
         staged.commit()
 
 
-def put(file: IO[bytes], data: bytes | memoryview | Array, digest: Digest | None = None) -> None:
+def put(file: IO[bytes], data: bytes | memoryview | npt.NDArray[Any], digest: Digest | None = None) -> None:
     """Write all of it; a raw file may take less than it is given."""
     whole = data.data if isinstance(data, np.ndarray) else memoryview(data)
     view = whole.cast("B") if len(data) else memoryview(b"")

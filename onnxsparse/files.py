@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from onnxsparse.errors import OutputError
 
-
 # -- Writing files so that nobody ever sees half of one: write beside, then rename.
 
 

@@ -1,4 +1,4 @@
-"""`insert_masks`: masks in the graph, by a rule, by MSBench's configuration at a moment, or by a recipe at an epoch."""
+"""Inserting masks into the graph: by a rule, by MSBench's configuration at a step, or by a recipe at an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every stored tensor of a model, made once each, whichever way the graph reaches it."""
+"""Index of the stored tensors of a model: each is made once, whichever way the graph reaches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sparsity levels of a device: whether a model holds one, and which it has passed before it is trained."""
+"""The sparsity levels of a device: whether a model holds one, and which it exceeds before it is trained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxsparse.planning.rule import read_sparsity
 from onnxsparse.planning.stored_params import count_zeros, empty_outputs_of, weight_param
 from onnxsparse.targets import Target
 
-# -- Holding a model to the levels of a device.
+# -- Checking a model against the levels of a device.
 #
 # 1. The zeros of all layers together are within the device's tolerance of the level: the one that was named, else the
 #    one that the file records, else the nearest of TABLE. A level that the limits put out of reach counts as reached

@@ -1,4 +1,4 @@
-"""Every weight as a layer of its network: its convolution, its stride group, and what a device gains by its zeros.
+"""Layers of a network by their weights: convolution, stride group, and what a device gains by the zeros.
 
 1. A layer's size is the longest side of its input in space; fully connected layers have none.
 2. Layers stand in the order of the nodes that use them; the first one's size is what the others are held against.

@@ -1,4 +1,4 @@
-"""Options of `finetune` become a recipe: `options.FinetuneOptions` says which field of which modifier each is."""
+"""From options of `finetune` to a recipe: `options.FinetuneOptions` says which field of which modifier each is."""
 
 from __future__ import annotations
 

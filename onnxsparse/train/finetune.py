@@ -1,4 +1,4 @@
-"""`finetune`: ask, train, deliver. A recipe and data make a model sparse, and what is left learns to make up for it.
+"""`finetune`: a recipe and data make a model sparse, and training makes up for what it lost; checked and delivered.
 
 1. `ask` refuses what cannot be (see `task`); the engine is made when the loop begins.
 2. The loop runs in a folder of the user's, from whose checkpoints it can be resumed, or in a temporary one.
@@ -40,8 +40,6 @@ from onnxsparse.train.loop import Run
 from onnxsparse.train.outcome import Outcome, Watcher
 from onnxsparse.train.side_files import Destination, beside, is_own
 from onnxsparse.train.task import Task, ask, framed
-
-__all__ = ["check_graph", "finetuned"]
 
 TORCH_TRAINS = "`--engine torch` trains the weights of which this engine has no gradient"
 

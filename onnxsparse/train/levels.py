@@ -73,9 +73,7 @@ def leveled(
     if processes.count > 1:  # the user's own script joined them
         raise OptionError("levels trains in one process; start it without torchrun")
     means = Means(engine, device, None, None, processes)
-    task = ask(
-        source, recipe, data, labels=labels, eval_data=eval_data, metrics=metrics, means=means, dims=dims
-    )  # fmt: skip
+    task = ask(source, recipe, data, labels=labels, eval_data=eval_data, metrics=metrics, means=means, dims=dims)
     task, stages = _through(task, levels, epochs, steps)
     kept = Folder(folder, _short(task.digest))
     if kept.is_done(overwrite):
@@ -319,6 +317,3 @@ def _short(digest: str) -> str:
 def _text(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
-
-
-__all__ = ["leveled"]

@@ -1,7 +1,7 @@
-"""A torch module of the user's, in the user's own loop, as what is trained: its parameters, masks and optimizer.
+"""A user's torch module, in the user's own loop, as what is trained: its parameters, masks and optimizer.
 
-1. Masks are put on the module's own parameters (see `engines.torch.holding`), which stay the objects that the optimizer
-   holds. State dicts keep their names.
+1. Masks are parametrizations of the module's own parameters, which stay the objects that the optimizer holds.
+   State dicts keep their names.
 2. The optimizer is the user's: its groups have the rates and decays, and its moments are cleared where a mask changes.
    Without one, as where a recipe is applied at once, rates and decays mean nothing.
 3. A parameter that is tied has several names and is one parameter. In a module made of an ONNX file a weight also

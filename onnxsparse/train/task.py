@@ -1,4 +1,4 @@
-"""What is asked of a training: model, recipe, plan, data and means, read once and checked before anything is made.
+"""The training task: model, recipe, plan, data and engine options, read once and checked before anything is made.
 
 `ask` opens the model, plans its zeros and opens the data; every refusal that needs no engine is there. The `Task` that
 it makes never changes: the loop, the choice of an engine, the evaluation and the delivery all read it.
@@ -47,8 +47,6 @@ from onnxsparse.train.params import Param
 from onnxsparse.train.plan_by_epochs import ByEpochs, by_epochs
 from onnxsparse.train.sequences import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
 from onnxsparse.train.side_files import NOWHERE, Destination
-
-__all__ = ["Task", "ask", "digest_of", "framed", "idle_labels"]
 
 SAMPLES = 64
 """The samples at least that a training graph is made and proven with."""

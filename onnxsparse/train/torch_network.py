@@ -1,7 +1,7 @@
 """A torch module in a user's own loop: its convolutions and matrices, masked or reparametrized in place.
 
 1. The module stays the user's own object; parameters stay the same objects, so an optimizer that holds them goes on.
-2. Masks are those of `attach`; other sparsers are parametrizations of their own (`sparsing`).
+2. Masks are those of `attach`; other sparsers are parametrizations of their own (`parametrization`).
 3. Numbers are computed on in numpy: the same masks come out as of the same numbers in an ONNX model.
 """
 

@@ -1,4 +1,4 @@
-"""Having a training graph built in a process of its own, and finding the operator that the engine dies of."""
+"""Building the training graph in a subprocess, and finding the operator that crashes onnxruntime-training."""
 
 from __future__ import annotations
 

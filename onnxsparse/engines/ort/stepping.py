@@ -1,4 +1,4 @@
-"""Who moves the weights: our own optimizers in numpy, or the one built into the engine.
+"""Optimizer step in onnxruntime-training: our own optimizers in numpy, or the one built into the library.
 
 Ours can be cleared, saved and carried into another graph. The engine's keeps its moments to itself: it cannot be
 cleared where a mask changes, and is saved and restored as a whole, by a checkpoint of the engine's own.

@@ -1,7 +1,7 @@
-"""`attach`: masks on a module's own parameters, for a training loop that is not ours; `finish`: the plain module again.
+"""`attach`: masks as parametrizations of a module's parameters, for a user's training loop; `finish` removes them.
 
-1. Every parameter with a mask is parametrized (see `holding`): masked places are zero in every forward pass, and get
-   no gradient.
+1. Every parameter with a mask is parametrized (see `parametrization`): masked places are zero in every forward pass,
+   and get no gradient.
 2. After each step of an optimizer that is followed, weights and moments at masked places are zero, too. A step that a
    GradScaler skips changes nothing and calls nothing.
 3. A parameter with several names in the module is masked under each.

@@ -1,4 +1,4 @@
-"""Optimizers in torch for parameters on a GPU; the numpy form is the definition.
+"""Optimizers on torch tensors, for parameters on a GPU; the numpy form is the definition.
 
 The optimizer state has the same names and numbers, so a run that was saved on one device goes on on another.
 """

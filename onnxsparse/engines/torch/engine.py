@@ -1,4 +1,4 @@
-"""The engine that trains in torch: the same verbs as the one in onnxruntime-training.
+"""The torch engine: the same interface as that of onnxruntime-training, over a converted module.
 
 1. `weights` and `frozen` are arrays on the host. On the CPU they are the tensors' own memory; on another device what
    was handed out is sent there before the next step.
@@ -277,7 +277,7 @@ class TorchEngine(Engine):
         return {signal.original: one.detach().float().cpu().numpy() for signal, one in floats}
 
     def _scales(self, samples: Mapping[str, Array], batch: int, paths: Mapping[str, str]) -> dict[int, Scale]:
-        """The scale of each float signal, by its place."""
+        """The scale of each float target, by its place."""
         pieces = [inputs for inputs, _ in self._pieces.of(Batch(samples))]
         count = max((len(array) for array in samples.values() if array.ndim), default=1)
         pieces = pieces[: max(1, count // self._pieces.size)]  # whole ones

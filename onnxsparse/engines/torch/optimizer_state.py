@@ -1,4 +1,4 @@
-"""The optimizer step in torch and its state: our own optimizers in numpy, or one of torch's that the user makes.
+"""Optimizer step and optimizer state in torch: our own optimizers in numpy, or one of torch's that the user makes.
 
 1. Ours moves the same numbers as in the other engine, on the host.
 2. Theirs has rates and decays of its own. What a run says is a share of them: the warm-up, the schedule where the user

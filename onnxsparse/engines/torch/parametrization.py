@@ -26,8 +26,6 @@ from onnxsparse.math.values import Array
 from onnxsparse.sparsers.probabilistic import LARGEST_EXPONENT, TINY, Probabilistic
 from onnxsparse.sparsers.sparser import Moment, Sparser
 
-__all__ = ["all_sparsed", "array_of", "original_of", "put_sparser_on", "sparsing_of", "take_sparser_off"]
-
 _FLAT = "_flat_weights"  # where recurrent layers look for their weights
 
 
@@ -168,10 +166,10 @@ def _take_back(layer: Any, _: Any, __: Any) -> None:
     layer.__dict__[_FLAT] = [original_of(layer, name) if name in masked else getattr(layer, name) for name in names]
 
 
-# -- A sparser on one parameter of a module, for a loop that is not ours: a parametrization, as masks are (`holding`).
+# -- A sparser on one parameter of a module, for a user's own loop: a parametrization, as masks are.
 #
 # What the sparser trains are parameters of the module, so an optimizer that is made afterwards moves them along. What
-# it is fed with are buffers. State dicts hold neither: they are those of the plain module (see `state_names`).
+# it is fed with are buffers. State dicts hold neither: they are those of the plain module (see `state_dicts`).
 
 
 @cache

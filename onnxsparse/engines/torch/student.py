@@ -1,4 +1,4 @@
-"""The two networks of a run: the dense model, and the one that is trained in its place.
+"""Student and dense teacher of a distillation run in torch, both made from one copy of the file.
 
 1. Both are made from one copy of the file whose outputs are the signals: the float outputs, and what stands before
    their squashing functions.
@@ -35,15 +35,13 @@ from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.sparser import Moment
 
-__all__ = ["Units", "measured", "moved_answers"]
-
 Turned = Mapping[str, Mapping[str, int]]
 _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
 class Networks:
-    """The module, the parameters' paths by tag, and the signals that it gives in order."""
+    """The module, the parameters' paths by tag, and the distillation targets that it gives in order."""
 
     module: Any
     paths: dict[str, str]
@@ -186,18 +184,18 @@ def outputs_of(found: Any) -> Sequence[Any]:
     return found if isinstance(found, tuple) else (found,)
 
 
-# -- The units of the signals, by the definition of `onnxsparse.losses`: from what the dense model gives for the
+# -- The scales of the targets, by the definition of `onnxsparse.losses`: from what the dense model gives for the
 # samples, and from what it gives with weights that are moved a little.
 #
-# A signal that is not finite, or of another shape for other samples, cannot be matched: it is left out, with a note.
-# One that no weight moves says nothing, and is left out, too.
+# A target that is not finite, or of another shape for other samples, cannot be matched: it is left out, with a note.
+# One that no weight moves has no gradient, and is left out, too.
 
 
 Ask = Callable[[Any], Sequence[Any]]
 
 
 class Units(NamedTuple):
-    """The scale of each signal that is matched, by its place, and what is to be said."""
+    """The scale of each target that is matched, by its place, and what is to be said."""
 
     scales: dict[int, Scale]
     notes: list[str]
@@ -263,7 +261,7 @@ def _same(one: Array, other: Array) -> bool:
 
 
 def _problem(values: Sequence[Array]) -> str:
-    """Why a signal cannot be matched; '' if it can."""
+    """Why a target cannot be matched; '' if it can."""
     shapes = {one.shape for one in values}
     if len(shapes) > 1:
         return f"its shape depends on the samples ({' or '.join(str(list(one)) for one in sorted(shapes)[:2])})"

@@ -1,4 +1,4 @@
-"""The frame of a run as modifiers: length, batches and optimizer; the loss; which state is kept."""
+"""Training settings as modifiers: length, batches and optimizer; the loss; which state is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxsparse.train.trainee import Trainee
 if TYPE_CHECKING:
     from onnxsparse.train.loop import Run
 
-# -- The frame of a run: how long, how many samples at once, by which optimizer and learning rate.
+# -- Training settings: how long, how many samples at once, by which optimizer and learning rate.
 
 
 LONGEST = 10**9

@@ -1,4 +1,4 @@
-"""Probabilities that are trained (ProbMask), and the subnet that is drawn from them once.
+"""Trained masks: ProbMask (mask probabilities, from which one mask is sampled in the end) and STR (thresholds).
 
 1. The share that may be kept falls from 1 - start_prune_rate, when the warm-up ends, to 1 - prune_rate, by the cube of
    what is left of the way to `finetune_iteration_stamps`.

@@ -1,4 +1,4 @@
-"""What every scheduler does: prepare a network, say what is prunable in it, count its zeros, and hand it back."""
+"""Base class of schedulers: prepare a network, list its prunable layers, count its zeros, and export it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Folding masks into the weights they are multiplied with, and taking masks out so that others take their place.
 
 1. A mask is a constant of zeros and ones in `Mul(w, mask)`, `Where(mask, w, 0)`, whatever stands before it, on a
-   stored float tensor seen through any of the plain views of `flow`.
+   stored float tensor seen through any of the plain views of `graph/flow.py`.
 2. It is folded where every reader of the numbers, under whatever name and in every call of a function, sees the same
    masks, and where a stored zero is a zero before the mask: `w = where(mask, w, +0.0)`.
 3. Readers of the product read the weight again; mask tensors and Casts that nobody reads any more go.

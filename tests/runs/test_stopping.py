@@ -140,7 +140,7 @@ SCRIPT = """
 import sys
 sys.argv[0] = "onnxsparse"
 from onnxsparse.cli import main
-from onnxsparse.runs import account
+from onnxsparse.train import outcome as account
 
 account.ROWS = 10**6
 add = account.Account.add

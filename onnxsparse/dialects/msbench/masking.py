@@ -289,7 +289,7 @@ def moment_of(scheduler: Any, network: SteppedModel) -> dict[str, Any]:
         "iteration": scheduler.iteration,
         "level": level,
         "target": network.promise.target,
-        **scheduler.chance(),
+        **scheduler.drawn_by(),
         "settings": settings(scheduler.config),
         "facts": named(scheduler.facts(), network.names()),
     }

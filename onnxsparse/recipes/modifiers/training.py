@@ -302,7 +302,7 @@ class KeepBestAct(Act):
             run.note_probe(loss)
             if loss < math.inf and loss <= ALIKE * self._least:
                 self.best, self._least = loss, min(loss, self._least)
-                run.remember()
+                run.keep_as_best()
 
     def finish(self, trainee: Trainee) -> None:
         """Masks that are final only now have not been looked at yet."""
@@ -310,7 +310,7 @@ class KeepBestAct(Act):
             loss = self._run.probe_loss()
             if loss < math.inf:
                 self.best = self._least = loss
-                self._run.remember()
+                self._run.keep_as_best()
 
     def again(self) -> bool:
         """Whether the run has to begin once more: nothing it came to is better than no training."""

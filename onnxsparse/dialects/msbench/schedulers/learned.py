@@ -135,7 +135,7 @@ class ProbMaskPruneScheduler(BaseScheduler):
         network.set_masks(masks)
         self._drawn = True
 
-    def chance(self) -> dict[str, Any]:
+    def drawn_by(self) -> dict[str, Any]:
         if self._expected:
             return {"expected": True}
         at = min(self.iteration, self.fixed)

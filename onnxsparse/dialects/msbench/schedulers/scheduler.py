@@ -286,7 +286,7 @@ class BaseScheduler:
         used = self._network.used
         self._network.set_masks({key: keep for key, keep in masks.items() if used.get(key) == "mask"})
 
-    def chance(self) -> dict[str, Any]:
+    def drawn_by(self) -> dict[str, Any]:
         """What numbers were drawn by, for the record."""
         return {}
 

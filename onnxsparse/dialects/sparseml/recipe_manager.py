@@ -18,6 +18,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param
 from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, timed
 from onnxsparse.dialects.sparseml.distillation import Recorder, Teacher
 from onnxsparse.dialects.sparseml.warnings import Watch
@@ -32,9 +34,7 @@ from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, Distilling
 from onnxsparse.recipes.modifiers.modifier import FARTHEST, Scheduled
 from onnxsparse.recipes.modifiers.rates import RateFunction, RateSchedule, SetDecay, SetRate
 from onnxsparse.recipes.writing import identifier
-from onnxsparse.train.act import TimedAct
 from onnxsparse.train.module_trainee import ModuleTrainee
-from onnxsparse.train.params import Param
 
 PACE = (SetRate, SetDecay, RateSchedule, RateFunction)
 

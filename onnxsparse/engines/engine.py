@@ -87,7 +87,7 @@ class LiveArrays(Protocol):
 
 
 class Engine(ABC):
-    """One training graph in one runtime, and its state; what is trained goes from one to the next (`train.trainee`)."""
+    """One training graph in one runtime, and its state; what is trained goes from one to the next (`acts.trainee`)."""
 
     notes: list[str]
     unit: str = ""

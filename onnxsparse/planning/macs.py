@@ -1,4 +1,4 @@
-"""Multiply-accumulates of every weight for one run of the model, and the sizes of activations."""
+"""Multiply-accumulates (MACs) of every weight for one run of the model, and the sizes of activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From planned or checked weights to the rows and sums of a report, and what is said of them in words."""
+"""Report rows and totals from planned or checked weights, and what is said of them in words."""
 
 from __future__ import annotations
 

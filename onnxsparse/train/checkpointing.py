@@ -1,4 +1,4 @@
-"""When a checkpoint of a run is due, which one it goes on from, and stopping at a signal once one is written.
+"""Checkpointing of a run: when one is written, which one a run resumes from, and stopping at a signal after one.
 
 1. A checkpoint is due at twenty places of a run, when a minute has passed, and at the end; but never so often that
    the writing takes more than a twentieth of the time. When it is written changes nothing in the run.

@@ -1,4 +1,4 @@
-"""Which engine trains a model, and why: onnxruntime-training where its checks pass, otherwise torch.
+"""Choosing the engine that trains a model, and why: onnxruntime-training where its checks pass, otherwise torch.
 
 1. The engine that was asked for, else the first that takes the model. All engines of one run are of the kind of the
    first one, and every graph is made with the same samples.

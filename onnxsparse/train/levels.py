@@ -1,4 +1,4 @@
-"""`levels`: all levels of a device in one run, and a proven file of each.
+"""`levels`: trains all sparsity levels of a device in one run, and delivers a verified file of each.
 
 1. The level of each layer is decided once, on the dense model. Each stage of the run trains one level.
 2. When a level is trained its file is written, proven and verified, with its figures beside it in the run's own folder.

@@ -1,4 +1,4 @@
-"""Which operators onnxruntime-training 1.19.2 differentiates, and cuts in the graph where no gradient can pass."""
+"""Operators that onnxruntime-training 1.19.2 differentiates, and cuts in the graph where no gradient can pass."""
 
 from __future__ import annotations
 

@@ -91,7 +91,6 @@ def test_a_fine_tune_in_onnxruntime_training_loads_nothing_of_torch(tmp_path: Pa
     assert done.stdout.split() == []
 
 
-@pytest.mark.xfail(reason="signals, taps, scopes and reach lie in the room of onnxruntime-training", strict=False)
 def test_the_torch_engine_imports_nothing_of_the_other() -> None:
     folder = PACKAGE / "engines" / "torch"
     known = [path for path in MODULES if folder in path.parents]

@@ -34,15 +34,15 @@ def counted(real):
         return real(*given, **named)
     return call
 
-from onnxsparse.graph import output, unfinished
-commit = output.Staged.commit
+from onnxsparse import files
+commit = files.Staged.commit
 
 def killing(self):
     for name in ("replace", "link", "unlink"):
         setattr(os, name, counted(getattr(os, name)))
     commit(self)
 
-output.Staged.commit = killing
+files.Staged.commit = killing
 osp.prune(sys.argv[2], output=sys.argv[3], pattern="2:4", overwrite=sys.argv[4] == "yes")
 """
 

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 MOVED = {
     "onnxsparse.epochs": "onnxsparse.train",
-    "onnxsparse.epochs.act": "onnxsparse.train.old_names",
-    "onnxsparse.epochs.host": "onnxsparse.train.old_names",
-    "onnxsparse.epochs.params": "onnxsparse.train.params",
+    "onnxsparse.epochs.act": "onnxsparse.acts.old_names",
+    "onnxsparse.epochs.host": "onnxsparse.acts.old_names",
+    "onnxsparse.epochs.params": "onnxsparse.acts.params",
     "onnxsparse.modifiers": "onnxsparse.recipes.modifiers",
     "onnxsparse.modifiers.scheduled": "onnxsparse.recipes.modifiers.modifier",
     "onnxsparse.values": "onnxsparse.math.values",

@@ -205,7 +205,7 @@ def attach(
     if found is None and hasattr(source, "named_parameters"):
         _demanded(source, "attach(module, source)")
     model = None if model is None else taken(model, opened=True)
-    return attaching.attach(module, masks_for(module, source if found is None else found, match, model), optimizer)
+    return attaching.attach(module, _masks_for(module, source if found is None else found, match, model), optimizer)
 
 
 def finish(module: Any) -> Any:
@@ -220,7 +220,7 @@ PLANS = (".yaml", ".yml")
 Given = Union[Source, Model, Mapping[str, Any]]
 
 
-def masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model: Source | Model | None) -> Any:
+def _masks_for(module: Any, source: Given, match: Mapping[str, Any] | None, model: Source | Model | None) -> Any:
     """Masks by parameter, in the parameters' shapes; everything that cannot be placed is an error."""
     inner = demand_free(module)
     if match is not None and not isinstance(match, Mapping):

@@ -112,7 +112,7 @@ def test_finetune_follows_the_default(tmp_path: Path) -> None:
 
 def test_recipes_and_configurations_of_other_tools_keep_their_own_rule(tmp_path: Path) -> None:
     from onnxsparse.graph.model import Model
-    from onnxsparse.train.plan_by_epochs import by_epochs
+    from onnxsparse.recipes.plan_by_epochs import by_epochs
     from onnxsparse.train.stepped_model import LoopOptions, SteppedModel
 
     model = network(tmp_path / "m.onnx")

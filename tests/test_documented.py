@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import onnxsparse as osp
+from onnxsparse import plugins
 from onnxsparse.cli import COMMANDS, build_parser, main
 from onnxsparse.cli.commands import KINDS
 from tests.cases import for_each
@@ -87,7 +88,7 @@ def test_the_options_of_the_program_itself() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_plugin_is_documented(kind: str) -> None:
     words = " ".join(text_of(page) for page in PAGES)
-    for entry in importlib.import_module(f"onnxsparse.{kind}").available():
+    for entry in importlib.import_module(plugins.home_of(kind)).available():
         name = re.split(r"[:\[]", entry.syntax)[0] if entry.syntax != "N:M" else "N:M"
         assert re.search(rf"`{re.escape(name)}[`:\[]", words), f"nothing in docs about {kind[:-1]} {entry.syntax}"
 

@@ -11,12 +11,12 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 import onnxsparse as osp
+from onnxsparse.acts.params import find
 from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes.checking import WRONG, check
-from onnxsparse.train.params import find
-from onnxsparse.train.plan_by_epochs import params_of
+from onnxsparse.recipes.plan_by_epochs import params_of
 from tests.cases import for_each
 from tests.messages import refusing
 

@@ -278,7 +278,7 @@ def test_on_the_command_line_with_a_configuration(tmp_path, capsys):
 
 
 def test_options_that_mean_nothing(tmp_path):
-    with refusing(OptionError):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epoch'"):
         levels(onnx_model(), data=data(), output=tmp_path / "o", epoch=3)
     with refusing(OptionError):
         levels(onnx_model(), data=data(), output=tmp_path / "o", levels=[50, 30])

@@ -87,7 +87,7 @@ def test_passes_follow_each_other_and_are_logged(caplog: pytest.LogCaptureFixtur
 def test_what_stands_against_a_pass_is_said_before_anything_is_done() -> None:
     opened = model(opset=8)
     before = opened.proto.SerializeToString()
-    with pytest.raises(OptionError, match="--form where needs opset 9"):
+    with pytest.raises(OptionError, match='form="where" needs opset 9'):
         InsertMasks(planned(opened), "where")(opened)
     with pytest.raises(PlanError, match="weight 'w' of the plan is one of another model"):
         Prune(planned(model()))(opened)

@@ -31,6 +31,9 @@ LOOKED_AT, LARGEST = 32, 2**63 - 1
 CHEAP, BLOCK = 1 << 26, 1 << 17
 """Bytes of data that are looked through at once, and of what is taken at a time for that."""
 
+PROBE, LEAST, SHARE = 256, 32, 20
+"""How many samples at most and at least only measure, and which part of them: one in so many."""
+
 SPREAD, FEWEST = 4096, 64
 """How many samples, and how few, stand for data that is larger."""
 
@@ -331,3 +334,9 @@ def checked_seed(seed: int) -> int:
     if not 0 <= seed < 1 << 64:
         raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {seed}")
     return seed
+
+
+def held_out(count: int) -> int:
+    """How many of so many samples only measure."""
+    wanted = min(PROBE, max(LEAST, count // SHARE))
+    return 0 if count == 1 else min(wanted, count // 2)

@@ -1,4 +1,13 @@
-"""Folding masks into the weights they are multiplied with, and taking masks out so that others take their place."""
+"""Folding masks into the weights they are multiplied with, and taking the nodes out again.
+
+1. A mask is a constant of zeros and ones in `Mul(w, mask)`, `Where(mask, w, 0)`, whatever stands before it, on a
+   stored float tensor seen through any of the plain views of `graph/flow.py`.
+2. It is folded where every reader of the numbers, under whatever name and in every call of a function, sees the same
+   masks, and where a stored zero is a zero before the mask: `w = where(mask, w, +0.0)`.
+3. Readers of the product read the weight again; mask tensors and Casts that nobody reads any more go.
+4. With `discard` the weights stay as they are and only the nodes go.
+What it does not do: fold a mask that only some readers of a tensor see, or a factor that is not 0 and 1.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +32,6 @@ from onnxsparse.passes.soft_masks import FoldSoft, soft_sites
 from onnxsparse.planning.given_masks import graph_mask
 from onnxsparse.planning.recorded import MASKED, ORIGINS, PREFIX, recorded_moment
 from onnxsparse.planning.stored_params import SLAB
-
-# -- Folding masks into the weights they are multiplied with, and taking the nodes out again.
-#
-# 1. A mask is a constant of zeros and ones in `Mul(w, mask)`, `Where(mask, w, 0)`, whatever stands before it, on a
-#    stored float tensor seen through any of the plain views of `flow`.
-# 2. It is folded where every reader of the numbers, under whatever name and in every call of a function, sees the same
-#    masks, and where a stored zero is a zero before the mask: `w = where(mask, w, +0.0)`.
-# 3. Readers of the product read the weight again; mask tensors and Casts that nobody reads any more go.
-# 4. With `discard` the weights stay as they are and only the nodes go.
-# What it does not do: fold a mask that only some readers of a tensor see, or a factor that is not 0 and 1.
 
 
 class FoldMasks(Pass):

@@ -1,4 +1,15 @@
-"""Verification: a model, or what a fold made, against a plan file, a rule, or its own record."""
+"""Verifying a model, and what a folded one is held against before it gets its name.
+
+1. The zeros of a model are held against a plan file, a rule, or its own record. What holds in a tensor has to hold in
+   the numbers that its nodes get, too.
+2. For a fold it is the rule or the plan file that the user named, otherwise the plan that the file records. What is
+   checked is the result as it was written, by the rules of `verify`: a file that `fold` delivers is one that `verify`
+   says holds.
+3. A row says what became of its mask (folded, left) and, from the check, its pattern, uses, verdicts and places; one
+   that does not hold is `violated`.
+4. Where nobody says what has to hold, nothing is checked, and that is said; under `strict` it is a fault, and so is a
+   mask that stays in the graph: a device sees no zeros behind a multiplication.
+"""
 
 from __future__ import annotations
 
@@ -37,19 +48,6 @@ from onnxsparse.planning.rows import (
 from onnxsparse.planning.rule import Rule
 from onnxsparse.planning.stored_params import count_zeros
 from onnxsparse.report.rows import DENSE, Report, Row, Totals, UseRow
-
-# -- Verifying a model, and what a folded one is held against before it gets its name.
-#
-# 1. The zeros of a model are held against a plan file, a rule, or its own record. What holds in a tensor has to hold in
-#    the numbers that its nodes get, too.
-# 2. For a fold it is the rule or the plan file that the user named, otherwise the plan that the file records. What is
-#    checked is the result as it was written, by the rules of `verify`: a file that `fold` delivers is one that `verify`
-#    says holds.
-# 3. A row says what became of its mask (folded, left) and, from the check, its pattern, uses, verdicts and places; one
-#    that does not hold is `violated`.
-# 4. Where nobody says what has to hold, nothing is checked, and that is said; under `strict` it is a fault, and so is a
-#    mask that stays in the graph: a device sees no zeros behind a multiplication.
-
 
 NOT_FOLDED = Report("fold", "", "", (), Totals())
 UNCHECKED = "nothing was checked: the file records no plan; say what has to hold: --target, --pattern or --plan"

@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
+from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
@@ -33,7 +34,6 @@ from onnxsparse.recipes.modifiers.training import Training
 from onnxsparse.recipes.modifiers.unsupported import Quantizing
 from onnxsparse.recipes.recipe import Recipe, has_epochs
 from onnxsparse.recipes.writing import tag_of
-from onnxsparse.train.params import ALL, ALL_PRUNABLE, REGULAR
 
 WRONG, REFUSED, WARNING, NOTE = "wrong", "refused", "warning", "note"
 LEVELS = (WRONG, REFUSED, WARNING, NOTE)
@@ -80,7 +80,7 @@ def check(
 
 def steps_of_data(recipe: Recipe, data_size: int, batch_size: int | None = None) -> tuple[int, int]:
     """How many steps of `finetune` make an epoch, and how many samples it holds out and does not train on."""
-    from onnxsparse.train.batches import held_out
+    from onnxsparse.data.samples import held_out
 
     training = next((one for one in recipe.modifiers if isinstance(one, Training)), Training())
     held = held_out(data_size)
@@ -119,7 +119,7 @@ class _Linter:
     @cached_property
     def _params(self) -> list[Any]:
         """All parameters of the model."""
-        from onnxsparse.train.plan_by_epochs import params_of
+        from onnxsparse.recipes.plan_by_epochs import params_of
 
         return [] if self.model is None else params_of(self._opened)
 
@@ -173,7 +173,7 @@ class _Linter:
 
     def _problem(self, modifiers: list[Any]) -> str:
         """Why modifiers cannot act on the model."""
-        from onnxsparse.train.plan_by_epochs import by_epochs
+        from onnxsparse.recipes.plan_by_epochs import by_epochs
 
         try:
             by_epochs(self._opened, modifiers)
@@ -261,7 +261,7 @@ class _Linter:
 
     def missed(self) -> None:
         """Weights that patterns pass over, because most have other names here than in torch."""
-        from onnxsparse.train.params import is_renamed
+        from onnxsparse.acts.params import is_renamed
 
         naming = [*self.masked, *self.held]
         if not any(name.startswith(REGULAR) for one in naming for name in _names(one)):

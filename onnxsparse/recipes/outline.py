@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxsparse import schedules
+from onnxsparse.acts.act import TimedAct
 from onnxsparse.recipes.checking import RATES
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, Alternating, GradualPruning
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.recipes.recipe import Recipe, epochs_of
 from onnxsparse.recipes.writing import tag_of
 from onnxsparse.schedules import Clock, epoch_at
-from onnxsparse.train.act import TimedAct
 
 STEPS = 100
 """Steps of an epoch, where nobody says it."""

@@ -14,18 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxsparse.data import LABELS, Data, Order, Samples, Stream, hold_out
+from onnxsparse.data.samples import LEAST, PROBE, held_out
 from onnxsparse.engines.engine import Batch
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 
-PROBE, LEAST, SHARE = 256, 32, 20
 FEW = 64
-
-
-def held_out(count: int) -> int:
-    """How many of so many samples only measure."""
-    wanted = min(PROBE, max(LEAST, count // SHARE))
-    return 0 if count == 1 else min(wanted, count // 2)
 
 
 @dataclass(frozen=True, eq=False)

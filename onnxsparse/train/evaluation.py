@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
+from onnxsparse.acts import weights
 from onnxsparse.data import LABELS, Samples, Stream, check_block, check_labels
 from onnxsparse.engines.engine import Answering, Batch, Engine
 from onnxsparse.engines.inference import Session
@@ -29,7 +30,6 @@ from onnxsparse.math.values import Array
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
-from onnxsparse.train import weights
 from onnxsparse.train.objective import classes_seen
 from onnxsparse.train.sequences import Carried
 from onnxsparse.train.task import Task

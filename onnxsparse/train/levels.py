@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from onnxsparse.acts import weights
 from onnxsparse.checkpoints import MARK, claim
 from onnxsparse.engines.engine import Engine
 from onnxsparse.engines.processes import demand_alone
@@ -36,7 +37,6 @@ from onnxsparse.recipes.modifiers.levels import Levels, read_levels
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.report.history import draw_levels
 from onnxsparse.report.rows import Report, Totals
-from onnxsparse.train import weights
 from onnxsparse.train.engine_choice import Means, met
 from onnxsparse.train.evaluation import Evaluation
 from onnxsparse.train.loop import Run

@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from onnxsparse.acts import weights
+from onnxsparse.acts.act import Act, TimedAct
 from onnxsparse.checkpoints import Checkpoint
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Spec
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.training import PART, SHORTEST, SMALLER, KeepBestAct
-from onnxsparse.train import weights
-from onnxsparse.train.act import Act, TimedAct
 from onnxsparse.train.checkpointing import Saves, Stopping
 from onnxsparse.train.evaluation import Evaluation
 from onnxsparse.train.onnx_trainee import OnnxTrainee

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param
+from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
@@ -25,11 +28,8 @@ from onnxsparse.recipes.modifiers.constant import HeldZeros
 from onnxsparse.recipes.modifiers.magnitude import Gradual
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.structured import Structured
+from onnxsparse.recipes.plan_by_epochs import params_of
 from onnxsparse.schedules import NEVER, Clock, epoch_at
-from onnxsparse.train.act import TimedAct
-from onnxsparse.train.params import Param
-from onnxsparse.train.plan_by_epochs import params_of
-from onnxsparse.train.trainee import Groups, Trainee
 
 RISING = (Gradual, Structured)
 MOST = 1_000_000

@@ -19,6 +19,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param
+from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
@@ -28,9 +31,6 @@ from onnxsparse.graph.model import Model
 from onnxsparse.math.param import View
 from onnxsparse.math.values import Array
 from onnxsparse.planning.names import Named, layers_of_node, names_of_node
-from onnxsparse.train.act import TimedAct
-from onnxsparse.train.params import Param
-from onnxsparse.train.trainee import Groups, Trainee
 
 LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from onnxsparse.acts.act import MASK, TimedAct
+from onnxsparse.acts.params import Param
+from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.engines.engine import Batch, Engine, Pace, Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.mask_updates import hide, write
-from onnxsparse.train.act import MASK, TimedAct
-from onnxsparse.train.params import Param
-from onnxsparse.train.trainee import Groups, Trainee
 
 OLDER = (
     "the checkpoints are of an earlier version, which did not keep what each of several modifiers masks in one weight; "

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param
 from onnxsparse.data import Data, Samples, check_labels, open_data
 from onnxsparse.engines.engine import Batch, Engine, LossSpec, Spec
 from onnxsparse.engines.processes import Processes
@@ -37,14 +39,12 @@ from onnxsparse.recipes.flags import RATES
 from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
+from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs
 from onnxsparse.scores import Score
-from onnxsparse.train.act import TimedAct
 from onnxsparse.train.batches import Feeding
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
 from onnxsparse.train.measure import Glance, Measure
 from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_keys, demand_output, goal_of
-from onnxsparse.train.params import Param
-from onnxsparse.train.plan_by_epochs import ByEpochs, by_epochs
 from onnxsparse.train.sequences import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
 from onnxsparse.train.side_files import NOWHERE, Destination
 

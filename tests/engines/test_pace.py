@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import onnxsparse as osp
+from onnxsparse.acts.act import Act
 from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
@@ -17,7 +18,6 @@ from onnxsparse.errors import OptionError
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.training import KeepBest, Objective, Training
-from onnxsparse.train.act import Act
 from tests.messages import refusing
 
 ENGINES = [

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param
+from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.schedules import epoch_at
-from onnxsparse.train.act import TimedAct
-from onnxsparse.train.params import Param
-from onnxsparse.train.trainee import Groups, Trainee
 
 
 def param(name: str, array: np.ndarray, tag: str = "") -> Param:

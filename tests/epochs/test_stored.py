@@ -10,13 +10,13 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
+from onnxsparse.acts.params import find
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.torch_match import Match, Matched, record_match
 from onnxsparse.recipes import Recipe
-from onnxsparse.train.params import find
-from onnxsparse.train.plan_by_epochs import by_epochs, params_of
+from onnxsparse.recipes.plan_by_epochs import by_epochs, params_of
 from tests.cases import for_each
 from tests.messages import refusing
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.train.trainee import SharedMasks
+from onnxsparse.acts.trainee import SharedMasks
 from tests.epochs.arrays import Arrays, run
 from tests.epochs.test_acts import made
 

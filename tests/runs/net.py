@@ -9,6 +9,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 from onnxsparse import sparsers
+from onnxsparse.acts.act import Act
 from onnxsparse.data import open_data
 from onnxsparse.engines.engine import DivergedError, Engine, Spec
 from onnxsparse.graph.model import Model
@@ -23,7 +24,6 @@ from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.training import KeepBest, Objective, Training
 from onnxsparse.sparsers import Moment
-from onnxsparse.train.act import Act
 from onnxsparse.train.batches import Feeding
 from onnxsparse.train.loop import Run
 from onnxsparse.train.objective import goal_of

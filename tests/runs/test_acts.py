@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import onnxsparse as osp
+from onnxsparse.acts.act import Act
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Batch
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.errors import OptionError
@@ -19,8 +21,6 @@ from onnxsparse.recipes.modifiers.magnitude import GMPruningModifier, Gradual
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.training import KeepBest, Objective, Training
-from onnxsparse.train.act import Act
-from onnxsparse.train.trainee import Trainee
 from tests.epochs.arrays import Arrays
 from tests.runs.test_by_epochs import GRADUAL, levels, ran
 

@@ -12,8 +12,8 @@ from onnxsparse.errors import OptionError
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.training import KeepBest, Objective, Training
+from onnxsparse.recipes.plan_by_epochs import by_epochs
 from onnxsparse.train.loop import Run
-from onnxsparse.train.plan_by_epochs import by_epochs
 from tests.messages import refusing
 from tests.runs.net import Bench, Spy
 

@@ -15,11 +15,11 @@ from onnx.helper import make_graph, make_node
 import onnxsparse as osp
 from onnxsparse.cli import main
 from onnxsparse.data import hold_out
+from onnxsparse.data.samples import held_out
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import ModelError
 from onnxsparse.passes import compare_process
 from onnxsparse.train import evaluation
-from onnxsparse.train.batches import held_out
 from tests.engines.ort.build import BOOL, INT64, info, model, numbers, tensor
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")

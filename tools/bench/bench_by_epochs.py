@@ -208,9 +208,9 @@ def _zeros(array: Any) -> int:
 
 
 def cost(_: argparse.Namespace) -> bool:
+    from onnxsparse.acts.params import Param
     from onnxsparse.engines.engine import Spec
     from onnxsparse.train.onnx_trainee import OnnxTrainee
-    from onnxsparse.train.params import Param
 
     tags = [f"w{place}" for place in range(500)]
     weights = {tag: np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32) for tag in tags}

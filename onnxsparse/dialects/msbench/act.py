@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
+from onnxsparse.acts.act import Act, Run
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
 from onnxsparse.math.values import Array
 from onnxsparse.recipes.modifiers.modifier import Modifier
-from onnxsparse.train.act import Act
 from onnxsparse.train.onnx_trainee import OnnxTrainee
 from onnxsparse.train.stepped_model import SteppedModel
-from onnxsparse.train.trainee import Trainee
-
-if TYPE_CHECKING:
-    from onnxsparse.train.loop import Run
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 
 from onnxsparse.checkpoints import Checkpoint
 from onnxsparse.data import BOUNDLESS, LABELS, Samples, check_labels
+from onnxsparse.data.samples import LEAST
 from onnxsparse.dialects.msbench.configuration import PATHS, Configuration
 from onnxsparse.dialects.msbench.job import Job
 from onnxsparse.dialects.msbench.levels_options import dims_of
@@ -31,7 +32,6 @@ from onnxsparse.passes.verify import Verify
 from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.rule import Rule
 from onnxsparse.report.history import History
-from onnxsparse.train.batches import LEAST
 from onnxsparse.train.objective import declared_classes, goal_of
 from onnxsparse.train.stepped_model import LoopOptions
 

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param
 from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, timed
 from onnxsparse.dialects.sparseml.distillation import Recorder, Teacher
 from onnxsparse.dialects.sparseml.warnings import Watch
@@ -22,9 +24,7 @@ from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, Distilling
 from onnxsparse.recipes.modifiers.modifier import FARTHEST, Scheduled
 from onnxsparse.recipes.modifiers.rates import RateFunction, RateSchedule, SetDecay, SetRate
 from onnxsparse.recipes.writing import identifier
-from onnxsparse.train.act import TimedAct
 from onnxsparse.train.module_trainee import ModuleTrainee
-from onnxsparse.train.params import Param
 
 # -- SparseML's manager: a recipe around a training loop in torch.
 #

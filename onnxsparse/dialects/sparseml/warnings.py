@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from onnxsparse.acts.act import TimedAct
 from onnxsparse.dialects.sparseml.contents import Contents
 from onnxsparse.dialects.sparseml.distillation import Teacher
 from onnxsparse.recipes.modifiers.modifier import Scheduled
-from onnxsparse.train.act import TimedAct
 from onnxsparse.train.module_trainee import ModuleTrainee
 
 AT_CALL, AT_STEP = 4, 6

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxsparse import plugins
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param, find
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.recipes.modifiers.modifier import REQUIRED, Modifier, Scheduled, demand_params, demand_positive
-from onnxsparse.train.act import TimedAct
-from onnxsparse.train.params import Param, find
-from onnxsparse.train.trainee import Trainee
 
 __all__ = [
     "REQUIRED", "Modifier", "Param", "Scheduled", "TimedAct", "Trainee", "available", "demand_params",

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from onnxsparse.acts.act import FinalMask, TimedAct
+from onnxsparse.acts.params import Param, find
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled, demand_params
 from onnxsparse.schedules import NEVER, Span
-from onnxsparse.train.act import FinalMask, TimedAct
-from onnxsparse.train.params import Param, find
-from onnxsparse.train.trainee import Trainee
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.recipes.modifiers.modifier import Scheduled, WrongOptionError, demand_between, demand_positive
 from onnxsparse.schedules import NEVER, Span
-from onnxsparse.train.act import TimedAct
-from onnxsparse.train.trainee import Trainee
 
 SELF, DISABLE = "self", "disable"
 

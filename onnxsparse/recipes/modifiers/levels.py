@@ -12,21 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from onnxsparse import rates
+from onnxsparse.acts import weights
+from onnxsparse.acts.act import MASK, Act, Run
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.rates import factor_at
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.schedules import Stages
 from onnxsparse.sparsers.mask_updates import renew
-from onnxsparse.train import weights
-from onnxsparse.train.act import MASK, Act
-from onnxsparse.train.trainee import Trainee
-
-if TYPE_CHECKING:
-    from onnxsparse.train.loop import Run
 
 TABLE = "30,40,50,60,70,80,90"
 

@@ -17,6 +17,9 @@ from typing import Any, ClassVar, Union
 import numpy as np
 
 from onnxsparse import schedules
+from onnxsparse.acts.act import FinalMask, TimedAct
+from onnxsparse.acts.params import Param, find, named
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.patterns.nm import NMRamp
@@ -40,9 +43,6 @@ from onnxsparse.recipes.modifiers.modifier import (
     demand_positive,
     number,
 )
-from onnxsparse.train.act import FinalMask, TimedAct
-from onnxsparse.train.params import Param, find, named
-from onnxsparse.train.trainee import Trainee
 
 FinalLevels = Union[float, Mapping[float, Sequence[str]]]
 FROM_PARAM = "__FROM_PARAM__"

@@ -20,6 +20,7 @@ from typing import ClassVar, Union
 
 import numpy as np
 
+from onnxsparse.acts.params import Param
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.math import rank
 from onnxsparse.math.values import Array, Reading, Values, halved
@@ -30,7 +31,6 @@ from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.recipes.modifiers.modifier import REQUIRED, Scheduled, WrongOptionError, demand_inside, demand_params
 from onnxsparse.scores import Magnitude
 from onnxsparse.sparsers.mask_updates import Choice
-from onnxsparse.train.params import Param
 
 UNSTRUCTURED, BLOCK4, TENSORRT, FILTER, CHANNEL = "unstructured", "block4", "tensorrt", "filter", "channel"
 GROUPS = re.compile(r"([1-9]\d{0,5}):([1-9]\d{0,5})")

@@ -10,17 +10,14 @@ import math
 from abc import ABC
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from onnxsparse.acts.act import Act, Run, TimedAct
+from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.plugins import Plugin
 from onnxsparse.rates import LARGEST
 from onnxsparse.schedules import Span
-from onnxsparse.train.act import Act, TimedAct
-from onnxsparse.train.params import ALL, ALL_PRUNABLE, REGULAR
-
-if TYPE_CHECKING:
-    from onnxsparse.train.loop import Run
 
 # -- What a modifier is: options in a recipe, and the act that they make.
 #

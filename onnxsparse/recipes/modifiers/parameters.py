@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Union
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param, find
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.errors import OptionError
 from onnxsparse.recipes.modifiers.magnitude import RISES
 from onnxsparse.recipes.modifiers.modifier import (
@@ -17,9 +20,6 @@ from onnxsparse.recipes.modifiers.modifier import (
     demand_params,
     demand_trainable,
 )
-from onnxsparse.train.act import TimedAct
-from onnxsparse.train.params import Param, find
-from onnxsparse.train.trainee import Trainee
 
 Value = Union[float, Sequence[float]]
 

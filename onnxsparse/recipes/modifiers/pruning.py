@@ -14,11 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from onnxsparse import schedules, sparsers
+from onnxsparse.acts.act import MASK, Act, Run
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
@@ -26,11 +28,6 @@ from onnxsparse.planning.plan import PlanRow
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.sparsers.mask_updates import Choice, exchange, renew, write
 from onnxsparse.sparsers.sparser import Moment
-from onnxsparse.train.act import MASK, Act
-from onnxsparse.train.trainee import Trainee
-
-if TYPE_CHECKING:
-    from onnxsparse.train.loop import Run
 
 REGROW = ("none", "weights", "gradient")
 

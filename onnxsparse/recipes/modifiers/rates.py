@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.errors import nearest
 from onnxsparse.rates import LARGEST, Way, drops, first_step, in_steps, on_the_way
 from onnxsparse.recipes.modifiers.modifier import (
@@ -23,8 +25,6 @@ from onnxsparse.recipes.modifiers.modifier import (
     demand_trainable,
 )
 from onnxsparse.schedules import Span
-from onnxsparse.train.act import TimedAct
-from onnxsparse.train.trainee import Groups, Trainee
 
 GAMMA, STEP, MILESTONES, LEAST, CYCLE = "gamma", "step_size", "milestones", "lr_min", "cycle_epochs"
 CLASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

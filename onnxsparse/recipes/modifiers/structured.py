@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from onnxsparse.acts.params import ALL_PRUNABLE, Param, find
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.recipes.modifiers.magnitude import Gradual, GradualPruning
 from onnxsparse.recipes.modifiers.masked import CHANNEL, FILTER, demand_alike, drop_of, keep_together
 from onnxsparse.recipes.modifiers.modifier import demand_params
-from onnxsparse.train.params import ALL_PRUNABLE, Param, find
-from onnxsparse.train.trainee import Trainee
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from onnxsparse import losses, optimizers, rates
+from onnxsparse.acts.act import Act, Run
+from onnxsparse.acts.trainee import Trainee
 from onnxsparse.data.samples import checked_seed
 from onnxsparse.engines.engine import Pace
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses import KL
 from onnxsparse.rates import factor_at, warm_up_steps
 from onnxsparse.recipes.modifiers.modifier import Modifier
-from onnxsparse.train.act import Act
-from onnxsparse.train.trainee import Trainee
-
-if TYPE_CHECKING:
-    from onnxsparse.train.loop import Run
 
 # -- The frame of a run: how long, how many samples at once, by which optimizer and learning rate.
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
+from onnxsparse.acts.params import Param
 from onnxsparse.engines.engine import Batch, Pace
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.rates import in_steps
 from onnxsparse.schedules import epoch_at
-from onnxsparse.train.params import Param
 
 if TYPE_CHECKING:
-    from onnxsparse.train.act import TimedAct
+    from onnxsparse.acts.act import TimedAct
 
 Groups = Optional[Sequence[int]]
 """Some of the optimizer's parameter groups, by number; all of them where there is none."""

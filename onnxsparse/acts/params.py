@@ -1,7 +1,7 @@
 """The parameters of a model, and what the names in a recipe mean among them.
 
 1. A name is that of a stored tensor, of a torch parameter, or of a layer, which means the weight of that layer; see
-   `passes/names.py`. One that fits two layers is an error.
+   `planning/names.py`. One that fits two layers is an error.
 2. `re:` patterns are matched from the start of a name, as far as they go, against all names.
 3. `__ALL__` is every parameter, `__ALL_PRUNABLE__` the weights of linear layers, convolutions and look-up tables; a
    list without entries means those, too. Both may stand among other entries.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxsparse.train.act import TimedAct as Act
-from onnxsparse.train.trainee import Groups
-from onnxsparse.train.trainee import Trainee as Host
+from onnxsparse.acts.act import TimedAct as Act
+from onnxsparse.acts.trainee import Groups
+from onnxsparse.acts.trainee import Trainee as Host
 
 __all__ = ["Act", "Groups", "Host"]

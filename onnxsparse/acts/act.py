@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+from onnxsparse.acts.params import ALL_PRUNABLE, Param
+from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.engines.engine import Spec
 from onnxsparse.math.values import Array
 from onnxsparse.patterns.pattern import Pattern
+from onnxsparse.planning.plan import PlanRow
 from onnxsparse.schedules import Clock, Span
-from onnxsparse.train.params import ALL_PRUNABLE, Param
-from onnxsparse.train.trainee import Groups, Trainee
+from onnxsparse.scores import Score
 
 MASK = "mask"
 SHOWN = 8
@@ -38,6 +40,51 @@ class FinalMask:
     """Whether the count depends on other parameters, and so on the training."""
     stays: bool = True
     """Whether the mask is still there at the end."""
+
+
+class Run(Protocol):
+    """What acts ask of the run that they are in; `train.loop.Run` is one."""
+
+    @property
+    def task(self) -> Any: ...
+
+    @property
+    def training(self) -> Any: ...
+
+    @property
+    def total(self) -> int: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def loss(self) -> float:
+        """Of the last step."""
+
+    @property
+    def planned(self) -> Mapping[str, PlanRow]: ...
+
+    @property
+    def pruned_share(self) -> float: ...
+
+    @property
+    def score(self) -> Score: ...
+
+    @property
+    def final_from(self) -> int:
+        """The step from which the masks are the final ones."""
+
+    def probe_loss(self) -> float: ...
+
+    def untrained_loss(self) -> float: ...
+
+    def note_probe(self, loss: float) -> None: ...
+
+    def remember(self) -> None:
+        """The state as it is now is the best so far."""
 
 
 class Act:

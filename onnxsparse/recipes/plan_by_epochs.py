@@ -8,6 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from onnxsparse.acts.act import FinalMask, TimedAct
+from onnxsparse.acts.params import Param
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.biases_and_scales import vectors
 from onnxsparse.graph.model import Model
@@ -21,8 +23,6 @@ from onnxsparse.planning.plan import Plan, PlanRow, does_not_fit
 from onnxsparse.planning.rule import Rule
 from onnxsparse.planning.stored_params import as_float32, weight_param
 from onnxsparse.recipes.modifiers.modifier import Scheduled
-from onnxsparse.train.act import FinalMask, TimedAct
-from onnxsparse.train.params import Param
 
 # -- The plan of a recipe that prunes by epochs: the acts of its modifiers, bound once, and the final mask of each
 # weight.

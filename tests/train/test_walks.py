@@ -28,9 +28,10 @@ import sys
 import numpy as np
 import onnxsparse as osp
 
+sys.modules["torch"] = None  # where it is installed, onnxruntime-training 1.19.2 itself imports it; nothing of ours may
 x = np.random.default_rng(0).standard_normal((64, 1, 8, 8)).astype(np.float32)
 osp.finetune(sys.argv[1], data={"x": x}, output=sys.argv[2], pattern="2:4", steps=2, engine="ort")
-print(*[name for name in sys.modules if name == "torch" or name.startswith("onnxsparse.engines.torch")])
+print(*[name for name in sys.modules if name.startswith("onnxsparse.engines.torch")])
 """
 
 

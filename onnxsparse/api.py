@@ -1,6 +1,6 @@
 """The commands as functions: a model in, a `Result` out. The command line is a thin layer over these.
 
-A model is a path, a ModelProto, or what else holds one in memory: see `passes.taken`. The argument is never changed.
+A model is a path, a ModelProto, or what else holds one in memory: see `passes.sources`. The argument is never changed.
 With `output` the model is written there, all or nothing; without, `Result.model` holds it in memory.
 """
 

@@ -17,7 +17,7 @@ from onnxsparse.planning.rule import Rule
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row, Totals, UseRow
 from onnxsparse.targets import Target, Verdict
 
-# -- The rows of a report: what is known of each weight, what a plan makes of it, and the sums.
+# -- rows and sums
 
 
 def plain_row(weight: Weight, status: str) -> Row:

@@ -1,4 +1,4 @@
-"""What the user asked for, checked once: the pattern or target, how much, by which score, and which weights."""
+"""The pruning rule of a command, checked once: pattern or target, sparsity, score, and which weights."""
 
 from __future__ import annotations
 

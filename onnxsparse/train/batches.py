@@ -196,4 +196,4 @@ class Feeding:
             yield Batch({name: array if name in shared else array[rows] for name, array in batch.arrays.items()})
 
 
-__all__ = ["LABELS", "Feeding", "HeldOut"]
+__all__ = ["LABELS", "Feeding", "HeldOut", "held_out"]

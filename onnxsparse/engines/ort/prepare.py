@@ -1,4 +1,4 @@
-"""From any exported model to a graph that can be trained: a copy that is thrown away afterwards.
+"""Preparing an exported model for training: a copy is rewritten until it can be differentiated, then thrown away.
 
 1. `PREPARATIONS` are done to a copy one after another, each for a fault or a limit of onnxruntime-training 1.19.2:
    first what lets the file run, then one form for all files, then what depends on the batch.
@@ -252,7 +252,7 @@ def _first_difference(outputs: Mapping[str, Any], truth: _Truth, batch: int, pla
 
 
 def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems: Sequence[str]) -> Prepared:
-    """Only the signals are outputs; every tag is a weight or has a reason."""
+    """Only the distillation targets are outputs; every tag is a weight or has a reason."""
     if made.batch != batch:
         size = ALONE if made.batch == 1 else f"trained {made.batch} samples at a time"
         reason = f", because {problems[0]:.160}" if problems else ": so the file takes them"

@@ -83,7 +83,7 @@ class Run(Protocol):
 
     def note_probe(self, loss: float) -> None: ...
 
-    def remember(self) -> None:
+    def keep_as_best(self) -> None:
         """The state as it is now is the best so far."""
 
 

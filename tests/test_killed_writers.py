@@ -35,16 +35,14 @@ def counted(real):
     return call
 
 from onnxsparse import files
-
-output = unfinished = files  # one room of both
-commit = output.Staged.commit
+commit = files.Staged.commit
 
 def killing(self):
     for name in ("replace", "link", "unlink"):
         setattr(os, name, counted(getattr(os, name)))
     commit(self)
 
-output.Staged.commit = killing
+files.Staged.commit = killing
 osp.prune(sys.argv[2], output=sys.argv[3], pattern="2:4", overwrite=sys.argv[4] == "yes")
 """
 

@@ -41,9 +41,9 @@ CHILD = """
 import json, os, signal, sys
 import numpy as np
 import onnxsparse as osp
-from onnxsparse.train import checkpointing as saves
+from onnxsparse.train import checkpointing
 
-saves.PLACES, saves.APART = 10**9, 0.0  # a checkpoint behind every step
+checkpointing.PLACES, checkpointing.APART = 10**9, 0.0  # a checkpoint behind every step
 model, recipe, folder, out, engine, last, more = sys.argv[1:]
 
 def watch(row):

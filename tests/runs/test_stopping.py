@@ -140,16 +140,16 @@ SCRIPT = """
 import sys
 sys.argv[0] = "onnxsparse"
 from onnxsparse.cli import main
-from onnxsparse.train import outcome as account
+from onnxsparse.train import outcome
 
-account.ROWS = 10**6
-add = account.Account.add
+outcome.ROWS = 10**6
+add = outcome.Account.add
 
 def told(self, done, *more):
     add(self, done, *more)
     print(done, file=sys.__stdout__, flush=True)
 
-account.Account.add = told
+outcome.Account.add = told
 sys.exit(main(sys.argv[1:]))
 """
 

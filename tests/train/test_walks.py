@@ -28,9 +28,10 @@ import sys
 import numpy as np
 import onnxsparse as osp
 
+sys.modules["torch"] = None  # where it is installed, onnxruntime-training 1.19.2 itself imports it; nothing of ours may
 x = np.random.default_rng(0).standard_normal((64, 1, 8, 8)).astype(np.float32)
 osp.finetune(sys.argv[1], data={"x": x}, output=sys.argv[2], pattern="2:4", steps=2, engine="ort")
-print(*[name for name in sys.modules if name == "torch" or name.startswith("onnxsparse.engines.torch")])
+print(*[name for name in sys.modules if name.startswith("onnxsparse.engines.torch")])
 """
 
 
@@ -91,7 +92,6 @@ def test_a_fine_tune_in_onnxruntime_training_loads_nothing_of_torch(tmp_path: Pa
     assert done.stdout.split() == []
 
 
-@pytest.mark.xfail(reason="signals, taps, scopes and reach lie in the room of onnxruntime-training", strict=False)
 def test_the_torch_engine_imports_nothing_of_the_other() -> None:
     folder = PACKAGE / "engines" / "torch"
     known = [path for path in MODULES if folder in path.parents]

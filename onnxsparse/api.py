@@ -41,6 +41,9 @@ from onnxsparse.planning.rows import plain_row, planned_report, totals_of
 from onnxsparse.planning.rule import Rule
 from onnxsparse.report.rows import Report, Row
 
+WITH_A_MODEL = ("prune", "mask", "fold", "finetune")
+"""Commands whose output is a model: `levels` leaves a folder, `plan` a text."""
+
 
 @dataclass
 class Result:
@@ -61,7 +64,7 @@ class Result:
     @property
     def model(self) -> ModelProto | None:
         """The model as a ModelProto; read from the output file the first time when there is one."""
-        if self.proto is None and self.path is not None:
+        if self.proto is None and self.path is not None and self.report.command in WITH_A_MODEL:
             self.proto = onnx.load(self.path)
         return self.proto
 

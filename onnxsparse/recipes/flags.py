@@ -62,7 +62,48 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     for name, value in given.items():
         kind, option = FLAGS[name]
         options[kind][option] = _plain(name, value)
-    return Recipe(tuple(kind(**options[kind]) for kind in DEFAULTS))
+    return Recipe(tuple(_made(kind, options[kind]) for kind in DEFAULTS))
+
+
+def _made(kind: type[Modifier], said: Mapping[str, Any]) -> Modifier:
+    """A modifier of what options say; what is wrong with one of them is told by the name of the option."""
+    try:
+        return kind(**said)
+    except OptionError as error:
+        raise OptionError(_by_option(kind, said, error.as_flags)) from None
+    except (TypeError, AttributeError, ValueError) as error:
+        wrong = [name for name in said if _culprit(kind, name, said[name])]
+        if not wrong:
+            raise
+        told = f"{_flag(kind, wrong[0])} means nothing as {said[wrong[0]]!r:.40}; see its help"
+        raise OptionError(told) from error
+
+
+def _by_option(kind: type[Modifier], said: Mapping[str, Any], text: str) -> str:
+    """The text of an error with the option that it is about, where it names none."""
+    if "--" in text:
+        return text
+    for name in said:
+        for word in (name, name.replace("_", "-")):
+            if text.startswith(f"{word} is "):
+                return _flag(kind, name) + text[len(word) :]
+    wrong = [name for name in said if _culprit(kind, name, said[name])]
+    return f"{_flag(kind, wrong[0])}: {text}" if len(wrong) == 1 else text
+
+
+def _culprit(kind: type[Modifier], name: str, value: Any) -> bool:
+    """Whether an option is wrong by itself."""
+    try:
+        kind(**{name: value})
+    except (OptionError, TypeError, AttributeError, ValueError):
+        return True
+    return False
+
+
+def _flag(kind: type[Modifier], name: str) -> str:
+    option = next((option for option, place in FLAGS.items() if place == (kind, name)), name)
+    known = options_of(FinetuneOptions).get(option)
+    return f"{option}=" if known is not None and not known.flags else f"--{option.replace('_', '-')}"
 
 
 def takes_training_flags(recipe: Recipe) -> bool:
@@ -92,7 +133,7 @@ def _with_training_settings(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
     options[Training] = {**_settings_of_rates(recipe), **options[Training]}
     if options[Objective].get("loss") in TASKS and any(isinstance(one, ALONE) for one in recipe.modifiers):
         options[Objective].setdefault("hardness", 0.0)
-    new = [kind(**said) for kind, said in options.items() if kind not in own]
+    new = [_made(kind, said) for kind, said in options.items() if kind not in own]
     framed = recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))
     _demand_driver(framed)
     return framed

@@ -39,7 +39,7 @@ from onnxsparse.train.evaluation import OF_PART, OF_WHOLE, WHOLE, Evaluation
 from onnxsparse.train.loop import Run
 from onnxsparse.train.outcome import Outcome, Watcher
 from onnxsparse.train.side_files import Destination, beside, is_own
-from onnxsparse.train.task import Task, ask, training_text
+from onnxsparse.train.task import Task, ask, metric_list, training_text
 
 TORCH_TRAINS = "`--engine torch` trains the weights of which this engine has no gradient"
 
@@ -66,9 +66,9 @@ def finetuned(
     **asked: Any,
 ) -> Delivered:
     """Train by a whole recipe. `asked` goes to `ask`; `apart` are more paths that the result must not replace."""
-    source = taken(source)
+    source, metrics = taken(source), metric_list(metrics)
     if resume and checkpoint is None:
-        raise OptionError("resume goes on with a run in a folder; pass its checkpoint folder too")
+        raise OptionError("--resume goes on with a run in a folder; pass --checkpoint DIR too")
     processes, device = met(engine, device)
     if not processes.first:  # the first one alone writes and speaks
         output = checkpoint = watch = None

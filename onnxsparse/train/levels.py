@@ -41,7 +41,7 @@ from onnxsparse.train.engine_choice import Means, met
 from onnxsparse.train.evaluation import Evaluation
 from onnxsparse.train.loop import Run
 from onnxsparse.train.outcome import Outcome, Watcher
-from onnxsparse.train.task import Task, ask, digest_of
+from onnxsparse.train.task import Task, ask, digest_of, metric_list
 
 RUN, TABLE = ".run", "levels.json"
 COLUMNS = ("level", "sparsity", "parameters", "nonzero", "macs", "macs_left", "verified", "file")
@@ -73,7 +73,10 @@ def leveled(
     if processes.count > 1:  # the user's own script joined them
         raise OptionError("levels trains in one process; start it without torchrun")
     means = Means(engine, device, None, None, processes)
-    task = ask(source, recipe, data, labels=labels, eval_data=eval_data, metrics=metrics, means=means, dims=dims)
+    task = ask(
+        source, recipe, data, labels=labels, eval_data=eval_data, metrics=metric_list(metrics), means=means,
+        dims=dims,
+    )  # fmt: skip
     task, stages = _through(task, levels, epochs, steps)
     kept = Folder(folder, _short(task.digest))
     if kept.is_done(overwrite):

@@ -218,6 +218,11 @@ def ask(
     return replace(task, digest=digest_of(task))
 
 
+def metric_list(metrics: Any) -> Sequence[Any]:
+    """A single metric may stand for a list of one."""
+    return [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
+
+
 def digest_of(task: Task) -> str:
     """Of all that makes a run another one: the graph, the file, the recipe, the plan, and the states of sequences."""
     planned_rows = task.planned.items()

@@ -1,7 +1,8 @@
 """Preparing an exported model for training: a copy is rewritten until it can be differentiated, then thrown away.
 
-1. `PREPARATIONS` are done to a copy one after another, each for a fault or a limit of onnxruntime-training 1.19.2:
-   first what lets the file run, then one form for all files, then what depends on the batch.
+1. Preparations are done to a copy one after another, each for a fault or a limit of onnxruntime-training 1.19.2: first
+   what lets the file run (`TO_RUN`), then one form for all files (`ONE_FORM`), then what depends on the batch
+   (`OF_FIXED_SIZES`); `OLD` is for files that are too old. `PREPARATIONS` names them all, for the test that holds them.
 2. Outputs and their pre-activations are the distillation targets (`distillation`, `targets`).
 3. The result is compared with the user's file, sample by sample (`batch`). Where it differs at the batch, a batch of 1
    is taken out of the constants; where it differs still, the batch is 1.

@@ -25,6 +25,12 @@ MOVED = {
 """Old module name -> new module name."""
 
 
+def _new_name(old: str) -> str:
+    """What has become of a module; one below a package that has moved is the module of that name in the new one."""
+    parent, _, leaf = old.rpartition(".")
+    return MOVED.get(old) or (f"{MOVED[parent]}.{leaf}" if parent in MOVED else "")
+
+
 class _Finder:
     """Stands before all other finders: where an old package has become another one they would find its modules again.
 
@@ -34,13 +40,13 @@ class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, cast(Any, self)) if fullname in MOVED else None
+        return ModuleSpec(fullname, cast(Any, self)) if _new_name(fullname) else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """An ordinary one, for the moment."""
 
     def exec_module(self, module: ModuleType) -> None:
-        old, new = module.__name__, MOVED[module.__name__]
+        old, new = module.__name__, _new_name(module.__name__)
         warnings.warn(f"{old} has become {new}", DeprecationWarning, stacklevel=2)
         # The import system hands out what stands here: the very same classes under both names.
         sys.modules[old] = importlib.import_module(new)

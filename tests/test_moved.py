@@ -18,6 +18,14 @@ def test_an_old_name_gives_the_new_module(old: str) -> None:
     assert importlib.import_module(old) is sys.modules[moved.MOVED[old]]  # and is said once
 
 
+def test_below_an_old_package_nothing_is_loaded_twice() -> None:
+    with pytest.warns(DeprecationWarning, match=r"onnxsparse\.recipes\.modifiers\.modifier"):
+        old = importlib.import_module("onnxsparse.modifiers.modifier")
+    assert old is importlib.import_module("onnxsparse.recipes.modifiers.modifier")
+    with pytest.raises(ModuleNotFoundError, match="keep_best"), pytest.warns(DeprecationWarning):
+        importlib.import_module("onnxsparse.modifiers.keep_best")
+
+
 def test_a_new_name_is_no_old_one() -> None:
     assert not set(moved.MOVED) & set(moved.MOVED.values())
 

@@ -165,6 +165,7 @@ class _Linter:
     def names(self) -> None:
         """The modifiers are bound to the model; where that fails, each by itself."""
         driven = [one for one in self.scheduled if not one.missing]
+        _ = self.model is None or self._opened  # a model that cannot be read is no fault of a modifier
         if self.model is not None and self._problem(driven):
             for one in driven:
                 problem = self._problem([one])

@@ -342,3 +342,10 @@ def test_keys_of_a_teacher_are_outputs_of_the_model(digits_cnn: Path) -> None:
     )
     assert check(wrong) == []
     assert check(recipe(("DistillationModifier", {"distill_output_keys": [0]}), RANGE), model=str(digits_cnn)) == []
+
+
+def test_a_model_that_cannot_be_read_is_no_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("modifiers:\n- !EpochRangeModifier {start_epoch: 0.0, end_epoch: 2.0}\n", encoding="utf-8")
+    assert main(["recipe", "check", str(path), "--model", str(tmp_path / "none.onnx")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

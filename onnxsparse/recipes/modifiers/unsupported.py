@@ -321,15 +321,17 @@ class WandaPruningModifier(Scheduled):
     targets: str | tuple[str, ...] | None = None
 
     def check(self) -> None:
-        demand_between("sparsity", self.sparsity, 0, 1)
-        if self.mask_structure != "0:0" and GROUPS.fullmatch(self.mask_structure) is None:
-            raise WrongOptionError(
-                "mask_structure", f"it is N:M, or 0:0 for any zeros, not {self.mask_structure!r:.40}"
-            )
+        _demand_structure(self.sparsity, self.mask_structure)
+
+
+def _demand_structure(sparsity: float, mask_structure: str) -> None:
+    demand_between("sparsity", sparsity, 0, 1)
+    if mask_structure != "0:0" and GROUPS.fullmatch(mask_structure) is None:
+        raise WrongOptionError("mask_structure", f"it is N:M, or 0:0 for any zeros, not {mask_structure!r:.40}")
 
 
 @dataclass(frozen=True)
-class SparseGPTModifier(WandaPruningModifier):
+class SparseGPTModifier(Scheduled):
     """Prune at once, with the rest moved so that each layer gives what it gave.
 
     - !SparseGPTModifier
@@ -338,13 +340,20 @@ class SparseGPTModifier(WandaPruningModifier):
     """
 
     name: ClassVar[str] = "SparseGPTModifier"
+    missing: ClassVar[str] = "what comes into each layer, on samples"
 
+    sparsity: float = 0.0
+    mask_structure: str = "0:0"
     block_size: int = 128
     dampening_frac: float = 0.01
     sequential_update: bool = False
     percdamp: float | None = None
     quantize: bool | dict[str, Any] | None = None
+    targets: str | tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        _demand_structure(self.sparsity, self.mask_structure)
 
 
 # -- whole layers

@@ -22,7 +22,7 @@ def test_below_an_old_package_nothing_is_loaded_twice() -> None:
     with pytest.warns(DeprecationWarning, match=r"onnxsparse\.recipes\.modifiers\.modifier"):
         old = importlib.import_module("onnxsparse.modifiers.modifier")
     assert old is importlib.import_module("onnxsparse.recipes.modifiers.modifier")
-    with pytest.raises(ModuleNotFoundError, match="keep_best"), pytest.warns(DeprecationWarning):
+    with pytest.raises(ModuleNotFoundError, match="keep_best"), pytest.warns(DeprecationWarning, match="keep_best"):
         importlib.import_module("onnxsparse.modifiers.keep_best")
 
 

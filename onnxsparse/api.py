@@ -1,6 +1,6 @@
 """The commands as functions: a model in, a `Result` out. The command line is a thin layer over these.
 
-A model is a path, a ModelProto, or what else holds one in memory: see `passes.taken`. The argument is never changed.
+A model is a path, a ModelProto, or what else holds one in memory: see `passes.sources`. The argument is never changed.
 With `output` the model is written there, all or nothing; without, `Result.model` holds it in memory.
 """
 
@@ -41,6 +41,9 @@ from onnxsparse.planning.rows import plain_row, planned_report, totals_of
 from onnxsparse.planning.rule import Rule
 from onnxsparse.report.rows import Report, Row
 
+WITH_A_MODEL = ("prune", "mask", "fold", "finetune")
+"""Commands whose output is a model: `levels` leaves a folder, `plan` a text."""
+
 
 @dataclass
 class Result:
@@ -61,7 +64,7 @@ class Result:
     @property
     def model(self) -> ModelProto | None:
         """The model as a ModelProto; read from the output file the first time when there is one."""
-        if self.proto is None and self.path is not None:
+        if self.proto is None and self.path is not None and self.report.command in WITH_A_MODEL:
             self.proto = onnx.load(self.path)
         return self.proto
 

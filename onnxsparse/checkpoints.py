@@ -1,4 +1,13 @@
-"""Checkpoints of a run: one folder each, that has its name only when it is whole."""
+"""Checkpoints of a run: one folder each, that has its name only when it is whole.
+
+1. A checkpoint is written beside its place, brought to the disk, and renamed. Whatever ends the process before leaves
+   the earlier ones as they were.
+2. The newest one whose every byte is right counts; damaged ones are passed over.
+3. A second checkpoint of the same step is a folder `step-00000012-2`: nothing that is whole is ever written over.
+4. What killed writers leave is removed by the next one. A writer that lives holds a lock on its file.
+5. A folder is ours when it bears our mark or holds a checkpoint; any other that is not empty is refused. Even in
+   ours, what was not written here is never removed: it goes file by file, and only what a checkpoint is made of.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +29,6 @@ import numpy as np
 
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.math.values import Array
-
-__all__ = ["MARK", "Checkpoint", "claim", "clean", "newest", "note_delivery", "save", "was_delivered"]
-
-# -- The checkpoints of a run: one folder each, that has its name only when it is whole.
-#
-# 1. A checkpoint is written beside its place, brought to the disk, and renamed. Whatever ends the process before leaves
-#    the earlier ones as they were.
-# 2. The newest one whose every byte is right counts; damaged ones are passed over.
-# 3. A second checkpoint of the same step is a folder `step-00000012-2`: nothing that is whole is ever written over.
-# 4. What killed writers leave is removed by the next one. A writer that lives holds a lock on its file.
-# 5. A folder is ours when it bears our mark or holds a checkpoint; any other that is not empty is refused. Even in
-#    ours, what was not written here is never removed: it goes file by file, and only what a checkpoint is made of.
-
 
 try:
     import fcntl
@@ -543,6 +539,3 @@ def _digest_of(path: str) -> str:
         for block in iter(lambda: file.read(DELIVERED_BLOCK), b""):
             found.update(block)
     return found.hexdigest()
-
-
-# -- States of a run, saved so that a killed run goes on where the newest whole one was written.

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree. The command line turns it into one line and an exit code.
+"""Exceptions: all that can go wrong, as one tree. The command line turns it into one line and an exit code.
 
     OnnxSparseError              exit 2: something the user can change
     |-- ModelError               the file is not a model we can open, or its content is broken

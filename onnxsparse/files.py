@@ -22,9 +22,6 @@ import numpy.typing as npt
 
 from onnxsparse.errors import OutputError
 
-# -- Writing files so that nobody ever sees half of one: write beside, then rename.
-
-
 BLOCK = 1 << 23
 PIECE = 1 << 18
 """Bytes written at a time: the kernel finds memory for small pieces several times cheaper than for large ones."""

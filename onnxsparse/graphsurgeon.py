@@ -1,4 +1,4 @@
-"""Masks, pruning and verification in the middle of a surgery: on graphs of onnx-graphsurgeon, in place.
+"""Masks, pruning and verification on graphs of onnx-graphsurgeon, in place, in the middle of a surgery.
 
     import onnx_graphsurgeon as gs
     import onnxsparse as osp

@@ -161,7 +161,7 @@ class Adaptive(Optimizer):
         if not 0.0 < self.eps < math.inf:
             raise OptionError(f"eps is a number above 0, not {self.eps}")
 
-    def _remember(self, gradient: Array, mean: Array, square: Array, spare: Array, scale: float) -> None:
+    def _update_moments(self, gradient: Array, mean: Array, square: Array, spare: Array, scale: float) -> None:
         """Take a gradient, times `scale`, into the means."""
         np.multiply(mean, np.float32(self.beta1), mean)
         np.add(mean, np.multiply(gradient, np.float32((1 - self.beta1) * scale), spare), mean)
@@ -203,7 +203,7 @@ class Adam(Adaptive):
             np.multiply(g, np.float32(scale), pull)
             if decay:
                 np.add(pull, np.multiply(w, np.float32(decay), spare), pull)
-            self._remember(pull, mean, square, spare, 1.0)
+            self._update_moments(pull, mean, square, spare, 1.0)
             self._move(w, mean, square, spare, rate * factor, root * self.eps)
 
 
@@ -225,7 +225,7 @@ class AdamW(Adaptive):
     ) -> None:
         factor, root = self._corrections(count)
         for w, g, mean, square, spare in blocks(weight, gradient, moments["mean"], moments["square"], scratch=1):
-            self._remember(g, mean, square, spare, scale)
+            self._update_moments(g, mean, square, spare, scale)
             if decay:
                 np.multiply(w, np.float32(1 - rate * decay), w)
             self._move(w, mean, square, spare, rate * factor, root * self.eps)
@@ -268,7 +268,7 @@ class Relative(Adaptive):
     ) -> None:
         mean, square, peak = moments["mean"], moments["square"], 0.0
         for g, m, v, spare in blocks(gradient, mean, square, scratch=1):
-            self._remember(g, m, v, spare, scale)
+            self._update_moments(g, m, v, spare, scale)
             peak = max(peak, float(v.max()))
         factor = rate * self._scale(weight) * self._corrections(count)[0]
         for w, m, v, spare in blocks(weight, mean, square, scratch=1):

@@ -1,4 +1,4 @@
-"""Finding the plug-ins of a kind by name. A name from a user or a file is only ever looked up, never imported.
+"""Plug-in discovery by kind and name. A name from a user or a file is only ever looked up, never imported.
 
 Our own: every concrete class of that kind that `onnxsparse.<kind>`, a module or a folder of modules, defines; a module
 may define several. Third parties: installed entry points of the group `onnxsparse.<kind>`; they are loaded only when a

@@ -1,4 +1,4 @@
-"""Where long work says how far it is. Silent unless somebody listens; the command line does, on a terminal."""
+"""Progress reporting of long work. Silent unless somebody listens; the command line does, on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX files as torch modules, and back; the modules that files came from; masks for the user's own training loop."""
+"""The torch interface: ONNX files as modules and back, the modules that files came from, masks for a user's loop."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from onnxsparse.options import Axes, Masks, Names, Path
 from onnxsparse.passes.sources import taken
 from onnxsparse.planning.request import path_of
 from onnxsparse.recipes import Recipe
-from onnxsparse.recipes.flags import asked_of, recipe_of, takes_frame
+from onnxsparse.recipes.flags import asked_of, recipe_of, takes_training_flags
 from onnxsparse.recipes.modifiers.levels import read_levels
 from onnxsparse.recipes.modifiers.training import OWN
 from onnxsparse.train.finetune import check_graph, finetuned
@@ -199,7 +199,7 @@ def finetune(
 
 def _own(optimizer: Any, lr_scheduler: Any, recipe: Recipe | None) -> dict[str, str | None]:
     """What a recipe says of functions of the user's."""
-    word = OWN if recipe is None or takes_frame(recipe) else None
+    word = OWN if recipe is None or takes_training_flags(recipe) else None
     named = {"optimizer": word} if callable(optimizer) else {}
     return {**named, **({"lr_schedule": word} if lr_scheduler is not None else {})}
 

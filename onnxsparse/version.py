@@ -1,3 +1,3 @@
-"""The version, said once; pyproject.toml must agree (a test compares them)."""
+"""The version number, said once; pyproject.toml must agree (a test compares them)."""
 
 __version__ = "0.1.0"

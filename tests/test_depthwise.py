@@ -103,9 +103,9 @@ def test_finetune_follows_the_default(tmp_path: Path) -> None:
     from onnxsparse.planning.request import planned
     from onnxsparse.recipes.modifiers.pruning import Pruning
     from onnxsparse.recipes.modifiers.training import Training
-    from onnxsparse.train.task import asked_zeros
+    from onnxsparse.train.task import sparsity_options
 
-    asked = asked_zeros(Pruning(pattern="unstructured", sparsity="0.5"), None, None, Training())
+    asked = sparsity_options(Pruning(pattern="unstructured", sparsity="0.5"), None, None, Training())
     plan, _ = planned(Model.open(network(tmp_path / "m.onnx")), None, None, asked)
     assert [row.name for row in plan.planned] == ["wide", "point", "tail"]
 

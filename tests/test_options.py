@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import onnxsparse as osp
@@ -287,3 +288,32 @@ def renew() -> None:
 
 if __name__ == "__main__":
     renew()
+
+
+# -- values that mean nothing
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lr": -1}, "lr="), ({"batch_size": 0}, "batch_size="), ({"lr_schedule": "foo"}, "lr_schedule="),
+        ({"weight_decay": -1}, "weight_decay="), ({"warm_up": -1}, "warm_up="), ({"updates": 0}, "updates="),
+        ({"checks": 0}, "checks="), ({"epochs": "x"}, "epochs="), ({"lr": "x"}, "lr="), ({"loss": 5}, "loss="),
+        ({"exclude": 3}, "names of weights"), ({"dims": 5}, "dims="), ({"resume": True}, "checkpoint="),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_told_by_its_option(given: dict[str, Any], said: str) -> None:
+    """From Python by the name of the argument, whatever the field of the recipe is called that it becomes."""
+    model = PACKAGE.parent / "models" / "digits_cnn.onnx"
+    with pytest.raises(osp.OnnxSparseError) as error:
+        osp.finetune(model, data={"x": np.zeros((8, 1, 8, 8), np.float32)}, pattern="2:4", **given)
+    assert said in str(error.value), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_or_a_plan_is_no_model(tmp_path: Path) -> None:
+    model = PACKAGE.parent / "models" / "digits_cnn.onnx"
+    made = osp.plan(model, pattern="2:4", output=tmp_path / "plan.yaml")
+    assert made.path is not None
+    assert made.model is None
+    assert made.graph is None

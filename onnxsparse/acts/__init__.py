@@ -1,1 +1,1 @@
-"""What modifiers do at a step, and to what: acts, and the one interface for what is trained."""
+"""Acts, which are what modifiers do at a training step, and the one interface for what is trained."""

@@ -1,4 +1,4 @@
-"""What a modifier does at a training step: the hooks that the loop calls, and acts that go by a clock of epochs.
+"""Acts of modifiers: the hooks that the training loop calls at each step, and acts that go by a clock of epochs.
 
     act = modifier.act(); act.bind(params)         once, before anything runs: the plan asks the same object
     act.before_step(trainee, step)                 before the loss of a step
@@ -83,7 +83,7 @@ class Run(Protocol):
 
     def note_probe(self, loss: float) -> None: ...
 
-    def remember(self) -> None:
+    def keep_as_best(self) -> None:
         """The state as it is now is the best so far."""
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a model, and what the names in a recipe mean among them.
+"""Parameters of a model, and what the names in a recipe mean among them.
 
 1. A name is that of a stored tensor, of a torch parameter, or of a layer, which means the weight of that layer; see
    `planning/names.py`. One that fits two layers is an error.

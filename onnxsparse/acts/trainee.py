@@ -2,7 +2,7 @@
 
 Three kinds implement it. An ONNX model in onnxruntime-training or in torch (`onnx_trainee`) is stepped by our own loop;
 a torch module of the user's (`module_trainee`) is stepped by the user's loop; a file whose masks at one epoch are asked
-for (`recipe_masks`) does not move at all. What a trainee cannot do it refuses in `demand`, before anything runs.
+for (`masks_at_epoch`) does not move at all. What a trainee cannot do it refuses in `demand`, before anything runs.
 
 1. A parameter is known by its `Param`. Numbers and masks are flat arrays in stored order.
 2. Where several acts mask the same parameter each has a mask of its own; a place is kept where all of them keep it.

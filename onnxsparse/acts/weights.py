@@ -1,4 +1,4 @@
-"""States of a model in training, by its live arrays: dense, pruned at once, as it is stored, as it is delivered."""
+"""Weight snapshots of a model in training: dense, pruned at once, as it is stored, as it is delivered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much each weight loses. `parse` turns a word into an allocation, `available` lists them."""
+"""Sparsity allocation: how much each weight is pruned. `parse` turns a word into one, `available` lists them."""
 
 from __future__ import annotations
 

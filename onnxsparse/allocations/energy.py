@@ -1,4 +1,4 @@
-"""Levels by energy: how sparse each layer becomes so that all together reach a network sparsity.
+"""Layer sparsities by energy: how sparse each layer becomes so that all together reach a network sparsity.
 
 1. A layer's numbers are sorted by size, once; the squares of the smallest, added up, are the energy that goes with
    them, as a share of the layer's own.

@@ -1,4 +1,4 @@
-"""What a model takes at one input, and how an array of the user's becomes that.
+"""Model inputs as data fields: what a model takes at one input, and how a user's array is converted to that.
 
 1. Lossless widening within a family of numbers (int32 to int64, float16 to float32, bool to anything) is done silently.
 2. Floats are rounded to narrower floats, with a note.

@@ -1,4 +1,4 @@
-"""What the user calls their data, opened: a file, a folder, arrays, or a function."""
+"""Opening training data: a file, a folder, arrays or a function becomes samples or a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where arrays are found by the names of a model's inputs: in memory, in an `.npz`, or in a folder of files."""
+"""Array sources by the names of a model's inputs: in memory, in an `.npz`, or in a folder of files."""
 
 from __future__ import annotations
 

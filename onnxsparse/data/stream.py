@@ -1,4 +1,4 @@
-"""Training data from a generator function, in batches of any size, made into batches of the right one; and labels.
+"""Streaming training data from a generator function, in batches of the right size; and checks of labels.
 
 1. The function is called again whenever what it yielded is used up; every call is a pass. A pass without samples is an
    error. Rows left at the end of a pass are followed by the first of the next: no sample is lost.

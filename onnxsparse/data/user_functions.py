@@ -1,4 +1,4 @@
-"""Functions that the user names as `module:function`. Only names typed by the user come here, never one from a file."""
+"""Importing functions that the user names as `module:function`. A name from a file never comes here."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Front doors for those who come from other tools: their names and their order of calls, our engine."""
+"""Interfaces of other pruning tools (MSBench, SparseML), by their names and their order of calls."""

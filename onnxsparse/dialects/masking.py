@@ -1,4 +1,4 @@
-"""`insert_masks`: masks in the graph, by a rule, by MSBench's configuration at a moment, or by a recipe at an epoch."""
+"""Inserting masks into the graph: by a rule, by MSBench's configuration at a step, or by a recipe at an epoch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.training import Training
 from onnxsparse.train.masks_at_epoch import at_epoch, held_by
-from onnxsparse.train.task import asked_zeros
+from onnxsparse.train.task import sparsity_options
 
 BY_CONFIG, BY_RECIPE = ("iteration", "expected"), ("epoch", "steps_per_epoch")
 UNMASKED = "nothing of it is masked at this moment"
@@ -202,7 +202,7 @@ def _at_the_end(model: Model, recipe: Recipe, epoch: float | None) -> tuple[Plan
     pruning = recipe.only(Pruning)
     if pruning.pattern is None and pruning.target is None:
         raise OptionError("the recipe prunes nothing: it has no modifier with masks")
-    asked = asked_zeros(pruning, None, None, recipe.only(Training))
+    asked = sparsity_options(pruning, None, None, recipe.only(Training))
     return planned(model, None, None, asked)
 
 

@@ -1,1 +1,1 @@
-"""How a sparse model is trained: one engine for each training library, behind the same verbs."""
+"""Training engines: one for each training library, behind one interface."""

@@ -1,4 +1,4 @@
-"""What an engine is: the verbs by which a run trains, whatever library does the work.
+"""The engine interface: how a run trains, measures and saves a model, whatever library does the work.
 
 Arrays are known by tags: the tag of a stored tensor, or `tag/role` for what a sparser trains or holds beside it.
 `weights` and `frozen` are live: what is written into them is what the next step sees.
@@ -87,7 +87,7 @@ class LiveArrays(Protocol):
 
 
 class Engine(ABC):
-    """One training graph in one runtime, and its state; what is trained goes from one to the next (`train.trainee`)."""
+    """One training graph in one runtime, and its state; what is trained goes from one to the next (`acts.trainee`)."""
 
     notes: list[str]
     unit: str = ""
@@ -204,7 +204,7 @@ class Spec:
     objective: LossSpec = field(default_factory=LossSpec)
     train_bn: bool = False
     decay: float | None = None  # only where the engine's own optimizer is wanted: its weight decay
-    turned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `turning`: of inputs and of outputs
+    turned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `sample_axes`: of inputs and of outputs
 
     def to_json(self) -> str:
         found = asdict(self)

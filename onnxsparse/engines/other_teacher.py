@@ -1,4 +1,4 @@
-"""Another ONNX model as the teacher of a run: what it says to the inputs of a batch, before its squashing function.
+"""Distillation from another ONNX model: the teacher's logits for the inputs of a batch.
 
 1. Its inputs are those of the model in training by name, or in order where the names differ; its output is the one of
    the same name, or its first of floats.

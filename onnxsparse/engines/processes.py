@@ -1,4 +1,4 @@
-"""The processes that train one model together. Here there is one; engines that have more make the class for it.
+"""Data-parallel processes that train one model together: the interface, and the case of a single process.
 
 1. Each runs the same program on its own share of every batch. What may differ between machines is decided by the first
    one, and told to the others.

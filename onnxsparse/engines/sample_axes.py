@@ -1,4 +1,4 @@
-"""Transposes at inputs and outputs, so that the batch axis is the first: engines know no other order.
+"""Moving the batch axis to the front: Transposes at inputs and outputs, as engines know no other order.
 
 1. The input keeps its name and gets its sizes in another order; a Transpose behind it gives what the graph reads.
 2. An output likewise: what made it gets another name, and a Transpose gives the output.

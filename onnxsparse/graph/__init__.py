@@ -1,1 +1,1 @@
-"""ONNX models: files, stored tensors, their uses, and edits. The only room that knows ONNX protobufs."""
+"""ONNX models: files, stored tensors, their uses, and edits. No other package knows ONNX protobufs."""

@@ -1,4 +1,4 @@
-"""What a graph says of the axis along which a value holds its classes or columns.
+"""Class axis: along which axis a value holds its classes or columns, as far as the graph says.
 
 1. A Softmax, LogSoftmax, Hardmax or ArgMax that reads the value, or that made it, names the axis.
 2. Otherwise the walk goes back through what keeps every element in its place, and through Transpose, to the layer whose

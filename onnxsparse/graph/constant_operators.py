@@ -1,4 +1,4 @@
-"""What operators make of constants, by their meaning in ONNX, in every opset version.
+"""Constant folding rules: what operators make of constants, by their meaning in ONNX, in every opset version.
 
 One function for each operator: the inputs and attributes of a node in, the constants it makes out. What a rule cannot
 tell raises `UnclearError` with the reason. `RULES` is the table; an operator that is not in it is not known.

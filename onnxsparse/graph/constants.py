@@ -1,4 +1,4 @@
-"""Constant values as the evaluator knows them: where their numbers come from, and the numbers when they are asked for.
+"""Constants of the evaluator: where their numbers come from, and the numbers, read when they are asked for.
 
     Stored     a tensor of the file                     Applied    an operator element by element
     Literal    a small array made on the way            Joined     values side by side

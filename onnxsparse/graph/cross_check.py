@@ -1,4 +1,4 @@
-"""Where two opinions on a weight meet: what `flow` says of its uses, and where `evaluator` sees it arrive.
+"""Cross-check of weight uses: what `flow` says of them, against where `evaluator` sees the weight arrive.
 
 1. An arrival at a weight input belongs to the uses that name the same node and input.
 2. A weight that comes to one of them in a way that cannot be told, or that no use stands for, stays dense.

@@ -1,4 +1,4 @@
-"""What the operators between a stored tensor and a node make of each stored number.
+"""Views, scalings and casts between a stored tensor and a node, and what they make of each stored number.
 
 A value that is followed through the graph is a view of one stored tensor (`layout`) and a list of steps: casts,
 factors, quantizations and masks, in the order in which the graph applies them. Every step keeps its parameters in the

@@ -1,4 +1,4 @@
-"""A second opinion on every constant: the graph is evaluated from the stored tensors to where constants are consumed.
+"""Constant evaluation, a second opinion on weights: from the stored tensors to the nodes that consume them.
 
 `flow` follows a tensor by rules of its own (layouts, masks, scales); what it forgets would be wrong in silence. Here
 each operator is evaluated by its meaning, each call of a function by its own arguments, and each body on its own. The
@@ -483,6 +483,3 @@ def same_numbers(one: Array, other: Array) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))
-
-
-__all__ = ["Arrival", "Evaluator", "same_numbers"]

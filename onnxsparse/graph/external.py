@@ -1,4 +1,4 @@
-"""Data files beside a model: which there are, what they are called beside a result, and writing them again.
+"""External data files of a model: which there are, what they are called beside a result, and writing them again.
 
 1. A result with one data file has it beside it as `<result>.data` (`sparse.onnx.data` of sparse.onnx); one with several
    has them in the folder of that name. How the data is split, offsets, order and padding stay as they are: only the

@@ -1,4 +1,4 @@
-"""Follows every constant through the graph, from where it is stored to the nodes that use it as a weight.
+"""Data flow of weights: follows every constant through the graph, from its storage to the nodes that use it.
 
 A name in the graph stands for one of three things:
 

@@ -1,4 +1,4 @@
-"""How the axes of a value lie in the stored tensor it came from.
+"""Axis layout: how the axes of a value lie in the stored tensor that it came from.
 
 A stored tensor is cut into *atoms*: axes of its C-order memory, from slow to fast. A value seen through Transpose,
 Reshape, Squeeze and Unsqueeze is a list of axes, each a run of atoms. The algebra:

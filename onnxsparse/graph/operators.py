@@ -1,4 +1,4 @@
-"""The table of facts: for each operator, which inputs are weights and what their axes mean.
+"""Table of operators: for each, which inputs are weights and what their axes mean.
 
 Every axis of a weight plays one of four roles:
 

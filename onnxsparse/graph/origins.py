@@ -1,4 +1,4 @@
-"""What a name in the graph can stand for; see `flow`."""
+"""Origins of values: the stored tensors, and views of them, that a name in the graph can stand for; see `flow`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Shape arithmetic: small integers that are known without running anything, such as sizes, bounds and axes."""
+"""Shape arithmetic: small integers that are known without running anything, such as sizes, bounds and axes.
+
+1. What is computed from stored integers by the arithmetic of shapes is known.
+2. So is the shape of a constant, and what the file declares of the shape of anything else: some sizes of a shape may
+   be free and others not, and those that are not can be picked out.
+3. What the operators say of a shape counts more than what the file declares, which may be left from before an edit.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +20,6 @@ from onnxsparse.graph.attributes import Attributes, IdentityKey
 from onnxsparse.graph.edit import scopes
 from onnxsparse.graph.origins import Dims, Known, Traced, Value, computed, small_array
 from onnxsparse.graph.storage import Array, StoredTensor
-
-# -- Small integers that are known without running anything: computed shapes, bounds and axes.
-#
-# 1. What is computed from stored integers by the arithmetic of shapes is known.
-# 2. So is the shape of a constant, and what the file declares of the shape of anything else: some sizes of a shape may
-#    be free and others not, and those that are not can be picked out.
-# 3. What the operators say of a shape counts more than what the file declares, which may be left from before an edit.
-
 
 Sizes = tuple[Optional[int], ...]
 Declared = Callable[[str], Optional[Sizes]]

@@ -1,4 +1,4 @@
-"""Where the numbers of one stored tensor are, and how to read and replace them without loading the rest.
+"""Tensor storage: where the numbers of one stored tensor are; reading and replacing them without loading the rest.
 
 A tensor's numbers are in one of four places, which a pass never has to know:
 

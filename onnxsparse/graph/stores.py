@@ -1,4 +1,4 @@
-"""Every stored tensor of a model, made once each, whichever way the graph reaches it."""
+"""Index of the stored tensors of a model: each is made once, whichever way the graph reaches it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Stores:
         found = self._made.get(IdentityKey(proto))
         if found is None:
             found = self._open(proto, name)
-            self._remember(proto, found, self._home(scope, storage, container, node))
+            self._record(proto, found, self._home(scope, storage, container, node))
         return found
 
     def twins(self) -> list[list[StoredTensor]]:
@@ -138,7 +138,7 @@ class Stores:
         """That of the next tensor."""
         return Home(len(self.homes), scope, storage, container, node)
 
-    def _remember(self, owner: object, stored: StoredTensor, home: Home) -> None:
+    def _record(self, owner: object, stored: StoredTensor, home: Home) -> None:
         self._made[IdentityKey(owner)] = stored
         self.homes[stored] = home
 
@@ -172,7 +172,7 @@ class Stores:
             stored = StoredTensor(
                 dense, name, problem="it is stored as a sparse tensor already; store it dense to prune it"
             )
-            self._remember(proto, stored, self._home(scope, "sparse_initializer", container))
+            self._record(proto, stored, self._home(scope, "sparse_initializer", container))
         return stored
 
     def of_constant(
@@ -214,7 +214,7 @@ class Stores:
         proto = TensorProto(name=name, data_type=data_type, dims=[len(values)] if listed else [])
         (proto.float_data if data_type == TensorProto.FLOAT else proto.int64_data).extend(values)
         stored = FloatsAttribute(proto, name, attribute=attribute)
-        self._remember(attribute, stored, home)
+        self._record(attribute, stored, home)
         return stored
 
 

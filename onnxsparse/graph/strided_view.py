@@ -1,4 +1,4 @@
-"""A strided look into flat memory: what Transpose, Reshape, Slice, Split, Expand and Tile make of a stored array.
+"""Strided views of flat memory: what Transpose, Reshape, Slice, Split, Expand and Tile make of a stored array.
 
 Every axis is a list of pieces `(size, stride)`, slow to fast, so that a Reshape behind a Transpose still has a form.
 Nothing is copied or read; a movement that has no such form gives None, and whoever asked copies the numbers.

@@ -1,4 +1,4 @@
-"""Recording who uses which stored tensor as what, while `flow` walks over the nodes."""
+"""Uses of stored tensors: which node reads which one as what, recorded while `flow` walks over the nodes."""
 
 from __future__ import annotations
 

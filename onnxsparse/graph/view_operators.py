@@ -1,4 +1,4 @@
-"""The nodes that keep every element of a constant where it can be found again, one function each.
+"""View operators: nodes that keep every element of a constant where it can be found again, one function each.
 
 A crossing takes the node's inputs (all constant) and returns the value behind the node, or None where the elements
 cannot be followed: then the constant counts as computed, and whoever uses it is told so.

@@ -17,9 +17,6 @@ from onnxsparse.graph.operators import Arrangement
 from onnxsparse.graph.storage import Array, StoredTensor
 from onnxsparse.graph.stores import Home
 
-# -- A weight of the model: one stored tensor, and every use of it with the meaning of its axes there.
-
-
 Signature = tuple[tuple[int, int], ...]
 Shape4 = tuple[int, int, int, int]
 

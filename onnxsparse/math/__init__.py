@@ -1,1 +1,1 @@
-"""What the mathematics works on, in numpy only: parameters and their numbers."""
+"""Numpy-only foundations: parameters, their stored values, and top-k selection."""

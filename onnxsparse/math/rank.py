@@ -1,4 +1,4 @@
-"""Exact choice of the k smallest keys of one or many streams, without sorting them and in bounded memory.
+"""Top-k selection: the exact k smallest keys of one or many streams, without sorting and in bounded memory.
 
 Keys are unsigned integers or floats >= 0, whose bits have the same order. A stream is a function that starts anew on
 each call. Among equal keys the earlier go first: earlier stream, then earlier position.

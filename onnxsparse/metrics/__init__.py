@@ -1,4 +1,4 @@
-"""What a model is measured by while it is tuned. `parse` turns a word into a metric, `available` lists them."""
+"""Metrics of a model while it is trained. `parse` turns a word into a metric, `available` lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a metric is: figures of a model's outputs, gathered batch by batch; and metrics that are a user's function."""
+"""The metric interface: figures of a model's outputs, gathered batch by batch; and metrics that are user functions."""
 
 from __future__ import annotations
 

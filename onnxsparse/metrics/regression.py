@@ -1,4 +1,4 @@
-"""Metrics of numbers: mean errors, explained variance, and the distance to the dense model.
+"""Regression metrics: mean errors, explained variance, and the distance to the dense model.
 
 1. An output that is named is taken. Otherwise it is the first float output of the labels' shape.
 2. Axes of length 1 do not count: [N, 1] are as many numbers as [N].

@@ -1,7 +1,7 @@
-"""Comparing two models in a process that may die: an odd graph, or an odd size, ends the runtime and not the command.
+"""Comparing two models in a subprocess: an odd graph, or an odd size, ends the runtime and not the command.
 
-1. Shapes for random inputs are chosen here (`input_sizes`), and tried in order there (`outputs`). What the runtime dies
-   of is passed over where there is another choice.
+1. Shapes for random inputs are chosen here (`input_sizes`), and tried in order there (`compare_process`). What the
+   runtime dies of is passed over where there is another choice.
 2. The process is the worker that training graphs are made in: it ends with this one, and leaves nothing behind.
 3. Models by their paths are read by the runtime itself; those in memory go through a file in a temporary folder.
 """

@@ -3,7 +3,7 @@
     python -m onnxsparse.engines.ort.worker onnxsparse.passes.compare_process FOLDER
 
 reads `job.json` in the folder and leaves `result.json`, or `error.json` with one line. This runs in a process of its
-own (see `comparing`), which may die of an odd graph; `stage` says where it is. It does without the library of onnx.
+own (see `compare`), which may die of an odd graph; `stage` says where it is. It does without the library of onnx.
 
 1. Numbers that are not finite and are the same in both models are equal. Where they are not the same there is no
    distance: it is NaN, or infinite, and so is the largest difference.

@@ -1,4 +1,4 @@
-"""Delivery: new numbers into the file's own graph, their record, the proof of what was written, and then its name.
+"""Delivery: trained weights into the file's own graph, their record, the proof of what was written, then its name.
 
 1. Trained numbers go into the stored tensors that they came from; planned weights that no engine trained get the zeros
    of the plan. The plan is recorded in the metadata.

@@ -1,4 +1,4 @@
-"""The sparsity levels of a device: whether a model holds one, and which it has passed before it is trained."""
+"""The sparsity levels of a device: whether a model holds one, and which it exceeds before it is trained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxsparse.planning.rule import read_sparsity
 from onnxsparse.planning.stored_params import count_zeros, empty_outputs_of, weight_param
 from onnxsparse.targets import Target
 
-# -- Holding a model to the levels of a device.
+# -- Checking a model against the levels of a device.
 #
 # 1. The zeros of all layers together are within the device's tolerance of the level: the one that was named, else the
 #    one that the file records, else the nearest of TABLE. A level that the limits put out of reach counts as reached
@@ -38,7 +38,7 @@ PLACES = 3
 
 
 @dataclass(frozen=True)
-class Held:
+class LevelCheck:
     """The layers after the check; remarks, and what is wrong with the network as a whole."""
 
     checked: tuple[Checked, ...]
@@ -46,14 +46,14 @@ class Held:
     faults: tuple[str, ...] = ()
 
 
-def hold(model: Model, checked: Sequence[Checked], target: Target, level: float | None) -> Held:
+def check_level(model: Model, checked: Sequence[Checked], target: Target, level: float | None) -> LevelCheck:
     """Check everything that `verify` itself does not know of."""
     record = readable(model)
     before = record.before if record is not None else {}
     known = [_layer(one, target, before) if counts(one.expected.weight) else one for one in checked]
     layers = [one for one in known if counts(one.expected.weight)]
     notes, faults = _network(layers, target, level if level is not None else _recorded(model))
-    return Held(tuple(known), tuple(notes), tuple(faults))
+    return LevelCheck(tuple(known), tuple(notes), tuple(faults))
 
 
 def _recorded(model: Model) -> float | None:
@@ -128,14 +128,14 @@ def _at_its_limit(one: Checked) -> bool:
 
 
 @dataclass(frozen=True)
-class Passed:
+class Exceeded:
     """What the network comes to in place of the level, as a share, and the words for that."""
 
     share: float
     text: str
 
 
-def passed(plan: Plan, drops: Mapping[str, int], level: float) -> Passed | None:
+def exceeded(plan: Plan, drops: Mapping[str, int], level: float) -> Exceeded | None:
     """Whether a level, in per cent, is passed by the zeros of a dense model's plan; `drops` are those of the level."""
     target = plan.rule.target
     layers = [row for row in plan.rows if counts(row.weight)]
@@ -146,6 +146,6 @@ def passed(plan: Plan, drops: Mapping[str, int], level: float) -> Passed | None:
     if target is None or target.tolerance is None or share - level / 100 <= target.tolerance or not own:
         return None
     if own > level / 100:
-        return Passed(share, f"level {level:g} is passed already: the model has {100 * own:.2f} % zeros")
+        return Exceeded(share, f"level {level:g} is passed already: the model has {100 * own:.2f} % zeros")
     together = f"{100 * share:.2f} % with the {100 * own:.2f} % that the model has"
-    return Passed(share, f"level {level:g} is passed by its zeros: {together}")
+    return Exceeded(share, f"level {level:g} is passed by its zeros: {together}")

@@ -1,4 +1,4 @@
-"""What a node really gets of a weight: the pattern judged on evaluated numbers, as a second opinion on `verify`.
+"""Pattern check on evaluated weights, a second opinion on `verify`: the numbers that a node really gets.
 
 1. For every weight input in every call: the numbers that arrive there, arranged by the operator's axes, hold the
    pattern. Zero is 0.0, or the zero point that the operator itself reads integers with.

@@ -1,4 +1,4 @@
-"""Folding masks into the weights they are multiplied with, and taking the nodes out again.
+"""Folding masks into the weights they are multiplied with, and taking masks out so that others take their place.
 
 1. A mask is a constant of zeros and ones in `Mul(w, mask)`, `Where(mask, w, 0)`, whatever stands before it, on a
    stored float tensor seen through any of the plain views of `graph/flow.py`.

@@ -1,4 +1,4 @@
-"""Sizes for the dynamic dimensions of a model's inputs, where there is no data to say them.
+"""Choosing sizes for the dynamic dimensions of a model's inputs, where there is no data to say them.
 
 1. What the user says stands, and so does what the first layers need: channels of a convolution, columns of a matrix
    product or of a recurrent layer. One sample at a time.

@@ -1,4 +1,4 @@
-"""What a pass is: one change of an opened model, or one look at it; all have the same shape.
+"""The pass interface: one change of an opened model, or one check of it; all have the same shape.
 
 1. A `Pass` changes a model: `call(model)` sets the edits of stored tensors, or inserts and removes nodes, and tells
    what became of each weight that it looked at (`Changed`).

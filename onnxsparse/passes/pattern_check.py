@@ -1,4 +1,4 @@
-"""Counting zeros: whether those of stored tensors are where a pattern, a device or a plan wants them.
+"""Pattern check: counts zeros, and whether they are where a pattern, a device or a plan wants them.
 
 1. For each (tensor, use): does the pattern hold, how often not, and where first; may the device use it; does it pay.
 2. What is expected comes from a plan file, from the rule the user named, or from what the model's metadata records.

@@ -1,7 +1,7 @@
-"""Proof over trust: what is to be written is read again, checked and evaluated before the file gets its name.
+"""Proof of written files: what is to be delivered is read again, checked and evaluated before it gets its name.
 
 1. Every weight that a plan names holds its pattern as the walk counts it, and at every node that gets it, in every
-   call, as it is evaluated (see `arriving`).
+   call, as it is evaluated (see `evaluated_weights`).
 2. The arrivals of the model read and of the model to be written are compared in pairs:
        prune      a number at a weight input is what it was, or the operator's zero
        mask       the same; and where no masked weight comes from, nothing changed

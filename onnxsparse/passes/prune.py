@@ -1,4 +1,4 @@
-"""Writing the zeros of a plan into the stored tensors.
+"""Pruning: the zeros of a plan are written into the stored tensors.
 
 1. Only the numbers of planned weights change; dropped ones become +0.0 or the zero point.
 2. N:M and elementwise unstructured pruning stream: a tensor of any size passes through in slabs.

@@ -1,5 +1,4 @@
-"""Weights that reach their readers through a few nodes which make them sparse: written, found by what they compute, and
-folded.
+"""Soft masks and thresholds in a graph: nodes that make a weight sparse, written, recognized, and folded.
 
     soft threshold   relu(w - t) - relu(-w - t), where t = sigmoid(s): sign(w) relu(|w| - t)             (STR)
     hard threshold   w (|w| > t)                                                                         (FCPTS)

@@ -1,4 +1,4 @@
-"""The door of every public function: whatever holds a model in memory becomes a ModelProto here, once.
+"""Model sources: a path, bytes, ModelProto, graphsurgeon, onnx_ir or torch.onnx object becomes a ModelProto, once.
 
 1. Paths and ModelProtos stay as they are. Bytes are those of a whole file; a graph of onnx-graphsurgeon is exported, an
    `onnx_ir.Model` serialised with its external data, and a `torch.onnx.ONNXProgram` has a ModelProto of its own.
@@ -227,6 +227,3 @@ def _digest(weight: Weight, masked: bool) -> str:
     elif tensor.readable:
         digest.update(tensor.read().tobytes())
     return f"{digest.hexdigest()} {len(masks)}" if masked else digest.hexdigest()
-
-
-__all__ = ["graph_of", "keep", "of_graph", "proto_of", "taken"]

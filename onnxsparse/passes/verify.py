@@ -20,7 +20,7 @@ from onnxsparse import allocations, patterns
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
-from onnxsparse.passes.device_levels import Held, hold
+from onnxsparse.passes.device_levels import LevelCheck, check_level
 from onnxsparse.passes.evaluated_weights import SecondOpinion
 from onnxsparse.passes.model_pass import Check
 from onnxsparse.passes.pattern_check import Checked, UseChecked, ZeroCheck
@@ -63,7 +63,7 @@ def held_to(model: Model, called: str, expected: Expectation, strict: bool = Fal
     opinion, device = SecondOpinion(model.evaluator, full), expected.rule.target
     checked = opinion.of(ZeroCheck(expected.weights, device).checked())
     knows = device is not None and expected.rule.knows_levels
-    held = hold(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
+    held = check_level(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
     report = _verified(called, model, expected.rule, expected.title, checked, strict, held)
     return replace(report, sampled=opinion.sampled)
 
@@ -184,7 +184,7 @@ def _verified(
     title: str,
     checked: Sequence[Checked],
     strict: bool,
-    held: Held | None = None,
+    held: LevelCheck | None = None,
 ) -> Report:
     """The report of `verify`, with the verdict; `held` is what a device's levels found."""
     checked = held.checked if held else checked

@@ -1,4 +1,4 @@
-"""Which zeros are legal. `parse` turns a text into a pattern, `available` lists them."""
+"""Sparsity patterns: which zeros are legal. `parse` turns a text into a pattern, `available` lists them."""
 
 from __future__ import annotations
 

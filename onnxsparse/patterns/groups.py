@@ -1,4 +1,4 @@
-"""Groups of M along the reduction, on flat blocks of memory.
+"""Groups of M elements along the reduction axis, on flat blocks of memory.
 
 In memory the members of a group lie `stride` lanes apart: lane i has position (i // stride) % M in its group. A block
 holds whole groups, so all lanes are treated alike, whatever the layout, and no loop runs over groups:

@@ -1,4 +1,4 @@
-"""What a pattern is: the object that makes zeros is the one that checks them.
+"""The pattern interface: the object that makes zeros is the one that checks them.
 
 A unit is the smallest thing that can be dropped alone. Units are counted in stored order: the C order of the tensor.
 """

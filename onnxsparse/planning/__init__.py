@@ -1,1 +1,1 @@
-"""What will happen to every weight, decided before anything is changed: rules, names, plans, and their record."""
+"""Planning: what will happen to every weight, decided before anything is changed: rules, names, plans, their record."""

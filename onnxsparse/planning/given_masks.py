@@ -1,4 +1,4 @@
-"""The masks that a file holds, as arrays: of a sparse model, of a model with masks in its graph, or by a plan.
+"""Masks given in a file, as arrays: of a sparse model, of a model with masks in its graph, or by a plan.
 
 1. A mask in the graph is the mask; every reader of the tensor has to see the same.
 2. Otherwise zeros are the mask: those of the weights that the model records as pruned, or, where it records nothing,

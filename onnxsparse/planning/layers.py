@@ -1,4 +1,4 @@
-"""Every weight as a layer of its network: its convolution, its stride group, and what a device gains by its zeros.
+"""Layers of a network by their weights: convolution, stride group, and what a device gains by the zeros.
 
 1. A layer's size is the longest side of its input in space; fully connected layers have none.
 2. Layers stand in the order of the nodes that use them; the first one's size is what the others are held against.
@@ -19,7 +19,7 @@ from onnxsparse.graph.attributes import label
 from onnxsparse.graph.edit import containers
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Convolution, Weight, convolution_of
-from onnxsparse.planning.macs import open_dims_of, sides
+from onnxsparse.planning.macs import longest_sides, open_dims_of
 from onnxsparse.targets import Target
 
 FAMILIES = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention")
@@ -67,7 +67,7 @@ def layers_of(model: Model, weights: Sequence[Weight]) -> dict[Weight, Layer]:
         return {}
     convolutions = [convolution_of(weight.uses[0]) for weight in found]
     names = [inputs.get(weight.uses[0].node, "") if one else "" for weight, one in zip(found, convolutions)]
-    known = sides(model, [name for name in names if name])
+    known = longest_sides(model, [name for name in names if name])
     sizes = [
         None if one is None else _demanded(model, weight, known.get(name))
         for weight, one, name in zip(found, convolutions, names)

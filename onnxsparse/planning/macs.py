@@ -1,4 +1,4 @@
-"""Multiply-accumulates of every weight for one run of the model, and the sizes of activations."""
+"""Multiply-accumulates (MACs) of every weight for one run of the model, and the sizes of activations."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ NamedSizes = Union[Mapping[str, int], Sequence[str], str, None]
 """Sizes by the names of dimensions, or texts NAME=SIZE."""
 
 
-def sides(model: Model, names: Sequence[str]) -> dict[str, float]:
+def longest_sides(model: Model, names: Sequence[str]) -> dict[str, float]:
     """The sides of the activations of these names, as far as they can be known."""
     found: dict[str, float] = {}
     for deep in (False, True):

@@ -83,6 +83,8 @@ def pairs_of(given: Axes, option: str, form: str) -> dict[str, Any]:
     """Pairs as a dictionary, or as texts NAME=VALUE."""
     if isinstance(given, Mapping):
         return dict(given)
+    if given is not None and not isinstance(given, Iterable):
+        raise OptionError(f"{option} takes {form}, not {given!r:.40}")
     found: dict[str, Any] = {}
     for text in [given] if isinstance(given, str) else given or ():
         for part in str(text).split(","):

@@ -1,4 +1,4 @@
-"""YAML as people write it: safe, numbers that are numbers, and no key twice in one mapping.
+"""Safe and strict YAML: numbers are numbers, and no key may stand twice in one mapping.
 
 Texts such as 2:4 and 1e-5 mean what they look like. Of a key that stands twice YAML says nothing and PyYAML takes the
 last one in silence; whoever edited the file meant one of the two, so it is an error with both lines.

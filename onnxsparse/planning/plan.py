@@ -1,4 +1,4 @@
-"""What will happen to every weight, decided before anything is changed.
+"""The pruning plan: what will happen to every weight, decided before anything is changed.
 
 1. Every weight of the model gets a row: a pattern and how many units go, or the reason why it stays dense.
 2. A reason is looked for in this order: it cannot be pruned at all, the user's --exclude and --include, the words

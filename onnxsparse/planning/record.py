@@ -1,4 +1,4 @@
-"""What was done, written into the model's metadata, and read back by `verify`.
+"""The plan record in a model's metadata: what was done, written for `verify` to read.
 
     onnxsparse.version        the version that wrote it
     onnxsparse.pattern        the pattern asked for; `mixed` where a plan had several

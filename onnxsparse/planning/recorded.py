@@ -1,4 +1,4 @@
-"""Reading back what `record` wrote into a model's metadata."""
+"""Reading the plan record back from a model's metadata."""
 
 from __future__ import annotations
 

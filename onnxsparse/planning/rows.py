@@ -1,4 +1,4 @@
-"""From planned or checked weights to the rows and sums of a report, and what is said of them in words."""
+"""Report rows and totals from planned or checked weights, and what is said of them in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxsparse.planning.rule import Rule
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row, Totals, UseRow
 from onnxsparse.targets import Target, Verdict
 
-# -- The rows of a report: what is known of each weight, what a plan makes of it, and the sums.
+# -- rows and sums
 
 
 def plain_row(weight: Weight, status: str) -> Row:

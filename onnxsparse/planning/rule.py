@@ -1,9 +1,9 @@
-"""What the user asked for, checked once: the pattern or target, how much, by which score, and which weights."""
+"""The pruning rule of a command, checked once: pattern or target, sparsity, score, and which weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,5 +163,7 @@ def read_words(given: Sequence[str]) -> frozenset[str]:
 
 
 def listed(names: Names) -> Sequence[str]:
-    """A single name may stand for a list of one."""
-    return [names] if isinstance(names, str) else list(names)
+    """A single name may stand for a list of one, and None for none."""
+    if names is not None and not isinstance(names, Iterable):
+        raise OptionError(f"names of weights are a text or a list of texts, not {names!r:.40}")
+    return [names] if isinstance(names, str) else list(names or ())

@@ -1,4 +1,4 @@
-"""What trains in a model, and the way back of trained numbers into it.
+"""Trainable tensors of a model, and writing their trained values back into it.
 
 1. Every weight that is stored as floats trains, pruned or not, but for fixed filterbanks and for lookup tables that
    are not pruned; biases and the scales of normalizations train along.

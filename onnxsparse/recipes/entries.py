@@ -1,4 +1,4 @@
-"""An entry of a recipe becomes a modifier. A tag is only ever looked up among the plug-ins, never imported.
+"""From a recipe's entry to a modifier. A tag is only ever looked up among the plug-ins, never imported.
 
 1. Several modifiers may have one tag; the options say which is meant.
 2. Options of the newer form have other names there: `start` for `start_epoch`, `targets` for `params`.

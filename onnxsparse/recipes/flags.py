@@ -1,4 +1,4 @@
-"""Options of `finetune` become a recipe: `options.FinetuneOptions` says which field of which modifier each is."""
+"""From options of `finetune` to a recipe: `options.FinetuneOptions` says which field of which modifier each is."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
         device = targets.parse(given["target"]) if "target" in given else None
         given["sparsity"] = of_level(given.pop("level"), given.get("sparsity"), device)
     if recipe is not None and any(isinstance(one, Scheduled) for one in recipe.modifiers):
-        return _framed(given, recipe)
+        return _with_training_settings(given, recipe)
     if recipe is not None:
         _refuse(given)
         return recipe.whole(DEFAULTS)
@@ -62,10 +62,51 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     for name, value in given.items():
         kind, option = FLAGS[name]
         options[kind][option] = _plain(name, value)
-    return Recipe(tuple(kind(**options[kind]) for kind in DEFAULTS))
+    return Recipe(tuple(_made(kind, options[kind]) for kind in DEFAULTS))
 
 
-def takes_frame(recipe: Recipe) -> bool:
+def _made(kind: type[Modifier], said: Mapping[str, Any]) -> Modifier:
+    """A modifier of what options say; what is wrong with one of them is told by the name of the option."""
+    try:
+        return kind(**said)
+    except OptionError as error:
+        raise OptionError(_by_option(kind, said, error.as_flags)) from None
+    except (TypeError, AttributeError, ValueError) as error:
+        wrong = [name for name in said if _culprit(kind, name, said[name])]
+        if not wrong:
+            raise
+        told = f"{_flag(kind, wrong[0])} means nothing as {said[wrong[0]]!r:.40}; see its help"
+        raise OptionError(told) from error
+
+
+def _by_option(kind: type[Modifier], said: Mapping[str, Any], text: str) -> str:
+    """The text of an error with the option that it is about, where it names none."""
+    if "--" in text:
+        return text
+    for name in said:
+        for word in (name, name.replace("_", "-")):
+            if text.startswith(f"{word} is "):
+                return _flag(kind, name) + text[len(word) :]
+    wrong = [name for name in said if _culprit(kind, name, said[name])]
+    return f"{_flag(kind, wrong[0])}: {text}" if len(wrong) == 1 else text
+
+
+def _culprit(kind: type[Modifier], name: str, value: Any) -> bool:
+    """Whether an option is wrong by itself."""
+    try:
+        kind(**{name: value})
+    except (OptionError, TypeError, AttributeError, ValueError):
+        return True
+    return False
+
+
+def _flag(kind: type[Modifier], name: str) -> str:
+    option = next((option for option, place in FLAGS.items() if place == (kind, name)), name)
+    known = options_of(FinetuneOptions).get(option)
+    return f"{option}=" if known is not None and not known.flags else f"--{option.replace('_', '-')}"
+
+
+def takes_training_flags(recipe: Recipe) -> bool:
     """Whether flags say what is not the recipe's to say: optimizer, batch and the like."""
     known = [type(one) for one in recipe.modifiers]
     return Training not in known and any(issubclass(one, Scheduled) for one in known)
@@ -77,7 +118,7 @@ def _refuse(names: Iterable[str]) -> None:
         raise OptionError(f"the recipe says that already; leave {flags} out, or change the recipe")
 
 
-def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
+def _with_training_settings(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
     """Modifiers that act by epochs in the frame that flags make: optimizer, batch and loss are not theirs to say."""
     if any(isinstance(one, Pruning) for one in recipe.modifiers):
         raise OptionError("!pruning goes by shares of the run, the other modifiers by epochs; leave one kind out")
@@ -89,10 +130,10 @@ def _framed(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
     for name, value in given.items():
         kind, option = FLAGS[name]
         options.setdefault(kind, {})[option] = _plain(name, value)
-    options[Training] = {**_frame(recipe), **options[Training]}
+    options[Training] = {**_settings_of_rates(recipe), **options[Training]}
     if options[Objective].get("loss") in TASKS and any(isinstance(one, ALONE) for one in recipe.modifiers):
         options[Objective].setdefault("hardness", 0.0)
-    new = [kind(**said) for kind, said in options.items() if kind not in own]
+    new = [_made(kind, said) for kind, said in options.items() if kind not in own]
     framed = recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))
     _demand_driver(framed)
     return framed
@@ -114,7 +155,7 @@ def _demand_driver(recipe: Recipe) -> None:
             raise OptionError(f"!{one.name} needs another optimizer than {BUILT_IN}, such as adamw")
 
 
-def _frame(recipe: Recipe) -> dict[str, Any]:
+def _settings_of_rates(recipe: Recipe) -> dict[str, Any]:
     """How long it is; and where modifiers say absolute rates, an optimizer that takes them, and no schedule beside."""
     epochs = {"epochs": float(recipe.max_epochs)} if recipe.max_epochs > 0 else {}
     if not any(isinstance(one, RATES) for one in recipe.modifiers):

@@ -1,4 +1,4 @@
-"""Where modifiers stand in a recipe, and which keys are variables.
+"""Layout of a recipe file: where modifiers stand, and which keys are variables.
 
 1. Every key with `modifiers` in its name holds a list of entries `- !Tag`; several lists are one, in their order. A
    recipe may also be a single entry, a list of entries, or have an entry as the value of a key.

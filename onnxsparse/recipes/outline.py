@@ -1,4 +1,4 @@
-"""What happens when: for every epoch, how sparse the weights are and what the learning rate is, on paper.
+"""Dry run of a recipe: sparsity of the weights and learning rate at every epoch, without training.
 
 The modifiers' own clocks and schedules are asked, step by step, for a run that nobody runs. Each row is an epoch right
 after its first step has begun.

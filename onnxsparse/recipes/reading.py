@@ -1,4 +1,4 @@
-"""From a text or a file to the sections of a recipe, with every variable put in.
+"""Reading a recipe: from a text or a file to its sections, with every variable put in.
 
 In Markdown the recipe stands between two fences, `---` or `+++`:
 

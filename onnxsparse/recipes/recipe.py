@@ -1,4 +1,4 @@
-"""A list of modifiers, perhaps in stages, and its texts.
+"""The recipe: a list of modifiers, perhaps in stages, and its texts.
 
 modifiers:
 - !EpochRangeModifier

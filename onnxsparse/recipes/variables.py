@@ -1,4 +1,4 @@
-"""Variables of a recipe, and what `eval(...)` makes of them.
+"""Variables of a recipe, and evaluation of `eval(...)`.
 
 1. `eval(name)` as a whole value stands for what the variable holds, also for a list or a word. Any other expression is
    computed; its names stand for numbers.

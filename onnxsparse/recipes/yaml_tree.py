@@ -1,4 +1,4 @@
-"""The tree of a YAML text with line numbers: texts, lists and mappings. Nothing is constructed from it.
+"""YAML tree with line numbers: texts, lists and mappings. Nothing is constructed from it.
 
 1. Scalars are texts; that one stood in quotes is kept. What it means is for the field to say that it is given to.
 2. Anchors, aliases and merge keys (`<<`) are understood. An alias of an alias of an alias makes a file of some bytes as

@@ -1,1 +1,1 @@
-"""What came out: frozen rows, and one renderer each for the terminal and for JSON."""
+"""Reports: frozen rows, and one renderer each for the terminal and for JSON."""

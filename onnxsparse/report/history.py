@@ -1,4 +1,4 @@
-"""How a run went, as `history.json` and `history.csv` beside the model, and as a picture."""
+"""Training history, as `history.json` and `history.csv` beside the model, and as a picture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from typing import Any
 
 from onnxsparse.errors import MissingExtraError, OptionError
 from onnxsparse.report.rows import finite
-
-# -- How a run went: a row for each time it was measured, as `history.json` and `history.csv` beside the model.
-
 
 VERSION = 1
 NAMES = ("history.json", "history.csv")

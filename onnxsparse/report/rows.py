@@ -1,4 +1,4 @@
-"""The rows of every report, and their form in JSON.
+"""Report rows: the fields of every report, and their form in JSON.
 
 Each weight of the model is one row: what was done, or why not and what to change.
 """

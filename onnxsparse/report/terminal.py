@@ -1,4 +1,4 @@
-"""Reports for people: tables with totals, the reason for whatever stayed dense, and what to do next."""
+"""Terminal reports: tables with totals, the reason for whatever stayed dense, and what to do next."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
 from onnxsparse.report.weights_table import printable as _printable
 from onnxsparse.report.weights_table import share as _share
 from onnxsparse.report.weights_table import weights_table
-
-# -- Reports for people: one table with totals, the reason for whatever stayed dense, and what to do next.
-
 
 WIDE = 160
 _DONE = ("planned", "pruned", "masked")

@@ -1,4 +1,4 @@
-"""How a weight is replaced while it is trained. `parse` turns a text into a sparser, `available` lists them."""
+"""Sparsers: how a weight is replaced while it is trained. `parse` turns a text into one, `available` lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks that are drawn: every weight has a probability, and it is the probabilities that are trained (ProbMask).
+"""Sampled masks (ProbMask): every weight has a probability, and it is the probabilities that are trained.
 
 1. The relaxed mask is sigmoid((logit(p) + noise) * temperature), where the noise is the difference of two Gumbel draws.
 2. After each step all probabilities of a network are projected: lowered together until their sum is what may be kept.

@@ -1,4 +1,4 @@
-"""What a sparser is: what the network sees in place of a trained weight, and the gradient of that.
+"""The sparser interface: what the network sees in place of a trained weight, and the gradient of that.
 
 A weight has arrays around it, by role. *Trained* ones are moved by the optimizer beside the weight (a threshold, the
 scores). *Frozen* ones are written from outside, before a step, and have no gradient (the mask, the noise).

@@ -1,4 +1,4 @@
-"""Devices and their rules. `parse` turns `ampere` or `ampere:asp` into a target, `available` lists them."""
+"""Target devices and their rules. `parse` turns `ampere` or `ampere:asp` into a target, `available` lists them."""
 
 from __future__ import annotations
 

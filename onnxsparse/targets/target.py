@@ -1,4 +1,4 @@
-"""What a target is: which zeros a device can use, for which weights, and whether they are likely to pay."""
+"""The target interface: which zeros a device can use, for which weights, and whether they are likely to pay."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The training room: what is asked is checked, trained in one loop by one of the engines, and delivered."""
+"""Training: what is asked is checked, trained in one loop by one of the engines, and delivered."""

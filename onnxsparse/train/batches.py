@@ -1,4 +1,4 @@
-"""The batches of a run: which samples train at which step, and which only measure.
+"""Batches of a run: which samples train at which step, and which are held out for measuring.
 
 1. Arrays are asked for by number, so a resumed run needs nothing but the step. What a function yields is read on to it.
 2. A fixed share of the samples is held out and measures how the training goes (the probe).
@@ -196,4 +196,4 @@ class Feeding:
             yield Batch({name: array if name in shared else array[rows] for name, array in batch.arrays.items()})
 
 
-__all__ = ["LABELS", "Feeding", "HeldOut"]
+__all__ = ["LABELS", "Feeding", "HeldOut", "held_out"]

@@ -1,4 +1,11 @@
-"""When a checkpoint of a run is due, which one it goes on from, and stopping at a signal once one is written."""
+"""Checkpointing of a run: when one is written, which one a run resumes from, and stopping at a signal after one.
+
+1. A checkpoint is due at twenty places of a run, when a minute has passed, and at the end; but never so often that
+   the writing takes more than a twentieth of the time. When it is written changes nothing in the run.
+2. Of several processes the first one saves, and tells the others what it goes on from.
+3. Where the user says how often, that is how often.
+4. A folder with checkpoints of another model, plan, masks, recipe, number of processes or version is refused.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +25,6 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.train.task import Task
 from onnxsparse.version import __version__
-
-# -- The checkpoints of a run: when one is due, and which one it goes on from.
-#
-# 1. A checkpoint is due at twenty places of a run, when a minute has passed, and at the end; but never so often that
-#    the writing takes more than a twentieth of the time. When it is written changes nothing in the run.
-# 2. Of several processes the first one saves, and tells the others what it goes on from.
-# 3. Where the user says how often, that is how often.
-# 4. A folder with checkpoints of another model, plan, masks, recipe, number of processes or version is refused.
-
 
 PLACES, SECONDS, APART = 20, 60.0, 20.0
 """Places in a run, seconds between two, and how many times as long as the writing of the last one they lie apart."""

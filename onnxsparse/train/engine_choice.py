@@ -1,4 +1,4 @@
-"""Which engine trains a model, and why: onnxruntime-training where its checks pass, otherwise torch.
+"""Choosing the engine that trains a model, and why: onnxruntime-training where its checks pass, otherwise torch.
 
 1. The engine that was asked for, else the first that takes the model. All engines of one run are of the kind of the
    first one, and every graph is made with the same samples.
@@ -103,13 +103,14 @@ class Engines:
         means: Means,
         samples: Callable[[], Mapping[str, Array]],
         *,
-        room: str | None = None,
+        working_dir: str | None = None,
         check: bool = False,
         axes: SampleAxes = SAMPLES_FIRST,
         carried: tuple[Sequences, Plain] | None = None,
     ) -> None:
         self._model, self._tags, self._training, self._means = model, tags, training, means
-        self._samples, self._room, self._check, self._axes, self._carried = samples, room, check, axes, carried
+        self._samples, self._check, self._axes, self._carried = samples, check, axes, carried
+        self._working_dir = working_dir
         self._temporary = ExitStack()
         self.fixed = 0
         """How many samples the graph of the latest engine takes at once; any number where it is 0."""
@@ -161,11 +162,11 @@ class Engines:
         """The training graph of onnxruntime-training, made and proven: its folder, and what is known of it."""
         from onnxsparse.engines.ort.building import build
 
-        room = self._room
-        if room is None:
+        working_dir = self._working_dir
+        if working_dir is None:
             self._temporary.close()
-            room = self._temporary.enter_context(temporary())
-        folder = os.path.join(room, f"graph-{spec.digest()}")
+            working_dir = self._temporary.enter_context(temporary())
+        folder = os.path.join(working_dir, f"graph-{spec.digest()}")
         copy = turn(tagged(self._model, self._tags), spec.turned.get("inputs", {}), spec.turned.get("outputs", {}))
         return folder, build(folder, spec, copy, self._samples(), self._model.sha256(), self._check)
 

@@ -1,4 +1,4 @@
-"""`finetune`: ask, train, deliver. A recipe and data make a model sparse, and what is left learns to make up for it.
+"""`finetune`: a recipe and data make a model sparse, and training makes up for what it lost; checked and delivered.
 
 1. `ask` refuses what cannot be (see `task`); the engine is made when the loop begins.
 2. The loop runs in a folder of the user's, from whose checkpoints it can be resumed, or in a temporary one.
@@ -39,9 +39,7 @@ from onnxsparse.train.evaluation import OF_PART, OF_WHOLE, WHOLE, Evaluation
 from onnxsparse.train.loop import Run
 from onnxsparse.train.outcome import Outcome, Watcher
 from onnxsparse.train.side_files import Destination, beside, is_own
-from onnxsparse.train.task import Task, ask, framed
-
-__all__ = ["check_graph", "finetuned"]
+from onnxsparse.train.task import Task, ask, metric_list, training_text
 
 TORCH_TRAINS = "`--engine torch` trains the weights of which this engine has no gradient"
 
@@ -68,9 +66,9 @@ def finetuned(
     **asked: Any,
 ) -> Delivered:
     """Train by a whole recipe. `asked` goes to `ask`; `apart` are more paths that the result must not replace."""
-    source = taken(source)
+    source, metrics = taken(source), metric_list(metrics)
     if resume and checkpoint is None:
-        raise OptionError("resume goes on with a run in a folder; pass its checkpoint folder too")
+        raise OptionError("--resume goes on with a run in a folder; pass --checkpoint DIR too")
     processes, device = met(engine, device)
     if not processes.first:  # the first one alone writes and speaks
         output = checkpoint = watch = None
@@ -87,11 +85,11 @@ def finetuned(
     )  # fmt: skip
     with ExitStack() as stack:
         folder = None if checkpoint is None else path_of(checkpoint, "checkpoint")
-        room = folder or stack.enter_context(temporary())
+        working_dir = folder or stack.enter_context(temporary())
         if folder is not None:
             claim(folder)
             stack.enter_context(claimed(folder, MARK))
-        engines, evaluation = task.engines(room, check), Evaluation(task)
+        engines, evaluation = task.engines(working_dir, check), Evaluation(task)
         outcome = Run(task, engines, evaluation, folder, resume, watch).go() if task.has_work else _unchanged()
     if strict and outcome.attempts and not outcome.helped:
         raise LeftOutError("--strict: no training was better than pruning alone; nothing was written")
@@ -133,7 +131,7 @@ def _deliver(
     rest = untrained(task.plan, outcome.arrays, task.tags)
     plan = task.plan if task.by_epochs is None else task.by_epochs.done(outcome.arrays)
     notes = _notes(task, outcome, engines, evaluation, rest)
-    made = decided(task.recipe, plan, task.feeding.per_epoch or 0, task.pruned_share)
+    made = with_defaults(task.recipe, plan, task.feeding.per_epoch or 0, task.pruned_share)
     details = {
         "engine": engines.chosen if outcome.attempts else "none",
         "batch_axes": dict(task.axes.inputs),
@@ -168,7 +166,7 @@ def _notes(
 ) -> list[str]:
     notes = [*task.notes, *evaluation.notes, *in_training(task.model), *engines.notes, *outcome.notes]
     if task.by_epochs is not None:
-        notes.append(framed(task.training, outcome.steps, task.feeding.per_epoch or 0, engines.chosen))
+        notes.append(training_text(task.training, outcome.steps, task.feeding.per_epoch or 0, engines.chosen))
     if outcome.helped:
         probes = [row.probe for row in outcome.history.rows if row.probe is not None]
         notes.append(still_falling(probes, outcome.loss_untrained))
@@ -212,9 +210,9 @@ def check_graph(
         recipe = _with_some_zeros(recipe)
     source = taken(source)
     task = ask(source, recipe, data, plan=plan, masks=masks, labels=labels, batch_axis=batch_axis, state=state)
-    with temporary() as room:
+    with temporary() as working_dir:
         sparsers = dict.fromkeys(task.planned, recipe.only(Pruning).sparser)
-        _, made = task.engines(room, check=True).built(task.spec.with_sparsers(sparsers))
+        _, made = task.engines(working_dir, check=True).built(task.spec.with_sparsers(sparsers))
     if made["classes"]:
         Evaluation(task).demand_classes(made["classes"])
     return _checked(called(source), made, {tag: one.name for tag, one in task.tags.items()})
@@ -275,16 +273,16 @@ def still_falling(probes: Sequence[float], untrained: float) -> str:
 # -- The recipe that a run went by, with every default that was decided on the way filled in.
 
 
-def decided(recipe: Recipe, plan: Plan, per_epoch: int, pruned_share: float) -> Recipe:
+def with_defaults(recipe: Recipe, plan: Plan, per_epoch: int, pruned_share: float) -> Recipe:
     """What a recipe came to with a plan; `per_epoch` is the steps of an epoch, or 0 where nobody knows them."""
     known = {
-        Training: _decided_training(recipe.only(Training), per_epoch, pruned_share),
-        Pruning: _decided_pruning(recipe.only(Pruning), plan),
+        Training: _training_with_defaults(recipe.only(Training), per_epoch, pruned_share),
+        Pruning: _pruning_with_defaults(recipe.only(Pruning), plan),
     }
     return Recipe(tuple(known.get(type(one), one) for one in recipe.modifiers))
 
 
-def _decided_training(training: Training, per_epoch: int, pruned_share: float) -> Training:
+def _training_with_defaults(training: Training, per_epoch: int, pruned_share: float) -> Training:
     if training.steps is None and training.epochs is None:
         training = replace(training, steps=training.total(per_epoch))
     rate = training.base_rate(pruned_share)
@@ -292,7 +290,7 @@ def _decided_training(training: Training, per_epoch: int, pruned_share: float) -
     return replace(training, rate=None if training.optimizer == OWN else rate, warm_up=warm_up)
 
 
-def _decided_pruning(pruning: Pruning, plan: Plan) -> Pruning:
+def _pruning_with_defaults(pruning: Pruning, plan: Plan) -> Pruning:
     rule = plan.rule
     if rule.pattern is None or not rule.pattern.takes_sparsity:
         return pruning

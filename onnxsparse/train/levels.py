@@ -1,4 +1,4 @@
-"""`levels`: all levels of a device in one run, and a proven file of each.
+"""`levels`: trains all sparsity levels of a device in one run, and delivers a verified file of each.
 
 1. The level of each layer is decided once, on the dense model. Each stage of the run trains one level.
 2. When a level is trained its file is written, proven and verified, with its figures beside it in the run's own folder.
@@ -28,7 +28,7 @@ from onnxsparse.files import clear_folder, make_folder, write_text
 from onnxsparse.graph.external import ENDING, own_data
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.passes.delivery import deliver, target_of, untrained
-from onnxsparse.passes.device_levels import Passed, passed
+from onnxsparse.passes.device_levels import Exceeded, exceeded
 from onnxsparse.passes.verify import Expectation, held_to
 from onnxsparse.planning.plan import Plan, candidates
 from onnxsparse.planning.rule import Rule
@@ -41,7 +41,7 @@ from onnxsparse.train.engine_choice import Means, met
 from onnxsparse.train.evaluation import Evaluation
 from onnxsparse.train.loop import Run
 from onnxsparse.train.outcome import Outcome, Watcher
-from onnxsparse.train.task import Task, ask, digest_of
+from onnxsparse.train.task import Task, ask, digest_of, metric_list
 
 RUN, TABLE = ".run", "levels.json"
 COLUMNS = ("level", "sparsity", "parameters", "nonzero", "macs", "macs_left", "verified", "file")
@@ -74,17 +74,18 @@ def leveled(
         raise OptionError("levels trains in one process; start it without torchrun")
     means = Means(engine, device, None, None, processes)
     task = ask(
-        source, recipe, data, labels=labels, eval_data=eval_data, metrics=metrics, means=means, dims=dims
+        source, recipe, data, labels=labels, eval_data=eval_data, metrics=metric_list(metrics), means=means,
+        dims=dims,
     )  # fmt: skip
     task, stages = _through(task, levels, epochs, steps)
     kept = Folder(folder, _short(task.digest))
     if kept.is_done(overwrite):
         return kept.report(task, ["all levels were there already"]), folder
     kept.take(overwrite)
-    room = os.path.join(folder, RUN)
-    with claimed(room, MARK):
-        engines, evaluation = task.engines(room), Evaluation(task)
-        run = Run(task, engines, evaluation, room, True, watch)
+    working_dir = os.path.join(folder, RUN)
+    with claimed(working_dir, MARK):
+        engines, evaluation = task.engines(working_dir), Evaluation(task)
+        run = Run(task, engines, evaluation, working_dir, True, watch)
         with closing(run.stages()) as trained:
             for place in trained:
                 _hand_over(task, stages[place], run.engine, evaluation, source, folder, kept)
@@ -95,7 +96,7 @@ def leveled(
             raise OnnxSparseError(f"the training diverged before all levels were there; use a lower --lr ({notes[-1]})")
         notes += kept.finish(task, stages, outcome, evaluation)
         report = kept.report(task, notes)
-    shutil.rmtree(room, ignore_errors=True)
+    shutil.rmtree(working_dir, ignore_errors=True)
     return report, folder
 
 
@@ -105,7 +106,7 @@ class Level:
 
     level: float
     plan: Plan
-    beyond: Passed | None
+    beyond: Exceeded | None
 
     @property
     def file(self) -> str:
@@ -125,14 +126,14 @@ def _through(task: Task, text: str, epochs: float | None, steps: int | None) -> 
     each = steps if steps is not None else max(1, round((epochs or 1.0) * (per_epoch or 1)))
     training = replace(task.training, epochs=None, steps=each * len(levels))
     recipe = Recipe((training, task.objective, task.recipe.only(Pruning), Levels(text)))
-    counts = _decided(task, levels)
+    counts = _drops(task, levels)
     by_tag = {tag: [count[row.name] for count in counts] for tag, row in task.planned.items()}
     made = replace(task, recipe=recipe, levels=by_tag)
     digest = json.dumps([digest_of(made), text, [sorted(count.items()) for count in counts]])
     return replace(made, digest=digest), [_level(task.plan, level, drops) for level, drops in zip(levels, counts)]
 
 
-def _decided(task: Task, levels: Sequence[float]) -> list[Mapping[str, int]]:
+def _drops(task: Task, levels: Sequence[float]) -> list[Mapping[str, int]]:
     """How many units of each weight go at each level."""
     rule = task.plan.rule
     found, shares = candidates(task.model, task.plan.rows, rule), [level / 100 for level in levels]
@@ -144,7 +145,7 @@ def _decided(task: Task, levels: Sequence[float]) -> list[Mapping[str, int]]:
 
 
 def _level(plan: Plan, level: float, drops: Mapping[str, int]) -> Level:
-    beyond = passed(plan, drops, level)
+    beyond = exceeded(plan, drops, level)
     rows = tuple(replace(row, drop=drops[row.name], cut=None) if row.pattern else row for row in plan.rows)
     rule = replace(plan.rule, sparsity=beyond.share if beyond else level / 100)
     return Level(level, Plan(rows, rule), beyond)
@@ -224,12 +225,12 @@ class Folder:
 
     def take(self, overwrite: bool) -> None:
         """Make the folder that of this run; with `overwrite`, remove what an earlier run left, and nothing else."""
-        room, known = os.path.join(self.path, RUN), self._table()
-        if overwrite and (known is not None or os.path.isdir(room)):
+        working_dir, known = os.path.join(self.path, RUN), self._table()
+        if overwrite and (known is not None or os.path.isdir(working_dir)):
             self._clear(known or {})
-        if known is None and not os.path.isdir(room) and os.listdir(self.path):
+        if known is None and not os.path.isdir(working_dir) and os.listdir(self.path):
             raise OutputError(f"{self.path} holds other things; name a new folder, or an empty one")
-        claim(room)
+        claim(working_dir)
 
     def _clear(self, known: Mapping[str, Any]) -> None:
         shutil.rmtree(os.path.join(self.path, RUN), ignore_errors=True)
@@ -319,6 +320,3 @@ def _short(digest: str) -> str:
 def _text(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
-
-
-__all__ = ["leveled"]

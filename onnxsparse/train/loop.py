@@ -141,7 +141,7 @@ class Run:
         if note not in self.notes:
             self.notes.append(note)
 
-    def remember(self) -> None:
+    def keep_as_best(self) -> None:
         """The state as it is now is the best so far."""
         for tag in weights.stored(self.engine):
             self._best[tag] = weights.baked(self.engine, tag, self._best.get(tag))
@@ -296,7 +296,7 @@ class Run:
     def _outcome(self) -> Outcome:
         keeper, done = self._keeper, self.step == self.total
         if keeper is None and done:
-            self.remember()
+            self.keep_as_best()
         untrained = self.untrained_loss()
         trained = bool(self._best) and (keeper is None or keeper.helped)
         if trained:

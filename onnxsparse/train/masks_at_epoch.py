@@ -1,4 +1,4 @@
-"""The masks of a recipe at one epoch, on a file that is not trained.
+"""Masks of a recipe at one epoch, applied to a file that is not trained.
 
 1. Every modifier that masks acts as it would before the step at that epoch, by the weights as they are. Its clock says
    when: at its start, by its frequency, at its end. With steps per epoch they are those steps, which may drift (see

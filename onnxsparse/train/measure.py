@@ -1,4 +1,4 @@
-"""Metrics of an engine on data of their own, or else on the samples held out.
+"""Measuring metrics of an engine, on data of their own or else on the samples held out.
 
 1. Without a choice of the user's they go by the labels: classes are counted, numbers are compared.
 2. What is wrong with a metric is said before training starts: one batch is measured then.

@@ -1,7 +1,7 @@
-"""A torch module of the user's, in the user's own loop, as what is trained: its parameters, masks and optimizer.
+"""A user's torch module, in the user's own loop, as what is trained: its parameters, masks and optimizer.
 
-1. Masks are put on the module's own parameters (see `engines.torch.holding`), which stay the objects that the optimizer
-   holds. State dicts keep their names.
+1. Masks are parametrizations of the module's own parameters, which stay the objects that the optimizer holds.
+   State dicts keep their names.
 2. The optimizer is the user's: its groups have the rates and decays, and its moments are cleared where a mask changes.
    Without one, as where a recipe is applied at once, rates and decays mean nothing.
 3. A parameter that is tied has several names and is one parameter. In a module made of an ONNX file a weight also
@@ -25,7 +25,7 @@ from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
-from onnxsparse.engines.torch.parametrization import mask_of, put_on, take_off, zero
+from onnxsparse.engines.torch.parametrization import mask_of, put_mask_on, take_mask_off, zero
 from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.param import View
@@ -85,14 +85,14 @@ class ModuleTrainee(Trainee):
                 tensor, homes = self._tensors[param.tag], self._homes[param.tag]
                 keep = torch().ones(tensor.shape, dtype=torch().bool, device=tensor.device)
                 for owner, name in homes:
-                    put_on(owner, name, keep)
+                    put_mask_on(owner, name, keep)
                 self._masked[param.tag] = None
 
     def detach(self) -> None:
         """The plain module again, with zeros where masks were."""
         for tag in self._masked:
             for owner, name in self._homes[tag]:
-                take_off(owner, name)
+                take_mask_off(owner, name)
         self._masked = {}
 
     def settle(self) -> None:

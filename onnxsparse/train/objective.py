@@ -1,4 +1,4 @@
-"""The loss of a training: which outputs and labels it takes, and the classes a model declares."""
+"""The training objective: which loss a run has, which outputs and labels it takes, and the classes a model declares."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes
 from onnxsparse.recipes.modifiers.distillation import DistillationModifier
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.recipes.modifiers.training import Objective
-
-# -- What an engine is to make small: the objective of a recipe, with what the model and the data say of it.
 
 
 def goal_of(objective: Objective, labels: Data | Array | None) -> LossSpec:

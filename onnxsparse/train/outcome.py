@@ -1,4 +1,4 @@
-"""What a run comes to, and the rows of its history while it goes."""
+"""Outcome of a run, and the rows of its history while it goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from onnxsparse.math.values import Array
 from onnxsparse.report.history import History, Moment
 
-# -- What a run comes to.
+# -- the outcome
 
 
 Watcher = Callable[[dict[str, Any]], None]

@@ -1,4 +1,4 @@
-"""Sequences of samples whose states are carried from step to step, on an engine that knows single steps.
+"""Training on sequences: states of samples are carried from step to step, on an engine that knows single steps.
 
 1. A sample is a sequence: its arrays are [samples, steps, ...], and what has no steps is the same at all of them. The
    state of a step is what the network gave out a step before. It begins with zeros, or with what the data says.

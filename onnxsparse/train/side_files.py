@@ -1,4 +1,4 @@
-"""Where a result is written: the file, what is written beside it, and what none of that may replace."""
+"""Output paths of a training: the model, what is written beside it, and what none of that may replace."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""An ONNX model that is trained step by step: by a user's own loop, which calls `step(batch)`, or by a run of ours.
+"""An ONNX model trained step by step: by a user's own loop, which calls `step(batch)`, or by a run of ours.
 
 1. In a user's loop the engine is made with the first batch of a step, by which it knows the labels and the size of a
    batch. Until then, and while the training graph changes, the numbers are kept here. What is evaluated before has an
    engine for itself. A run of ours hands its trainee over instead (`attach`).
-2. Later batches may have any size: loss, gradient and outputs are those of their samples (see `portions`).
+2. Later batches may have any size: loss, gradient and outputs are those of their samples (see `fixed_batch`).
 3. What is seen of weights and masks are live arrays. The model is opened once; a result is made of it by edits that are
    undone again.
 """
@@ -528,6 +528,3 @@ def _shapes_of(shape: Any, real: Any, names: Sequence[str]) -> list[Sequence[int
     if shape is not None and not all(isinstance(size, int) and size > 0 for size in shape):
         raise OptionError(f"default_input_shape is a list of sizes such as [1, 3, 224, 224], not {shape!r:.60}")
     return [] if shape is None else [tuple(shape)]
-
-
-__all__ = ["LoopOptions", "SteppedModel"]

@@ -1,4 +1,4 @@
-"""What is asked of a training: model, recipe, plan, data and means, read once and checked before anything is made.
+"""The training task: model, recipe, plan, data and engine options, read once and checked before anything is made.
 
 `ask` opens the model, plans its zeros and opens the data; every refusal that needs no engine is there. The `Task` that
 it makes never changes: the loop, the choice of an engine, the evaluation and the delivery all read it.
@@ -47,8 +47,6 @@ from onnxsparse.train.measure import Glance, Measure
 from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_keys, demand_output, goal_of
 from onnxsparse.train.sequences import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
 from onnxsparse.train.side_files import NOWHERE, Destination
-
-__all__ = ["Task", "ask", "digest_of", "framed", "idle_labels"]
 
 SAMPLES = 64
 """The samples at least that a training graph is made and proven with."""
@@ -142,11 +140,11 @@ class Task:
         """The dense numbers of a stored tensor."""
         return self.tags[tag].numbers()
 
-    def engines(self, room: str, check: bool = False) -> Engines:
+    def engines(self, working_dir: str, check: bool = False) -> Engines:
         """What makes the engines of this task, with their graphs in a folder."""
         return Engines(
             self.model, self.tags, self.training, self.means, self._samples,
-            room=room, check=check, axes=self.axes, carried=self.carried,
+            working_dir=working_dir, check=check, axes=self.axes, carried=self.carried,
         )  # fmt: skip
 
     def _samples(self) -> dict[str, Array]:
@@ -220,6 +218,11 @@ def ask(
     return replace(task, digest=digest_of(task))
 
 
+def metric_list(metrics: Any) -> Sequence[Any]:
+    """A single metric may stand for a list of one."""
+    return [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
+
+
 def digest_of(task: Task) -> str:
     """Of all that makes a run another one: the graph, the file, the recipe, the plan, and the states of sequences."""
     planned_rows = task.planned.items()
@@ -235,7 +238,7 @@ def _idle(model: Model, training: Training) -> list[str]:
 
 
 def _zeros(model: Model, recipe: Recipe, plan: Path | None, masks: Masks | None) -> tuple[Plan, list[str]]:
-    asked = asked_zeros(recipe.only(Pruning), plan, masks, recipe.only(Training))
+    asked = sparsity_options(recipe.only(Pruning), plan, masks, recipe.only(Training))
     return planned(model, plan, masks, asked)
 
 
@@ -288,7 +291,7 @@ def zeros_by_epochs(model: Model, recipe: Recipe, plan: Path | None, masks: Mask
     return by_epochs(model, timed)
 
 
-def asked_zeros(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> SparsityOptions:
+def sparsity_options(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> SparsityOptions:
     """What the pruning asks for. The allocation is Erdős–Rényi where there is a choice and nobody made one."""
     allocation = pruning.allocation
     free = plan is None and masks is None and pruning.pattern is not None
@@ -355,7 +358,7 @@ def _rows(planned: Mapping[str, PlanRow]) -> str:
 ENGINES = {"ort": "onnxruntime-training", "torch": "torch"}
 
 
-def framed(training: Training, steps: int, per_epoch: int, engine: str) -> str:
+def training_text(training: Training, steps: int, per_epoch: int, engine: str) -> str:
     """The frame of a run as it was; `per_epoch` is 0 where nobody knows the steps of an epoch."""
     optimizer = "an optimizer of yours" if training.optimizer == OWN else training.optimizer
     several = f", {training.accumulate} for each update" if training.accumulate > 1 else ""

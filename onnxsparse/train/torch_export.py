@@ -1,4 +1,4 @@
-"""A finished module as an ONNX file that records what its zeros are for.
+"""Exporting a finished torch module as an ONNX file that records what its zeros are for.
 
 1. Exporters fold batch normalizations into layers and turn matrices; such tensors get other names. Which parameter one
    is of is found by its numbers (`match`): the zeros of a weight whose rows were scaled are where they were.

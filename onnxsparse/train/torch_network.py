@@ -1,7 +1,7 @@
 """A torch module in a user's own loop: its convolutions and matrices, masked or reparametrized in place.
 
 1. The module stays the user's own object; parameters stay the same objects, so an optimizer that holds them goes on.
-2. Masks are those of `attach`; other sparsers are parametrizations of their own (`sparsing`).
+2. Masks are those of `attach`; other sparsers are parametrizations of their own (`parametrization`).
 3. Numbers are computed on in numpy: the same masks come out as of the same numbers in an ONNX model.
 """
 
@@ -24,7 +24,7 @@ from onnxsparse.engines.torch import parametrization
 from onnxsparse.engines.torch.attach import PLAIN, UNMASKED, Attached, bare_module, finish
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import DICT
-from onnxsparse.engines.torch.parametrization import all_held
+from onnxsparse.engines.torch.parametrization import all_masks
 from onnxsparse.engines.torch.state_dicts import digest_of
 from onnxsparse.errors import OptionError
 from onnxsparse.files import make_folder
@@ -43,7 +43,7 @@ class TorchNetwork(Network):
 
     def __init__(self, module: Any) -> None:
         self.module = bare_module(module)
-        if any(True for _ in all_held(self.module)):
+        if any(True for _ in all_masks(self.module)):
             raise OptionError("masks are attached to this module already; take them off first")
         self._owners: dict[str, Any] = {}
         self.sites: list[Site] = []
@@ -89,12 +89,12 @@ class TorchNetwork(Network):
     def _around(self, key: str, kind: int) -> dict[str, Array]:
         if self._used.get(key, MASK) == MASK:
             return {}
-        found = parametrization.sparsing_of(self._owners[key], "weight").tensors(kind)
+        found = parametrization.sparser_on(self._owners[key], "weight").tensors(kind)
         return {role: parametrization.array_of(tensor) for role, tensor in found.items()}
 
     def sent(self, key: str, arrays: Mapping[str, Array]) -> None:
         """Make arrays beside a weight, by role, what the next step sees: on other devices they are copies."""
-        one = parametrization.sparsing_of(self._owners[key], "weight")
+        one = parametrization.sparser_on(self._owners[key], "weight")
         with torch().no_grad():
             for role, array in arrays.items():
                 getattr(one, role).copy_(torch().from_numpy(np.ascontiguousarray(array)))
@@ -116,7 +116,7 @@ class TorchNetwork(Network):
         trained = sparser.trained(weight)
         fed = sparser.feed(weight, trained, np.ones(weight.shape, np.float32), sparsers.Moment(key))
         parametrization.put_sparser_on(self._owners[key], "weight", sparser, trained, fed)
-        parametrization.sparsing_of(self._owners[key], "weight").drawn = self._moments.get(key)
+        parametrization.sparser_on(self._owners[key], "weight").drawn = self._moments.get(key)
 
     def draw_at(self, moments: Mapping[str, sparsers.Moment]) -> None:
         """When the subnet of layers that are kept by chance is drawn, by key; said before they are used."""
@@ -127,7 +127,7 @@ class TorchNetwork(Network):
         if self._attached is not None:
             self._attached.remove()
             self._attached = None
-        for _, owner, name in list(parametrization.all_sparsed(self.module)):
+        for _, owner, name in list(parametrization.all_sparsers(self.module)):
             parametrization.take_sparser_off(owner, name)
         self._used = {}
 
@@ -177,7 +177,7 @@ class TorchNetwork(Network):
         beneath = self._beneath()
         for key, text in self._used.items():
             if text != MASK:
-                one = parametrization.sparsing_of(self._owners[key], "weight")
+                one = parametrization.sparser_on(self._owners[key], "weight")
                 found = {f"{TRAINED}/{role}/{key}": tensor for role, tensor in one.tensors(0).items()}
                 tensors.update({name: tensor.detach().clone() for name, tensor in found.items()})
         tensors.update({f"{MASK}/{key}": keep for key, keep in beneath[DICT].items()})
@@ -191,7 +191,7 @@ class TorchNetwork(Network):
             if text != MASK:
                 original = self._original(key).detach()
                 found[UNMASKED][key] = original.clone()
-                found[PLAIN][key] = digest_of(parametrization.sparsing_of(self._owners[key], "weight").plain(original))
+                found[PLAIN][key] = digest_of(parametrization.sparser_on(self._owners[key], "weight").plain(original))
         return found
 
     def restore(self, tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -216,7 +216,7 @@ class TorchNetwork(Network):
             self.sent(key, {role: tensor.cpu().numpy()})
         for key in used:
             if used[key] != MASK and key in numbers and key in digests:
-                original, one = self._original(key), parametrization.sparsing_of(self._owners[key], "weight")
+                original, one = self._original(key), parametrization.sparser_on(self._owners[key], "weight")
                 one.await_numbers(original, digests[key], numbers[key].to(original.device))
 
     # -- sizes
@@ -293,9 +293,9 @@ def _look_at_step(optimizer: Any, *_: Any) -> None:
 
 
 def _finished(module: Any, effective: Mapping[str, Array]) -> Any:
-    if any(True for _ in all_held(module)):
+    if any(True for _ in all_masks(module)):
         finish(module)
-    for _, owner, name in list(parametrization.all_sparsed(module)):
+    for _, owner, name in list(parametrization.all_sparsers(module)):
         parametrization.take_sparser_off(owner, name)
     named = dict(module.named_parameters(remove_duplicate=False))
     with torch().no_grad():

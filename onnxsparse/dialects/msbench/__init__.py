@@ -1,4 +1,4 @@
-"""MSBench's front door: its configurations, and its schedulers in their published order of calls.
+"""MSBench's interface: its configurations, and its schedulers in their published order of calls.
 
     scheduler = build_sparse_scheduler(config)            # a mapping, a YAML or JSON file, or the name of a preset
     model = scheduler.prepare_sparse_model(model)         # a torch module, or an ONNX model by its path or ModelProto

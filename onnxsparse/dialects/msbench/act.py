@@ -1,4 +1,4 @@
-"""A scheduler as a modifier of a run: its published calls at the steps of the one training loop, and its state.
+"""An MSBench scheduler as an act of the training loop: its published calls at the right steps, and its state.
 
 1. Before every step `prune_model` is called with the step's number; where other sparsers take over at a step (the
    subnet of ProbMask), a segment of the run begins there.

@@ -1,4 +1,4 @@
-"""What the published calls are given: a model, an optimizer, a learning rate scheduler, of ONNX or of torch.
+"""Arguments of the published MSBench calls: a model, an optimizer, a learning rate scheduler, of ONNX or of torch.
 
 1. A model is an ONNX file by its path or as a ModelProto, or a torch module.
 2. A learning rate scheduler is begun again from the state in which it was handed over. One that has gone on already, in

@@ -1,4 +1,4 @@
-"""What a training by a job file is checked for: data that fits, a checkpoint that is its own, a file that holds.
+"""Checks of a training by a job file: data that fits, a checkpoint of the same job, a delivered file that verifies.
 
 1. Batches can be made of the samples, and every label is one of the classes, before anything trains.
 2. A checkpoint says what it was made by, and is gone on from by the same alone: else the result is of neither. What

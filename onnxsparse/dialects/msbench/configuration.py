@@ -1,4 +1,4 @@
-"""MSBench's configurations: read from a mapping, a YAML or JSON file, or a preset, and checked word by word.
+"""Reading MSBench's configurations: from a mapping, a YAML or JSON file, or a preset, checked word by word.
 
 1. A configuration is a mapping with `scheduler` or `mask_generator`; or a larger one that has such a mapping under
    `sparsity`.
@@ -22,8 +22,6 @@ import numpy as np
 
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.planning.plain_yaml import WrittenTwiceError, read_yaml
-
-__all__ = ["WrittenTwiceError", "read_json", "read_yaml"]
 
 Source = Union[Mapping[str, Any], str, "os.PathLike[str]"]
 PRESETS = ("amba", "ampere", "str", "probmask")

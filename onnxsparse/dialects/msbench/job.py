@@ -1,4 +1,4 @@
-"""The configuration of a whole training: what is trained, on what, how long, and how its sparsity section goes with it.
+"""Job file of a whole training: model, data, length, optimizer, and the sparsity configuration that goes with it.
 
 runtime: {runner: {type: sparse}}
 model: net.onnx                                   # or saver.pretrain_model, where that is an ONNX model

@@ -1,4 +1,4 @@
-"""Which layers stay dense because a configuration says so, and which of its names mean no layer."""
+"""Excluded layers: which stay dense because a configuration says so, and which of its names match no layer."""
 
 from __future__ import annotations
 

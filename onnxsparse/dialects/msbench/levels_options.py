@@ -1,4 +1,4 @@
-"""A configuration of AmbaLevelPruneScheduler as the options of `levels`: no loop of one's own is needed."""
+"""A configuration of AmbaLevelPruneScheduler translated to the options of `levels`."""
 
 from __future__ import annotations
 

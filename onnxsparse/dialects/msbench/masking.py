@@ -1,4 +1,4 @@
-"""The masks that a configuration has at one moment of its schedule, put into the graph of a model; nothing trains.
+"""Inserting the masks that a configuration has at one step of its schedule into the graph of a model, untrained.
 
 1. The scheduler does what it does in a training loop: it is prepared on the model, told the iteration, and asked for
    its masks. So they are those of a loop on equal weights, to the bit, and no engine is needed.
@@ -289,7 +289,7 @@ def moment_of(scheduler: Any, network: SteppedModel) -> dict[str, Any]:
         "iteration": scheduler.iteration,
         "level": level,
         "target": network.promise.target,
-        **scheduler.chance(),
+        **scheduler.drawn_by(),
         "settings": settings(scheduler.config),
         "facts": named(scheduler.facts(), network.names()),
     }

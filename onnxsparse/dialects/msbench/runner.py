@@ -1,4 +1,4 @@
-"""The runner of a whole training, step by step, as United Perception's sparse runner names them.
+"""Sparse training runner: a training from a job file, in steps that are named as United Perception's are.
 
 1. The start state is the first of these that exists: the newest checkpoint in save_dir (with auto_resume), the one of
    the command line, saver.resume_model, saver.pretrain_model, the model itself. A saver.pretrain_model that is not

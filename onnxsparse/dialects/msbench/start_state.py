@@ -1,4 +1,4 @@
-"""The start state of a training: the dense model, the checkpoint's numbers in it, and those that training begins with.
+"""Initial weights of a training: the dense model, a checkpoint's parameters loaded into it, and their checks.
 
 1. The dense model is `saver.pretrain_model`, or `model` as it is. It is the one to learn from, wherever a training
    starts: a network that is sparse already is no teacher, least of all its own.

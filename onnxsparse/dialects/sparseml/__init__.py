@@ -1,4 +1,4 @@
-"""SparseML's front door: recipes around a training loop in torch, by the names that its users know."""
+"""SparseML's interface: recipes around a training loop in torch, by the names that its users know."""
 
 from __future__ import annotations
 

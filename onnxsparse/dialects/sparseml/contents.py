@@ -1,4 +1,4 @@
-"""What a manager says of its recipe: the modifiers by kind, the epochs, the text."""
+"""Queries on a manager's recipe: its modifiers by kind, its epochs, its text."""
 
 from __future__ import annotations
 

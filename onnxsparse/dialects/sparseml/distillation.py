@@ -1,4 +1,4 @@
-"""What a teacher adds to the loss of a user's loop.
+"""Knowledge distillation in a user's loop: what a teacher adds to the loss.
 
     T^2 * sum of KL(softmax(teacher / T) | softmax(student / T)) over the last axis, over the number of rows
 

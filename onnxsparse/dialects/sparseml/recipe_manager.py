@@ -1,4 +1,14 @@
-"""SparseML's manager: a recipe around a training loop in torch."""
+"""SparseML's manager: a recipe around a training loop in torch.
+
+    manager = ScheduledModifierManager.from_yaml("recipe.md")
+    optimizer = manager.modify(model, optimizer, steps_per_epoch=len(loader))
+    for epoch in range(manager.max_epochs): ...       # the loop as it was
+    manager.finalize(model)
+
+1. `update` comes before a step and `optimizer_post_step` behind it; the wrapper that `modify` returns calls both.
+2. At `finalize` every modifier comes to its end: the last level is there even if no step came behind the end.
+3. A loop that contradicts its recipe is warned: see `warnings`.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +35,6 @@ from onnxsparse.recipes.modifiers.modifier import FARTHEST, Scheduled
 from onnxsparse.recipes.modifiers.rates import RateFunction, RateSchedule, SetDecay, SetRate
 from onnxsparse.recipes.writing import identifier
 from onnxsparse.train.module_trainee import ModuleTrainee
-
-# -- SparseML's manager: a recipe around a training loop in torch.
-#
-#     manager = ScheduledModifierManager.from_yaml("recipe.md")
-#     optimizer = manager.modify(model, optimizer, steps_per_epoch=len(loader))
-#     for epoch in range(manager.max_epochs): ...       # the loop as it was
-#     manager.finalize(model)
-#
-# 1. `update` comes before a step and `optimizer_post_step` behind it; the wrapper that `modify` returns calls both.
-# 2. At `finalize` every modifier comes to its end: the last level is there even if no step came behind the end.
-# 3. What a loop does that the recipe does not mean is said: see `watching`.
-
 
 PACE = (SetRate, SetDecay, RateSchedule, RateFunction)
 

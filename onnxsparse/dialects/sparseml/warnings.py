@@ -1,4 +1,4 @@
-"""What a loop does that its recipe does not mean: said once for each module, as a warning where the loop stands.
+"""Warnings of a training loop that contradicts its recipe, given once for each module, where the loop stands.
 
 1. Somebody else moves a learning rate that the recipe moves, too.
 2. Training goes on behind the end of the recipe. One step there is as it should be: with it SparseML sets the last

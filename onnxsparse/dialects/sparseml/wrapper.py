@@ -1,4 +1,4 @@
-"""The optimizer, or a GradScaler, with a recipe around its steps: otherwise it is what it was."""
+"""Optimizer and GradScaler wrapper: runs a recipe's hooks around their steps, and is otherwise what it wraps."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Fine-tuning in onnxruntime-training."""
+"""The onnxruntime-training engine."""

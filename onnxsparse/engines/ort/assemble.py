@@ -1,4 +1,4 @@
-"""From a prepared graph to its gradient graph: masks on the weights, a loss at the end, the engine's artifacts."""
+"""Assembling the training graph: masks and sparsers on the weights, a loss at the end, then the gradient graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from onnxsparse.losses import Scale, axis_of_labels, chosen_axis, labels_unlike
 # -- From a prepared graph to one that the engine can differentiate: masks on the weights, a loss at the end.
 #
 # 1. Every masked weight is read through its sparser; the nodes of the sparsers come first.
-# 2. The values of the dense model come in as inputs, one for each signal; labels as one more.
+# 2. The values of the dense model come in as inputs, one for each distillation target; labels as one more.
 # 3. The first output is the loss. The user's own float outputs follow, for measuring.
 
 FLOAT, NAMED = 1, 3
@@ -44,7 +44,7 @@ class Assembled:
     unit: str = ""  # of that, in words
     trained: dict[str, str] = field(default_factory=dict)  # `tag` or `tag/role` -> initializer
     frozen: dict[str, str] = field(default_factory=dict)
-    teacher: dict[str, str] = field(default_factory=dict)  # signal -> input
+    teacher: dict[str, str] = field(default_factory=dict)  # distillation target -> input
     labels: str = ""
     classes: int = 0  # that the labels may name
     outputs: list[str] = field(default_factory=list)
@@ -240,9 +240,6 @@ def logits_of(signals: Sequence[DistillationTarget], wanted: str) -> Distillatio
 def _shapes(prepared: Prepared) -> dict[str, tuple[int, ...]]:
     values = (*prepared.model.graph.output, *prepared.model.graph.value_info)
     return {value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in values}
-
-
-__all__ = ["Assembled", "assemble", "logits_of", "output_of"]
 
 
 # -- The gradient graph of a training graph, by the engine's own tool.

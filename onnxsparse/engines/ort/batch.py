@@ -1,4 +1,4 @@
-"""The training batch: whether the copy does with it what the file does sample by sample, and a stored batch of 1."""
+"""Batch axis of the training graph: it has to compute a batch as the file does samples; stored batches of 1."""
 
 from __future__ import annotations
 

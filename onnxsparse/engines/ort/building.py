@@ -1,4 +1,4 @@
-"""Having a training graph built in a process of its own, and finding the operator that the engine dies of."""
+"""Building the training graph in a subprocess, and finding the operator that crashes onnxruntime-training."""
 
 from __future__ import annotations
 
@@ -60,30 +60,30 @@ def build(
     damage = "" if check or not os.path.isdir(folder) else _damage(folder, known)
     if known is not None and known.get("digest") == digest and not check and not damage:
         return known
-    with _room(folder) as room:
-        made = {**_made(room, spec, model, samples, check), "digest": digest}
-        paths = {name: os.path.join(room, name) for name in sorted(os.listdir(room)) if name != MANIFEST}
+    with _working_dir(folder) as working_dir:
+        made = {**_made(working_dir, spec, model, samples, check), "digest": digest}
+        paths = {name: os.path.join(working_dir, name) for name in sorted(os.listdir(working_dir)) if name != MANIFEST}
         made["files"] = {name: _of_file(path) for name, path in paths.items() if os.path.isfile(path)}
         made[SEAL] = _seal(made)
-        _mark(room, made)
+        _mark(working_dir, made)
         shutil.rmtree(folder, ignore_errors=True)
-        os.rename(room, folder)
+        os.rename(working_dir, folder)
     note = f"the training graph in {folder} was damaged ({damage}) and was made anew"
     return {**made, "notes": [*made["notes"], note]} if damage else made
 
 
 @contextmanager
-def _room(folder: str) -> Iterator[str]:
+def _working_dir(folder: str) -> Iterator[str]:
     """A place beside a folder: a worker that outlives this process writes into nothing that counts."""
     for left in glob.glob(f"{glob.escape(folder)}{MAKING}*"):
         shutil.rmtree(left, ignore_errors=True)
-    room = f"{folder}{MAKING}{os.getpid()}"
+    working_dir = f"{folder}{MAKING}{os.getpid()}"
     try:
-        yield room
+        yield working_dir
     except OSError as error:
         raise OutputError(f"cannot write the training graph to {folder}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(working_dir, ignore_errors=True)
 
 
 def _of_samples(samples: Mapping[str, Array]) -> str:

@@ -1,4 +1,4 @@
-"""One form for all files: functions inlined, stored tensors as initializers of the main graph, float32, folded."""
+"""Canonical form of a model: functions inlined, stored tensors as initializers, float32, constants folded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The throw-away copy while it is being prepared for training, and the samples that it is prepared with.
+"""The working copy of a model that is prepared for training, and the samples that it is prepared with.
 
 A *preparation* is a function that changes a `Draft`, and nothing else; `prepare` lists them in their order.
 """

@@ -1,4 +1,4 @@
-"""The engine that trains in onnxruntime-training, with optimizers of our own on its live arrays.
+"""The onnxruntime-training engine: sessions over built training graphs, with optimizers of our own on live arrays.
 
 1. A batch larger than the graph's is taken in pieces whose gradients add up; the update uses their mean.
 2. The optimizer's memory is ours: it can be cleared, saved, and carried over into another graph (see `stepping`).

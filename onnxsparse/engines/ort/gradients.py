@@ -1,4 +1,4 @@
-"""Which operators onnxruntime-training 1.19.2 differentiates, and cuts in the graph where no gradient can pass."""
+"""Operators that onnxruntime-training 1.19.2 differentiates, and cuts in the graph where no gradient can pass."""
 
 from __future__ import annotations
 
@@ -164,13 +164,13 @@ def _roots(name: str, makers: dict[str, NodeProto], stored: set[str]) -> set[str
 #
 # 1. A node is cut out if trained weights have a say in what it reads, and it is blocked (the caller knows which
 #    operators have no gradient) or is control flow.
-# 2. What it reads becomes a signal of kind 'cut', matched to the dense model's; where that is no float of fixed shape,
-#    the nearest values before it that are.
+# 2. What it reads becomes a distillation target of kind 'cut', matched to the dense model's; where that is no float of
+#    fixed shape, the nearest values before it that are.
 # 3. What it gives is fed, as the dense model computes it. Nodes that read something else than a tensor from it (a
 #    sequence) are cut out with it.
-# 4. Chance is fed too: the dense model's random numbers are the ones to train with. So is what is rounded to whole
-#    numbers and back: the engine cannot build a graph with such nodes.
-# 5. Outputs that only what is fed has a say in are no signals any more. Weights that no signal is left for have a
+# 4. Random numbers are fed too: the dense model's are the ones to train with. So is what is rounded to whole numbers
+#    and back: the engine cannot build a graph with such nodes.
+# 5. Outputs that only what is fed has a say in are no targets any more. Weights that no target is left for have a
 #    reason.
 
 FED = {*RANDOM, "QuantizeLinear", "DequantizeLinear"}
@@ -190,8 +190,8 @@ def cut(prepared: Prepared, blocked: Sequence[str] = ()) -> Prepared:
 
 
 def teacher(before: Prepared, after: Prepared) -> ModelProto:
-    """The dense model: gives all signals of `after`, then what is fed to it. `before` is the graph it was cut from;
-    values that were only written into the later graph are computed as they are there. It is fed with chance."""
+    """The dense model: gives all targets of `after`, then what is fed to it. `before` is the graph it was cut from;
+    values that were only written into the later graph are computed as they are there. Its random numbers are fed."""
     model = ModelProto()
     model.CopyFrom(before.model)
     _graft(model.graph, after)
@@ -205,7 +205,7 @@ def teacher(before: Prepared, after: Prepared) -> ModelProto:
 
 
 def _graft(graph: GraphProto, after: Prepared) -> None:
-    """Nodes of the later graph that its signals need and the earlier one does not have."""
+    """Nodes of the later graph that its targets need and the earlier one does not have."""
     known = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
     stored = {tensor.name for tensor in graph.initializer}
     wanted = {signal.name for signal in after.signals} - known

@@ -1,4 +1,4 @@
-"""The training library: imported without torch, silenced, pinned to one thread; its errors in words; running a graph.
+"""Importing onnxruntime-training: without torch, silenced, on one thread; its errors in words; running a graph.
 
 1. `onnxruntime.training` 1.19.2 wants torch for two submodules that are not used here; empty stand-ins do.
 2. Its C++ side writes log lines to file descriptor 2 whatever its severity is set to; only redirecting that helps.

@@ -1,4 +1,4 @@
-"""Numbers that a training graph cannot have: integers divided by zero, quantization round trips, random numbers."""
+"""Integer division by zero, quantization round trips and random numbers, which a training graph cannot have."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""From any exported model to a graph that can be trained: a copy that is thrown away afterwards.
+"""Preparing an exported model for training: a copy is rewritten until it can be differentiated, then thrown away.
 
-1. `PREPARATIONS` are done to a copy one after another, each for a fault or a limit of onnxruntime-training 1.19.2:
-   first what lets the file run, then one form for all files, then what depends on the batch.
+1. Preparations are done to a copy one after another, each for a fault or a limit of onnxruntime-training 1.19.2: first
+   what lets the file run (`TO_RUN`), then one form for all files (`ONE_FORM`), then what depends on the batch
+   (`OF_FIXED_SIZES`); `OLD` is for files that are too old. `PREPARATIONS` names them all, for the test that holds them.
 2. Outputs and their pre-activations are the distillation targets (`distillation`, `targets`).
 3. The result is compared with the user's file, sample by sample (`batch`). Where it differs at the batch, a batch of 1
    is taken out of the constants; where it differs still, the batch is 1.
@@ -252,7 +253,7 @@ def _first_difference(outputs: Mapping[str, Any], truth: _Truth, batch: int, pla
 
 
 def _finished(made: Prepared, draft: Draft, tags: set[str], batch: int, problems: Sequence[str]) -> Prepared:
-    """Only the signals are outputs; every tag is a weight or has a reason."""
+    """Only the distillation targets are outputs; every tag is a weight or has a reason."""
     if made.batch != batch:
         size = ALONE if made.batch == 1 else f"trained {made.batch} samples at a time"
         reason = f", because {problems[0]:.160}" if problems else ": so the file takes them"

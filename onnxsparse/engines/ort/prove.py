@@ -1,4 +1,4 @@
-"""Measuring and proving a training graph: the scales of its targets, its gradients against differences of its loss."""
+"""Proving a training graph: scales of its distillation targets, and its gradients against finite differences."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from onnxsparse.errors import ModelError
 from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken, size_of
 from onnxsparse.math.values import Array
 
-# -- The samples of a trial as a graph takes them, and what the dense model says to them.
+# -- The samples of a trial as a graph takes them, and the dense model's values for them.
 #
-# 1. The scale of a signal is what `onnxsparse.losses` makes of the dense model's values for all samples, and of
-#    those that the graph to train gives with weights that are moved a little.
-# 2. A signal that is not finite there, or that the rewritten graph does not give again, cannot be matched: it is left
-#    out, with a note. One that no weight moves says nothing, and is left out, too.
+# 1. The scale of a target is what `onnxsparse.losses` makes of the dense model's values for all samples, and of those
+#    that the graph to train gives with weights that are moved a little.
+# 2. A target that is not finite there, or that the rewritten graph does not give again, cannot be matched: it is left
+#    out, with a note. One that no weight moves has no gradient, and is left out, too.
 
 PROVEN = 8
 """Batches at most that a proof is made with, where a batch is one sample."""
@@ -35,14 +35,14 @@ UNLIKE = 1e-3
 
 @dataclass
 class Measured:
-    """The scales of the signals that can be matched, and a line for each that cannot."""
+    """The scales of the targets that can be matched, and a line for each that cannot."""
 
     scales: dict[str, Scale] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 class Feeds:
-    """Batches of a trial's samples. `dense` gives the signals of the prepared graph."""
+    """Batches of a trial's samples. `dense` gives the targets of the prepared graph."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Feeds:
         together: int = 1,
         still: Collection[str] = (),
     ) -> None:
-        """`together` samples say how weights move signals; those named in `still` are not moved for that."""
+        """`together` samples say how weights move targets; those named in `still` are not moved for that."""
         self._prepared, self._samples, self._runner = prepared, samples, Runner(dense)
         self._together, self._still = together, still
         self._random = random_inputs({name: shape for name, _, shape in inputs_of(dense)})
@@ -79,7 +79,7 @@ class Feeds:
         return self._runner({**feed, **draw_random(self._random, feed, 0)})
 
     def measure(self) -> Measured:
-        """How much every signal varies, and which of them can be matched."""
+        """How much every target varies, and which of them can be matched."""
         feeds = [self.at(start) for start in self._starts()]
         answers = [self._dense(feed) for feed in feeds]
         for feed, answer in zip(feeds, answers):
@@ -130,7 +130,7 @@ class Feeds:
 
 
 def _problem(values: Array, again: Array) -> str:
-    """Why a signal cannot be matched; '' if it can."""
+    """Why a target cannot be matched; '' if it can."""
     if not np.isfinite(values).all():
         return "it holds numbers that are not finite"
     wide = np.abs(values).max() if values.size else 0.0

@@ -1,4 +1,4 @@
-"""A training session over a built graph, and the dense model that says what every distillation target should be."""
+"""Training session over a built gradient graph, and the dense teacher that gives the distillation targets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.library import LOAD, LOOK, batch_of, told
 from onnxsparse.engines.ort.numerics import draw_random, random_inputs
 from onnxsparse.math.values import Array
-
-# -- A training session over a built graph: its parameters as live arrays, one step, one evaluation.
 
 
 class Session:
@@ -119,7 +117,7 @@ class Session:
         return found if isinstance(found, tuple) else (found,)
 
 
-# -- The dense model, which says what every signal should be.
+# -- The dense teacher: the distillation targets of every sample.
 #
 # 1. Where samples come back in every epoch and the answers are small, all of them are asked for once, ahead, in a fixed
 #    order: what a sample is matched to never depends on the batches it came in.

@@ -1,4 +1,4 @@
-"""Sparsers as nodes of a training graph: what the network sees in place of a weight.
+"""Sparsers as nodes of a training graph: how a weight is replaced in the forward pass.
 
 Only operators whose gradient the engine has, and has right:
 

@@ -1,6 +1,6 @@
-"""Who moves the weights: our own optimizers in numpy, or the one built into the engine.
+"""Optimizer step in onnxruntime-training: our own optimizers in numpy, or the one built into the library.
 
-Ours can be cleared, saved and carried into another graph. The engine's keeps its moments to itself: it cannot be
+Our own can be cleared, saved and carried into another graph. The engine's keeps its moments to itself: it cannot be
 cleared where a mask changes, and is saved and restored as a whole, by a checkpoint of the engine's own.
 """
 
@@ -24,7 +24,7 @@ BUILT_IN = "ort-adamw"
 _SAVED = "engine/checkpoint"
 
 
-class Stepping(ABC):
+class OptimizerStep(ABC):
     """One optimizer over the weights of a session."""
 
     @abstractmethod
@@ -44,11 +44,11 @@ class Stepping(ABC):
         """Remember that again, as far as the session has the same tensors."""
 
 
-def stepping_of(text: str, session: Session, folder: str) -> Stepping:
-    return BuiltIn(session, folder) if text == BUILT_IN else Ours(text)
+def stepping_of(text: str, session: Session, folder: str) -> OptimizerStep:
+    return BuiltIn(session, folder) if text == BUILT_IN else NumpyOptimizer(text)
 
 
-class Ours(Stepping):
+class NumpyOptimizer(OptimizerStep):
     """An optimizer in numpy."""
 
     def __init__(self, text: str) -> None:
@@ -71,7 +71,7 @@ class Ours(Stepping):
         self._moments.load({key: arrays[key] for key in _moments_of(arrays, counts)}, counts)
 
 
-class BuiltIn(Stepping):
+class BuiltIn(OptimizerStep):
     """The engine's AdamW; its decay and its longest gradient were fixed when the graph was made."""
 
     def __init__(self, session: Session, folder: str) -> None:

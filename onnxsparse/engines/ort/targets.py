@@ -1,4 +1,4 @@
-"""Which values of the prepared copy are distillation targets, and which weights a gradient reaches from them.
+"""Selecting distillation targets among the values of the prepared copy, and the weights that get a gradient from them.
 
 1. A float output of fixed shape is one, if trained weights have a say in it; so are its pre-activations.
 2. For any other output (whole numbers, a shape that data decides) the walk goes back to the nearest values that are

@@ -1,4 +1,4 @@
-"""The worker that makes and proves a training graph, in a process of its own: the engine may crash on odd graphs.
+"""Subprocess that builds and proves a training graph: onnxruntime-training may crash on odd graphs.
 
     python -m onnxsparse.engines.ort.worker trial FOLDER
 

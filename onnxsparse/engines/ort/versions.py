@@ -1,4 +1,4 @@
-"""The copy's operator set becomes one the training engine loads: 13 to 21, and IR 8 to 10.
+"""Opset and IR version conversion of the copy to what onnxruntime-training loads: opset 13 to 21, IR 8 to 10.
 
 1. Older operator sets are converted to 13 by onnx; constants that this makes have to be lifted again.
 2. Newer ones are only relabelled: every operator must mean in 21 what it means there, which its schema tells: the same

@@ -1,4 +1,4 @@
-"""A process that works for another one, and does not outlive it.
+"""Worker subprocesses, which never outlive the process that they work for.
 
     python -m onnxsparse.engines.ort.worker MODULE WORD...
 

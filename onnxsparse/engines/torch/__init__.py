@@ -1,1 +1,1 @@
-"""An ONNX file as a trainable torch module, and the trained numbers back in the file."""
+"""The torch engine: an ONNX file as a trainable torch module, and its trained parameters back in the file."""

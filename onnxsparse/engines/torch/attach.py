@@ -1,7 +1,7 @@
-"""`attach`: masks on a module's own parameters, for a training loop that is not ours; `finish`: the plain module again.
+"""`attach`: masks as parametrizations of a module's parameters, for a user's training loop; `finish` removes them.
 
-1. Every parameter with a mask is parametrized (see `holding`): masked places are zero in every forward pass, and get
-   no gradient.
+1. Every parameter with a mask is parametrized (see `parametrization`): masked places are zero in every forward pass,
+   and get no gradient.
 2. After each step of an optimizer that is followed, weights and moments at masked places are zero, too. A step that a
    GradScaler skips changes nothing and calls nothing.
 3. A parameter with several names in the module is masked under each.
@@ -17,7 +17,7 @@ import numpy as np
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import DICT, array_of, bare, demand_fit
-from onnxsparse.engines.torch.parametrization import all_held, mask_of, original_of, put_on, take_off, zero
+from onnxsparse.engines.torch.parametrization import all_masks, mask_of, original_of, put_mask_on, take_mask_off, zero
 from onnxsparse.engines.torch.state_dicts import digest_of, sharded
 from onnxsparse.errors import OptionError, PlanError, brief, nearest
 from onnxsparse.math.values import Array
@@ -38,7 +38,7 @@ class Attached:
             keep = torch().from_numpy(np.ascontiguousarray(masks[name])).to(parameter.device)
             zero(parameter, keep)
             for owner, attribute in homes:
-                put_on(owner, attribute, keep)
+                put_mask_on(owner, attribute, keep)
         self.module.__dict__[_PROMISED] = _masks_by_path(self.module)
 
     @property
@@ -125,19 +125,19 @@ class Attached:
 
     def remove(self) -> None:
         """Take the masks off. The zeros stay, and nothing holds them any more."""
-        _demand_here(all_held(self.module))
+        _demand_here(all_masks(self.module))
         for _, hook in self._optimizers:
             hook.remove()
         self._optimizers.clear()
         for homes in self._live().values():
             for owner, attribute in homes:
-                take_off(owner, attribute)
+                take_mask_off(owner, attribute)
         self._places.clear()
         self.module.__dict__.pop(_PROMISED, None)
 
     def _live(self) -> dict[str, list[tuple[Any, str]]]:
         """Those that nobody took off, by `finish` or otherwise."""
-        there = {(owner, name) for _, owner, name in all_held(self.module)}
+        there = {(owner, name) for _, owner, name in all_masks(self.module)}
         return {name: homes for name, homes in self._places.items() if homes[0] in there}
 
     def _change(self, homes: list[tuple[Any, str]], keep: Array) -> None:
@@ -219,7 +219,7 @@ def demand_free(module: Any) -> Any:
     for path, parameter in inner.named_parameters():
         if torch().nn.parameter.is_lazy(parameter):
             raise OptionError(f"parameter '{path}' has no shape yet; run the module once before masks are attached")
-    if any(True for _ in all_held(inner)):
+    if any(True for _ in all_masks(inner)):
         raise OptionError(
             "masks are attached to this module already; change them with .update, take them off, or finalize the "
             "manager that put them on"
@@ -246,20 +246,20 @@ def attach(module: Any, masks: Mapping[str, Array], optimizer: Any = None) -> At
 def finish(module: Any) -> Any:
     """Make the masks part of the numbers and take them off; return the plain module."""
     inner = bare_module(module)
-    places = list(all_held(inner))
+    places = list(all_masks(inner))
     promised = inner.__dict__.get(_PROMISED, {})
     if not places and not promised:
         raise OptionError("no masks are attached to this module; attach them before training, finish after it")
     _demand_here(places)
     _demand_all(promised, inner)
     for _, owner, name in places:
-        take_off(owner, name)
+        take_mask_off(owner, name)
     inner.__dict__.pop(_PROMISED, None)
     return inner
 
 
 def _masks_by_path(module: Any) -> dict[str, Any]:
-    return {path: mask_of(owner, name) for path, owner, name in all_held(module)}
+    return {path: mask_of(owner, name) for path, owner, name in all_masks(module)}
 
 
 def _demand_all(promised: Mapping[str, Any], module: Any) -> None:

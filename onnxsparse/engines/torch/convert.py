@@ -1,4 +1,4 @@
-"""`to_module`: from an ONNX file to a `torch.fx.GraphModule`, a node at a time.
+"""`to_module`: converts an ONNX file to a `torch.fx.GraphModule`, a node at a time.
 
 1. Every node becomes one call of the plain function of its operator; nothing is folded, so shapes stay dynamic.
 2. Bodies of If, Loop and Scan are child modules; what they read from around them is handed to them. Local functions are

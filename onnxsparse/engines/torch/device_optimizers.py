@@ -1,4 +1,4 @@
-"""Optimizers in torch for parameters on a GPU; the numpy form is the definition.
+"""Optimizers on torch tensors, for parameters on a GPU; the numpy form is the definition.
 
 The optimizer state has the same names and numbers, so a run that was saved on one device goes on on another.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.optimizer_state import Stepping
+from onnxsparse.engines.torch.optimizer_state import OptimizerStep
 from onnxsparse.math.values import Array
 from onnxsparse.optimizers import Moments, Optimizer
 from onnxsparse.optimizers import parse as parse_optimizer
@@ -27,7 +27,7 @@ class Turn(NamedTuple):
     decay: float
 
 
-class OnDevice(Stepping):
+class DeviceOptimizer(OptimizerStep):
     """An optimizer on tensors, wherever they are."""
 
     def __init__(self, optimizer: Optimizer, parameters: Mapping[str, Any]) -> None:
@@ -99,12 +99,12 @@ def _velocity(rule: Any, weight: Any, gradient: Any, moments: Tensors, decay: fl
 def _adam(rule: Any, weight: Any, gradient: Any, moments: Tensors, turn: Turn) -> None:
     if turn.decay:
         gradient.add_(weight, alpha=turn.decay)
-    factor, root = _remembered(rule, gradient, moments, turn.number)
+    factor, root = _updated_moments(rule, gradient, moments, turn.number)
     weight.sub_(moments["mean"] / (moments["square"].sqrt() + root * rule.eps), alpha=turn.rate * factor)
 
 
 def _adamw(rule: Any, weight: Any, gradient: Any, moments: Tensors, turn: Turn) -> None:
-    factor, root = _remembered(rule, gradient, moments, turn.number)
+    factor, root = _updated_moments(rule, gradient, moments, turn.number)
     if turn.decay:
         weight.mul_(1 - turn.rate * turn.decay)
     weight.sub_(moments["mean"] / (moments["square"].sqrt() + root * rule.eps), alpha=turn.rate * factor)
@@ -112,7 +112,7 @@ def _adamw(rule: Any, weight: Any, gradient: Any, moments: Tensors, turn: Turn) 
 
 def _relative(rule: Any, weight: Any, gradient: Any, moments: Tensors, turn: Turn) -> None:
     """The size of a tensor stays on the device: to ask for a number would make it wait."""
-    factor, _ = _remembered(rule, gradient, moments, turn.number)
+    factor, _ = _updated_moments(rule, gradient, moments, turn.number)
     used = (weight != 0).sum().clamp(min=1)
     size = (weight.square().sum() / used).sqrt().clamp(min=rule.floor)
     if turn.decay:
@@ -122,7 +122,7 @@ def _relative(rule: Any, weight: Any, gradient: Any, moments: Tensors, turn: Tur
     weight.sub_(torch().where(peak > 0, moved, 0.0) * (turn.rate * factor * size))
 
 
-def _remembered(rule: Any, gradient: Any, moments: Tensors, count: int) -> tuple[float, float]:
+def _updated_moments(rule: Any, gradient: Any, moments: Tensors, count: int) -> tuple[float, float]:
     """Take a gradient into the means; the corrections for what they know."""
     moments["mean"].mul_(rule.beta1).add_(gradient, alpha=1 - rule.beta1)
     moments["square"].mul_(rule.beta2).addcmul_(gradient, gradient, value=1 - rule.beta2)

@@ -1,4 +1,4 @@
-"""Devices, precision and batches: where tensors are, autocast, loss scaling for float16, micro-batches."""
+"""Devices, mixed precision and micro-batches: where tensors are, autocast, loss scaling for float16."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 
-# -- Where the tensors are, and in which precision they are multiplied.
+# -- devices and precision
 
 
 PRECISIONS = ("float32", "bfloat16", "float16")

@@ -1,4 +1,4 @@
-"""Several processes that train one model, started by torchrun or joined by the user's own script.
+"""Distributed training: several processes train one model, started by torchrun or joined by the user's own script.
 
 1. Gradients are averaged once for every update, in buckets, in the same order everywhere. A parameter that one process
    did not use counts as zeros there, and one that none used has no gradient: nobody waits for what never comes.

@@ -1,4 +1,4 @@
-"""The engine that trains in torch: the same verbs as the one in onnxruntime-training.
+"""The torch engine: the same interface as that of onnxruntime-training, over a converted module.
 
 1. `weights` and `frozen` are arrays on the host. On the CPU they are the tensors' own memory; on another device what
    was handed out is sent there before the next step.
@@ -18,19 +18,26 @@ import numpy as np
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace, Spec, unit_of
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
-from onnxsparse.engines.torch.device_optimizers import OnDevice, form_of, scale_on_device
+from onnxsparse.engines.torch.device_optimizers import DeviceOptimizer, form_of, scale_on_device
 from onnxsparse.engines.torch.devices import Pieces, Scaling, declared, device_of, in_words, joined, narrowed
 from onnxsparse.engines.torch.distributed import Together
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.objective import Goal, counted
-from onnxsparse.engines.torch.optimizer_state import PLAIN, Lending, Ours, Setting, Stepping, Theirs
+from onnxsparse.engines.torch.optimizer_state import (
+    PLAIN,
+    LiveArrays,
+    NumpyOptimizer,
+    OptimizerStep,
+    Setting,
+    TorchOptimizer,
+)
 from onnxsparse.engines.torch.student import (
     frozen_copy,
-    lesson_class,
+    loss_module_class,
     measured,
-    moved_answers,
     networks,
     outputs_of,
+    perturbed_targets,
     student_class,
     tensors_of,
     train_only,
@@ -66,8 +73,8 @@ class TorchEngine(Engine):
         tensors = tensors_of(self.student)
         self._parameters = {tag: one for tag, one in tensors.items() if isinstance(one, torch().nn.Parameter)}
         train_only(module, self._parameters.values())
-        self._lent = Lending(tensors), Lending(self.student.frozen)
-        self.weights, self.frozen = self._lent
+        self._live = LiveArrays(tensors), LiveArrays(self.student.frozen)
+        self.weights, self.frozen = self._live
         self._scaling = Scaling(self._device, setting.precision == "float16", self._parameters.values())
         self._stepping, self._taken, self._loss = self._stepper(), 0, 0.0
         self._averaged = False
@@ -78,7 +85,7 @@ class TorchEngine(Engine):
         scales = self._scales(samples, spec.batch, made.paths)
         self.unit = unit_of(spec.objective, scales.values())
         self._goal = Goal(spec.objective, made.signals, scales)
-        self._lesson = lesson_class()(self.student, self._goal, self._answers, self._narrowed)
+        self._loss_module = loss_module_class()(self.student, self._goal, self._answers, self._narrowed)
         if setting.precision != "float32":
             self._try_out(samples)
         self._statistics = [one for tag, one in tensors.items() if tag not in self._parameters]
@@ -97,23 +104,23 @@ class TorchEngine(Engine):
     def agree(self) -> None:
         if isinstance(self._processes, Together):
             self._send()
-            everything = [(one, key) for one in self._lent for key in one]
+            everything = [(one, key) for one in self._live for key in one]
             changed = torch().tensor([key in one.handed for one, key in everything], dtype=torch().uint8)
             self._processes.made_same([changed])
             chosen = [pair for pair, said in zip(everything, changed.tolist()) if said]
             self._processes.made_same(one.tensors[key] for one, key in chosen)
-        for lent in self._lent:
-            lent.handed.clear()
+        for live in self._live:
+            live.handed.clear()
 
     def step(self, batch: Batch) -> float:
         self._send()
-        self._lesson.train(self._train_bn)
+        self._loss_module.train(self._train_bn)
         pieces = list(self._pieces.of(batch))
         shares = self._shares([labels for _, labels in pieces], self._processes)
         found = []
         for (inputs, labels), share in zip(pieces, shares):
             with in_words("train on a batch"):
-                loss = self._lesson(inputs, labels, share)
+                loss = self._loss_module(inputs, labels, share)
                 self._scaling.grown(loss).backward()
             found.append(float(loss.detach()))
             self._taken += 1
@@ -158,14 +165,14 @@ class TorchEngine(Engine):
 
     def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         self._send()
-        self._lesson.eval()
+        self._loss_module.eval()
         pieces = list(self._pieces.of(batch))
         shares = self._shares([labels for _, labels in pieces], Processes())
         found, outputs = [], list[dict[str, Array]]()
         with torch().no_grad():
             for (inputs, labels), share in zip(pieces, shares):
                 with in_words("measure on a batch"):
-                    values, loss = self._lesson.both(inputs, labels, share)
+                    values, loss = self._loss_module.both(inputs, labels, share)
                 found.append(float(loss))
                 outputs.append(self._named(values))
         return float(np.mean(found)), joined(outputs)
@@ -181,7 +188,7 @@ class TorchEngine(Engine):
         self._stepping.clear(tag, where)
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        weights, frozen = self._lent
+        weights, frozen = self._live
         arrays = {f"weight/{tag}": weights.own(tag) for tag in weights}
         arrays.update({f"frozen/{key}": frozen.own(key) for key in frozen})
         remembered, facts = self._stepping.state()
@@ -198,14 +205,14 @@ class TorchEngine(Engine):
 
     # -- inside
 
-    def _stepper(self) -> Stepping:
+    def _stepper(self) -> OptimizerStep:
         setting = self._setting
         if not isinstance(setting.optimizer, str):
-            return Theirs(setting.optimizer, setting.lr_scheduler, self._parameters)
+            return TorchOptimizer(setting.optimizer, setting.lr_scheduler, self._parameters)
         form = None if self._on_host else form_of(setting.optimizer)
         if form is not None:
-            return OnDevice(form, self._parameters)
-        return Ours(setting.optimizer, self._parameters, self._lent[0])
+            return DeviceOptimizer(form, self._parameters)
+        return NumpyOptimizer(setting.optimizer, self._parameters, self._live[0])
 
     @property
     def _on_host(self) -> bool:
@@ -223,8 +230,8 @@ class TorchEngine(Engine):
         return scale if finite(gradients.values()) else math.nan
 
     def _send(self) -> None:
-        for lent in self._lent:
-            lent.send()
+        for live in self._live:
+            live.send()
 
     def _arrays(self) -> dict[str, Array]:
         return {tag: one.grad.detach().cpu().numpy() for tag, one in self._parameters.items() if one.grad is not None}
@@ -277,12 +284,12 @@ class TorchEngine(Engine):
         return {signal.original: one.detach().float().cpu().numpy() for signal, one in floats}
 
     def _scales(self, samples: Mapping[str, Array], batch: int, paths: Mapping[str, str]) -> dict[int, Scale]:
-        """The scale of each float signal, by its place."""
+        """The scale of each float target, by its place."""
         pieces = [inputs for inputs, _ in self._pieces.of(Batch(samples))]
         count = max((len(array) for array in samples.values() if array.ndim), default=1)
         pieces = pieces[: max(1, count // self._pieces.size)]  # whole ones
         together = -(-batch // self._pieces.size)
-        moved = moved_answers(self._dense, paths, self._device)
+        moved = perturbed_targets(self._dense, paths, self._device)
         found = measured(self._signals, pieces, self._plain_answers, moved, together)
         self.notes += found.notes
         return found.scales

@@ -1,4 +1,4 @@
-"""What a converted module cannot compute, in one line in place of torch's traceback.
+"""Error messages of a converted module: what it cannot compute, in one line in place of torch's traceback.
 
 1. Only what is known is told: places beyond the end of a table, and types of whole numbers that torch stores but hardly
    computes with. Every other error stays what it is.

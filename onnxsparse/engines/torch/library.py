@@ -1,4 +1,4 @@
-"""torch, imported when it is first needed: nothing else of the project waits for it."""
+"""Lazy import of torch: when it is first needed; nothing else of the project waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks by parameter: which parameter a mask of a stored tensor belongs to, and how it lies there.
+"""Mapping masks to parameters: which parameter a mask of a stored tensor belongs to, and how it lies there.
 
 1. A given map decides, then the table of a module that `to_module` made, then equal names.
 2. By name alone a mask is taken only where its shape is the parameter's, too, and both are the same way round. A tensor

@@ -11,14 +11,14 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.losses import Columns, Scale, axis_of_labels, chosen_axis, labels_unlike
 
-# -- What is made small: the distance to the dense model, a loss against labels, or both.
+# -- the objective
 
 
 IGNORED = -100
 
 
 class Goal:
-    """The loss over the signals of both networks; `scales` are those of the float signals, by place."""
+    """The loss over the targets of both networks; `scales` are those of the float targets, by place."""
 
     def __init__(self, objective: LossSpec, signals: Sequence[DistillationTarget], scales: dict[int, Scale]) -> None:
         self._goal, self._signals, self._scales = objective, signals, scales
@@ -66,11 +66,11 @@ class Goal:
 
     @property
     def taught(self) -> int:
-        """The signal that a teacher's answer by kl is of."""
+        """The target that a teacher's answer by kl is of."""
         return self._place("tap")
 
     def _place(self, kind: str) -> int:
-        """Where the output that labels belong to is among the signals, or its first tap."""
+        """Where the output that labels belong to is among the targets, or the value before its squashing function."""
         wanted = self._goal.output
         outputs = [signal.name for signal in self._signals if signal.kind == "output"]
         if wanted and wanted not in outputs:

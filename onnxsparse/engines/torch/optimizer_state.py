@@ -1,8 +1,9 @@
-"""The optimizer step in torch and its state: our own optimizers in numpy, or one of torch's that the user makes.
+"""Optimizer step and optimizer state in torch: our own optimizers in numpy, or one of torch's that the user makes.
 
-1. Ours moves the same numbers as in the other engine, on the host.
-2. Theirs has rates and decays of its own. What a run says is a share of them: the warm-up, the schedule where the user
-   has none, and less after an attempt that did harm. A scheduler of theirs goes one step after every update.
+1. Our own moves the same numbers as in the other engine, on the host.
+2. One of the user's has rates and decays of its own. What a run says is a share of them: the warm-up, the schedule
+   where the user has none, and less after an attempt that did harm. A scheduler of the user's goes one step after every
+   update.
 3. Its state is saved as arrays and JSON, so that nothing of a file is ever executed.
 """
 
@@ -30,7 +31,7 @@ MakeScheduler = Callable[[Any], Any]
 OPTIMIZER, SCHEDULER = "optimizer", "lr_scheduler"
 
 
-class Stepping(ABC):
+class OptimizerStep(ABC):
     """One optimizer over parameters by tag."""
 
     @abstractmethod
@@ -50,11 +51,11 @@ class Stepping(ABC):
         """Remember that again, as far as there are the same parameters."""
 
 
-class Ours(Stepping):
+class NumpyOptimizer(OptimizerStep):
     """An optimizer in numpy."""
 
-    def __init__(self, text: str, parameters: Mapping[str, Any], lent: Lending) -> None:
-        self._moments, self._parameters, self._lent = Moments(parse_optimizer(text)), parameters, lent
+    def __init__(self, text: str, parameters: Mapping[str, Any], live: LiveArrays) -> None:
+        self._moments, self._parameters, self._live = Moments(parse_optimizer(text)), parameters, live
 
     def step(self, pace: Pace, scale: float, loss: float) -> None:
         for tag, parameter in self._parameters.items():
@@ -62,7 +63,7 @@ class Ours(Stepping):
                 continue
             gradient = np.ascontiguousarray(parameter.grad.detach().cpu().numpy())
             rate, decay = pace.rate_of(tag), pace.decay_of(tag, parameter.dim())
-            self._moments.step(tag, self._lent.own(tag), gradient, rate, decay, scale)
+            self._moments.step(tag, self._live.own(tag), gradient, rate, decay, scale)
 
     def clear(self, tag: str, where: Array | None) -> None:
         self._moments.clear(tag, where)
@@ -76,7 +77,7 @@ class Ours(Stepping):
         self._moments.load({f"{one}/{tag}": arrays[f"{one}/{tag}"] for one in moments for tag in counts}, counts)
 
 
-class Theirs(Stepping):
+class TorchOptimizer(OptimizerStep):
     """One of torch's optimizers, and perhaps a scheduler of its rates."""
 
     def __init__(self, make: MakeOptimizer, schedule: MakeScheduler | None, parameters: Mapping[str, Any]) -> None:
@@ -221,13 +222,13 @@ def on_host(tensor: Any) -> bool:
     return bool(tensor.device.type == "cpu")
 
 
-class Lending(Mapping[str, Array]):
+class LiveArrays(Mapping[str, Array]):
     """Arrays by the keys of tensors; `handed` are those that somebody may have written into."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self.tensors = tensors
         self.handed: set[str] = set()
-        self._lent: dict[str, Array] = {}
+        self._live: dict[str, Array] = {}
 
     def __getitem__(self, key: str) -> Array:
         array = self.own(key)
@@ -240,9 +241,9 @@ class Lending(Mapping[str, Array]):
         if on_host(tensor):
             array: Array = tensor.numpy()
             return array
-        if key not in self._lent:
-            self._lent[key] = tensor.to("cpu", copy=True).numpy()
-        return self._lent[key]
+        if key not in self._live:
+            self._live[key] = tensor.to("cpu", copy=True).numpy()
+        return self._live[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tensors)
@@ -253,9 +254,9 @@ class Lending(Mapping[str, Array]):
     def send(self) -> None:
         """What was handed out is what the tensors are."""
         with torch().no_grad():
-            for key, array in self._lent.items():
+            for key, array in self._live.items():
                 self.tensors[key].copy_(torch().from_numpy(array))
-        self._lent.clear()
+        self._live.clear()
 
 
 # -- States of torch's own objects as arrays and JSON, so that nothing of a file is ever executed.

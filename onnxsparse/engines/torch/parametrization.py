@@ -20,13 +20,18 @@ from typing import Any, cast
 import numpy as np
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.state_dicts import LISTS, Standing, keep_plain, leave_plain, sharded, share_of
+from onnxsparse.engines.torch.state_dicts import (
+    LISTS,
+    StateDictParametrization,
+    keep_plain,
+    leave_plain,
+    sharded,
+    share_of,
+)
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.probabilistic import LARGEST_EXPONENT, TINY, Probabilistic
 from onnxsparse.sparsers.sparser import Moment, Sparser
-
-__all__ = ["all_sparsed", "array_of", "original_of", "put_sparser_on", "sparsing_of", "take_sparser_off"]
 
 _FLAT = "_flat_weights"  # where recurrent layers look for their weights
 
@@ -35,7 +40,7 @@ _FLAT = "_flat_weights"  # where recurrent layers look for their weights
 def mask_class() -> Any:
     """The class of the parametrization; made when torch is there."""
 
-    class Held(Standing, torch().nn.Module):  # type: ignore[misc]
+    class MaskParametrization(StateDictParametrization, torch().nn.Module):  # type: ignore[misc]
         """What is kept of a parameter, and where the parameter stood among those of its module."""
 
         def __init__(self, keep: Any, order: tuple[str, ...]) -> None:
@@ -56,12 +61,12 @@ def mask_class() -> Any:
                 self.keep = self.keep.to(device)
             return self
 
-    return Held
+    return MaskParametrization
 
 
-def put_on(owner: Any, name: str, keep: Any) -> None:
+def put_mask_on(owner: Any, name: str, keep: Any) -> None:
     """Mask a parameter of a module; its numbers at masked places become zero."""
-    masks = [one for _, one in held(owner)]
+    masks = [one for _, one in masks_on(owner)]
     order = masks[0].order if masks else tuple(owner._parameters)
     parametrize = importlib.import_module("torch.nn.utils.parametrize")
     with _left_alone(parametrize):
@@ -87,7 +92,7 @@ def _left_alone(parametrize: Any) -> Iterator[None]:
         parametrize._maybe_set = setting
 
 
-def take_off(owner: Any, name: str) -> None:
+def take_mask_off(owner: Any, name: str) -> None:
     """The parameter as it was before, with zeros at masked places."""
     mask = mask_of(owner, name)
     zero(original_of(owner, name), mask.keep)
@@ -109,7 +114,7 @@ def plain_again(owner: Any, name: str, order: tuple[str, ...]) -> None:
     owner.register_parameter(name, original)
     _in_order(owner._parameters, order)
     leave_plain(owner)
-    if hasattr(owner, _FLAT) and not held(owner):
+    if hasattr(owner, _FLAT) and not masks_on(owner):
         owner.__dict__.pop("_onnxsparse_hook").remove()
         _take_back(owner, None, None)
 
@@ -120,7 +125,7 @@ def _in_order(parameters: dict[str, Any], order: tuple[str, ...]) -> None:
         parameters[name] = parameters.pop(name)
 
 
-def held(owner: Any) -> list[tuple[str, Any]]:
+def masks_on(owner: Any) -> list[tuple[str, Any]]:
     """The masked parameters of one module, and the masks."""
     lists = getattr(owner, LISTS, None)
     if lists is None or not isinstance(lists, torch().nn.ModuleDict):
@@ -128,15 +133,15 @@ def held(owner: Any) -> list[tuple[str, Any]]:
     return [(name, one[0]) for name, one in lists.items() if isinstance(one[0], mask_class())]
 
 
-def all_held(module: Any) -> Iterator[tuple[str, Any, str]]:
+def all_masks(module: Any) -> Iterator[tuple[str, Any, str]]:
     """Path, owner and name of every masked parameter in a module."""
     for prefix, owner in list(module.named_modules()):
-        for name, _ in held(owner):
+        for name, _ in masks_on(owner):
             yield (f"{prefix}.{name}" if prefix else name), owner, name
 
 
 def mask_of(owner: Any, name: str) -> Any:
-    return dict(held(owner))[name]
+    return dict(masks_on(owner))[name]
 
 
 def original_of(owner: Any, name: str) -> Any:
@@ -163,22 +168,22 @@ def _copied(module: Any, memo: dict[int, Any]) -> Any:
 
 def _take_back(layer: Any, _: Any, __: Any) -> None:
     """Recurrent layers keep a list of what they computed with; such tensors cannot be copied."""
-    masked = {name for name, _ in held(layer)}
+    masked = {name for name, _ in masks_on(layer)}
     names = layer._flat_weights_names
     layer.__dict__[_FLAT] = [original_of(layer, name) if name in masked else getattr(layer, name) for name in names]
 
 
-# -- A sparser on one parameter of a module, for a loop that is not ours: a parametrization, as masks are (`holding`).
+# -- A sparser on one parameter of a module, for a user's own loop: a parametrization, as masks are.
 #
 # What the sparser trains are parameters of the module, so an optimizer that is made afterwards moves them along. What
-# it is fed with are buffers. State dicts hold neither: they are those of the plain module (see `state_names`).
+# it is fed with are buffers. State dicts hold neither: they are those of the plain module (see `state_dicts`).
 
 
 @cache
-def sparsing_class() -> Any:
+def sparser_class() -> Any:
     """The class of the parametrization; made when torch is there."""
 
-    class Sparsing(Standing, torch().nn.Module):  # type: ignore[misc]
+    class SparserParametrization(StateDictParametrization, torch().nn.Module):  # type: ignore[misc]
         """What stands in for a weight."""
 
         drawn: Moment | None = None
@@ -207,7 +212,7 @@ def sparsing_class() -> Any:
                 keep = cast(Probabilistic, self.sparser).draw(trained["score"], self.drawn)
             return _tensor(self.sparser.bake(numbers, trained, keep), weight.device).to(weight.dtype)
 
-    return Sparsing
+    return SparserParametrization
 
 
 def put_sparser_on(
@@ -217,7 +222,7 @@ def put_sparser_on(
     device, order = owner._parameters[name].device, tuple(owner._parameters)
     made = [{role: _tensor(array, device) for role, array in arrays.items()} for arrays in (trained, fed)]
     parametrize = importlib.import_module("torch.nn.utils.parametrize")
-    parametrize.register_parametrization(owner, name, sparsing_class()(sparser, *made, order), unsafe=True)
+    parametrize.register_parametrization(owner, name, sparser_class()(sparser, *made, order), unsafe=True)
     keep_plain(owner)
 
 
@@ -235,18 +240,18 @@ def array_of(tensor: Any) -> Array:
 
 def take_sparser_off(owner: Any, name: str) -> None:
     """The parameter as it is under the sparser."""
-    plain_again(owner, name, sparsing_of(owner, name).order)
+    plain_again(owner, name, sparser_on(owner, name).order)
 
 
-def sparsing_of(owner: Any, name: str) -> Any:
+def sparser_on(owner: Any, name: str) -> Any:
     return owner.parametrizations[name][0]
 
 
-def all_sparsed(module: Any) -> Iterator[tuple[str, Any, str]]:
+def all_sparsers(module: Any) -> Iterator[tuple[str, Any, str]]:
     """Path, owner and name of every parameter with a sparser."""
     for prefix, owner in list(module.named_modules()):
         for name, one in list((getattr(owner, "parametrizations", None) or {}).items()):
-            if isinstance(one[0], sparsing_class()):
+            if isinstance(one[0], sparser_class()):
                 yield (f"{prefix}.{name}" if prefix else name), owner, name
 
 

@@ -20,7 +20,7 @@ from onnxsparse.engines.torch.library import torch
 LISTS = "parametrizations"
 
 
-class Standing:
+class StateDictParametrization:
     """What stands in for a weight: the part of a parametrization that states have to do with."""
 
     order: tuple[str, ...]
@@ -52,11 +52,11 @@ class Standing:
             return original if torch().equal(self.plain(original).to(given), given) else given
 
 
-def standing_in(owner: Any) -> Iterator[tuple[str, Standing]]:
+def parametrized(owner: Any) -> Iterator[tuple[str, StateDictParametrization]]:
     """The weights of one module that something of ours stands in for."""
     lists = getattr(owner, LISTS, None)
     if isinstance(lists, torch().nn.ModuleDict):
-        yield from ((name, one[0]) for name, one in lists.items() if isinstance(one[0], Standing))
+        yield from ((name, one[0]) for name, one in lists.items() if isinstance(one[0], StateDictParametrization))
 
 
 def keep_plain(owner: Any) -> None:
@@ -68,7 +68,7 @@ def keep_plain(owner: Any) -> None:
 
 def leave_plain(owner: Any) -> None:
     """Nothing of ours stands in any more."""
-    if not any(True for _ in standing_in(owner)):
+    if not any(True for _ in parametrized(owner)):
         for hooks in (owner._state_dict_hooks, owner._load_state_dict_pre_hooks):
             for key in _hooks(hooks):
                 del hooks[key]
@@ -81,7 +81,7 @@ def _hooks(known: Any) -> list[Any]:
 
 def _saved(owner: Any, state: Any, prefix: str, _: Any) -> None:
     order: tuple[str, ...] = ()
-    for name, one in standing_in(owner):
+    for name, one in parametrized(owner):
         inside = f"{prefix}{LISTS}.{name}."
         if f"{inside}original" in state:
             state[prefix + name] = _plain(one, state.pop(f"{inside}original"))
@@ -92,7 +92,7 @@ def _saved(owner: Any, state: Any, prefix: str, _: Any) -> None:
         _put_in_order(state, prefix, order)
 
 
-def _plain(one: Standing, original: Any) -> Any:
+def _plain(one: StateDictParametrization, original: Any) -> Any:
     """Numbers that are plain already are the parameter's own, as in any state."""
     if original.is_meta:
         return original
@@ -115,7 +115,7 @@ def _put_in_order(state: Any, prefix: str, order: tuple[str, ...]) -> None:
 
 
 def _loaded(owner: Any, state: Any, prefix: str, _: Any, __: bool, missing: list[str], *___: Any) -> None:
-    for name, one in standing_in(owner):
+    for name, one in parametrized(owner):
         inside, original = f"{prefix}{LISTS}.{name}.", getattr(owner, LISTS)[name].original
         given = state.pop(prefix + name, None)
         if given is not None:

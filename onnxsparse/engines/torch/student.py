@@ -1,4 +1,4 @@
-"""The two networks of a run: the dense model, and the one that is trained in its place.
+"""Student and dense teacher of a distillation run in torch, both made from one copy of the file.
 
 1. Both are made from one copy of the file whose outputs are the signals: the float outputs, and what stands before
    their squashing functions.
@@ -35,15 +35,13 @@ from onnxsparse.losses import Scale, heard, said_of, scale_along, shaken
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.sparser import Moment
 
-__all__ = ["Units", "measured", "moved_answers"]
-
 Turned = Mapping[str, Mapping[str, int]]
 _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
 class Networks:
-    """The module, the parameters' paths by tag, and the signals that it gives in order."""
+    """The module, the parameters' paths by tag, and the distillation targets that it gives in order."""
 
     module: Any
     paths: dict[str, str]
@@ -52,9 +50,9 @@ class Networks:
 
 def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned) -> Networks:
     """The module of a copy of the model; `tags` are tensors of the model itself."""
-    proto, signals = _with_taps(model, turned)
+    proto, signals = _with_targets(model, turned)
     module = widened(to_module(proto, train_bn=train_bn))
-    settle_chance(module, proto)
+    draw_by_inputs(module, proto)
     own = keys(model.flow.stores)
     by_key = {tuple(key): path for path, key in reversed(list(names_of(module)["tensors"].items()))}
     paths = {tag: by_key[own[tensor]] for tag, tensor in tags.items() if own[tensor] in by_key}
@@ -72,7 +70,7 @@ def widened(module: Any) -> Any:
     return module.float()
 
 
-def _with_taps(model: Model, turned: Turned) -> tuple[ModelProto, list[DistillationTarget]]:
+def _with_targets(model: Model, turned: Turned) -> tuple[ModelProto, list[DistillationTarget]]:
     """A whole copy whose outputs are the model's, and their taps."""
     proto = turn(model.copy_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
     signals = stated(proto)
@@ -92,7 +90,7 @@ def train_only(module: Any, wanted: Iterable[Any]) -> None:
 def frozen_copy(module: Any) -> Any:
     """The dense model: the same numbers, in measuring mode, without gradients."""
     dense = copy.deepcopy(module).eval()
-    share_chance(module, dense)
+    draw_alike(module, dense)
     for parameter in dense.parameters():
         parameter.requires_grad_(False)
     return dense
@@ -154,10 +152,10 @@ def tensors_of(student: Any) -> dict[str, Any]:
     return found
 
 
-def lesson_class() -> Any:
+def loss_module_class() -> Any:
     """The class of what is run in training: the student, up to the loss."""
 
-    class Lesson(torch().nn.Module):  # type: ignore[misc]
+    class LossModule(torch().nn.Module):  # type: ignore[misc]
         """One number for inputs and labels. The dense model is asked, but is no part of it."""
 
         def __init__(self, student: Any, goal: Goal, ask: Callable[[Any], Any], narrowed: Callable[[], Any]) -> None:
@@ -175,7 +173,7 @@ def lesson_class() -> Any:
                 dense = self._ask(inputs) if self._goal.asks else None
             return values, self._goal.loss(values, dense, labels, share)
 
-    return Lesson
+    return LossModule
 
 
 def _tensor(array: Any, device: Any) -> Any:
@@ -186,18 +184,18 @@ def outputs_of(found: Any) -> Sequence[Any]:
     return found if isinstance(found, tuple) else (found,)
 
 
-# -- The units of the signals, by the definition of `onnxsparse.losses`: from what the dense model gives for the
+# -- The scales of the targets, by the definition of `onnxsparse.losses`: from what the dense model gives for the
 # samples, and from what it gives with weights that are moved a little.
 #
-# A signal that is not finite, or of another shape for other samples, cannot be matched: it is left out, with a note.
-# One that no weight moves says nothing, and is left out, too.
+# A target that is not finite, or of another shape for other samples, cannot be matched: it is left out, with a note.
+# One that no weight moves has no gradient, and is left out, too.
 
 
 Ask = Callable[[Any], Sequence[Any]]
 
 
 class Units(NamedTuple):
-    """The scale of each signal that is matched, by its place, and what is to be said."""
+    """The scale of each target that is matched, by its place, and what is to be said."""
 
     scales: dict[int, Scale]
     notes: list[str]
@@ -231,7 +229,7 @@ def measured(
     return found
 
 
-def moved_answers(dense: Any, paths: Mapping[str, str], device: Any) -> Ask:
+def perturbed_targets(dense: Any, paths: Mapping[str, str], device: Any) -> Ask:
     """What the dense model gives with every parameter of these paths moved a little, by its tag."""
     named = dict(dense.named_parameters())
     moved = {
@@ -263,7 +261,7 @@ def _same(one: Array, other: Array) -> bool:
 
 
 def _problem(values: Sequence[Array]) -> str:
-    """Why a signal cannot be matched; '' if it can."""
+    """Why a target cannot be matched; '' if it can."""
     shapes = {one.shape for one in values}
     if len(shapes) > 1:
         return f"its shape depends on the samples ({' or '.join(str(list(one)) for one in sorted(shapes)[:2])})"
@@ -279,14 +277,14 @@ def _problem(values: Sequence[Array]) -> str:
 # itself would draw next is left as it was.
 
 
-def settle_chance(module: Any, proto: ModelProto) -> None:
+def draw_by_inputs(module: Any, proto: ModelProto) -> None:
     """Have a module draw by its inputs, where it draws at all."""
     nodes = [*proto.graph.node, *(node for function in proto.functions for node in function.node)]
     if any(map(_draws, nodes)):
         _draw_by_inputs(module)
 
 
-def share_chance(module: Any, copied: Any) -> None:
+def draw_alike(module: Any, copied: Any) -> None:
     """Have a copy draw as the module does: copies of traced modules lose their hooks."""
     if module._forward_pre_hooks and not copied._forward_pre_hooks:
         _draw_by_inputs(copied)

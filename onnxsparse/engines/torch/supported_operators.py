@@ -1,4 +1,4 @@
-"""Whether every operator of a model is known, before any work is done.
+"""Checking that every operator of a model has a torch function, before any work is done.
 
 1. Opsets 6 to the last one that the operators were held against.
 2. A graph that computes with integers in place of weights is refused as a whole: its float original trains.

@@ -1,4 +1,4 @@
-"""`write_back`: the numbers of a module's parameters, in the user's own file.
+"""`write_back`: writes the trained values of a module's parameters into the user's own file.
 
 1. The table of the module says which stored tensor each parameter is; tensors are found by scope and name.
 2. What the module computes with goes back: a parametrization or a mask of `torch.nn.utils.prune` is read through.

@@ -1,4 +1,4 @@
-"""Levels, one after the other in one run: each begins with its masks, and is handed over when it is trained.
+"""The levels modifier: sparsity levels one after the other in one run, each delivered when it is trained.
 
 1. Stage k of n begins at step k * total // n. There each weight drops as many units as its level says, the smallest of
    `w * mask` first; until the next stage no mask moves.

@@ -7,7 +7,7 @@
 3. Everywhere floor(s * n + 0.5) of n units go, the smallest first; among equals the earlier in stored order.
 4. `unstructured` counts elements. `block4` counts blocks of 4 along the inputs, the shorter ones at the ends, too, and
    `[a, b]` blocks of a outputs by b inputs, which have to divide the weight; a block is as large as the mean of it.
-5. `N:M` counts groups, and ramps (see `patterns.nm_ramp`).
+5. `N:M` counts groups, and ramps (see `patterns.nm`).
 6. `filter` and `channel` count outputs and inputs by the 2-norm of their elements; one always stays.
 """
 

@@ -22,7 +22,7 @@ from onnxsparse.schedules import Span
 # -- What a modifier is: options in a recipe, and the act that they make.
 #
 # The options are the fields of a dataclass and never change. What changes while a run lasts belongs to the act
-# (`train.acts.act`): the loop calls its hooks at every step, and a checkpoint holds its state.
+# (`acts.act`): the loop calls its hooks at every step, and a checkpoint holds its state.
 
 
 class Modifier(Plugin, ABC):

@@ -1,4 +1,4 @@
-"""Parameters that are set to a value, led from one to another, or frozen for a time."""
+"""Modifiers of parameters and of the run: set to a value, moved from one to another, frozen; epochs, logging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks that move on a schedule until the goal is reached exactly.
+"""Gradual pruning: masks that are updated on a schedule until the goal is reached exactly.
 
 1. At every update step each weight drops as many units as the schedule says, the smallest of `w * mask` first: what is
    pruned stays pruned while the level rises, unless `regrow` lets places come back. By `weights`, numbers keep what

@@ -1,4 +1,4 @@
-"""Learning rates and weight decay by epochs: set once, dropped by a scheduler of torch, or moved by a function."""
+"""Learning rate and weight decay modifiers by epochs: set once, by a scheduler of torch, or moved by a function."""
 
 from __future__ import annotations
 

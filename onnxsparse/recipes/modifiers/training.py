@@ -1,4 +1,4 @@
-"""The frame of a run as modifiers: length, batches and optimizer; the loss; which state is kept."""
+"""Training settings as modifiers: length, batches and optimizer; the loss; which state is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxsparse.losses import KL
 from onnxsparse.rates import factor_at, warm_up_steps
 from onnxsparse.recipes.modifiers.modifier import Modifier
 
-# -- The frame of a run: how long, how many samples at once, by which optimizer and learning rate.
+# -- Training settings: how long, how many samples at once, by which optimizer and learning rate.
 
 
 LONGEST = 10**9
@@ -299,7 +299,7 @@ class KeepBestAct(Act):
             run.note_probe(loss)
             if loss < math.inf and loss <= ALIKE * self._least:
                 self.best, self._least = loss, min(loss, self._least)
-                run.remember()
+                run.keep_as_best()
 
     def finish(self, trainee: Trainee) -> None:
         """Masks that are final only now have not been looked at yet."""
@@ -307,7 +307,7 @@ class KeepBestAct(Act):
             loss = self._run.probe_loss()
             if loss < math.inf:
                 self.best = self._least = loss
-                self._run.remember()
+                self._run.keep_as_best()
 
     def again(self) -> bool:
         """Whether the run has to begin once more: nothing it came to is better than no training."""

@@ -111,9 +111,9 @@ def watch_leaks() -> list[int]:
 
     def update(self: Any, pace: Any) -> bool:
         moved = plain(self, pace)
-        masks = {key: array for key, array in self._lent[1].tensors.items() if key.endswith("/mask")}
+        masks = {key: array for key, array in self._live[1].tensors.items() if key.endswith("/mask")}
         learns = any(not key.endswith("/mask") for key in self.frozen)
-        weights, (moments, _) = self._lent[0].tensors, self._stepping.state()
+        weights, (moments, _) = self._live[0].tensors, self._stepping.state()
         found = [weights[key.partition("/")[0]][mask == 0] for key, mask in masks.items()]
         for key, mask in masks.items():
             tag = key.partition("/")[0]

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 
 from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.torch import optimizer_state
-from onnxsparse.engines.torch.device_optimizers import FORMS, OnDevice, form_of, scale_on_device
+from onnxsparse.engines.torch.device_optimizers import FORMS, DeviceOptimizer, form_of, scale_on_device
 from onnxsparse.engines.torch.engine import TorchEngine
-from onnxsparse.engines.torch.optimizer_state import Lending, Ours
+from onnxsparse.engines.torch.optimizer_state import LiveArrays, NumpyOptimizer
 from onnxsparse.optimizers import available
 from tests.engines.torch.test_settings import close, tune
 
@@ -47,9 +47,9 @@ def test_every_optimizer_has_a_form() -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_optimizers_are_those_of_the_definition(text: str) -> None:
     host, device = parameters(), parameters()
-    ours, form = Ours(text, host, Lending(host)), form_of(text)
+    ours, form = NumpyOptimizer(text, host, LiveArrays(host)), form_of(text)
     assert form is not None
-    theirs = OnDevice(form, device)
+    theirs = DeviceOptimizer(form, device)
     steps(ours, host, range(6))
     steps(theirs, device, range(6))
     for tag, one in host.items():
@@ -58,7 +58,7 @@ def test_optimizers_are_those_of_the_definition(text: str) -> None:
     others, told = theirs.state()
     assert facts == told
     assert set(arrays) == set(others)
-    again = OnDevice(form, device)
+    again = DeviceOptimizer(form, device)
     again.restore(arrays, facts)  # what was saved on the host goes on here
     steps(ours, host, range(6, 9))
     steps(again, device, range(6, 9))
@@ -68,7 +68,7 @@ def test_optimizers_are_those_of_the_definition(text: str) -> None:
 
 def test_moments_are_cleared_where_a_mask_says_so() -> None:
     here = parameters()
-    stepping = OnDevice(form_of("adam"), here)
+    stepping = DeviceOptimizer(form_of("adam"), here)
     steps(stepping, here, range(3))
     where = np.arange(35).reshape(5, 7) % 2 == 0
     stepping.clear("a", where)

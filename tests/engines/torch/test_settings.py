@@ -20,7 +20,7 @@ from onnxsparse.engines.engine import DivergedError, Pace
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch.devices import Scaling, in_words
 from onnxsparse.engines.torch.engine import TorchEngine
-from onnxsparse.engines.torch.optimizer_state import Theirs
+from onnxsparse.engines.torch.optimizer_state import TorchOptimizer
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.train import checkpointing
 from tests.engines.torch.running import model, numbers
@@ -206,7 +206,7 @@ SCHEDULERS = {
 }
 
 
-def stepped(theirs: Theirs, parameters: dict[str, Any], steps: range) -> None:
+def stepped(theirs: TorchOptimizer, parameters: dict[str, Any], steps: range) -> None:
     for step in steps:
         random = torch.Generator().manual_seed(step)
         for parameter in parameters.values():
@@ -233,12 +233,12 @@ def fresh(numbers: dict[str, Any] | None = None) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore:The epoch parameter in:UserWarning")  # SequentialLR of older torch warns of itself
 def test_every_optimizer_goes_on_from_arrays_and_json(optimizer: str, scheduler: str) -> None:
     whole = fresh()
-    theirs = Theirs(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], whole)
+    theirs = TorchOptimizer(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], whole)
     stepped(theirs, whole, range(4))
     kept, facts = theirs.state()
     kept, facts = {name: array.copy() for name, array in kept.items()}, json.loads(json.dumps(facts))
     other = fresh(whole)
-    again = Theirs(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], other)
+    again = TorchOptimizer(OPTIMIZERS[optimizer], SCHEDULERS[scheduler], other)
     again.restore(kept, facts)
     stepped(theirs, whole, range(4, 9))
     stepped(again, other, range(4, 9))
@@ -248,7 +248,7 @@ def test_every_optimizer_goes_on_from_arrays_and_json(optimizer: str, scheduler:
 
 def test_moments_are_cleared_where_a_mask_says_so() -> None:
     parameters = fresh()
-    theirs = Theirs(OPTIMIZERS["adam"], None, parameters)
+    theirs = TorchOptimizer(OPTIMIZERS["adam"], None, parameters)
     stepped(theirs, parameters, range(3))
     where = np.arange(24).reshape(4, 6) % 3 == 0
     theirs.clear("m:1", where)
@@ -268,7 +268,7 @@ class Secret:
 
 def test_a_state_that_cannot_be_held_is_named() -> None:
     parameters = fresh()
-    theirs = Theirs(OPTIMIZERS["sgd"], None, parameters)
+    theirs = TorchOptimizer(OPTIMIZERS["sgd"], None, parameters)
     theirs.optimizer.param_groups[0]["secret"] = Secret()
     with refusing(OptionError):
         theirs.state()

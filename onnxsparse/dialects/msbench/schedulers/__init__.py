@@ -1,4 +1,4 @@
-"""One file for each scheduler; the table that their names are looked up in."""
+"""Registry of schedulers by their MSBench names; one file for each."""
 
 from __future__ import annotations
 

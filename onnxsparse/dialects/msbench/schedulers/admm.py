@@ -1,4 +1,4 @@
-"""Weights that are drawn towards sparse ones before they are masked (ADMM).
+"""ADMM pruning: weights are drawn towards sparse ones before they are masked.
 
 1. For the first third of the epochs, at the beginning of each: Z is W + U with its masked numbers zero, U is what is
    left of W + U. At the very first U is 0.

@@ -1,4 +1,4 @@
-"""Levels of Ambarella's chips, one stage of the training for each.
+"""AmbaLevelPruneScheduler: sparsity levels of Ambarella's chips, one stage of the training for each.
 
 1. Before the training, each layer's sparsity at each level is found (the allocation `energy`, in the pattern `alive`),
    or read from `sparse_analysis.json` in `output_dir`, where that is there, was made for the same settings and network

@@ -1,4 +1,4 @@
-"""N:M for sparse tensor cores: masks that are chosen once, and kept while the optimizer steps.
+"""AmpereScheduler: N:M for sparse tensor cores, with masks that are chosen once and kept while the optimizer steps.
 
 1. A layer is pruned where its outputs are a multiple of 8 and its inputs one of 16, inside a group, as ASP has it; by a
    callable wherever its inputs hold a whole group of 4. Transposed convolutions have to be named in the whitelist.

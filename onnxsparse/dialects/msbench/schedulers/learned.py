@@ -1,4 +1,4 @@
-"""Probabilities that are trained (ProbMask), and the subnet that is drawn from them once.
+"""Trained masks: ProbMask (mask probabilities, from which one mask is sampled in the end) and STR (thresholds).
 
 1. The share that may be kept falls from 1 - start_prune_rate, when the warm-up ends, to 1 - prune_rate, by the cube of
    what is left of the way to `finetune_iteration_stamps`.
@@ -135,7 +135,7 @@ class ProbMaskPruneScheduler(BaseScheduler):
         network.set_masks(masks)
         self._drawn = True
 
-    def chance(self) -> dict[str, Any]:
+    def drawn_by(self) -> dict[str, Any]:
         if self._expected:
             return {"expected": True}
         at = min(self.iteration, self.fixed)

@@ -1,4 +1,4 @@
-"""What every scheduler does: prepare a network, say what is prunable in it, count its zeros, and hand it back."""
+"""Base class of schedulers: prepare a network, list its prunable layers, count its zeros, and export it."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ class BaseScheduler:
         used = self._network.used
         self._network.set_masks({key: keep for key, keep in masks.items() if used.get(key) == "mask"})
 
-    def chance(self) -> dict[str, Any]:
+    def drawn_by(self) -> dict[str, Any]:
         """What numbers were drawn by, for the record."""
         return {}
 

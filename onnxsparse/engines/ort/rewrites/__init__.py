@@ -1,4 +1,4 @@
-"""Operators that the training engine cannot differentiate, written with operators that it can.
+"""Table of the rewrites: operators that onnxruntime-training cannot differentiate, by operators that it can.
 
 What is said of *the engine* in this folder was found with onnxruntime-training 1.19.2 on a CPU, its last release.
 

@@ -1,4 +1,4 @@
-"""Picking, slicing, padding and scattering for the training graph."""
+"""Indexing for the training graph: gather, slice, split, pad and scatter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving elements for the training graph: Transpose, DepthToSpace, SpaceToDepth, sequences of tensors."""
+"""Layout operators for the training graph: Transpose, DepthToSpace, SpaceToDepth, sequences of tensors."""
 
 from __future__ import annotations
 

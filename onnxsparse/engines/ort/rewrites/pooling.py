@@ -1,4 +1,4 @@
-"""Pools: explicit pads, dilated means as convolutions, and the pools that the engine has no gradient for."""
+"""Pooling for the training graph: explicit pads, dilated means as convolutions, pools without a gradient kernel."""
 
 from __future__ import annotations
 

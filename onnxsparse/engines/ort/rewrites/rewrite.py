@@ -1,4 +1,4 @@
-"""What a rewrite is: one operator that the training engine cannot differentiate, written with operators that it can."""
+"""Base class of rewrites: one operator that cannot be differentiated, written with operators that can."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which tensor of an ONNX file is which parameter of the torch module that it was exported from."""
+"""Matching the tensors of an ONNX file to the parameters of the torch module that it was exported from."""

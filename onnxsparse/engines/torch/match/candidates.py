@@ -1,4 +1,4 @@
-"""Which stored tensors a parameter may be: those that hold its numbers, exactly or with each output channel scaled.
+"""Match candidates: stored tensors that hold a parameter's values, exactly or with each output channel scaled.
 
 1. The numbers of a parameter, under every layout that an exporter writes, are looked up by their hash.
 2. Where a batch normalization was folded in, each output channel `a` is `s` times the parameter's `w`: least squares

@@ -1,9 +1,9 @@
 """`match`: which tensor of an ONNX file is which parameter of the torch module that it was exported from.
 
-1. Both sides are brought to one form: stored tensors with the names, nodes and scopes that read them (`sightings`), and
-   the module's tensors without wrappers, once each (`entries`).
+1. Both sides are brought to one form: stored tensors with the names, nodes and scopes that read them (`tensor_reads`),
+   and the module's tensors without wrappers, once each.
 2. A name alone is never enough: numbers decide (`candidates`), and what they leave open is decided by names and places
-   (`resolving`).
+   (`rules`).
 3. What is not certain is refused, with the reason. What a batch normalization was folded into is said, too.
 """
 

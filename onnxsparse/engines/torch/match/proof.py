@@ -1,4 +1,4 @@
-"""`proved`: a match is right if model and module compute the same, before and after a parameter is masked in both.
+"""Verifying a match: model and module must compute the same, before and after a parameter is masked in both.
 
 1. Each parameter is masked alone, at random places, and put back. Parameters that share a stored tensor go together.
 2. A mask that the outputs do not show proves nothing. Nor is tried what is no parameter, what is computed from others,

@@ -1,4 +1,4 @@
-"""The rules that decide a match: which of the tensors that may hold a parameter are its own.
+"""Match rules: which of the tensors that hold a parameter's values are its own.
 
 1. Numbers that one parameter alone has, and that can be recognised, are its own wherever they are.
 2. Where several parameters have the same numbers, or the numbers say nothing, every use of such a tensor has to be

@@ -17,9 +17,6 @@ from onnxsparse.graph.storage import FLOAT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import keys
 from onnxsparse.graph.torch_match import Shape, squeezed
 
-# -- Where the stored float tensors of a graph are read: under which names, by which nodes, in which scopes.
-
-
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "same"}
 _ROUNDED = ("QuantizeLinear", "DequantizeLinear")
 _PASSED = ("Identity", "Cast", *_ROUNDED)

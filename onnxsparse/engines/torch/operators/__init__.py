@@ -1,4 +1,4 @@
-"""The operators as plain functions on tensors, found through one table by name and domain.
+"""ONNX operators as plain functions on torch tensors, found through one table by name and domain.
 
 1. A function is named as its operator, and its parameters as in the ONNX schema. What moved from attribute to input
    kept its name, so inputs (by position) and attributes (by keyword) bind to the same parameter.

@@ -1,4 +1,4 @@
-"""Functions of one number that networks put between their layers."""
+"""Activation functions, softmax and losses as torch functions."""
 
 from __future__ import annotations
 

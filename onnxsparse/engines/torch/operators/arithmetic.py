@@ -1,4 +1,4 @@
-"""Sums, products, powers, and functions of one number."""
+"""Elementwise arithmetic, comparisons, logic and bit operations as torch functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention, with masks, caches and shared heads."""
+"""Attention as a torch function, with masks, caches and shared heads."""
 
 from __future__ import annotations
 

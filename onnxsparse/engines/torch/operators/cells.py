@@ -1,4 +1,4 @@
-"""Recurrent layers one step at a time, for what torch's own layers do not do."""
+"""Recurrent cells (LSTM, GRU, RNN) one step at a time, for what torch's own layers do not do."""
 
 from __future__ import annotations
 

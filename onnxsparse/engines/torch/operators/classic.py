@@ -1,4 +1,4 @@
-"""The operators of `ai.onnx.ml` that stand around networks and linear models, for numbers (not for words)."""
+"""Operators of `ai.onnx.ml` around networks and linear models, as torch functions, for numbers (not for words)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators with bodies, as modules with child modules; what a body reads from outside comes behind its inputs."""
+"""Control flow (If, Loop, Scan) as torch modules; what a body reads from outside comes behind its inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions of any rank that torch knows, with pads of any kind."""
+"""Convolutions as torch functions, of any rank that torch knows, with pads of any kind."""
 
 from __future__ import annotations
 

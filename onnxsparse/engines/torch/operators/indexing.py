@@ -1,4 +1,4 @@
-"""Reading and writing at places that are data themselves."""
+"""Gather, scatter and other indexing by data as torch functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fused operators of `com.microsoft` that exporters and the runtime's optimizer write."""
+"""Fused operators of `com.microsoft` as torch functions: those that exporters and the runtime's optimizer write."""
 
 from __future__ import annotations
 

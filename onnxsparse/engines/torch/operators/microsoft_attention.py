@@ -1,4 +1,4 @@
-"""Attention as one node, in the forms that `com.microsoft` has."""
+"""Fused attention operators of `com.microsoft` as torch functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalizations."""
+"""Normalization layers as torch functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling, with pads of any kind, dilations and sizes that are rounded up."""
+"""Pooling as torch functions, with pads of any kind, dilations and sizes that are rounded up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent layers in both directions.
+"""Recurrent layers (LSTM, GRU, RNN) as torch functions, in both directions.
 
 torch's own layers do the work where they mean the same; peepholes, lengths, clips and other activations go step by
 step. Gates change places on the way: ONNX has LSTM as i o f c and GRU as z r h, torch as i f c o and r z h.

@@ -1,4 +1,4 @@
-"""Sums, extremes and norms over axes. Axes are attributes or inputs, all by default."""
+"""Reductions as torch functions: sums, extremes and norms over axes. Axes are attributes or inputs, all by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What detectors do with boxes."""
+"""Region operators of detectors as torch functions: RoiAlign and NonMaxSuppression."""
 
 from __future__ import annotations
 

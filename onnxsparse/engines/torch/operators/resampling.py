@@ -1,4 +1,4 @@
-"""Resizing and sampling. Interpolation is separable: an axis at a time, each new place a weighted sum of old ones."""
+"""Resizing and grid sampling as torch functions; interpolation is separable: weighted sums, an axis at a time."""
 
 from __future__ import annotations
 

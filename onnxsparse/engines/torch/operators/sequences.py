@@ -1,4 +1,4 @@
-"""Sequences of tensors, as lists."""
+"""Sequence operators as torch functions; a sequence of tensors is a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes, element types and order of axes."""
+"""Shape, type and layout operators as torch functions: reshape, cast, transpose, split, concatenate, constants."""
 
 from __future__ import annotations
 

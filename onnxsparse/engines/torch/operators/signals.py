@@ -1,4 +1,4 @@
-"""Fourier transforms and windows. A complex number is a last axis of two."""
+"""Fourier transforms and windows as torch functions. A complex number is a last axis of two."""
 
 from __future__ import annotations
 

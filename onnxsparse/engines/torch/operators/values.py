@@ -1,4 +1,4 @@
-"""What the operators share: plain numbers from tensors, element types, shapes."""
+"""Helpers of the operator functions: plain numbers from tensors, element types, shapes."""
 
 from __future__ import annotations
 

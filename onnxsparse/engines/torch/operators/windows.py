@@ -1,4 +1,4 @@
-"""How kernels lie on their input: pads that are given or follow from `auto_pad`, and the sizes that result."""
+"""Padding and window sizes: pads that are given or follow from `auto_pad`, and the output sizes that result."""
 
 from __future__ import annotations
 

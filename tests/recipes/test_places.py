@@ -135,6 +135,7 @@ MOVING = "!LearningRateFunctionModifier {start_epoch: 0, end_epoch: 1, lr_func: 
         "!LearningRateModifier {start_epoch: 0, lr_class: CosineAnnealingWarmRestarts, lr_kwargs: {cycle_epochs: 2e9}}",
         MOVING + "cycle_epochs: 2e9}",
     ],
+    ids=["epochs", "decay", "step", "milestones", "gamma", "cycles", "function"],  # long ones are cut by newer pytest
 )
 def test_times_whose_steps_nobody_could_count(line: str) -> None:
     with refusing(PlanError):

@@ -101,7 +101,7 @@ def test_agreement_along_an_axis_of_the_users() -> None:
     [
         ({"loss": "cross-entropy:ignore=3"}, "takes no options"),
         ({"loss": "kl:axis=x"}, "axis takes a value of type int"),
-        ({"loss": "kl:axis=1", "distillation": "nothing:axis=1"}, "distillation is one of"),
+        ({"loss": "kl:axis=1", "distillation": "nothing:axis=1"}, "distillation= is one of"),
         ({"loss": "kl:temperature=3", "temperature": 5.0}, "said twice"),
         ({"loss": "kl:axis=3"}, "no such axis"),
     ],

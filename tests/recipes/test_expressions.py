@@ -131,11 +131,15 @@ def test_nor_do_all_of_a_recipe(text: str) -> None:
     """Beside what it takes to read the text."""
     from onnxsparse.recipes.yaml_tree import read
 
-    begin = time.process_time()
-    read(text, "the recipe")
-    reading = time.process_time() - begin
-    seconds, problem = seconds_of(text)
-    assert seconds - reading < 5 * SECONDS, problem
+    def beyond() -> tuple[float, str]:
+        begin = time.process_time()
+        read(text, "the recipe")
+        reading = time.process_time() - begin
+        seconds, problem = seconds_of(text)
+        return seconds - reading, problem
+
+    seconds, problem = min(beyond() for _ in range(3))  # a machine that does other things, too, is slower now and then
+    assert seconds < 5 * SECONDS, problem
     assert re.fullmatch(r"(the recipe, line \d+: [^\n]{1,300})?", problem), problem
 
 

@@ -192,7 +192,7 @@ def gradient_error(original: ModelProto, model: ModelProto, case: Case, tries: i
             directions = {other: np.zeros_like(gradient) for other, gradient in gradients.items()}
             directions[name] = random.choice([-1.0, 1.0], gradients[name].shape).astype(np.float32)
             given = float(np.sum(gradients[name].astype(np.float64) * directions[name]))
-            usual = float(np.linalg.norm(gradients[name]))
+            usual = float(np.linalg.norm(gradients[name].astype(np.float64)))
             found = [differences.along(directions, step) for step in STEPS]
             worst = max(worst, min(abs(one - given) / max(usual, abs(one), 1e-3) for one in found))
     return worst

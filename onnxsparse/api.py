@@ -232,7 +232,7 @@ def prune(
     before = Before.of(model, PRUNE, [row.weight.tensor for row in made.planned])
     Prune(made)(model)
     record(model, made)
-    return finish(model, report, path, overwrite, made, before=before)
+    return Result(*delivery.finish(model, report, path, overwrite, made, before=before))
 
 
 def with_masks(
@@ -266,7 +266,7 @@ def with_masks(
         demand_written(model, forms)
     else:
         InsertMasks(made, form)(model)
-    return finish(model, report, path, overwrite, made, before=before)
+    return Result(*delivery.finish(model, report, path, overwrite, made, before=before))
 
 
 def fold_masks(
@@ -345,7 +345,8 @@ def fold_masks(
     totals = totals_of(rows, model, {"folded", "discarded"})
     title = "discard" if discard else "fold"
     report = Report("fold", called(source), title, tuple(rows), totals, True, path or "", notes)
-    return finish(model, report, path, overwrite, before=evaluated, check=None if discard else check.after)
+    after = None if discard else check.after
+    return Result(*delivery.finish(model, report, path, overwrite, before=evaluated, check=after))
 
 
 def _left_of_record(model: Model, left: Sequence[str]) -> bool:
@@ -466,14 +467,6 @@ def compare(
     set_sizes(model, dims)
     axes = sample_axes(model, batch_axis, state)
     return Result(Compare(called(dense), sparse, called(sparse), axes, axis, data, samples, seed)(model))
-
-
-# -- what the commands share
-
-
-def finish(*what: Any, **more: Any) -> Result:
-    """The same as `passes.delivery.finish`, as a result."""
-    return Result(*delivery.finish(*what, **more))
 
 
 __all__ = ["Result", "compare", "fold_masks", "inspect", "load", "plan", "prune", "verify"]

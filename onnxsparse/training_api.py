@@ -1,4 +1,4 @@
-"""`finetune`: from a model, a recipe and data to a trained sparse model, by way of a run on an engine."""
+"""`finetune` and `levels`, the functions that train: their arguments written out; `train/` does the work."""
 
 from __future__ import annotations
 

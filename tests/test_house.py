@@ -39,10 +39,6 @@ LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 BESIDE = "report"  # below everything that is above the graph
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-CYCLES: tuple[set[str], ...] = ()
-"""Parts that import each other and are not mended yet. A part that leaves goes from here; none comes."""
-TORCH_AND_ORT: set[str] = set()
-"""Modules of `engines/torch` that import `engines/ort` and are not mended yet."""
 A_PAGE, AT_MOST = 80, 6
 """How long a module is that stands alone, and how many shorter ones there may be that serve one module beside them."""
 
@@ -221,14 +217,13 @@ def test_no_two_parts_import_each_other() -> None:
     sees: dict[str, set[str]] = {}
     for path in MODULES:
         sees.setdefault(part_of(path), set()).update(own(path) - {part_of(path)})
-    wrong = [sorted(ring) for ring in rings(sees) if not any(ring <= known for known in CYCLES)]
-    assert not wrong
+    assert not [sorted(ring) for ring in rings(sees)]
 
 
 def test_torch_does_without_the_other_engine() -> None:
     torch = [path for path in MODULES if title(path).startswith("onnxsparse/engines/torch/")]
     found = {title(path) for path in torch if any(one.startswith("onnxsparse.engines.ort") for one in imports(path))}
-    assert found <= TORCH_AND_ORT
+    assert not found
 
 
 # -- a module is at least a page, and a room has its line

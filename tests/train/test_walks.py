@@ -19,7 +19,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.passes import verify
 from onnxsparse.planning import request
 from tests.dialects.nets import SIZE, onnx_model, random
-from tests.test_house import MODULES, PACKAGE, imports, title
+from tests.test_house import PACKAGE
 
 ort = pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training")
 X = random(1, 64, 3, SIZE, SIZE)
@@ -90,10 +90,3 @@ def test_a_fine_tune_in_onnxruntime_training_loads_nothing_of_torch(tmp_path: Pa
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.split() == []
-
-
-def test_the_torch_engine_imports_nothing_of_the_other() -> None:
-    folder = PACKAGE / "engines" / "torch"
-    known = [path for path in MODULES if folder in path.parents]
-    wrong = [title(path) for path in known if any(name.startswith("onnxsparse.engines.ort") for name in imports(path))]
-    assert not wrong

@@ -131,14 +131,14 @@ class Net:
     def conv(
         self, x: str, name: str, cin: int, cout: int, k: int = 1, group: int = 1, bias: bool = True, **more: object
     ) -> str:
-        self.weight(name, cout, cin // group, k, k, axis=1)
-        stored = [name, self.weight(f"{name}_b", cout)] if bias else [name]
+        stored = [self.weight(name, cout, cin // group, k, k, axis=1)]
+        stored += [self.weight(f"{name}_b", cout)] if bias else []
         more.setdefault("pads", [k // 2] * 4)
         return self("Conv", x, *stored, group=group, **more)
 
     def conv_transpose(self, x: str, name: str, cin: int, cout: int, group: int = 1) -> str:
-        self.weight(name, cin, cout // group, 2, 2, axis=0, splits=group)
-        return self("ConvTranspose", x, name, self.weight(f"{name}_b", cout), group=group, strides=[2, 2])
+        stored = self.weight(name, cin, cout // group, 2, 2, axis=0, splits=group), self.weight(f"{name}_b", cout)
+        return self("ConvTranspose", x, *stored, group=group, strides=[2, 2])
 
     def linear(self, x: str, name: str, cin: int, cout: int, bias: bool = True) -> str:
         product = self("MatMul", x, self.weight(name, cin, cout, axis=0))

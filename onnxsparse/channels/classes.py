@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import onnx.inliner
 import onnx.shape_inference
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from onnxsparse.channels.labels import Labels, occurrences
 from onnxsparse.channels.rules import table
@@ -24,8 +24,6 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import keys
 from onnxsparse.math.values import Array
-
-FUNCTIONS_FROM = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +92,13 @@ class Channels:
                 new.update(zip(one.channels.tolist(), one.channels[orders[one.number]].tolist()))
         moves: dict[StoredTensor, list[tuple[Axes, Array]]] = {}
         for member in self.members:
-            order = _order(member.labels, new)
+            order = order_of(member.labels, new)
             if order is not None:
                 moves.setdefault(member.tensor, []).append((member.axes, order))
         return moves
 
 
-def _order(labels: Array, new: Mapping[int, int]) -> Array | None:
+def order_of(labels: Array, new: Mapping[int, int]) -> Array | None:
     """For each index over the axes of a member the one that its numbers come from; None where nothing moves.
 
     Where a channel has several copies, such as the pixels that Flatten put on its axis, they keep their order. What
@@ -225,4 +223,4 @@ def _grouped(labels: Labels, members: Sequence[Member], reasons: Mapping[int, st
     ]
 
 
-__all__ = ["ChannelClass", "Channels", "Member", "TensorProto", "analyse"]
+__all__ = ["ChannelClass", "Channels", "Member", "analyse", "order_of"]

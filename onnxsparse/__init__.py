@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxsparse import graphsurgeon
     from onnxsparse.api import Result, compare, fold_masks, inspect, load, plan, prune, verify
     from onnxsparse.dialects.masking import insert_masks
+    from onnxsparse.permutation_search import search_permutation
     from onnxsparse.recipes import Recipe
     from onnxsparse.report.rows import Report, Row
     from onnxsparse.training_api import finetune, levels
@@ -37,6 +38,7 @@ __all__ = [
     "load",
     "plan",
     "prune",
+    "search_permutation",
     "verify",
 ]
 _MODULES = ("graphsurgeon", "torch")  # torch is not in __all__: `import *` has to leave that name to torch itself
@@ -47,6 +49,7 @@ _HOMES = {
     "finetune": "onnxsparse.training_api",
     "insert_masks": "onnxsparse.dialects.masking",
     "levels": "onnxsparse.training_api",
+    "search_permutation": "onnxsparse.permutation_search",
 }
 
 keep_old_names()

@@ -25,8 +25,10 @@ FUNCTIONS = [
     "load",
     "plan",
     "prune",
+    "search_permutation",
     "verify",
 ]
+BY_POSITION = {"compare": ["dense", "sparse"], "search_permutation": ["matrix", "pattern", "effort", "seed"]}
 MODULES = ["graphsurgeon"]
 CLASSES = ["OnnxSparseError", "Recipe", "Report", "Result", "Row"]
 
@@ -49,7 +51,7 @@ def test_every_public_name_explains_itself(name: str) -> None:
 def test_only_the_models_go_by_position(name: str) -> None:
     parameters = inspect.signature(getattr(osp, name)).parameters.values()
     by_position = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    assert by_position == (["dense", "sparse"] if name == "compare" else ["source"])
+    assert by_position == BY_POSITION.get(name, ["source"])
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

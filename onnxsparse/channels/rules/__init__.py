@@ -1,0 +1,18 @@
+"""Rules of operators: what each unites, closes or freezes; a family in each module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnxsparse.channels.rules import contractions, elementwise, layout, normalization
+from onnxsparse.channels.walk import Rule
+
+FAMILIES = (elementwise, layout, contractions, normalization)
+
+
+def table() -> Mapping[tuple[str, str], Rule]:
+    """Every operator that has a rule, by domain and name."""
+    return {key: rule for family in FAMILIES for key, rule in family.RULES.items()}
+
+
+__all__ = ["table"]

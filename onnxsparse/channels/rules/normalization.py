@@ -1,0 +1,181 @@
+"""Operators that look at all channels alike: norms, softmax, reductions; those that look at their order are frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from onnxsparse.channels.rules.elementwise import _along
+from onnxsparse.channels.tensors import Field, Sizes, Tensor, collapsed
+from onnxsparse.channels.walk import Node, Rule, Walk
+
+REDUCING = (
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+
+
+def batch(walk: Walk, node: Node) -> list[Tensor]:
+    """BatchNormalization, InstanceNormalization: numbers of each channel, along axis 1."""
+    tensor = node.input(0)
+    if tensor is None or tensor.shape is None or tensor.rank < 2:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    if node.op == "InstanceNormalization":
+        tensor = walk.resolved(tensor)
+        for own in tensor.fields:
+            walk.close(own, [axis for axis in own.axes if axis >= 2])
+    numbers = [_along(one, 1, tensor.rank) for one in node.inputs[1:] if one is not None]
+    made = walk.elementwise(node, [tensor, *numbers], tensor.shape)
+    return [made] + [Tensor(shape) for shape in node.shapes[1:]]
+
+
+def layer(walk: Walk, node: Node) -> list[Tensor]:
+    """LayerNormalization, RMSNormalization: over the last axes, with numbers that broadcast along them."""
+    tensor = node.input(0)
+    if tensor is None or tensor.shape is None or not tensor.rank:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    axis = node.attributes.integer("axis", -1) % tensor.rank
+    tensor = over(walk, tensor, range(axis, tensor.rank))
+    made = walk.elementwise(node, [tensor, *node.inputs[1:]], tensor.shape)
+    return [made] + [Tensor(shape) for shape in node.shapes[1:]]
+
+
+def skip_layer(walk: Walk, node: Node) -> list[Tensor]:
+    """SkipLayerNormalization and its simplified form: a residual sum with its bias, then a layer norm."""
+    simple = node.op.startswith("SkipSimplified")
+    parts = [node.input(0), node.input(1), node.input(3 if simple else 4)]
+    scales = [node.input(2), None if simple else node.input(3)]
+    total = walk.elementwise(node, parts)
+    normed = over(walk, total, [total.rank - 1])
+    made = walk.elementwise(node, [normed, *scales], normed.shape)
+    return [made, *[Tensor(shape) for shape in node.shapes[1:3]], total]
+
+
+def over(walk: Walk, tensor: Tensor, axes: Iterable[int]) -> Tensor:
+    """The value after something that looks at all numbers along these axes alike, and keeps them in their places."""
+    tensor, held = walk.resolved(tensor), set(axes)
+    for own in tensor.fields:
+        if set(own.axes) & held:
+            walk.close(own, held & set(own.axes))
+    return tensor
+
+
+def group(walk: Walk, node: Node) -> list[Tensor]:
+    """GroupNormalization: the channels of a group stay in it; before opset 21 its numbers are of the groups."""
+    tensor = node.input(0)
+    if tensor is None or tensor.shape is None or tensor.rank < 2:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    axis = tensor.rank - 1 if node.proto.domain == "com.microsoft" else 1
+    groups = node.attributes.integer("groups" if node.proto.domain == "com.microsoft" else "num_groups", 1)
+    labels = walk.along(tensor, (axis,)) if tensor.stored or tensor.field_on(axis) else None
+    if labels is not None:
+        walk.labels.close(labels.reshape(groups, -1), (0,))
+        tensor = Tensor(tensor.shape, (Field((axis,), labels),))
+    numbers = [_along(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None and one.shape != (groups,)]
+    if all(one is None or one.shape == (groups,) for one in node.inputs[1:3]) and tensor.size(axis) == groups:
+        numbers = [_along(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None]
+    return [walk.elementwise(node, [tensor, *numbers], tensor.shape)]
+
+
+def softmax(walk: Walk, node: Node) -> list[Tensor]:
+    """Softmax along one axis; before opset 13 along all from it on."""
+    tensor = node.input(0)
+    if tensor is None or tensor.shape is None or not tensor.rank:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    axis = node.attributes.integer("axis", -1 if node.opset >= 13 else 1) % tensor.rank
+    return [over(walk, tensor, [axis] if node.opset >= 13 else range(axis, tensor.rank))]
+
+
+def normalize(walk: Walk, node: Node) -> list[Tensor]:
+    """LpNormalization, MeanVarianceNormalization."""
+    tensor = node.input(0)
+    if tensor is None or tensor.shape is None or not tensor.rank:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    axes = node.attributes.integers("axes", [0, 2, 3]) if node.op == "MeanVarianceNormalization" else None
+    axis = node.attributes.integer("axis", -1)
+    return [over(walk, tensor, [one % tensor.rank for one in (axes if axes is not None else [axis])])]
+
+
+def reduce(walk: Walk, node: Node) -> list[Tensor]:
+    """A sum, mean or extreme over axes."""
+    tensor = node.input(0)
+    if tensor is None or tensor.shape is None:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    axes = node.numbers(1, "axes")
+    if node.input(1) is not None and axes is None:
+        return walk.blocked(node, f"the axes at {node.called} are not known before it runs")
+    if not axes:
+        if node.attributes.integer("noop_with_empty_axes"):
+            return [tensor]
+        axes = list(range(tensor.rank))
+    kept = node.attributes.integer("keepdims", 1) == 1
+    return [reduced(walk, tensor, [axis % max(tensor.rank, 1) for axis in axes], kept)]
+
+
+def reduced(walk: Walk, tensor: Tensor, axes: Sequence[int], kept: bool) -> Tensor:
+    """The value after a reduction that is blind to the order of its terms."""
+    tensor = over(walk, tensor, axes)
+    places = {}
+    for axis in range(tensor.rank):
+        if kept or axis not in axes:
+            places[axis] = len(places)
+    fields = []
+    for own in tensor.fields:
+        rest = [axis for axis in own.axes if axis not in axes]
+        if len(rest) == len(own.axes):
+            fields.append(own.moved(places))
+    shape: Sizes = tuple(
+        1 if axis in axes else size for axis, size in enumerate(tensor.shape or ()) if kept or axis not in axes
+    )
+    return Tensor(shape, tuple(fields), uniform=tensor.uniform)
+
+
+def ordered(walk: Walk, node: Node) -> list[Tensor]:
+    """ArgMax, TopK, CumSum, LRN: what they make depends on the order along an axis."""
+    tensor = node.input(0)
+    if tensor is None or tensor.shape is None or not tensor.rank:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    tensor = walk.resolved(tensor)
+    axis = _ordered_axis(node)
+    if axis is None:
+        return walk.blocked(node)
+    axis %= tensor.rank
+    fields = walk.freeze_axis(tensor, axis, f"{node.called} depends on the order of its channels")
+    if node.op.startswith("Arg") and not node.attributes.integer("keepdims", 1):
+        places = {at: at - (at > axis) for at in range(tensor.rank)}
+        fields = tuple(one.moved(places) for one in fields)
+        sizes = tuple(size for at, size in enumerate(tensor.shape or ()) if at != axis)
+        return [Tensor(node.shape() or sizes, fields)]
+    sizes = tuple(None if at == axis else size for at, size in enumerate(tensor.shape or ()))
+    same = node.op in ("CumSum", "LRN", "Hardmax")
+    return [Tensor(node.shape(at) or (tensor.shape if same else sizes), fields) for at in range(len(node.shapes))]
+
+
+def _ordered_axis(node: Node) -> int | None:
+    if node.op == "CumSum":
+        numbers = node.numbers(1)
+        return numbers[0] if numbers else None
+    if node.op == "LRN":
+        return 1
+    return node.attributes.integer("axis", {"TopK": -1, "Hardmax": -1}.get(node.op, 0))
+
+
+RULES: dict[tuple[str, str], Rule] = {
+    **{("", name): batch for name in ("BatchNormalization", "InstanceNormalization")},
+    **{(domain, "LayerNormalization"): layer for domain in ("", "com.microsoft")},
+    **{
+        (domain, name): layer
+        for domain in ("", "com.microsoft")
+        for name in ("RMSNormalization", "SimplifiedLayerNormalization")
+    },
+    **{("com.microsoft", name): skip_layer for name in ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")},
+    **{("", name): softmax for name in ("Softmax", "LogSoftmax")},
+    **{("", name): normalize for name in ("LpNormalization", "MeanVarianceNormalization")},
+    **{("", name): reduce for name in REDUCING},
+    **{("", name): ordered for name in ("ArgMax", "ArgMin", "TopK", "CumSum", "LRN", "Hardmax")},
+    **{(domain, "GroupNormalization"): group for domain in ("",)},
+    ("com.microsoft", "GroupNorm"): group,
+}
+
+__all__ = ["RULES", "collapsed", "np", "over", "reduced"]

@@ -293,13 +293,13 @@ class Walk:
             ]
             for part in parts[1:]:
                 self.labels.unite(parts[0], part)
-            own: Field | None = Field(tuple(axes), parts[0])
+            met: Field | None = Field(tuple(axes), parts[0])
             inside = [index for index, _ in component]
             for index, tensor in enumerate(tensors):
-                if own is not None and index not in inside:
-                    own = self._meet(own, tensor, why)
-            if own is not None:
-                fields.append(own)
+                if met is not None and index not in inside:
+                    met = self._meet(met, tensor, why)
+            if met is not None:
+                fields.append(met)
         return tuple(fields)
 
     def _meet(self, own: Field, other: Tensor, why: str) -> Field | None:

@@ -127,6 +127,7 @@ def analyse(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
     outputs, _ = walk.graph(_prepared(model, shapes or {}).graph)
     for output in outputs:
         walk.freeze(output, "it is an output of the model")
+    walk.settle()
     return _classes(model, walk)
 
 

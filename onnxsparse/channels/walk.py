@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from onnxsparse.channels.labels import Labels
+from onnxsparse.channels.labels import Labels, occurrences, runs
 from onnxsparse.channels.tensors import Axes, Field, Sizes, StoredLabels, Tensor, View, collapsed
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.shape_values import LARGEST, evaluate
@@ -85,7 +85,21 @@ class Walk:
         self._rules, self.opset, self._same = rules, opset, same
         self.labels = Labels()
         self.stored: dict[str, StoredLabels] = {}
+        self.taken: list[tuple[Array, Array]] = []
+        """Labels of a field, and the places in it that an operator put into another order or chose."""
         self._asked: set[tuple[str, int]] = set()
+
+    def settle(self) -> None:
+        """Once all labels are united: of channels with several copies, operators must take the same ones of each.
+
+        A slice of what Flatten made may hold the first pixel of one channel and the second of another. So may what is
+        added to itself in another order: channels 1, 2, 3 and 4, 6, 5, each turned to the next, go round otherwise.
+        """
+        for labels, places in self.taken:
+            flat = self.labels.find(labels).reshape(-1)
+            if len(np.unique(flat)) < len(flat):
+                for alike in _taken_alike(flat, places.reshape(-1)):
+                    self.labels.close(alike)
 
     # -- graphs
 
@@ -329,6 +343,15 @@ class Walk:
         """The channels along `axes` are all terms of one sum, or of what is as blind to their order."""
         held = set(axes)
         self.labels.close(own.labels, [own.index(axis) for axis in own.axes if axis not in held])
+
+
+def _taken_alike(flat: Array, places: Array) -> list[Array]:
+    """The channels taken at these places, those together of which the same copies are taken in the same order."""
+    copies = occurrences(flat)[places]
+    found: dict[bytes, list[int]] = {}
+    for channel, at in runs(flat[places]):
+        found.setdefault(copies[at].tobytes(), []).append(channel)
+    return [np.array(channels, np.int64) for channels in found.values()]
 
 
 def _spread(labels: Array, axes: Sequence[int], wanted: Axes, tensor: Tensor) -> Array:

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxsparse.channels.labels import occurrences
 from onnxsparse.channels.tensors import Field, Sizes, Tensor, View, collapsed
 from onnxsparse.channels.walk import LARGEST_FIELD, Node, Rule, Walk
 from onnxsparse.math.values import Array
@@ -37,30 +36,11 @@ def transposed(walk: Walk, tensor: Tensor, order: Sequence[int]) -> Tensor:
     for own in tensor.fields:
         moved = own.moved(places)
         source = np.arange(own.labels.size).reshape(own.labels.shape)
-        demand_regular(walk, own.labels, Field(own.axes, source).moved(places).labels)
+        walk.taken.append((own.labels, Field(own.axes, source).moved(places).labels))
         fields.append(moved)
     shape = tuple((tensor.shape or ())[axis] for axis in order)
     views = tuple(View(one.tag, tuple(one.axes[axis] for axis in order)) for one in tensor.views)
     return Tensor(shape, tuple(fields), views, uniform=tensor.uniform)
-
-
-def demand_regular(walk: Walk, labels: Array, places: Array) -> None:
-    """Where labels are repeated, what is moved must take the same copies of each, in the same order.
-
-    A slice of what Flatten made may hold the first pixel of one channel and the second of another: these cannot change
-    places, although their channels could.
-    """
-    flat = walk.labels.find(labels).reshape(-1)
-    if len(np.unique(flat)) == len(flat):
-        return
-    copies, taken = occurrences(flat)[places.reshape(-1)], flat[places.reshape(-1)]
-    order = np.argsort(taken, kind="stable")
-    counts = np.unique(taken, return_counts=True)[1]
-    regular = len(set(counts.tolist())) <= 1 and (
-        not len(counts) or (copies[order].reshape(len(counts), -1) == copies[order][: counts[0]]).all()
-    )
-    if not regular:
-        walk.labels.freeze(np.unique(taken), "only some of the numbers of each channel go on, not the same ones")
 
 
 def reshape(walk: Walk, node: Node) -> list[Tensor]:
@@ -281,7 +261,7 @@ def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array) -> Tensor:
         if axis in own.axes:
             source = np.arange(own.labels.size).reshape(own.labels.shape)
             at = own.index(axis)
-            demand_regular(walk, own.labels, np.take(source, places, axis=at))
+            walk.taken.append((own.labels, np.take(source, places, axis=at)))
             own = Field(own.axes, np.take(own.labels, places, axis=at))
             walk.labels.close(own.labels)
         fields.append(own)

@@ -207,10 +207,10 @@ def _reread(walk: Walk, own: Field, before: Sizes, after: Sizes, blocks: Sequenc
     spread = np.broadcast_to(
         own.labels.reshape([size if axis in own.axes else 1 for axis, size in zip(old, sizes[0])]), sizes[0]
     ).reshape(sizes[1])
-    made = _varying(spread, new)
-    if made is None:  # one channel, all of it
+    read = _varying(spread, new)
+    if read is None:  # one channel, all of it
         walk.labels.freeze(own.labels, f"{called} makes one row of one channel")
-    return made
+    return read
 
 
 def _filled(before: Sequence[int | None], after: Sequence[int | None]) -> tuple[list[int], list[int]] | None:

@@ -23,13 +23,15 @@ from tests.channels.net import Trap
 
 def faults(trap: Trap) -> tuple[list[str], set[str]]:
     """What is wrong when all classes are put into random orders, and the weights whose columns moved."""
-    permuted, channels = subject.randomly_permuted(trap.model, 0)
-    wrong = judge.judge(trap.model, permuted, trap.feeds)
-    for one in channels.classes if wrong else ():
-        alone, _ = subject.randomly_permuted(trap.model, 1, one.number)
-        if judge.judge(trap.model, alone, trap.feeds):
+    permuted = subject.randomly_permuted(trap.model, 0)
+    wrong = judge.judge(trap.model, permuted.model, trap.feeds)
+    if not judge.same_bytes(trap.model, subject.moved_back(permuted)):
+        wrong.append("the inverse does not give the same bytes")
+    for one in permuted.channels.classes if wrong else ():
+        alone = subject.randomly_permuted(trap.model, 1, one.number)
+        if judge.judge(trap.model, alone.model, trap.feeds):
             wrong.append(f"class {one.number} of {one.size}: " + ", ".join(each.name for each in one.members))
-    return wrong, judge.moved(trap.model, permuted, trap.reductions)
+    return wrong, judge.moved(trap.model, permuted.model, trap.reductions)
 
 
 def tried(seed: str, steps: int) -> tuple[list[str], list[str], set[str]] | None:

@@ -124,11 +124,15 @@ class Walk:
         inputs = tuple(scope.find(name) if name else None for name in proto.input)
         shapes = tuple(scope.shapes.get(name) for name in proto.output)
         node = Node(proto, inputs, Attributes(proto, {}), shapes, self.opset, scope)
-        results = self._numbers(node)
-        if results is None:
+        known, stored = self._numbers(node), any(one is not None and one.stored for one in inputs)
+        if known is None or stored:
             self._asked.clear()
             results = self._results(node)
             self._block_the_rest(node, results)
+            if known is not None:
+                results = [replace(results[0], shape=known[0].shape, numbers=known[0].numbers)]
+        else:
+            results = known
         for index, name in enumerate(proto.output):
             if name:
                 result = results[index] if index < len(results) else Tensor(None)
@@ -136,11 +140,13 @@ class Walk:
 
     def _block_the_rest(self, node: Node, results: Sequence[Tensor]) -> None:
         """Axes of stored tensors that the rule did not ask for: the node reads them in their order."""
-        carried = {view.tag for result in results for view in result.views}
+        if node.op in ("Shape", "Size"):
+            return
+        carried = {(view.tag, axis) for result in results for view in result.views for axis in view.axes}
         for tensor in node.inputs:
             for view in tensor.views if tensor is not None else ():
                 for axis in view.axes:
-                    if axis is not None and view.tag not in carried and (view.tag, axis) not in self._asked:
+                    if axis is not None and (view.tag, axis) not in carried | self._asked:
                         self.stored[view.tag].block(axis, f"{node.called} reads it in a fixed order")
 
     def _results(self, node: Node) -> list[Tensor]:

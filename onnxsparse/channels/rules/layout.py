@@ -187,7 +187,10 @@ def _reread(walk: Walk, own: Field, before: Sizes, after: Sizes, blocks: Sequenc
     spread = np.broadcast_to(
         own.labels.reshape([size if axis in own.axes else 1 for axis, size in zip(old, sizes[0])]), sizes[0]
     ).reshape(sizes[1])
-    return _varying(spread, new)
+    read = _varying(spread, new)
+    if read is None:  # one channel, all of it
+        walk.labels.freeze(own.labels, f"{called} makes one row of one channel")
+    return read
 
 
 def _filled(before: Sequence[int | None], after: Sequence[int | None]) -> tuple[list[int], list[int]] | None:
@@ -267,16 +270,18 @@ def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array) -> Tensor:
         fields.append(own)
     sizes = [len(places) if at == axis else size for at, size in enumerate(tensor.shape or ())]
     made = Tensor(tuple(sizes), tuple(fields))
-    return _without_ones(made)
+    return _without_ones(walk, made)
 
 
-def _without_ones(tensor: Tensor) -> Tensor:
-    """Fields have no axes of one element."""
+def _without_ones(walk: Walk, tensor: Tensor) -> Tensor:
+    """Fields have no axes of one element; a channel that was taken alone stays where it was taken from."""
     fields = []
     for own in tensor.fields:
         wide = [axis for axis, size in zip(own.axes, own.labels.shape) if size != 1]
         if wide:
             fields.append(Field(tuple(wide), own.labels.reshape([size for size in own.labels.shape if size != 1])))
+        else:
+            walk.labels.freeze(own.labels, "one of its channels is taken alone")
     return replace(tensor, fields=tuple(fields))
 
 

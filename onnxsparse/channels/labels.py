@@ -8,7 +8,7 @@ Every index of every axis that may move has a label, a number. The algebra:
                          tensor, the terms of a sum, the channels of a group
     freeze(labels, why)  these stay where they are
 
-Two channels may change places where they are in the same closed sets, equally often in each, and neither is frozen
+Two channels may change places where the same copies of both are in the same closed sets, and neither is frozen
 (`signatures`). That alone decides: no rule knows of permutations, nor of removal.
 """
 
@@ -27,7 +27,7 @@ class Labels:
     def __init__(self) -> None:
         self._parent: Array = np.arange(1024, dtype=np.int64)
         self._count = 0
-        self._closed: list[Array] = []
+        self._closed: list[tuple[Array, tuple[int, ...]]] = []
         self._frozen: list[tuple[Array, str]] = []
 
     def fresh(self, shape: Sequence[int]) -> Array:
@@ -60,9 +60,7 @@ class Labels:
 
     def close(self, labels: Array, along: Sequence[int] = ()) -> None:
         """The labels are a closed set; one for every index of the axes `along`, where these are given."""
-        rest = [axis for axis in range(labels.ndim) if axis not in along]
-        lead = int(np.prod([labels.shape[axis] for axis in along], dtype=np.int64))
-        self._closed.extend(labels.transpose([*along, *rest]).reshape(lead, -1))
+        self._closed.append((labels, tuple(along)))
 
     def freeze(self, labels: Array, why: str) -> None:
         if labels.size:
@@ -77,16 +75,33 @@ class Labels:
         return found
 
     def signatures(self) -> Array:
-        """A number for every label, equal for channels that are equally often in the same closed sets."""
+        """A number for every label, equal for channels of which the same copies are in the same closed sets."""
         found = np.zeros(self._count, np.uint64)
         seen: set[bytes] = set()
-        for labels in self._closed:
-            roots, counts = np.unique(self.find(labels), return_counts=True)
-            content = roots.tobytes() + counts.tobytes()
-            if content not in seen:
-                seen.add(content)
-                found[roots] += _mixed(np.uint64(len(seen)), counts.astype(np.uint64))
+        for labels, along in self._closed:
+            for roots, copies in self._sets(labels, along):
+                content = roots.tobytes() + copies.tobytes()
+                if content not in seen:
+                    seen.add(content)
+                    found[roots] += _mixed(np.uint64(len(seen)), copies)
         return found[self.find(np.arange(self._count))] if self._count else found
+
+    def _sets(self, labels: Array, along: Sequence[int]) -> Iterator[tuple[Array, Array]]:
+        """The channels in each closed set, and a number that says which of their copies are in it.
+
+        Where a channel has several copies, such as the pixels that Flatten put on its axis, they are told apart by
+        their order along the whole array: a set may hold the first pixel of one channel and the second of another.
+        """
+        rest = [axis for axis in range(labels.ndim) if axis not in along]
+        lead = int(np.prod([labels.shape[axis] for axis in along], dtype=np.int64))
+        channels = self.find(labels)
+        copies = occurrences(channels.reshape(-1)).reshape(labels.shape)
+        rows, of_rows = (one.transpose([*along, *rest]).reshape(lead, -1) for one in (channels, copies))
+        for row, taken in zip(rows, of_rows):
+            roots, places = np.unique(row, return_inverse=True)
+            numbers = np.zeros(len(roots), np.uint64)
+            np.add.at(numbers, places.reshape(-1), _mixed(np.uint64(1), taken.astype(np.uint64)))
+            yield roots, numbers
 
 
 def _mixed(number: np.uint64, counts: Array) -> Array:

@@ -405,8 +405,8 @@ def window_partition_of_channels() -> Trap:
     h = net.reshape(net.transpose(h, 0, 2, 3, 1), 2, 6, 6, 6)
     h = net.reshape(net.transpose(h, 0, 2, 1, 3), 2, 36, 6)
     y = net.linear(h, "last", 6, 9)
-    mixed = net.linear(net.transpose(h, 0, 2, 1), "tokens", 36, 5)
-    return net.trap(y, mixed, move="last", stay="first tokens")
+    mixed = net.relu(net.linear(net.transpose(h, 0, 2, 1), "tokens", 36, 5))
+    return net.trap(y, net("ReduceSum", mixed, net.ints(1)), move="last", stay="first tokens")
 
 
 @trap

@@ -190,10 +190,8 @@ def recurrent(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
 
 @step(*ANY)
 def activation(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
-    op = ("Relu", "Tanh", "Sigmoid", "HardSwish", "Elu", "Softplus", "Abs", "Erf", "Identity")[
-        int(net.dice.integers(9))
-    ]
-    return Val(net(op, x.name), x.shape)
+    ops = "Relu Tanh Sigmoid HardSwish Elu Softplus Abs Erf Identity".split()
+    return Val(net(ops[int(net.dice.integers(len(ops)))], x.name), x.shape)
 
 
 @step(*ANY)
@@ -377,9 +375,8 @@ def half_worked_on(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
 
 @step(*ANY)
 def slice_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
-    start, end, jump = [(0, x.channels, 2), (2, x.channels, 1), (-8, 2**31, 1), (-1, -(2**31), -1)][
-        net.one_of(0, 1, 2, 3)
-    ]
+    bounds = [(0, x.channels, 2), (2, x.channels, 1), (-8, 2**31, 1), (-1, -(2**31), -1)]
+    start, end, jump = bounds[net.one_of(0, 1, 2, 3)]
     count = len(range(x.channels)[slice(start, None if jump < 0 else end, jump)])
     if count < 4:
         return None
@@ -389,9 +386,9 @@ def slice_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
 @step(*ANY)
 def gather_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
     count = x.channels if net.one_of(0, 1) else net.one_of(6, 8)
-    taken = (
-        net.dice.permutation(x.channels) if count == x.channels else net.dice.integers(-x.channels, x.channels, count)
-    )
+    taken = net.dice.permutation(x.channels)
+    if count != x.channels:
+        taken = net.dice.integers(-x.channels, x.channels, count)
     return x.with_channels(net("Gather", x.name, net.ints(*taken.tolist()), axis=_axis(x)), count)
 
 
@@ -441,7 +438,7 @@ def space_to_depth(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
 @step("image")
 def channels_taken_for_pixels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
     """A Reshape that mixes channels and rows."""
-    n, c, height, width = x.shape
+    c, height, width = x.shape[1:]
     return Val(net.transpose(net.reshape(x.name, 0, height, c, width), 0, 2, 1, 3), x.shape)
 
 

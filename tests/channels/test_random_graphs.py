@@ -56,6 +56,6 @@ def test_every_step_is_among_the_random_graphs() -> None:
 def test_random_orders_of_many_graphs() -> None:
     count = int(os.environ.get("ONNXSPARSE_SEARCH_COUNT", "3000"))
     seed = os.environ.get("ONNXSPARSE_SEARCH_SEED", "long")
-    wrong, used, moved = wrong_of([f"{seed}/{number}" for number in range(count)])
+    wrong, _, moved = wrong_of([f"{seed}/{number}" for number in range(count)])
     assert not wrong, "\n".join(wrong)
     assert moved >= count * 0.7

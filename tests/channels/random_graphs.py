@@ -187,11 +187,12 @@ def recurrent(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
 
 # -- a number for each channel, and none
 
+ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "HardSwish", "Elu", "Softplus", "Abs", "Erf", "Identity")
+
 
 @step(*ANY)
 def activation(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
-    ops = "Relu Tanh Sigmoid HardSwish Elu Softplus Abs Erf Identity".split()
-    return Val(net(ops[int(net.dice.integers(len(ops)))], x.name), x.shape)
+    return Val(net(ACTIVATIONS[int(net.dice.integers(len(ACTIVATIONS)))], x.name), x.shape)
 
 
 @step(*ANY)
@@ -668,6 +669,12 @@ def _untyped(name: str) -> onnx.ValueInfoProto:
 
 def make(seed: str, steps: int = 9) -> tuple[Trap, list[str]]:
     """The graph of a seed, and the names of its steps."""
+    net, values, done = drawn(seed, steps)
+    return dataclasses.replace(net.trap(*_outputs(net, values)), name=seed), done
+
+
+def drawn(seed: str, steps: int = 9) -> tuple[RandomNet, list[Val], list[str]]:
+    """The nodes of a seed, the values that they make, and the names of the steps."""
     net = RandomNet(seed)
     values = [_start(net)]
     done: list[str] = []
@@ -681,7 +688,7 @@ def make(seed: str, steps: int = 9) -> tuple[Trap, list[str]]:
             continue
         values.append(made)
         done.append(name)
-    return dataclasses.replace(net.trap(*_outputs(net, values)), name=seed), done
+    return net, values, done
 
 
 def _start(net: RandomNet) -> Val:

@@ -48,7 +48,7 @@ def test_fewer_steps_are_the_first_ones() -> None:
 
 
 def test_every_step_is_among_the_random_graphs() -> None:
-    used = Counter(name for number in range(400) for name in random_graphs.make(f"steps/{number}")[1])
+    used = Counter(name for number in range(400) for name in random_graphs.drawn(f"steps/{number}")[2])
     assert not set(random_graphs.STEPS) - set(used)
 
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
@@ -65,6 +65,8 @@ class Scope:
     shapes: Mapping[str, Sizes]
     outer: Scope | None
     names: dict[str, Tensor]
+    symbols: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of sizes that are not known; '' for those that are, or have none."""
 
     def find(self, name: str) -> Tensor | None:
         scope: Scope | None = self
@@ -93,7 +95,7 @@ class Walk:
         self, graph: GraphProto, outer: Scope | None = None, given: Sequence[Tensor | None] = ()
     ) -> tuple[list[Tensor], Scope]:
         """Walk a graph or body; return what its outputs are."""
-        scope = Scope(_shapes(graph), outer, {})
+        scope = Scope(_shapes(graph), outer, {}, _symbols(graph))
         for tensor in graph.initializer:
             scope.names[tensor.name] = self.constant(tensor)
         for sparse in graph.sparse_initializer:
@@ -110,7 +112,10 @@ class Walk:
         inputs = tuple(scope.find(name) if name else None for name in proto.input)
         shapes = tuple(scope.shapes.get(name) for name in proto.output)
         node = Node(proto, inputs, Attributes(proto, {}), shapes, self.opset, scope)
-        results = self._numbers(node)
+        results = None if node.op == "Identity" else self._numbers(node)
+        if results is not None and node.op not in ("Shape", "Size"):
+            self._asked.clear()
+            self._block_the_rest(node, results)
         if results is None:
             self._asked.clear()
             results = self._results(node)
@@ -158,7 +163,8 @@ class Walk:
     def constant(self, tensor: TensorProto) -> Tensor:
         shape = tuple(tensor.dims)
         tag = self._same.get(tensor.doc_string, tensor.doc_string)
-        views = (View(tag, tuple(range(len(shape)))),) if tag.startswith("onnxsparse:") else ()
+        axes = tuple(None if size == 1 else axis for axis, size in enumerate(shape))
+        views = (View(tag, axes),) if tag.startswith("onnxsparse:") else ()
         if views:
             self.stored.setdefault(tag, StoredLabels(shape, self.labels))
         return Tensor(shape, views=views, numbers=_small_integers(tensor))
@@ -211,13 +217,22 @@ class Walk:
             held = [axis for axis in own if axis is not None]
             self._asked.add((view.tag, held[-1]))
             labels = self.stored[view.tag].along(tuple(held))
-            shape = [1 if axis is None else size for axis, size in zip(own, sizes)]
-            spread = np.broadcast_to(labels.reshape([size or 1 for size in shape]), [size or 1 for size in sizes])
+            shape = [1 if axis is None or size is None else size for axis, size in zip(own, sizes)]
+            spread = np.broadcast_to(labels.reshape(shape), [1 if size is None else size for size in sizes])
             if first is None:
                 first = spread
             else:
                 self.labels.unite(first, spread)
         return first
+
+    def unread(self, tensor: Tensor) -> None:
+        """A node does not read the numbers of a value, only its shape or type."""
+        self._asked.update((view.tag, axis) for view in tensor.views for axis in view.axes if axis is not None)
+
+    def widened(self, tensor: Tensor, more: int) -> Tensor:
+        """A value with axes of one element behind its own."""
+        views = tuple(View(one.tag, one.axes + (None,) * more) for one in tensor.views)
+        return replace(tensor, shape=(tensor.shape or ()) + (1,) * more, views=views, numbers=None)
 
     def resolved(self, tensor: Tensor) -> Tensor:
         """A view of stored tensors as a value with fields: each axis by itself."""
@@ -329,7 +344,11 @@ def _spread(labels: Array, axes: Sequence[int], wanted: Axes, tensor: Tensor) ->
     """Labels over some axes, as an array over all that are wanted, in their order."""
     order = [axes.index(axis) for axis in wanted if axis in axes]
     shape = [labels.shape[axes.index(axis)] if axis in axes else 1 for axis in wanted]
-    sizes = [labels.shape[axes.index(axis)] if axis in axes else tensor.size(axis) or 1 for axis in wanted]
+    known = [tensor.size(axis) for axis in wanted]
+    sizes = [
+        labels.shape[axes.index(axis)] if axis in axes else 1 if size is None else size
+        for axis, size in zip(wanted, known)
+    ]
     return np.broadcast_to(labels.transpose(order).reshape(shape), sizes)
 
 
@@ -372,6 +391,11 @@ def _shapes(graph: GraphProto) -> dict[str, Sizes]:
         if sizes is not None:
             found[value.name] = sizes
     return found
+
+
+def _symbols(graph: GraphProto) -> dict[str, tuple[str, ...]]:
+    values = (*graph.value_info, *graph.output, *graph.input)
+    return {one.name: tuple(dim.dim_param for dim in one.type.tensor_type.shape.dim) for one in values}
 
 
 def sizes_of(value: ValueInfoProto) -> Sizes | None:

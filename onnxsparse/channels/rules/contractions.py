@@ -7,9 +7,11 @@ index of the axes that both have besides (heads, experts). Along the others each
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from onnxsparse.channels.rules.elementwise import along_axis
 from onnxsparse.channels.tensors import Field, Sizes, Tensor, collapsed
 from onnxsparse.channels.walk import Node, Rule, Walk
 from onnxsparse.math.values import Array
@@ -166,12 +168,17 @@ class _Contraction:
         return Field(tuple(axes[at] for at in order), labels.transpose(order))
 
     def _apart(self, fields: list[Field]) -> tuple[Field, ...]:
-        """Fields that share no axis; of two that do the first stays where it is."""
+        """Fields that share no axis; of two that do, such as two in each head, the first is the same in all heads."""
         kept: list[Field] = []
         for own in fields:
             for other in [one for one in kept if set(one.axes) & set(own.axes)]:
-                self._walk.labels.freeze(other.labels, f"two kinds of channels meet at {self._node.called}")
                 kept.remove(other)
+                rest = tuple(axis for axis in other.axes if axis not in own.axes)
+                if rest:
+                    shared = [axis for axis in other.axes if axis in own.axes]
+                    kept.append(Field(rest, collapsed(self._walk.labels, other, shared)))
+                else:
+                    self._walk.labels.freeze(other.labels, f"two kinds of channels meet at {self._node.called}")
             kept.append(own)
         return tuple(kept)
 
@@ -192,19 +199,31 @@ def conv_transpose(walk: Walk, node: Node) -> list[Tensor]:
 
 
 def convolved(
-    walk: Walk, node: Node, tensor: Tensor | None, weight: Tensor | None, bias: Tensor | None, turned: bool
+    walk: Walk,
+    node: Node,
+    tensor: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    turned: bool,
+    channels_last: bool = False,
 ) -> list[Tensor]:
-    """A convolution: dense, in groups, or depthwise, where each channel has filters of its own."""
+    """A convolution: dense, in groups, or depthwise, where each channel has filters of its own.
+
+    With `channels_last` the value has been transposed, and the shape that was inferred is not that of the result.
+    """
     if tensor is None or weight is None or weight.shape is None or tensor.shape is None or None in weight.shape[:2]:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    why = f"{node.called} reads it in a fixed order"
     for axis in range(tensor.rank):
         if axis != 1:
-            walk.freeze_axis(tensor, axis, f"{node.called} reads it in a fixed order")
+            tensor = replace(tensor, fields=walk.freeze_axis(tensor, axis, why))
+    for axis in range(2, weight.rank):
+        weight = replace(weight, fields=walk.freeze_axis(weight, axis, why))
     groups = node.attributes.integer("group", 1)
     inputs = walk.along(tensor, (1,)) if tensor.field_on(1) or tensor.stored else None
     outputs = _filters(walk, node, weight, inputs, groups, turned)
     size = (weight.shape[1] or 0) * groups if turned else weight.shape[0]
-    shape = node.shape() or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
+    shape = (not channels_last and node.shape()) or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
     made = Tensor(shape, (Field((1,), outputs),) if outputs is not None and size != 1 else ())
     if bias is None:
         return [made]
@@ -216,6 +235,13 @@ def _filters(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, group
     first, second = (weight.shape or (0, 0))[:2]
     assert first is not None
     assert second is not None
+    made = weight.field_on(1)
+    if groups == 1 and made is not None and made is weight.field_on(0):
+        own = walk.along(weight, (0, 1))
+        assert own is not None
+        walk.labels.close(own, (1 if turned else 0,))
+        _join(walk, node, inputs[:, None] if turned and inputs is not None else inputs, own)
+        return None
     if groups == 1:
         own = walk.along(weight, (0 if turned else 1,))
         _join(walk, node, inputs, own)
@@ -285,9 +311,7 @@ def _grouped_turned(walk: Walk, node: Node, weight: Tensor, inputs: Array | None
 
 def _per_channel(bias: Tensor, rank: int) -> Tensor:
     """A list of numbers along the channels, as a value that broadcasts."""
-    from onnxsparse.channels.rules.elementwise import _along
-
-    return _along(bias, 1, rank)
+    return along_axis(bias, 1, rank)
 
 
 RULES: dict[tuple[str, str], Rule] = {

@@ -112,14 +112,11 @@ class Walk:
         inputs = tuple(scope.find(name) if name else None for name in proto.input)
         shapes = tuple(scope.shapes.get(name) for name in proto.output)
         node = Node(proto, inputs, Attributes(proto, {}), shapes, self.opset, scope)
+        self._asked.clear()
         results = None if node.op == "Identity" else self._numbers(node)
-        if results is not None and node.op not in ("Shape", "Size"):
-            self._asked.clear()
-            self._block_the_rest(node, results)
         if results is None:
-            self._asked.clear()
             results = self._results(node)
-            self._block_the_rest(node, results)
+        self._block_the_rest(node, results)
         for index, name in enumerate(proto.output):
             if name:
                 result = results[index] if index < len(results) else Tensor(None)
@@ -127,11 +124,13 @@ class Walk:
 
     def _block_the_rest(self, node: Node, results: Sequence[Tensor]) -> None:
         """Axes of stored tensors that the rule did not ask for: the node reads them in their order."""
-        carried = {view.tag for result in results for view in result.views}
+        if node.op in ("Shape", "Size"):
+            return
+        carried = {(view.tag, axis) for result in results for view in result.views for axis in view.axes}
         for tensor in node.inputs:
             for view in tensor.views if tensor is not None else ():
                 for axis in view.axes:
-                    if axis is not None and view.tag not in carried and (view.tag, axis) not in self._asked:
+                    if axis is not None and (view.tag, axis) not in carried | self._asked:
                         self.stored[view.tag].block(axis, f"{node.called} reads it in a fixed order")
 
     def _results(self, node: Node) -> list[Tensor]:
@@ -154,6 +153,10 @@ class Walk:
     def blocked(self, node: Node, why: str = "") -> list[Tensor]:
         """Everything that the node reads stays where it is; so does what it makes."""
         for tensor in node.inputs:
+            if tensor is not None:
+                self.freeze(tensor, why or f"{node.called} has no rule for channels")
+        for name in _captured(node.proto):
+            tensor = node.scope.find(name)
             if tensor is not None:
                 self.freeze(tensor, why or f"{node.called} has no rule for channels")
         return [Tensor(shape) for shape in node.shapes]
@@ -360,6 +363,18 @@ def _lifted(tensor: Tensor, rank: int) -> Tensor:
     fields = tuple(Field(tuple(axis + more for axis in one.axes), one.labels) for one in tensor.fields)
     views = tuple(View(one.tag, (None,) * more + one.axes) for one in tensor.views)
     return replace(tensor, shape=(1,) * more + (tensor.shape or ()), fields=fields, views=views, numbers=None)
+
+
+def _captured(proto: NodeProto) -> set[str]:
+    """Names that the bodies of a node may read from outside."""
+    found: set[str] = set()
+    for attribute in proto.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            found.update(output.name for output in body.output)
+            for node in body.node:
+                found.update(node.input)
+                found |= _captured(node)
+    return found
 
 
 def _broadcast(shapes: Sequence[Sizes]) -> Sizes:

@@ -12,8 +12,13 @@ from tests.channels import judge
 from tests.channels.net import Net
 
 
-def held(net: Net, *outputs: str, move: str = "", stay: str = "", shapes: dict[str, tuple[int, ...]] | None = None):
-    """`move`: stored tensors, by name, whose numbers can move; `stay`: those that cannot. What is in neither may."""
+def held(
+    net: Net, *outputs: str, move: str = "", stay: str = "", shapes: dict[str, tuple[int, ...]] | None = None
+) -> None:
+    """`move`: names of stored tensors whose numbers can move, or of one axis, such as "w:0"; `stay`: that cannot.
+
+    What is in neither may.
+    """
     model = net.build(*outputs)
     moved: set[str] = set()
     for seed in range(3):
@@ -43,6 +48,6 @@ def permuted(
         after = moving(before)
         assert moving.inverse()(after).tobytes() == before.tobytes()
         if after.tobytes() != before.tobytes():
-            names.add(tensor.name)
+            names |= {tensor.name, *(f"{tensor.name}:{axes[-1]}" for axes, _ in moves)}
             own.CopyFrom(numpy_helper.from_array(after, own.name))
     return made, names

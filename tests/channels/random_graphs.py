@@ -92,8 +92,8 @@ class RandomNet(Net):
         scales = (2.0 ** -generator(f"{name}_s").integers(7, 9, shape[0])).astype(np.float32)
         stored = self.store(name, codes), self.store(f"{name}_scale", scales)
         if name in self.reductions:
-            spread = scales.reshape(-1, *(1 for _ in shape[1:]))
-            self.reductions[name] = Reduction(self.reductions[name].axis, scale=spread)
+            spread = (-1, *(1 for _ in shape[1:]))
+            self.reductions[name] = Reduction(self.reductions[name].axis, scale=f"{name}_scale", spread=spread)
         return self("DequantizeLinear", *stored, self.store(f"{name}_zero", np.zeros(shape[0], np.int8)), axis=0)
 
     def _forget(self, name: str) -> None:

@@ -213,17 +213,18 @@ def convolved(
     """
     if tensor is None or weight is None or weight.shape is None or tensor.shape is None or None in weight.shape[:2]:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    groups, size = node.attributes.integer("group", 1), weight.shape[0]
+    if turned:
+        size = (weight.shape[1] or 0) * groups
+    shape = (not channels_last and node.shape()) or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
     why = f"{node.called} reads it in a fixed order"
     for axis in range(tensor.rank):
         if axis != 1:
             tensor = replace(tensor, fields=walk.freeze_axis(tensor, axis, why))
     for axis in range(2, weight.rank):
         weight = replace(weight, fields=walk.freeze_axis(weight, axis, why))
-    groups = node.attributes.integer("group", 1)
     inputs = walk.along(tensor, (1,)) if tensor.field_on(1) or tensor.stored else None
     outputs = _filters(walk, node, weight, inputs, groups, turned)
-    size = (weight.shape[1] or 0) * groups if turned else weight.shape[0]
-    shape = (not channels_last and node.shape()) or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
     made = Tensor(shape, (Field((1,), outputs),) if outputs is not None and size != 1 else ())
     if bias is None:
         return [made]
@@ -286,9 +287,10 @@ def _depthwise(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, gro
 
 def _grouped(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, groups: int) -> Array | None:
     """(O, C/g, ...): the columns of each group by themselves; the rows of a group stay in it."""
-    rows, columns = walk.along(weight, (0,)), walk.along(weight, (0, 1))
+    rows = walk.along(weight, (0,))
     if rows is not None:
         walk.labels.close(rows.reshape(groups, -1), (0,))
+    columns = walk.along(weight, (0, 1)) if inputs is not None else None
     if inputs is None or columns is None:
         _join(walk, node, inputs, columns)
         return rows

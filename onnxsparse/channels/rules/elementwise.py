@@ -149,7 +149,13 @@ RULES: dict[tuple[str, str], Rule] = {
     **{
         ("", name): unseen
         for name in (
-            "EyeLike", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Range", "Shape",
+            "EyeLike",
+            "RandomNormal",
+            "RandomNormalLike",
+            "RandomUniform",
+            "RandomUniformLike",
+            "Range",
+            "Shape",
             "Size",
         )
     },

@@ -88,9 +88,7 @@ def _shape_from(node: Node, tensor: Tensor) -> Sizes | None:
     return None
 
 
-def reshaped(
-    walk: Walk, tensor: Tensor, shape: Sizes, called: str, alike: Container[tuple[int, int]] = ()
-) -> Tensor:
+def reshaped(walk: Walk, tensor: Tensor, shape: Sizes, called: str, alike: Container[tuple[int, int]] = ()) -> Tensor:
     """The value with other axes over the same numbers; `alike` are axes of unknown size before and after, but equal."""
     before = tensor.shape or ()
     if tensor.uniform:
@@ -104,6 +102,7 @@ def reshaped(
     if blocks is None:
         walk.freeze(tensor, f"the shapes at {called} do not fit together")
         return Tensor(shape)
+    before, shape = _solved(before, shape, blocks)
     fields: list[Field] = []
     for own in tensor.fields:
         made = _reread(walk, own, before, shape, blocks, called)
@@ -139,6 +138,19 @@ def _blocks(before: Sizes, after: Sizes, alike: Container[tuple[int, int]]) -> l
     if None not in (*sizes[0], *sizes[1]) and known[0] != known[1]:
         return None
     return ends[0] + middle + ends[1]
+
+
+def _solved(before: Sizes, after: Sizes, blocks: Sequence[Block]) -> tuple[Sizes, Sizes]:
+    """Sizes with those that the runs around them tell."""
+    sizes = list(before), list(after)
+    for block in blocks:
+        missing = [(side, axis) for side in (0, 1) for axis in block[side] if sizes[side][axis] is None]
+        known = [int(np.prod([sizes[side][axis] or 1 for axis in block[side]], dtype=np.int64)) for side in (0, 1)]
+        if len(missing) == 1 and block[0] and block[1] and 0 not in (*before, *after):
+            side, axis = missing[0]
+            if known[1 - side] % known[side] == 0:
+                sizes[side][axis] = known[1 - side] // known[side]
+    return tuple(sizes[0]), tuple(sizes[1])
 
 
 def _paired(before: Sizes, after: Sizes, alike: Container[tuple[int, int]]) -> Container[tuple[int, int]]:
@@ -216,7 +228,10 @@ def _reread(walk: Walk, own: Field, before: Sizes, after: Sizes, blocks: Sequenc
         walk.labels.freeze(own.labels, f"{called} makes too many numbers of its channels")
         return None
     held = own.labels.reshape([size if axis in own.axes else 1 for axis, size in zip(old, known[0])])
-    return _varying(np.broadcast_to(held, known[0]).reshape(known[1]), new)
+    read = _varying(np.broadcast_to(held, known[0]).reshape(known[1]), new)
+    if read is None:
+        walk.labels.freeze(own.labels, f"{called} makes one row of one channel")
+    return read
 
 
 def _varying(labels: Array, axes: Sequence[int]) -> Field | None:
@@ -233,7 +248,10 @@ def _varying(labels: Array, axes: Sequence[int]) -> Field | None:
 
 
 def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array) -> Tensor:
-    """The value with only these places along an axis, in this order."""
+    """The value with only these places along an axis, in this order.
+
+    What is cut out is a closed set: it may be changed by itself before it meets the rest again.
+    """
     fields = []
     for own in tensor.fields:
         if axis in own.axes:
@@ -245,16 +263,18 @@ def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array) -> Tensor:
         fields.append(own)
     sizes = [len(places) if at == axis else size for at, size in enumerate(tensor.shape or ())]
     made = Tensor(tuple(sizes), tuple(fields))
-    return _without_ones(made)
+    return _without_ones(walk, made)
 
 
-def _without_ones(tensor: Tensor) -> Tensor:
-    """Fields have no axes of one element."""
+def _without_ones(walk: Walk, tensor: Tensor) -> Tensor:
+    """Fields have no axes of one element; a channel that was taken alone stays where it was taken from."""
     fields = []
     for own in tensor.fields:
         wide = [axis for axis, size in zip(own.axes, own.labels.shape) if size != 1]
         if wide:
             fields.append(Field(tuple(wide), own.labels.reshape([size for size in own.labels.shape if size != 1])))
+        else:
+            walk.labels.freeze(own.labels, "one of its channels is taken alone")
     return replace(tensor, fields=tuple(fields))
 
 
@@ -335,6 +355,10 @@ def gather(walk: Walk, node: Node) -> list[Tensor]:
     if indices.fields or (indices.stored and indices.numbers is None):
         walk.freeze(indices, f"{node.called} reads it in a fixed order")
     if tensor.stored and indices.numbers is None:
+        for view in tensor.views:
+            row = view.axes[axis]
+            if row is not None:
+                walk.stored[view.tag].block(row, f"{node.called} chooses along it when it runs")
         return [_table(tensor, axis, indices.shape)]
     tensor = walk.resolved(tensor)
     if indices.numbers is not None and size is not None and tensor.field_on(axis) is not None:
@@ -357,7 +381,7 @@ def _by_constants(walk: Walk, tensor: Tensor, axis: int, indices: Array) -> Tens
         axes = (*own.axes[:at], *range(axis, axis + indices.ndim), *(moved[other] for other in own.axes[at + 1 :]))
         sizes = (*own.labels.shape[:at], *indices.shape, *own.labels.shape[at + 1 :])
         fields.append(Field(axes, own.labels.reshape(sizes)))
-    return _without_ones(Tensor(_inserted(made.shape or (), axis, indices.shape), tuple(fields)))
+    return _without_ones(walk, Tensor(_inserted(made.shape or (), axis, indices.shape), tuple(fields)))
 
 
 def _inserted(shape: Sizes, axis: int, indices: Sizes) -> Sizes:
@@ -425,9 +449,9 @@ def expand(walk: Walk, node: Node) -> list[Tensor]:
         one = [1] * (rank - len(sizes)) + sizes
         other = [1] * (rank - tensor.rank) + list(tensor.shape or ())
         shape = tuple(a if b == 1 else b for a, b in zip(one, other))
-    rank = target.size(0) if target is not None and target.shape else None
-    if shape is None and rank is not None and tensor is not None and tensor.shape is not None:
-        shape = (None,) * (rank - tensor.rank) + tuple(None if size == 1 else size for size in tensor.shape)
+    axes = target.size(0) if target is not None and target.shape else None
+    if shape is None and axes is not None and tensor is not None and tensor.shape is not None:
+        shape = (None,) * (axes - tensor.rank) + tuple(None if size == 1 else size for size in tensor.shape)
     if tensor is None or tensor.shape is None or shape is None:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     if tensor.uniform:

@@ -35,8 +35,9 @@ def batch(walk: Walk, node: Node) -> list[Tensor]:
         tensor = over(walk, tensor, [axis for axis in range(tensor.rank) if axis != 1 and (axis or training)])
     numbers = [along_axis(one, 1, tensor.rank) for one in node.inputs[1:] if one is not None]
     made = walk.elementwise(node, [tensor, *numbers], tensor.shape)
-    own = made.field_on(1)
-    statistics = (Field((0,), collapsed(walk.labels, own, [axis for axis in own.axes if axis != 1])),) if own else ()
+    own = made.field_on(1) if len(node.shapes) > 1 else None
+    beside = [axis for axis in own.axes if axis != 1] if own is not None else []
+    statistics = (Field((0,), collapsed(walk.labels, own, beside)),) if own is not None else ()
     return [made] + [Tensor((tensor.size(1),), statistics)] * (len(node.shapes) - 1)
 
 
@@ -88,9 +89,12 @@ def group(walk: Walk, node: Node) -> list[Tensor]:
         walk.labels.close(labels.reshape(groups, -1), (0,))
         others = tuple(one for one in tensor.fields if axis not in one.axes)
         tensor = Tensor(tensor.shape, (Field((axis,), labels), *others))
-    numbers = [along_axis(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None and one.shape != (groups,)]
-    if all(one is None or one.shape == (groups,) for one in node.inputs[1:3]) and tensor.size(axis) == groups:
-        numbers = [along_axis(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None]
+    numbers = []
+    for one in node.inputs[1:3]:
+        if one is not None and (one.shape != (groups,) or tensor.size(axis) == groups):
+            numbers.append(along_axis(one, axis, tensor.rank))
+        elif one is not None:
+            walk.freeze(one, f"{node.called} has one number for each group")
     return [walk.elementwise(node, [tensor, *numbers], tensor.shape)]
 
 

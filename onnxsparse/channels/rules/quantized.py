@@ -14,13 +14,12 @@ from onnxsparse.channels.rules.normalization import over, reduced, softmax
 from onnxsparse.channels.tensors import Tensor, View
 from onnxsparse.channels.walk import Node, Rule, Walk
 from onnxsparse.graph.operators import REFUSED
-from onnxsparse.math.values import Array
 
 MICROSOFT = "com.microsoft"
 
 
 def quantize(walk: Walk, node: Node) -> list[Tensor]:
-    """QuantizeLinear, DequantizeLinear: a scale and zero point for the tensor, for each index of an axis, or by blocks."""
+    """QuantizeLinear, DequantizeLinear: scales of the tensor, of each index of an axis, or of blocks of it."""
     tensor, scale, zero = node.input(0), node.input(1), node.input(2)
     if tensor is None or scale is None or tensor.shape is None or scale.shape is None:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
@@ -33,9 +32,7 @@ def quantize(walk: Walk, node: Node) -> list[Tensor]:
     return [walk.elementwise(node, [tensor, *(along_axis(one, axis, tensor.rank) for one in numbers)], tensor.shape)]
 
 
-def _by_blocks(
-    walk: Walk, node: Node, tensor: Tensor, numbers: Sequence[Tensor], axis: int, block: int
-) -> Tensor:
+def _by_blocks(walk: Walk, node: Node, tensor: Tensor, numbers: Sequence[Tensor], axis: int, block: int) -> Tensor:
     """Channels stay in their block along the axis; along the others scales are as the tensor."""
     labels = walk.along(tensor, (axis,)) if tensor.stored or tensor.field_on(axis) else None
     if labels is not None:
@@ -53,7 +50,9 @@ def _first_of(walk: Walk, node: Node, numbers: Tensor, axis: int) -> Tensor:
         held = view.axes[axis]
         if held is not None:
             walk.stored[view.tag].block(held, why)
-    views = tuple(View(one.tag, tuple(None if at == axis else own for at, own in enumerate(one.axes))) for one in numbers.views)
+    views = tuple(
+        View(one.tag, tuple(None if at == axis else own for at, own in enumerate(one.axes))) for one in numbers.views
+    )
     shape = tuple(1 if at == axis else size for at, size in enumerate(numbers.shape or ()))
     return replace(numbers, shape=shape, fields=fields, views=views, numbers=None)
 
@@ -78,7 +77,7 @@ def _product(
     columns: Sequence[int],
     added: Sequence[int] = (),
 ) -> list[Tensor]:
-    """A matrix product; `rows` and `columns` are inputs with scales and zero points of the operands, `added` addends."""
+    """A matrix product; `rows` and `columns` are scales and zero points of the operands, `added` addends."""
     left, right = (node.input(at) for at in operands)
     if left is None or right is None or left.shape is None or right.shape is None or not left.rank * right.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
@@ -143,7 +142,11 @@ def _convolved(
 ) -> list[Tensor]:
     tensor = node.input(at)
     scalars = [node.input(index) for index in of_tensors]
-    if tensor is None or tensor.shape is None or any(one is not None and one.shape not in ((), (1,)) for one in scalars):
+    if (
+        tensor is None
+        or tensor.shape is None
+        or any(one is not None and one.shape not in ((), (1,)) for one in scalars)
+    ):
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     last = bool(node.attributes.integer("channels_last"))
     if last:

@@ -95,8 +95,8 @@ def depth_to_space(walk: Walk, node: Node) -> list[Tensor]:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     if labels is not None:
         crd = node.attributes.text("mode", "DCR") == "CRD"
-        places = np.arange(len(labels))
-        places = places.reshape(-1, block * block) if crd else places.reshape(block * block, -1).T
+        every = np.arange(len(labels))
+        places = every.reshape(-1, block * block) if crd else every.reshape(block * block, -1).T
         walk.labels.keep_copies(labels, places)
         walk.labels.unite(labels[places], labels[places[:, :1]])
         labels = labels[places[:, 0]]

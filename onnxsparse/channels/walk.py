@@ -293,7 +293,8 @@ class Walk:
         if active and all(one.stored for one in active):
             views = tuple(view for one in active for view in one.views)
             return Tensor(shape, views=views)
-        return Tensor(shape, self.merged(active, node), uniform=not active)
+        flat = frozenset(axis for axis in range(len(shape)) if not any(one.wide(axis) for one in active))
+        return Tensor(shape, self.merged(active, node), uniform=not active, flat=flat)
 
     def merged(self, tensors: Sequence[Tensor], node: Node) -> tuple[Field, ...]:
         """The fields of values of one rank that meet element by element."""
@@ -362,7 +363,9 @@ def _lifted(tensor: Tensor, rank: int) -> Tensor:
         return tensor
     fields = tuple(Field(tuple(axis + more for axis in one.axes), one.labels) for one in tensor.fields)
     views = tuple(View(one.tag, (None,) * more + one.axes) for one in tensor.views)
-    return replace(tensor, shape=(1,) * more + (tensor.shape or ()), fields=fields, views=views, numbers=None)
+    flat = frozenset(axis + more for axis in tensor.flat)
+    shape = (1,) * more + (tensor.shape or ())
+    return replace(tensor, shape=shape, fields=fields, views=views, numbers=None, flat=flat)
 
 
 def _captured(proto: NodeProto) -> set[str]:

@@ -127,7 +127,7 @@ def test_qlinear_conv_with_channels_last() -> None:
 
 def test_conv_integer() -> None:
     net = Net()
-    h, step, point = quantized(net, image(net))
+    h, _, point = quantized(net, image(net))
     product = net("ConvInteger", h, codes(net, "w", 12, 16, 1, 1, kind=np.uint8), point, net.store("z", np.uint8(99)))
     h = net("Mul", net("Cast", product, to=1), net.number(1e-3))
     held(net, net.conv(h, "last", 12, 6), move="first:0 w:0 w:1 last:1", stay="last:0")
@@ -146,7 +146,7 @@ def test_qlinear_matmul(per_column: bool) -> None:
 
 def test_matmul_integer() -> None:
     net = Net()
-    h, step, point = quantized(net, start(net))
+    h, _, point = quantized(net, start(net))
     h = net("MatMulInteger", h, codes(net, "w", 16, 12), point, points(net, "z", 12))
     h = net("Mul", net("Cast", h, to=1), net.number(1e-3))
     held(net, net.linear(h, "last", 12, 6), move="first:1 w:0 w:1 z last:0", stay="last:1")

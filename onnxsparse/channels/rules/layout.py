@@ -40,8 +40,9 @@ def transposed(walk: Walk, tensor: Tensor, order: Sequence[int]) -> Tensor:
             walk.labels.keep_copies(own.labels, Field(own.axes, source).moved(places).labels)
         fields.append(moved)
     shape = tuple((tensor.shape or ())[axis] for axis in order)
+    flat = frozenset(places[axis] for axis in tensor.flat)
     views = tuple(View(one.tag, tuple(one.axes[axis] for axis in order)) for one in tensor.views)
-    return Tensor(shape, tuple(fields), views, uniform=tensor.uniform)
+    return Tensor(shape, tuple(fields), views, uniform=tensor.uniform, flat=flat)
 
 
 def reshape(walk: Walk, node: Node) -> list[Tensor]:
@@ -454,12 +455,11 @@ def expand(walk: Walk, node: Node) -> list[Tensor]:
         shape = (None,) * (axes - tensor.rank) + tuple(None if size == 1 else size for size in tensor.shape)
     if tensor is None or tensor.shape is None or shape is None:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    if tensor.uniform:
-        return [Tensor(shape, uniform=True)]
     tensor = walk.resolved(tensor)
     more = len(shape) - tensor.rank
     fields = tuple(one.moved({axis: axis + more for axis in one.axes}) for one in tensor.fields)
-    return [Tensor(shape, fields)]
+    flat = frozenset(axis for axis in range(len(shape)) if axis < more or not tensor.wide(axis - more))
+    return [Tensor(shape, fields, uniform=tensor.uniform or len(flat) == len(shape), flat=flat)]
 
 
 def tile(walk: Walk, node: Node) -> list[Tensor]:
@@ -498,7 +498,7 @@ def _padded(walk: Walk, node: Node, tensor: Tensor, axis: int, before: int, afte
         for at, one in enumerate(tensor.shape or ())
     )
     if (not before and not after) or own is None:
-        return replace(tensor, shape=shape, uniform=False)
+        return replace(tensor, shape=shape, uniform=False, flat=tensor.flat - {axis})
     if size is None or mode not in ("constant", "edge", "reflect", "wrap"):
         return Tensor(shape, walk.freeze_axis(tensor, axis, f"{node.called} reads it in a fixed order"))
     kept = np.arange(max(0, -before), size - max(0, -after))
@@ -527,7 +527,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Concat"): concat,
     ("", "Expand"): expand,
     ("", "Tile"): tile,
-    ("", "Pad"): pad,
+    **{(domain, "Pad"): pad for domain in ("", "com.microsoft")},
 }  # fmt: skip
 
 __all__ = ["RULES", "chosen", "joined", "reshaped", "transposed"]

@@ -127,7 +127,6 @@ def analyse(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> 
     outputs, _ = walk.graph(_prepared(model, shapes or {}).graph)
     for output in outputs:
         walk.freeze(output, "it is an output of the model")
-    walk.settle()
     return _classes(model, walk)
 
 
@@ -141,12 +140,21 @@ def _prepared(model: Model, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
         del proto.graph.value_info[:]
         for value in proto.graph.output:
             value.type.tensor_type.ClearField("shape")
+    _name_sizes(proto)
     if proto.functions:
         proto = onnx.inliner.inline_local_functions(proto)
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # whatever the inference makes of an odd graph: what has no shape stays where it is
         return proto
+
+
+def _name_sizes(proto: ModelProto) -> None:
+    """Sizes of inputs that are left open get names, so that shape inference can tell which are equal."""
+    for value in proto.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value") and not dim.dim_param:
+                dim.dim_param = f"{value.name}.{axis}"
 
 
 def _tagged(model: Model) -> ModelProto:

@@ -1,0 +1,79 @@
+"""The traps are sound: each runs, and the judge sees any weight that is reordered by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from tests.channels import judge, traps
+from tests.channels.net import Reduction, Trap
+
+NAMES = traps.names()
+
+
+def reordered_alone(trap: Trap, name: str) -> ModelProto:
+    """The model with one weight rolled along its reduction axis, and nothing else."""
+    made = ModelProto()
+    made.CopyFrom(trap.model)
+    tensor, reduction = judge.tensors(made)[name], trap.reductions[name]
+    values = np.roll(judge.array(tensor), 1, reduction.axis)
+    kept_type = tensor.data_type
+    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), tensor.name))
+    assert tensor.data_type == kept_type
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_weight_reordered_alone_is_seen(name: str) -> None:
+    trap = traps.build(name)
+    assert not judge.judge(trap.model, trap.model, trap.feeds, trap.reductions)
+    for weight in (*trap.must_move, *trap.must_stay):
+        wrong = reordered_alone(trap, weight)
+        assert judge.changed_outputs(trap.model, wrong, trap.feeds, exact=False), f"nothing depends on {weight}"
+        assert judge.moved(trap.model, wrong, {weight: trap.reductions[weight]}) == {weight}
+
+
+def test_the_judge_sees_other_numbers_names_and_nodes() -> None:
+    trap = traps.build("residual_adds")
+    for change in (_other_number, _other_name, _other_node, _other_type):
+        made = ModelProto()
+        made.CopyFrom(trap.model)
+        change(made)
+        assert judge.judge(trap.model, made, trap.feeds), change.__name__
+
+
+def _other_number(model: ModelProto) -> None:
+    values = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    values.flat[0] += 1e-6
+    model.graph.initializer[0].raw_data = values.tobytes()
+
+
+def _other_name(model: ModelProto) -> None:
+    model.graph.initializer[0].name += "_"
+
+
+def _other_node(model: ModelProto) -> None:
+    model.graph.node[0].name += "_"
+
+
+def _other_type(model: ModelProto) -> None:
+    model.graph.initializer[0].data_type = TensorProto.INT32
+
+
+def test_the_judge_counts_what_2_of_4_keeps() -> None:
+    reduction = Reduction(1)
+    rows = np.array([[1.0, 2.0, 3.0, 4.0, 5.0], [0.0, -8.0, 0.0, 1.0, 0.5]])
+    assert judge._kept(reduction.rows(rows)) == 3 + 4 + 5 + 8 + 1 + 0.5
+    assert reduction.rows(np.zeros((3, 8, 2, 2))).shape == (12, 8)
+    assert Reduction(0, splits=2).rows(np.zeros((8, 3, 1, 1))).shape == (6, 4)
+
+
+def test_our_own_metadata_may_differ() -> None:
+    trap = traps.build("residual_adds")
+    made = ModelProto()
+    made.CopyFrom(trap.model)
+    made.metadata_props.add(key="onnxsparse.permutation", value="{}")
+    assert not judge.judge(trap.model, made, trap.feeds)
+    made.metadata_props.add(key="author", value="x")
+    assert judge.judge(trap.model, made, trap.feeds)

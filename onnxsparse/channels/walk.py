@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -112,9 +112,10 @@ class Walk:
         node = Node(proto, inputs, Attributes(proto, {}), shapes, self.opset, scope)
         results = self._numbers(node)
         if results is None:
-            self._asked.clear()
+            around, self._asked = self._asked, set()
             results = self._results(node)
             self._block_the_rest(node, results)
+            self._asked |= around  # what a body asks for, the node around it has asked for
         for index, name in enumerate(proto.output):
             if name:
                 result = results[index] if index < len(results) else Tensor(None)
@@ -122,11 +123,11 @@ class Walk:
 
     def _block_the_rest(self, node: Node, results: Sequence[Tensor]) -> None:
         """Axes of stored tensors that the rule did not ask for: the node reads them in their order."""
-        carried = {view.tag for result in results for view in result.views}
+        carried = {(view.tag, axis) for result in results for view in _views(result) for axis in view.axes}
         for tensor in node.inputs:
             for view in tensor.views if tensor is not None else ():
                 for axis in view.axes:
-                    if axis is not None and view.tag not in carried and (view.tag, axis) not in self._asked:
+                    if axis is not None and not {(view.tag, axis)} & (carried | self._asked):
                         self.stored[view.tag].block(axis, f"{node.called} reads it in a fixed order")
 
     def _results(self, node: Node) -> list[Tensor]:
@@ -147,8 +148,9 @@ class Walk:
         return replace(result, shape=tuple(a if b is None else b for a, b in pairs))
 
     def blocked(self, node: Node, why: str = "") -> list[Tensor]:
-        """Everything that the node reads stays where it is; so does what it makes."""
-        for tensor in node.inputs:
+        """Everything that the node and its bodies read stays where it is; so does what it makes."""
+        captured = [node.scope.find(name) for name in _names_inside(node.proto)]
+        for tensor in (*node.inputs, *captured):
             if tensor is not None:
                 self.freeze(tensor, why or f"{node.called} has no rule for channels")
         return [Tensor(shape) for shape in node.shapes]
@@ -323,6 +325,22 @@ class Walk:
         """The channels along `axes` are all terms of one sum, or of what is as blind to their order."""
         held = set(axes)
         self.labels.close(own.labels, [own.index(axis) for axis in own.axes if axis not in held])
+
+
+def _views(tensor: Tensor) -> Iterator[View]:
+    """The views of a value, or of what is in a sequence."""
+    yield from tensor.views
+    for part in tensor.parts:
+        yield from _views(part)
+
+
+def _names_inside(node: NodeProto) -> Iterator[str]:
+    """Every name that a body of the node reads, or a body inside it."""
+    for graph in (graph for one in node.attribute for graph in (one.g, *one.graphs)):
+        yield from (value.name for value in graph.output)
+        for inner in graph.node:
+            yield from inner.input
+            yield from _names_inside(inner)
 
 
 def _spread(labels: Array, axes: Sequence[int], wanted: Axes, tensor: Tensor) -> Array:

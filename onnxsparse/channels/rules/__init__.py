@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxsparse.channels.rules import contractions, elementwise, layout, normalization
+from onnxsparse.channels.rules import contractions, control, elementwise, layout, normalization, recurrent
 from onnxsparse.channels.walk import Rule
 
-FAMILIES = (elementwise, layout, contractions, normalization)
+FAMILIES = (elementwise, layout, contractions, normalization, recurrent, control)
 
 
 def table() -> Mapping[tuple[str, str], Rule]:

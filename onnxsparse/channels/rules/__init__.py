@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxsparse.channels.rules import contractions, control, elementwise, layout, normalization, recurrent
+from onnxsparse.channels.rules import attention, contractions, control, elementwise, layout, normalization, recurrent
 from onnxsparse.channels.walk import Rule
 
-FAMILIES = (elementwise, layout, contractions, normalization, recurrent, control)
+FAMILIES = (elementwise, layout, contractions, normalization, recurrent, control, attention)
 
 
 def table() -> Mapping[tuple[str, str], Rule]:

@@ -122,7 +122,7 @@ def order_of(labels: Array, new: Mapping[int, int]) -> Array | None:
 
 
 def analyse(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Channels:
-    """Find the channel classes of an opened model; `shapes` are those of its inputs where the file leaves sizes open."""
+    """The channel classes of an opened model; `shapes` are those of its inputs where the file leaves sizes open."""
     walk = Walk(table(), _opset(model.proto), _twins(model))
     outputs, _ = walk.graph(_prepared(model, shapes or {}).graph)
     for output in outputs:

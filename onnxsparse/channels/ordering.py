@@ -92,9 +92,7 @@ def _searched(parts: Sequence[_Rows], size: int, effort: str, seed: int) -> Arra
     some = alike[max(weight, key=lambda key: weight[key])]
     rows = some[0].scores if len(some) == 1 else np.concatenate([part.scores for part in some])
     first = some[0]
-    order = search_columns(
-        rows, first.n, first.m, effort=effort, seed=seed, groups=first.groups, movable=first.movable
-    )
+    order = search_columns(rows, first.n, first.m, effort=effort, seed=seed, groups=first.groups, movable=first.movable)
     return order[:size]
 
 

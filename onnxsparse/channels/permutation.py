@@ -2,7 +2,7 @@
 
 1. A move puts the numbers along some axes of a tensor into another order: over these axes, read as one, place i has the
    numbers from place `order[i]`. Moves of one tensor are made one after the other.
-2. Tensors have the names that reports call them by: that of the initializer, with the function or body around it before.
+2. Tensors have the names that reports call them by: that of the initializer, behind the function or body around it.
 3. The same moves fit whatever has the same tensors: another checkpoint, a teacher, a torch state dict.
 """
 

@@ -43,7 +43,7 @@ class View:
     """A stored tensor seen as a value: which of its axes each axis of the value is, None where it has one element."""
 
     tag: str
-    axes: tuple[Optional[int], ...]
+    axes: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, eq=False)

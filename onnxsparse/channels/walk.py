@@ -110,12 +110,16 @@ class Walk:
         inputs = tuple(scope.find(name) if name else None for name in proto.input)
         shapes = tuple(scope.shapes.get(name) for name in proto.output)
         node = Node(proto, inputs, Attributes(proto, {}), shapes, self.opset, scope)
-        results = self._numbers(node)
-        if results is None:
+        known, stored = self._numbers(node), any(one is not None and one.stored for one in inputs)
+        if known is None or stored:
             around, self._asked = self._asked, set()
             results = self._results(node)
             self._block_the_rest(node, results)
             self._asked |= around  # what a body asks for, the node around it has asked for
+            if known is not None:
+                results = [replace(results[0], shape=known[0].shape, numbers=known[0].numbers)]
+        else:
+            results = known
         for index, name in enumerate(proto.output):
             if name:
                 result = results[index] if index < len(results) else Tensor(None)
@@ -123,11 +127,13 @@ class Walk:
 
     def _block_the_rest(self, node: Node, results: Sequence[Tensor]) -> None:
         """Axes of stored tensors that the rule did not ask for: the node reads them in their order."""
+        if node.op in ("Shape", "Size"):
+            return
         carried = {(view.tag, axis) for result in results for view in _views(result) for axis in view.axes}
         for tensor in node.inputs:
             for view in tensor.views if tensor is not None else ():
                 for axis in view.axes:
-                    if axis is not None and not {(view.tag, axis)} & (carried | self._asked):
+                    if axis is not None and (view.tag, axis) not in carried | self._asked:
                         self.stored[view.tag].block(axis, f"{node.called} reads it in a fixed order")
 
     def _results(self, node: Node) -> list[Tensor]:
@@ -295,13 +301,13 @@ class Walk:
             ]
             for part in parts[1:]:
                 self.labels.unite(parts[0], part)
-            own: Field | None = Field(tuple(axes), parts[0])
+            met: Field | None = Field(tuple(axes), parts[0])
             inside = [index for index, _ in component]
             for index, tensor in enumerate(tensors):
-                if own is not None and index not in inside:
-                    own = self._meet(own, tensor, why)
-            if own is not None:
-                fields.append(own)
+                if met is not None and index not in inside:
+                    met = self._meet(met, tensor, why)
+            if met is not None:
+                fields.append(met)
         return tuple(fields)
 
     def _meet(self, own: Field, other: Tensor, why: str) -> Field | None:

@@ -222,7 +222,8 @@ def convolved(
 def _filters(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, groups: int, turned: bool) -> Array | None:
     """Unite what comes in with the filters; return the labels of what comes out."""
     first, second = (weight.shape or (0, 0))[:2]
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     if groups == 1:
         own = walk.along(weight, (0 if turned else 1,))
         _join(walk, node, inputs, own)

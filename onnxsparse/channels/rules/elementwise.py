@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from onnxsparse.channels.tensors import Tensor, View
 from onnxsparse.channels.walk import Node, Rule, Walk
 
@@ -82,18 +84,12 @@ def constant(walk: Walk, node: Node) -> list[Tensor]:
         if attribute.name == "value":
             return [walk.constant(attribute.t)]
         if attribute.name == "value_ints":
-            return [Tensor((len(attribute.ints),), numbers=_integers(list(attribute.ints)))]
+            return [Tensor((len(attribute.ints),), numbers=np.array(attribute.ints, np.int64))]
         if attribute.name == "value_int":
-            return [Tensor((), numbers=_integers(attribute.i))]
+            return [Tensor((), numbers=np.array(attribute.i, np.int64))]
         if attribute.name == "value_float":
             return [Tensor((), uniform=True)]
     return [Tensor(node.shape())]
-
-
-def _integers(value: object):  # type: ignore[no-untyped-def]
-    import numpy as np
-
-    return np.asarray(value, np.int64)
 
 
 RULES: dict[tuple[str, str], Rule] = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Optional
 
 import numpy as np
 
@@ -101,7 +100,7 @@ def reshaped(walk: Walk, tensor: Tensor, shape: Sizes, called: str) -> Tensor:
         return Tensor(shape, uniform=True)
     blocks = _blocks(before, shape)
     if tensor.stored:
-        kept = _only_ones(tensor, shape, blocks)
+        kept = _only_ones(tensor, shape)
         if kept is not None:
             return kept
         tensor = walk.resolved(tensor)
@@ -171,7 +170,7 @@ def _unknown_blocks(before: Sizes, after: Sizes) -> list[Block] | None:
     return blocks + [([one], [other]) for one, other in pairs]
 
 
-def _only_ones(tensor: Tensor, shape: Sizes, blocks: list[Block] | None) -> Tensor | None:
+def _only_ones(tensor: Tensor, shape: Sizes) -> Tensor | None:
     """The view of a stored tensor where only axes of one element come or go."""
     before = tensor.shape or ()
     places = [axis for axis, size in enumerate(before) if size != 1]
@@ -208,10 +207,13 @@ def _reread(walk: Walk, own: Field, before: Sizes, after: Sizes, blocks: Sequenc
     spread = np.broadcast_to(
         own.labels.reshape([size if axis in own.axes else 1 for axis, size in zip(old, sizes[0])]), sizes[0]
     ).reshape(sizes[1])
-    return _varying(spread, new)
+    read = _varying(spread, new)
+    if read is None:  # one channel, all of it
+        walk.labels.freeze(own.labels, f"{called} makes one row of one channel")
+    return read
 
 
-def _filled(before: Sequence[Optional[int]], after: Sequence[Optional[int]]) -> tuple[list[int], list[int]] | None:
+def _filled(before: Sequence[int | None], after: Sequence[int | None]) -> tuple[list[int], list[int]] | None:
     """Sizes on both sides, where at most one on each is not known."""
     known = [int(np.prod([size for size in sizes if size is not None], dtype=np.int64)) for sizes in (before, after)]
     missing = [sum(size is None for size in sizes) for sizes in (before, after)]
@@ -272,7 +274,7 @@ def depth_to_space(walk: Walk, node: Node) -> list[Tensor]:
 # -- Some of the numbers, or more of them.
 
 
-def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array, shape: Sizes | None = None) -> Tensor:
+def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array) -> Tensor:
     """The value with only these places along an axis, in this order."""
     fields = []
     for own in tensor.fields:
@@ -284,16 +286,18 @@ def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array, shape: Sizes | 
         fields.append(own)
     sizes = [len(places) if at == axis else size for at, size in enumerate(tensor.shape or ())]
     made = Tensor(tuple(sizes), tuple(fields))
-    return _without_ones(made)
+    return _without_ones(walk, made)
 
 
-def _without_ones(tensor: Tensor) -> Tensor:
-    """Fields have no axes of one element."""
+def _without_ones(walk: Walk, tensor: Tensor) -> Tensor:
+    """Fields have no axes of one element; a channel that was taken alone stays where it was taken from."""
     fields = []
     for own in tensor.fields:
         wide = [axis for axis, size in zip(own.axes, own.labels.shape) if size != 1]
         if wide:
             fields.append(Field(tuple(wide), own.labels.reshape([size for size in own.labels.shape if size != 1])))
+        else:
+            walk.labels.freeze(own.labels, "one of its channels is taken alone")
     return replace(tensor, fields=tuple(fields))
 
 
@@ -309,7 +313,8 @@ def split(walk: Walk, node: Node) -> list[Tensor]:
         sizes = [max(0, min(step, size - step * at)) for at in range(count)]
     if not _moves_along(tensor, axis):
         rest = [size if at != axis else None for at, size in enumerate(tensor.shape)]
-        return [_cut(tensor, axis, part, tuple(rest)) for part in sizes or [None] * count]
+        parts: list[int | None] = [*sizes] if sizes is not None else [None] * count
+        return [_cut(tensor, axis, part, tuple(rest)) for part in parts]
     if sizes is None:
         walk.freeze_axis(walk.resolved(tensor), axis, f"the sizes at {node.called} are not known before it runs")
         return [Tensor(shape) for shape in node.shapes]
@@ -409,7 +414,8 @@ def joined(walk: Walk, node: Node, tensors: Sequence[Tensor], axis: int) -> Tens
         (sum(size or 0 for size in sizes) if None not in sizes else None) if at == axis else size
         for at, size in enumerate(tensors[0].shape or ())
     )
-    parts, others = [], []
+    parts: list[Array | None] = []
+    others = []
     for tensor, size in zip(tensors, sizes):
         own = tensor.field_on(axis)
         if own is None or size is None:

@@ -116,7 +116,7 @@ def reduce(walk: Walk, node: Node) -> list[Tensor]:
 def reduced(walk: Walk, tensor: Tensor, axes: Sequence[int], kept: bool) -> Tensor:
     """The value after a reduction that is blind to the order of its terms."""
     tensor = over(walk, tensor, axes)
-    places = {}
+    places: dict[int, int] = {}
     for axis in range(tensor.rank):
         if kept or axis not in axes:
             places[axis] = len(places)

@@ -159,6 +159,10 @@ class Walk:
         for tensor in (*node.inputs, *captured):
             if tensor is not None:
                 self.freeze(tensor, why or f"{node.called} has no rule for channels")
+        for name in _captured(node.proto):
+            tensor = node.scope.find(name)
+            if tensor is not None:
+                self.freeze(tensor, why or f"{node.called} has no rule for channels")
         return [Tensor(shape) for shape in node.shapes]
 
     # -- constants
@@ -166,7 +170,8 @@ class Walk:
     def constant(self, tensor: TensorProto) -> Tensor:
         shape = tuple(tensor.dims)
         tag = self._same.get(tensor.doc_string, tensor.doc_string)
-        views = (View(tag, tuple(range(len(shape)))),) if tag.startswith("onnxsparse:") else ()
+        axes = tuple(None if size == 1 else axis for axis, size in enumerate(shape))
+        views = (View(tag, axes),) if tag.startswith("onnxsparse:") else ()
         if views:
             self.stored.setdefault(tag, StoredLabels(shape, self.labels))
         return Tensor(shape, views=views, numbers=_small_integers(tensor))
@@ -220,7 +225,8 @@ class Walk:
             self._asked.add((view.tag, held[-1]))
             labels = self.stored[view.tag].along(tuple(held))
             shape = [1 if axis is None else size for axis, size in zip(own, sizes)]
-            spread = np.broadcast_to(labels.reshape([size or 1 for size in shape]), [size or 1 for size in sizes])
+            known = [1 if size is None else size for size in sizes]
+            spread = np.broadcast_to(labels.reshape([1 if size is None else size for size in shape]), known)
             if first is None:
                 first = spread
             else:
@@ -365,6 +371,18 @@ def _lifted(tensor: Tensor, rank: int) -> Tensor:
     fields = tuple(Field(tuple(axis + more for axis in one.axes), one.labels) for one in tensor.fields)
     views = tuple(View(one.tag, (None,) * more + one.axes) for one in tensor.views)
     return replace(tensor, shape=(1,) * more + (tensor.shape or ()), fields=fields, views=views, numbers=None)
+
+
+def _captured(proto: NodeProto) -> set[str]:
+    """Names that the bodies of a node may read from outside."""
+    found: set[str] = set()
+    for attribute in proto.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            found.update(output.name for output in body.output)
+            for node in body.node:
+                found.update(node.input)
+                found |= _captured(node)
+    return found
 
 
 def _broadcast(shapes: Sequence[Sizes]) -> Sizes:

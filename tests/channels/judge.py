@@ -200,8 +200,8 @@ def same_bytes(model: ModelProto, other: ModelProto) -> bool:
 
 def kept(model: ModelProto, reductions: Mapping[str, Reduction]) -> float:
     """The sum of the two largest magnitudes in every four, and of what lies in no four."""
-    stored = tensors(model)
-    return sum(_kept(reduction.rows(array(stored[name]))) for name, reduction in reductions.items() if name in stored)
+    stored = {name: array(tensor) for name, tensor in tensors(model).items()}
+    return sum(_kept(one.rows(stored[name], stored.get(one.scale))) for name, one in reductions.items())
 
 
 def _kept(rows: Array) -> float:

@@ -22,18 +22,19 @@ class Reduction:
     """The axis of a stored tensor that its reader sums over.
 
     `splits`: that axis is cut into so many independent parts (groups of a ConvTranspose). `zero`: what is stored for
-    zero. `scale`: what the numbers are multiplied with, shaped to broadcast.
+    zero. `scale`: the stored tensor that the numbers are multiplied with, once it has the shape `spread`.
     """
 
     axis: int
     splits: int = 1
     zero: float = 0.0
-    scale: Array | None = None
+    scale: str = ""
+    spread: tuple[int, ...] = ()
 
-    def rows(self, stored: Array) -> Array:
-        """The real numbers as (rows, K)."""
-        real = (stored.astype(np.float64) - self.zero) * (1.0 if self.scale is None else self.scale)
-        last = np.moveaxis(real, self.axis, -1)
+    def rows(self, stored: Array, scale: Array | None = None) -> Array:
+        """The numbers as (rows, K), times the scale if it is given."""
+        real = stored.astype(np.float64) - self.zero
+        last = np.moveaxis(real if scale is None else real * scale.reshape(self.spread), self.axis, -1)
         cut = last.reshape(*last.shape[:-1], self.splits, last.shape[-1] // self.splits)
         return np.moveaxis(cut, -2, 0).reshape(-1, cut.shape[-1])
 
@@ -131,14 +132,14 @@ class Net:
     def conv(
         self, x: str, name: str, cin: int, cout: int, k: int = 1, group: int = 1, bias: bool = True, **more: object
     ) -> str:
-        self.weight(name, cout, cin // group, k, k, axis=1)
-        stored = [name, self.weight(f"{name}_b", cout)] if bias else [name]
+        stored = [self.weight(name, cout, cin // group, k, k, axis=1)]
+        stored += [self.weight(f"{name}_b", cout)] if bias else []
         more.setdefault("pads", [k // 2] * 4)
         return self("Conv", x, *stored, group=group, **more)
 
     def conv_transpose(self, x: str, name: str, cin: int, cout: int, group: int = 1) -> str:
-        self.weight(name, cin, cout // group, 2, 2, axis=0, splits=group)
-        return self("ConvTranspose", x, name, self.weight(f"{name}_b", cout), group=group, strides=[2, 2])
+        stored = self.weight(name, cin, cout // group, 2, 2, axis=0, splits=group), self.weight(f"{name}_b", cout)
+        return self("ConvTranspose", x, *stored, group=group, strides=[2, 2])
 
     def linear(self, x: str, name: str, cin: int, cout: int, bias: bool = True) -> str:
         product = self("MatMul", x, self.weight(name, cin, cout, axis=0))

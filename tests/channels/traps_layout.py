@@ -274,6 +274,17 @@ def pixel_unshuffle_by_hand() -> Trap:
 
 
 @trap
+def copies_of_channels_in_two_orders() -> Trap:
+    """Two pixels of each channel; halves of them joined crosswise: a channel's first copy is now this, now that pixel."""
+    net = Net()
+    h = net.linear(net.input("x", 2, 2, 8), "first", 8, 8)
+    p0, p1 = (net("Squeeze", one, net.ints(1)) for one in net.split(h, 1, 1))
+    low0, high0 = net.split(p0, 4, 4)
+    low1, high1 = net.split(p1, 4, 4)
+    return net.trap(net.gemm(net.concat(low0, high1, low1, high0), "last", 16, 6), stay="first")
+
+
+@trap
 def focus_by_strided_slices() -> Trap:
     """YOLOv5: pixels taken alternately become four segments of channels, each with the same channels."""
     net, h = _stem(8)

@@ -29,8 +29,8 @@ def _through(net: Net, x: str, step: float = STEP) -> str:
 def _weight(net: Net, name: str, *shape: int, axis: int, out: int) -> str:
     """Codes with a scale and a zero point for each output channel, dequantized."""
     scales = _scales(f"{name}_scale", shape[out])
-    spread = scales.reshape([-1 if at == out else 1 for at in range(len(shape))])
-    net.reductions[name] = Reduction(axis, scale=spread)
+    spread = tuple(-1 if at == out else 1 for at in range(len(shape)))
+    net.reductions[name] = Reduction(axis, scale=f"{name}_scale", spread=spread)
     stored = net.store(name, _codes(name, *shape)), net.store(f"{name}_scale", scales)
     return net("DequantizeLinear", *stored, net.store(f"{name}_point", np.zeros(shape[out], np.int8)), axis=out)
 
@@ -79,7 +79,7 @@ def qdq_scale_of_the_reduction_axis() -> Trap:
     net = Net()
     h = net.linear(net.input("x", 5, 8), "first", 8, 16)
     scales = _scales("scales", 16)
-    net.reductions["last"] = Reduction(0, scale=scales[:, None])
+    net.reductions["last"] = Reduction(0, scale="scales", spread=(-1, 1))
     weight = net("DequantizeLinear", net.store("last", _codes("last", 16, 6)), net.store("scales", scales), axis=0)
     return net.trap(net("MatMul", h, weight), move="last", stay="first")
 
@@ -113,7 +113,6 @@ def qdq_by_blocks() -> Trap:
     h = net.linear(net.input("x", 5, 8), "first", 8, 16)
     scales = _scales("scales", 12).reshape(2, 6)
     stored = net.store("last", _codes("last", 16, 6)), net.store("scales", scales)
-    net.reductions["last"] = Reduction(0, scale=np.repeat(scales, 8, axis=0))
     weight = net("DequantizeLinear", *stored, axis=0, block_size=8)
     return net.trap(net("MatMul", h, weight), stay="first")
 
@@ -138,7 +137,7 @@ def qlinear_convs() -> Trap:
     h = net("QuantizeLinear", net.image(8), scale, point)
     for name, cin, cout in (("first", 8, 16), ("middle", 16, 16), ("last", 16, 6)):
         scales = _scales(name, cout)
-        net.reductions[name] = Reduction(1, scale=scales.reshape(-1, 1, 1, 1))
+        net.reductions[name] = Reduction(1, scale=f"{name}_scale", spread=(-1, 1, 1, 1))
         weight = net.store(name, _codes(name, cout, cin, 1, 1)), net.store(f"{name}_scale", scales)
         bias = net.store(f"{name}_b", generator(f"{name}_b").integers(-900, 900, cout).astype(np.int32))
         zeros = net.store(f"{name}_point", np.zeros(cout, np.int8))
@@ -153,7 +152,7 @@ def matmul_integer() -> Trap:
     h = net.linear(net.input("x", 5, 8), "first", 8, 16)
     for name, cout in (("middle", 16), ("last", 6)):
         scales = _scales(name, cout)
-        net.reductions[name] = Reduction(0, scale=scales)
+        net.reductions[name] = Reduction(0, scale=f"{name}_scale", spread=(-1,))
         h, step, point = net.many("DynamicQuantizeLinear", 3, h)
         stored = net.store(name, _codes(name, 16, cout)), point, net.store(f"{name}_point", np.zeros(cout, np.int8))
         product = net("Cast", net("MatMulInteger", h, *stored), to=1)

@@ -275,7 +275,10 @@ def depth_to_space(walk: Walk, node: Node) -> list[Tensor]:
 
 
 def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array) -> Tensor:
-    """The value with only these places along an axis, in this order."""
+    """The value with only these places along an axis, in this order.
+
+    What is cut out is a closed set: it may be changed by itself before it meets the rest again.
+    """
     fields = []
     for own in tensor.fields:
         if axis in own.axes:
@@ -283,6 +286,7 @@ def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array) -> Tensor:
             at = own.index(axis)
             demand_regular(walk, own.labels, np.take(source, places, axis=at))
             own = Field(own.axes, np.take(own.labels, places, axis=at))
+            walk.labels.close(own.labels)
         fields.append(own)
     sizes = [len(places) if at == axis else size for at, size in enumerate(tensor.shape or ())]
     made = Tensor(tuple(sizes), tuple(fields))
@@ -375,6 +379,10 @@ def gather(walk: Walk, node: Node) -> list[Tensor]:
     if indices.fields or (indices.stored and indices.numbers is None):
         walk.freeze(indices, f"{node.called} reads it in a fixed order")
     if tensor.stored and indices.numbers is None:
+        for view in tensor.views:
+            row = view.axes[axis]
+            if row is not None:
+                walk.stored[view.tag].block(row, f"{node.called} chooses along it when it runs")
         return [_table(tensor, axis, indices.shape)]
     tensor = walk.resolved(tensor)
     if indices.numbers is not None and size is not None and tensor.field_on(axis) is not None:

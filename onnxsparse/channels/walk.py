@@ -155,8 +155,7 @@ class Walk:
 
     def blocked(self, node: Node, why: str = "") -> list[Tensor]:
         """Everything that the node and its bodies read stays where it is; so does what it makes."""
-        captured = [node.scope.find(name) for name in _names_inside(node.proto)]
-        for tensor in (*node.inputs, *captured):
+        for tensor in node.inputs:
             if tensor is not None:
                 self.freeze(tensor, why or f"{node.called} has no rule for channels")
         for name in _captured(node.proto):
@@ -344,15 +343,6 @@ def _views(tensor: Tensor) -> Iterator[View]:
     yield from tensor.views
     for part in tensor.parts:
         yield from _views(part)
-
-
-def _names_inside(node: NodeProto) -> Iterator[str]:
-    """Every name that a body of the node reads, or a body inside it."""
-    for graph in (graph for one in node.attribute for graph in (one.g, *one.graphs)):
-        yield from (value.name for value in graph.output)
-        for inner in graph.node:
-            yield from inner.input
-            yield from _names_inside(inner)
 
 
 def _spread(labels: Array, axes: Sequence[int], wanted: Axes, tensor: Tensor) -> Array:

@@ -1,7 +1,7 @@
 """If, Loop, Scan, and values that hold several: sequences and optionals.
 
-1. Where one of several values goes on, such as the result of one branch, they have the same channels in the same places,
-   or none may move (`either`).
+1. Where one of several values goes on, such as the result of one branch, they have the same channels in the same
+   places, or none may move (`either`).
 2. What a body carries from turn to turn meets what the body makes of it, again and again until nothing changes.
 3. Of a sequence its tensors are known one by one (`Tensor.parts`). One that grows in a body is of unknown length, and
    what is put into it stays where it is.
@@ -115,7 +115,9 @@ def _alike(walk: Walk, one: Tensor, other: Tensor) -> bool:
     return (
         same
         and fields.keys() == {own.axes for own in other.fields}
-        and all(np.array_equal(*map(walk.labels.find, (fields[own.axes], own.labels))) for own in other.fields)
+        and all(
+            np.array_equal(walk.labels.find(fields[own.axes]), walk.labels.find(own.labels)) for own in other.fields
+        )
         and all(_alike(walk, *pair) for pair in zip(one.parts, other.parts))
     )
 

@@ -17,7 +17,7 @@ from onnxsparse.math.values import Array
 
 def recurrent(walk: Walk, node: Node) -> list[Tensor]:
     """LSTM, GRU, RNN: W is (directions, gates x units, inputs), R (directions, gates x units, units)."""
-    return _cell(walk, node, 1, 2, node.inputs[3:4] + node.inputs[7:8])
+    return _cell(walk, node, 1, 2, [*node.inputs[3:4], *node.inputs[7:8]])
 
 
 def quantized(walk: Walk, node: Node) -> list[Tensor]:
@@ -43,8 +43,9 @@ def _cell(walk: Walk, node: Node, rows: int, columns: int, lists: list[Tensor | 
         if state is not None:
             walk.freeze_axis(state, 1 - side, f"{node.called} reads it in a fixed order")
         _unite(walk, node, units, state, (side, 2))
-    if node.input(4) is not None:
-        walk.freeze(node.inputs[4], f"{node.called} counts with it")
+    lengths = node.input(4)
+    if lengths is not None:
+        walk.freeze(lengths, f"{node.called} counts with it")
     batch = x.size(1 - side)
     state_shape = (ways, batch, size) if not side else (batch, ways, size)
     sequence = (x.size(0), ways, batch, size) if not side else (*(x.shape or ())[:2], ways, size)

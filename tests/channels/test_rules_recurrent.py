@@ -239,3 +239,15 @@ def test_unknown_shapes_stay() -> None:
     w = net.input("w", 1, 4 * UNITS, READ)
     y = net.many("LSTM", 1, h, w, net.weight("r", 1, 4 * UNITS, UNITS, axis=2), hidden_size=UNITS)[0]
     held(net, sequence(net, y, "forward"), stay="first r last")
+
+
+@pytest.mark.parametrize("perm", [(2, 0, 1), (0, 2, 1)])
+def test_channels_as_steps_or_as_batch(perm: tuple[int, ...]) -> None:
+    """What is no channel to the cell keeps its order, in X and in a state."""
+    net = Net()
+    h = net.transpose(net.linear(net.input("x", UNITS, READ, 5), "first", 5, UNITS), *perm)
+    state = net("Unsqueeze", net.transpose(net.linear(net.input("s", UNITS, 5), "start", 5, UNITS), 1, 0), net.ints(0))
+    y = cell(net, "GRU", h, rest=("", state))[0]
+    y = net.linear(net.transpose(net("Squeeze", y, net.ints(1)), 2, 0, 1), "by_batch", UNITS, 3)
+    y = net.linear(net.transpose(y, 0, 2, 1), "by_step", UNITS, 3)
+    held(net, y)

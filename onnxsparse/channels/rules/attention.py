@@ -109,7 +109,8 @@ def attend(walk: Walk, node: Node, given: Attended) -> list[Tensor]:
             walk.labels.close(labels, (0,))
     k = None if k is None else k[:: given.heads // given.shared]
     batch = given.like[0] if len(given.like) > 2 else None
-    shapes = [node.shape(at) or (batch, given.shared, None, None) for at in (1, 2)]
+    widths = [None if part is None else part.shape[1] for part in (k, v)]
+    shapes = [node.shape(1 + at) or (batch, given.shared, None, width) for at, width in enumerate(widths)]
     made = [carrying(spread(v, given.heads), node.shape() or given.like), *map(carrying, (k, v), shapes)]
     return (made + [Tensor(shape) for shape in node.shapes[3:]])[: len(node.shapes)]
 

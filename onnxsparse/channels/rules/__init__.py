@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxsparse.channels.rules import contractions, elementwise, layout, normalization
+from onnxsparse.channels.rules import (
+    contractions,
+    elementwise,
+    indexing,
+    layout,
+    normalization,
+    quantized,
+    spatial,
+)
 from onnxsparse.channels.walk import Rule
 
-FAMILIES = (elementwise, layout, contractions, normalization)
+FAMILIES = (elementwise, layout, contractions, normalization, spatial, indexing, quantized)
 
 
 def table() -> Mapping[tuple[str, str], Rule]:

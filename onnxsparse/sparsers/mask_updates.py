@@ -107,7 +107,9 @@ def exchange(weight: Array, mask: Array, gains: Array, choice: Choice, share: fl
     hide(weight, mask)
     kept = mask.reshape(-1) != 0
     stays = _without_smallest(weight.reshape(-1), kept, choice, share)
-    return write(weight, mask, replace(choice, score=Magnitude()).keep(_ordered(stays, kept, gains.reshape(-1), choice)))
+    return write(
+        weight, mask, replace(choice, score=Magnitude()).keep(_ordered(stays, kept, gains.reshape(-1), choice))
+    )
 
 
 def _without_smallest(numbers: Array, kept: Array, choice: Choice, share: float) -> Array:

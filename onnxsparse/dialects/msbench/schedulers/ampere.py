@@ -183,7 +183,7 @@ def _pattern_of(name: Any) -> str:
     match = re.fullmatch(rf"m(\d+)n(\d+)_({'|'.join(WAYS)})", name) if isinstance(name, str) else None
     if match is None:
         raise OptionError(
-            "mask_calculator is m4n2_1d, m4n2_2d_best, m4n2_2d_greedy, any mMnN_ of these, or a callable, not "
+            "mask_calculator is m4n2_1d, m4n2_2d_best or m4n2_2d_greedy, any mMnN_ of these, or a callable, not "
             f"{name!r:.40}"
         )
     return f"{int(match[2])}:{int(match[1])}{WAYS[match[3]]}"

@@ -20,6 +20,8 @@ from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.state_dicts import sharded
 from onnxsparse.errors import OptionError
 
+STASH, NOT_SENT = "_mma_pruned_p", "_ddp_params_and_buffers_to_ignore"
+
 
 @dataclass(frozen=True, eq=False)
 class MaskBuffers:
@@ -89,8 +91,15 @@ def long_mask_name(name: str) -> str:
     return f"__{name.replace('.', '_')}_mma_mask"
 
 
+def keep_from_wrappers(model: Any) -> None:
+    """DistributedDataParallel sends buffers in every forward pass, and fails where one is not on its device."""
+    names = [name for name, _ in model.named_buffers() if name.endswith(STASH)]
+    if names:
+        setattr(model, NOT_SENT, sorted({*getattr(model, NOT_SENT, ()), *names}))
+
+
 def _stash_name(mask: str) -> str:
-    return mask[: -len("mask")] + "pruned_p"
+    return mask[: -len("_mma_mask")] + STASH
 
 
 def _loaded(name: str, mask: str, owner: Any, state: Any, prefix: str, *_: Any) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from onnxsparse import patterns
 from onnxsparse.dialects.asp.eligible import AspError, PrunedWeight, Selection, pruned_weights
+from onnxsparse.dialects.asp.mask_buffers import keep_from_wrappers
 from onnxsparse.dialects.asp.permutation import permute_module
 from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.engines.torch.distributed import joined, meet
@@ -61,6 +62,7 @@ class PrunedModel:
         self._optimizers: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         known = None if self._function else self.pattern
         self._weights, self.left_dense = pruned_weights(model, selection, known, allow_recompute_mask)
+        keep_from_wrappers(model)
         self._say_layers(selection.unknown(model))
 
     def _say_layers(self, unknown: list[str]) -> None:
@@ -120,11 +122,13 @@ class PrunedModel:
             raise AspError(f"the masks are there already, and {NOTHING_KEPT}")
         if self.allow_permutation and not self._is_permuted and self.weights and not self.is_sparsity_enabled():
             self._permute()
-        masks = [self._mask_of(weight) for weight in self.weights]
-        if joined() > 1:
-            meet("cpu").made_same(masks)
+        masks, together = [self._mask_of(weight) for weight in self.weights], meet("cpu") if joined() > 1 else None
+        if together is not None:
+            together.made_same(masks)
         for weight, keep in zip(self.weights, masks):
             self._put(weight, keep)
+            if together is not None:
+                together.made_same([one.stash for one in weight.buffers if one.stash is not None])
             zeros = 1 - int(keep.sum()) / max(1, keep.numel())
             self._say(2, f"{weight.path} {list(keep.shape)}: {zeros:.2%} zeros")
 

@@ -2,11 +2,13 @@
 
     torchrun --nproc-per-node 2 asp_processes_run.py FOLDER
 
-leaves in FOLDER CASE-RANK.npz: masks, weights after some steps, and how many masked places were not zero.
+leaves in FOLDER CASE-RANK.npz: masks, weights after some steps, and how many masked places were not zero. The case
+`spread` is FSDP2.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,13 +56,42 @@ def run(before: bool, other: bool) -> dict[str, Any]:
     return {"leaks": leaks, **{name: one.numpy() for name, one in found.items()}}
 
 
+def spread() -> dict[str, Any]:
+    """FSDP2 around a model with masks: every process holds a part of each weight."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
+    ASP.init_model_for_pruning(model, verbosity=0, allow_permutation=False)
+    ASP.of(model).compute_sparse_masks()
+    masks = ASP.of(model).masks
+    fully_shard(model, mesh=dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    ASP.of(model).init_optimizer_for_pruning(optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 32)).square().sum().backward()
+        optimizer.step()
+    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    leaks = sum(int((whole[name][~keep] != 0).sum()) for name, keep in masks.items())
+    try:
+        ASP.of(model).compute_sparse_masks()
+    except AssertionError:
+        refused = True
+    return {"leaks": leaks, "refused": refused, **{name: keep.numpy() for name, keep in masks.items()}}
+
+
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     for name, case in CASES.items():
         np.savez(folder / f"{name}-{dist.get_rank()}.npz", **run(*case))
+    np.savez(folder / f"spread-{dist.get_rank()}.npz", **spread())
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    sys.stderr.flush()
+    os._exit(0)  # a thread of gloo may still hold a tensor of FSDP's, and aborts an interpreter that ends meanwhile

@@ -87,6 +87,20 @@ def test_the_largest_of_every_group_are_kept(name: str) -> None:
         assert torch.equal(weight, torch.where(keep, before, 0))
 
 
+def test_a_layout_in_memory_of_its_own() -> None:
+    torch.manual_seed(0)
+    plain = nn.Conv2d(32, 16, 3)
+    other = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+    masks = []
+    for layer in (plain, other):
+        one = begun(layer, allow_recompute_mask=True)
+        one.compute_sparse_masks()
+        masks.append(one.masks["weight"])
+        assert not layer.weight[~masks[-1]].any()
+    assert torch.equal(*masks)
+    assert other.weight.is_contiguous(memory_format=torch.channels_last)
+
+
 @for_each("text", ["m4n2_1d", "m4n1_1d", "m8n3_1d", "m16n15_1d", "m2n1_1d", "m3n1_1d"])
 def test_any_m_and_n(text: str) -> None:
     layer = nn.Linear(48, 8)

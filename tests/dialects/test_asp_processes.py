@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("case", asp_processes_run.CASES)
+@pytest.mark.parametrize("case", [*asp_processes_run.CASES, "spread"])
 def test_all_processes_have_the_masks_of_the_first(folder: Path, case: str) -> None:
     with np.load(folder / f"{case}-0.npz") as one, np.load(folder / f"{case}-1.npz") as two:
         assert set(one) == set(two)

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from onnxsparse.dialects.asp import permutation_lib
 from onnxsparse.dialects.asp.eligible import AspError, Selection
 from onnxsparse.dialects.asp.pruned_model import Calculator, PrunedModel
 from onnxsparse.engines.torch.attach import bare_module, demand_free
-from onnxsparse.errors import OptionError, brief
+from onnxsparse.errors import OptionError
 
 WHITELIST = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 _MODELS: list[PrunedModel] = []
@@ -69,8 +70,11 @@ class ASP:
     def init_optimizer_for_pruning(cls, optimizer: Any) -> None:
         """Keep masked places at zero in each step of an optimizer."""
         models = cls._models("init_optimizer_for_pruning")
-        if not hasattr(optimizer, "register_step_pre_hook"):
-            raise OptionError(f"an optimizer of torch is expected, not {brief(optimizer)}")
+        if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+            raise OptionError(
+                f"an optimizer of torch is expected, not a {type(optimizer).__name__:.60}; where one is around another "
+                "hand over the one inside"
+            )
         moved = [one for one in models if one.is_moved_by(optimizer)] or models[-1:]
         for one in [one for one in moved if not one.follows(optimizer)] or moved:
             one.init_optimizer_for_pruning(optimizer)
@@ -131,12 +135,14 @@ class ASP:
 
     @classmethod
     def _alive(cls) -> list[PrunedModel]:
+        if len(_MODELS) > 1:  # one that is gone may hang in a circle of references, and would be counted
+            gc.collect()
         _MODELS[:] = [one for one in _MODELS if one.is_alive]
         return list(_MODELS)
 
     @classmethod
     def _known(cls, bare: Any) -> list[PrunedModel]:
-        return [one for one in cls._alive() if one.is_of(bare)]
+        return [one for one in _MODELS if one.is_of(bare)]
 
     @classmethod
     def _models(cls, call: str) -> list[PrunedModel]:

@@ -142,6 +142,7 @@ class PrunedWeight:
 
     def dense(self) -> Any:
         """The numbers with those that were put away."""
+        demand_numbers(self.path, self.parameter)
         parameter, stash = self.parameter.detach(), self.buffers[0].stash
         return parameter if stash is None else torch().where(self.keep, parameter, stash.to(parameter))
 
@@ -213,9 +214,9 @@ def _refusal(owner: Any, name: str, path: str, pattern: Pattern | None) -> str:
         return f"its numbers are {str(parameter.dtype).partition('.')[2]}"
     if not parameter.requires_grad:
         return "it is frozen: requires_grad is False"
-    _demand_numbers(path, parameter)
-    if parameter.dim() < 2:
-        return "it has no inputs and outputs: its shape has one axis"
+    demand_numbers(path, parameter)
+    if parameter.dim() < 2 or not parameter.numel():
+        return f"its shape {list(parameter.shape)} has no inputs and outputs"
     shape4 = _views(owner, name)[0](np.broadcast_to(np.zeros(1, bool), parameter.numel())).shape
     groups, out, inputs, _ = shape4
     if groups * out % ALIGNMENT.out or inputs % ALIGNMENT.inputs:
@@ -223,11 +224,13 @@ def _refusal(owner: Any, name: str, path: str, pattern: Pattern | None) -> str:
     return "" if pattern is None or pattern.units(shape4) else f"it holds no whole group of {pattern.text}"
 
 
-def _demand_numbers(path: str, parameter: Any) -> None:
+def demand_numbers(path: str, parameter: Any) -> None:
     if parameter.is_meta:
         raise OptionError(f"parameter '{path}' has no numbers yet, it is on the device meta; load them first")
     if sharded(parameter):
-        raise OptionError(f"parameter '{path}' is spread over several machines already; call ASP before fully_shard")
+        raise OptionError(
+            f"parameter '{path}' is spread over several machines already; compute the masks before fully_shard"
+        )
     demand_maskable(path, parameter)
 
 

@@ -112,18 +112,20 @@ def _loaded(name: str, mask: str, owner: Any, state: Any, prefix: str, *_: Any) 
     if name == "weight" and prefix + mask not in state and own_name in state:
         state[prefix + mask] = state.pop(own_name)
     kept = state.setdefault(prefix + mask, keep)
+    if torch().is_tensor(kept) and kept.dtype != torch().bool:  # what is assigned, not copied, stays what it is
+        kept = state[prefix + mask] = kept != 0
     given = state.get(weight)
     if stash is None:
         state.pop(beside, None)
     elif beside not in state:
         state[beside] = stash if given is None else _under(kept, given, stash)
     if _fits(given, kept):
-        state[weight] = torch().where(kept.to(given.device, torch().bool), given, 0)
+        state[weight] = torch().where(kept.to(given.device), given, 0)
 
 
 def _under(keep: Any, given: Any, stash: Any) -> Any:
     """What a mask leaves out of the numbers that are loaded."""
-    return torch().where(keep.to(given.device, torch().bool), 0, given) if _fits(given, keep) else stash
+    return torch().where(keep.to(given.device), 0, given) if _fits(given, keep) else stash
 
 
 def _fits(given: Any, keep: Any) -> bool:

@@ -31,7 +31,9 @@ def images(folder: str, kind: str) -> tuple[Any, Any]:
         pixels = np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, 1, 28, 28)
     with gzip.open(os.path.join(folder, f"{kind}-labels-idx1-ubyte.gz")) as file:
         labels = np.frombuffer(file.read(), np.uint8, offset=8)
-    return ((pixels / np.float32(255) - np.float32(0.286)) / np.float32(0.353)).astype(np.float32), labels.astype(np.int64)
+    return ((pixels / np.float32(255) - np.float32(0.286)) / np.float32(0.353)).astype(np.float32), labels.astype(
+        np.int64
+    )
 
 
 def normed(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -39,7 +41,7 @@ def normed(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 
     return nn.Sequential(conv, nn.BatchNorm2d(outputs))
 
 
-class Separable(nn.Module):
+class Separable(nn.Module):  # type: ignore[misc]
     """A depthwise and a pointwise convolution."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -50,7 +52,7 @@ class Separable(nn.Module):
         return torch.relu(self.point(torch.relu(self.deep(x))))
 
 
-class Residual(nn.Module):
+class Residual(nn.Module):  # type: ignore[misc]
     """Two convolutions beside a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -117,7 +119,9 @@ def main() -> None:
     work = Path(given.work)
     work.mkdir(parents=True, exist_ok=True)
     held, held_labels = (one[:HELD_OUT] for one in images(given.images, "t10k"))
-    print("| network | seed | dense | 2:4 | permuted | distance | permuted | change |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| network | seed | dense | 2:4 | permuted | distance | permuted | change |\n|---|---|---|---|---|---|---|---|"
+    )
     for kind in ("depthwise", "residual"):
         changes = []
         for seed in map(int, given.seeds.split(",")):
@@ -130,7 +134,9 @@ def main() -> None:
             right = [f"{100 * np.mean(one.argmax(1) == held_labels):.2f}" for one in (dense, plain, permuted)]
             far = [float(np.linalg.norm(one - dense) / np.linalg.norm(dense)) for one in (plain, permuted)]
             changes.append(far[1] / far[0] - 1)
-            print(f"| {kind} | {seed} | {' | '.join(right)} | {far[0]:.4f} | {far[1]:.4f} | {100 * changes[-1]:+.1f} % |")
+            print(
+                f"| {kind} | {seed} | {' | '.join(right)} | {far[0]:.4f} | {far[1]:.4f} | {100 * changes[-1]:+.1f} % |"
+            )
         print(f"| {kind} | mean | | | | | | {100 * np.mean(changes):+.1f} % |", flush=True)
 
 

@@ -25,9 +25,11 @@ LARGEST_FIELD = 1 << 24
 """Labels of one field: more than that are not followed through a Reshape."""
 
 WITH_PARAMETERS = frozenset(
-    """CenterCropPad ConstantOfShape CumSum Expand OneHot Pad Range Reshape Resize Slice Split SplitToSequence Squeeze Tile
-    TopK Trilu Unsqueeze Upsample""".split()
-)
+    (
+        "CenterCropPad", "ConstantOfShape", "CumSum", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Slice",
+        "Split", "SplitToSequence", "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze", "Upsample",
+    )
+)  # fmt: skip
 """Operators whose inputs after the first are shapes, axes, bounds and the like, whatever these are computed from."""
 
 

@@ -415,9 +415,9 @@ def joined(walk: Walk, node: Node, tensors: Sequence[Tensor], axis: int) -> Tens
     )
     parts: list[Array | None] = []
     others = []
-    for tensor, size in zip(tensors, sizes):
+    for tensor in tensors:
         own = tensor.field_on(axis)
-        if own is None or size is None:
+        if own is None or None in sizes:
             if own is not None:
                 walk.labels.freeze(own.labels, f"the shapes at {node.called} are not known before it runs")
             parts.append(None)

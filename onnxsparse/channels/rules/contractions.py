@@ -7,6 +7,7 @@ index of the axes that both have besides (heads, experts). Along the others each
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -121,6 +122,8 @@ class _Contraction:
         besides = [one for one in joint if one not in summed and all(self._wide(index, one) for index in owners)]
         order = sorted(besides) + whole
         if not whole:
+            for index in owners:
+                self._walk.freeze(self._tensors[index], self._why)
             return
         found: list[tuple[int, Array | None]] = []
         for index in owners:
@@ -188,10 +191,10 @@ class _Contraction:
 
 
 def conv(walk: Walk, node: Node) -> list[Tensor]:
-    """Conv, ConvInteger: (N, C, ...) with (O, C/g, ...); a bias along the channels."""
-    tensor, weight = node.input(0), node.input(1)
-    bias = node.input(2) if node.op == "Conv" else None
-    return convolved(walk, node, tensor, weight, bias, False)
+    """Conv: (N, C, ...) with (O, C/g, ...); a bias along the channels. FusedConv adds a value to the result."""
+    made = convolved(walk, node, node.input(0), node.input(1), node.input(2), False)
+    added = node.input(3) if node.op == "FusedConv" else None
+    return made if added is None else [walk.elementwise(node, [*made, added], made[0].shape)]
 
 
 def conv_transpose(walk: Walk, node: Node) -> list[Tensor]:
@@ -208,10 +211,13 @@ def convolved(
     for axis in range(tensor.rank):
         if axis != 1:
             walk.freeze_axis(tensor, axis, f"{node.called} reads it in a fixed order")
+    for axis in range(2, weight.rank):
+        weight = replace(weight, fields=walk.freeze_axis(weight, axis, f"{node.called} reads it in a fixed order"))
     groups = node.attributes.integer("group", 1)
     inputs = walk.along(tensor, (1,)) if tensor.field_on(1) or tensor.stored else None
     outputs = _filters(walk, node, weight, inputs, groups, turned)
-    size = (weight.shape[1] or 0) * groups if turned else weight.shape[0]
+    rows, columns = (weight.shape or ())[:2]
+    size = (columns or 0) * groups if turned else rows
     shape = node.shape() or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
     made = Tensor(shape, (Field((1,), outputs),) if outputs is not None and size != 1 else ())
     if bias is None:
@@ -250,6 +256,7 @@ def _join(walk: Walk, node: Node, inputs: Array | None, own: Array | None, group
 def _depthwise(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, groups: int, turned: bool) -> Array | None:
     """Each input channel has its own filters, which move with it, all of them together."""
     if turned:
+        walk.freeze_axis(weight, 1, f"{node.called} reads it in a fixed order")
         rows = walk.along(weight, (0,))
         size = (weight.shape or (0, 0))[1] or 0
         _join(walk, node, inputs, rows)

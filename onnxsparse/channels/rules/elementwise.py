@@ -24,8 +24,10 @@ MICROSOFT_UNARY = ("Gelu", "QuickGelu", "FastGelu", "BiasGelu", "BiasAdd", "Bias
 
 
 def many(walk: Walk, node: Node) -> list[Tensor]:
-    """Add, Mul, Where and the like; PRelu's slope broadcasts like a factor."""
-    return [walk.elementwise(node, node.inputs, node.shape())]
+    """Add, Mul, Where and the like; PRelu's slope broadcasts like a factor. A mask is of the same shape."""
+    if node.opset < 7 and len({one.shape for one in node.inputs if one is not None}) > 1:
+        return walk.blocked(node, f"{node.called} broadcasts along an axis of its own, as before opset 7")
+    return [walk.elementwise(node, node.inputs, node.shape())] * len(node.shapes)
 
 
 def passing(walk: Walk, node: Node) -> list[Tensor]:
@@ -55,6 +57,8 @@ def quantize(walk: Walk, node: Node) -> list[Tensor]:
 
 def _along(numbers: Tensor, axis: int, rank: int) -> Tensor:
     """A list of numbers as a value that broadcasts along one axis."""
+    if numbers.shape is None:
+        return numbers
     if numbers.rank == 0 or numbers.shape == (1,):
         return replace(numbers, shape=(1,) * rank, fields=(), views=(), uniform=True)
     places = tuple(0 if at == axis else None for at in range(rank))

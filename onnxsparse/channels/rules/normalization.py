@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,11 +22,12 @@ def batch(walk: Walk, node: Node) -> list[Tensor]:
     tensor = node.input(0)
     if tensor is None or tensor.shape is None or tensor.rank < 2:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    if any(node.proto.output[1:]) or not node.attributes.integer("spatial", 1):
+        return walk.blocked(node, f"{node.called} is in training, or has numbers for each pixel")
     if node.op == "InstanceNormalization":
         tensor = over(walk, tensor, range(2, tensor.rank))
     numbers = [_along(one, 1, tensor.rank) for one in node.inputs[1:] if one is not None]
-    made = walk.elementwise(node, [tensor, *numbers], tensor.shape)
-    return [made] + [Tensor(shape) for shape in node.shapes[1:]]
+    return [walk.elementwise(node, [tensor, *numbers], tensor.shape)]
 
 
 def layer(walk: Walk, node: Node) -> list[Tensor]:
@@ -36,7 +38,7 @@ def layer(walk: Walk, node: Node) -> list[Tensor]:
     axis = node.attributes.integer("axis", -1) % tensor.rank
     tensor = over(walk, tensor, range(axis, tensor.rank))
     made = walk.elementwise(node, [tensor, *node.inputs[1:]], tensor.shape)
-    return [made] + [Tensor(shape) for shape in node.shapes[1:]]
+    return [made] + [reduced(walk, tensor, range(axis, tensor.rank), True) for _ in node.shapes[1:]]
 
 
 def skip_layer(walk: Walk, node: Node) -> list[Tensor]:
@@ -47,7 +49,7 @@ def skip_layer(walk: Walk, node: Node) -> list[Tensor]:
     total = walk.elementwise(node, parts)
     normed = over(walk, total, [total.rank - 1])
     made = walk.elementwise(node, [normed, *scales], normed.shape)
-    return [made, *[Tensor(shape) for shape in node.shapes[1:3]], total]
+    return [made, *[reduced(walk, normed, [total.rank - 1], True)] * 2, total]
 
 
 def over(walk: Walk, tensor: Tensor, axes: Iterable[int]) -> Tensor:
@@ -61,18 +63,22 @@ def over(walk: Walk, tensor: Tensor, axes: Iterable[int]) -> Tensor:
 
 def group(walk: Walk, node: Node) -> list[Tensor]:
     """GroupNormalization: the channels of a group stay in it; before opset 21 its numbers are of the groups."""
-    tensor = node.input(0)
+    tensor, fused = node.input(0), node.proto.domain == "com.microsoft"
     if tensor is None or tensor.shape is None or tensor.rank < 2:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    axis = tensor.rank - 1 if node.proto.domain == "com.microsoft" else 1
-    groups = node.attributes.integer("groups" if node.proto.domain == "com.microsoft" else "num_groups", 1)
-    labels = walk.along(tensor, (axis,)) if tensor.stored or tensor.field_on(axis) else None
-    if labels is not None:
+    axis = tensor.rank - 1 if fused and node.attributes.integer("channels_last", 1) else 1
+    groups, size = node.attributes.integer("groups" if fused else "num_groups", 1), tensor.size(axis)
+    if size is None or groups < 1 or size % groups:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    tensor = over(walk, tensor, [at for at in range(1, tensor.rank) if at != axis])
+    own = tensor.field_on(axis)
+    if own is not None:
+        labels = collapsed(walk.labels, own, [other for other in own.axes if other != axis])
         walk.labels.close(labels.reshape(groups, -1), (0,))
-        tensor = Tensor(tensor.shape, (Field((axis,), labels),))
-    numbers = [_along(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None and one.shape != (groups,)]
-    if all(one is None or one.shape == (groups,) for one in node.inputs[1:3]) and tensor.size(axis) == groups:
-        numbers = [_along(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None]
+        rest = tuple(one for one in tensor.fields if one is not own)
+        tensor = replace(tensor, fields=(*rest, Field((axis,), labels)))
+    # A number for each group is the same for all that may change places.
+    numbers = [_along(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None and one.shape == (size,)]
     return [walk.elementwise(node, [tensor, *numbers], tensor.shape)]
 
 
@@ -113,20 +119,37 @@ def reduce(walk: Walk, node: Node) -> list[Tensor]:
 
 def reduced(walk: Walk, tensor: Tensor, axes: Sequence[int], kept: bool) -> Tensor:
     """The value after a reduction that is blind to the order of its terms."""
-    tensor = over(walk, tensor, axes)
+    tensor = walk.resolved(tensor)
     places: dict[int, int] = {}
     for axis in range(tensor.rank):
         if kept or axis not in axes:
             places[axis] = len(places)
-    fields = []
-    for own in tensor.fields:
-        rest = [axis for axis in own.axes if axis not in axes]
-        if len(rest) == len(own.axes):
-            fields.append(own.moved(places))
+    fields = [_left(walk, own, axes, kept) for own in tensor.fields]
     shape: Sizes = tuple(
         1 if axis in axes else size for axis, size in enumerate(tensor.shape or ()) if kept or axis not in axes
     )
-    return Tensor(shape, tuple(fields), uniform=tensor.uniform)
+    moved = tuple(own.moved(places) for own in fields if own is not None)
+    return Tensor(shape, moved, uniform=tensor.uniform)
+
+
+def _left(walk: Walk, own: Field, axes: Sequence[int], kept: bool) -> Field | None:
+    """What is left of a field after a reduction.
+
+    Of channels inside of others, such as places in heads, either can be free. The statistics of a norm keep their axes
+    and are for each of the outer ones: these stay. In a sum or a maximum of few, these few become one channel.
+    """
+    rest = [axis for axis in own.axes if axis not in axes]
+    gone = [axis for axis in own.axes if axis in axes]
+    if not gone:
+        return own
+    if not rest:
+        walk.close(own, gone)
+        return None
+    terms = own.labels.size // np.prod([own.labels.shape[own.index(axis)] for axis in rest])
+    if own.axes[-1] in gone and (kept or terms**2 > own.labels.size):
+        walk.close(own, gone)
+        return None
+    return Field(tuple(rest), collapsed(walk.labels, own, gone))
 
 
 def ordered(walk: Walk, node: Node) -> list[Tensor]:
@@ -139,7 +162,10 @@ def ordered(walk: Walk, node: Node) -> list[Tensor]:
     if axis is None:
         return walk.blocked(node)
     axis %= tensor.rank
-    fields = walk.freeze_axis(tensor, axis, f"{node.called} depends on the order of its channels")
+    why = f"{node.called} depends on the order of its channels"
+    for at in range(axis + 1, tensor.rank) if node.op == "Hardmax" and node.opset < 13 else ():
+        tensor = replace(tensor, fields=walk.freeze_axis(tensor, at, why))
+    fields = walk.freeze_axis(tensor, axis, why)
     if node.op.startswith("Arg") and not node.attributes.integer("keepdims", 1):
         places = {at: at - (at > axis) for at in range(tensor.rank)}
         fields = tuple(one.moved(places) for one in fields)
@@ -156,7 +182,8 @@ def _ordered_axis(node: Node) -> int | None:
         return numbers[0] if numbers else None
     if node.op == "LRN":
         return 1
-    return node.attributes.integer("axis", {"TopK": -1, "Hardmax": -1}.get(node.op, 0))
+    last = -1 if node.opset >= 13 or node.op == "TopK" else 1
+    return node.attributes.integer("axis", last if node.op in ("TopK", "Hardmax") else 0)
 
 
 RULES: dict[tuple[str, str], Rule] = {

@@ -187,13 +187,12 @@ def recurrent(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
 
 # -- a number for each channel, and none
 
+ACTIVATIONS = ("Relu", "Tanh", "Sigmoid", "HardSwish", "Elu", "Softplus", "Abs", "Erf", "Identity")
+
 
 @step(*ANY)
 def activation(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
-    op = ("Relu", "Tanh", "Sigmoid", "HardSwish", "Elu", "Softplus", "Abs", "Erf", "Identity")[
-        int(net.dice.integers(9))
-    ]
-    return Val(net(op, x.name), x.shape)
+    return Val(net(ACTIVATIONS[int(net.dice.integers(len(ACTIVATIONS)))], x.name), x.shape)
 
 
 @step(*ANY)
@@ -377,9 +376,8 @@ def half_worked_on(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
 
 @step(*ANY)
 def slice_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
-    start, end, jump = [(0, x.channels, 2), (2, x.channels, 1), (-8, 2**31, 1), (-1, -(2**31), -1)][
-        net.one_of(0, 1, 2, 3)
-    ]
+    bounds = [(0, x.channels, 2), (2, x.channels, 1), (-8, 2**31, 1), (-1, -(2**31), -1)]
+    start, end, jump = bounds[net.one_of(0, 1, 2, 3)]
     count = len(range(x.channels)[slice(start, None if jump < 0 else end, jump)])
     if count < 4:
         return None
@@ -389,9 +387,9 @@ def slice_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
 @step(*ANY)
 def gather_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
     count = x.channels if net.one_of(0, 1) else net.one_of(6, 8)
-    taken = (
-        net.dice.permutation(x.channels) if count == x.channels else net.dice.integers(-x.channels, x.channels, count)
-    )
+    taken = net.dice.permutation(x.channels)
+    if count != x.channels:
+        taken = net.dice.integers(-x.channels, x.channels, count)
     return x.with_channels(net("Gather", x.name, net.ints(*taken.tolist()), axis=_axis(x)), count)
 
 
@@ -441,7 +439,7 @@ def space_to_depth(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
 @step("image")
 def channels_taken_for_pixels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
     """A Reshape that mixes channels and rows."""
-    n, c, height, width = x.shape
+    c, height, width = x.shape[1:]
     return Val(net.transpose(net.reshape(x.name, 0, height, c, width), 0, 2, 1, 3), x.shape)
 
 
@@ -671,6 +669,12 @@ def _untyped(name: str) -> onnx.ValueInfoProto:
 
 def make(seed: str, steps: int = 9) -> tuple[Trap, list[str]]:
     """The graph of a seed, and the names of its steps."""
+    net, values, done = drawn(seed, steps)
+    return dataclasses.replace(net.trap(*_outputs(net, values)), name=seed), done
+
+
+def drawn(seed: str, steps: int = 9) -> tuple[RandomNet, list[Val], list[str]]:
+    """The nodes of a seed, the values that they make, and the names of the steps."""
     net = RandomNet(seed)
     values = [_start(net)]
     done: list[str] = []
@@ -684,7 +688,7 @@ def make(seed: str, steps: int = 9) -> tuple[Trap, list[str]]:
             continue
         values.append(made)
         done.append(name)
-    return dataclasses.replace(net.trap(*_outputs(net, values)), name=seed), done
+    return net, values, done
 
 
 def _start(net: RandomNet) -> Val:

@@ -55,7 +55,7 @@ def feeds_of(model: onnx.ModelProto, wanted: dict[str, object]) -> dict[str, Arr
 
 
 def farther_than_noise(model: onnx.ModelProto, permuted: onnx.ModelProto, feeds: dict[str, Array]) -> list[str]:
-    """Outputs that differ by more than a change of the inputs in their last place makes, which some of these amplify."""
+    """Outputs that differ by more than a change of the inputs in their last place makes."""
     before, after, dice = net.session(model), net.session(permuted), np.random.default_rng(1)
     was, now = before.run(None, feeds), after.run(None, feeds)
     noise = [np.zeros(())] * len(was)

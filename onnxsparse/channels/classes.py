@@ -1,6 +1,6 @@
 """Channel classes of a model: the channels that may change places, and the stored tensors that hold their numbers.
 
-1. Two channels are of one class where they are equally often in the same closed sets, and nothing freezes them.
+1. Two channels are of one class where the same copies of both are in the same closed sets, and nothing freezes them.
 2. A member of a class is a stored tensor with the axes along which numbers of these channels lie.
 3. What no class holds is blocked, with the first reason that was found.
 """

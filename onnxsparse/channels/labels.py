@@ -8,7 +8,7 @@ Every index of every axis that may move has a label, a number. The algebra:
                          tensor, the terms of a sum, the channels of a group
     freeze(labels, why)  these stay where they are
 
-Two channels may change places where they are in the same closed sets, equally often in each, and neither is frozen
+Two channels may change places where the same copies of both are in the same closed sets, and neither is frozen
 (`signatures`). That alone decides: no rule knows of permutations, nor of removal.
 
 A value may hold copies of a channel, such as the pixels that Flatten puts on its axis. The k-th copy of one changes
@@ -31,7 +31,7 @@ class Labels:
     def __init__(self) -> None:
         self._parent: Array = np.arange(1024, dtype=np.int64)
         self._count = 0
-        self._closed: list[Array] = []
+        self._closed: list[tuple[Array, tuple[int, ...]]] = []
         self._frozen: list[tuple[Array, str]] = []
         self._taken: list[tuple[Array, Array]] = []
 
@@ -65,9 +65,7 @@ class Labels:
 
     def close(self, labels: Array, along: Sequence[int] = ()) -> None:
         """The labels are a closed set; one for every index of the axes `along`, where these are given."""
-        rest = [axis for axis in range(labels.ndim) if axis not in along]
-        lead = int(np.prod([labels.shape[axis] for axis in along], dtype=np.int64))
-        self._closed.append(labels.transpose([*along, *rest]).reshape(lead, labels.size // max(lead, 1)))
+        self._closed.append((labels, tuple(along)))
 
     def freeze(self, labels: Array, why: str) -> None:
         if labels.size:
@@ -86,17 +84,31 @@ class Labels:
         self._taken.append((labels.reshape(-1), places.reshape(-1)))
 
     def signatures(self) -> Array:
-        """A number for every label, equal for channels that are equally often in the same closed sets."""
+        """A number for every label, equal for channels of which the same copies are in the same closed sets."""
         found = np.zeros(self._count, np.uint64)
-        rows = [self.find(labels) for labels in self._closed if labels.size]
-        if rows:
-            sizes = np.concatenate([np.full(len(one), one.shape[1]) for one in rows])
-            members, sets = np.concatenate([one.reshape(-1) for one in rows]), np.repeat(np.arange(len(sizes)), sizes)
-            contents = _sums(sets, _mixed(members), len(sizes))
-            found += _sums(members, _mixed(contents)[sets], self._count)
+        sets = [self._sets(labels, along) for labels, along in self._closed if labels.size]
+        if sets:
+            sizes = np.concatenate([np.full(len(one), one.shape[1]) for one, _ in sets])
+            members, keys = (np.concatenate([one[at].reshape(-1) for one in sets]) for at in (0, 1))
+            places = np.repeat(np.arange(len(sizes)), sizes)
+            contents = _sums(places, _mixed(_mixed(members) + keys), len(sizes))
+            found += _sums(members, _mixed(contents[places] + keys), self._count)
         for number, (channels, kinds) in enumerate(self._copies()):
             found[channels] += _mixed(kinds + np.uint64(number))
         return found[self.find(np.arange(self._count))] if self._count else found
+
+    def _sets(self, labels: Array, along: Sequence[int]) -> tuple[Array, Array]:
+        """The channels in each closed set, and a number for the copy of each that is in it.
+
+        Copies are told apart by their order along the whole array: a set may hold the first pixel of one channel and
+        the second of another.
+        """
+        rest = [axis for axis in range(labels.ndim) if axis not in along]
+        lead = int(np.prod([labels.shape[axis] for axis in along], dtype=np.int64))
+        channels = self.find(labels)
+        copies = occurrences(channels.reshape(-1)).reshape(labels.shape)
+        rows, keys = (one.transpose([*along, *rest]).reshape(lead, -1) for one in (channels, _mixed(copies)))
+        return rows, keys
 
     def _copies(self) -> Iterator[tuple[Array, Array]]:
         """Where some channels go on with other copies than others: the repeated ones, and a number for their copies."""

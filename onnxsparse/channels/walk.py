@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -112,11 +112,12 @@ class Walk:
         inputs = tuple(scope.find(name) if name else None for name in proto.input)
         shapes = tuple(scope.shapes.get(name) for name in proto.output)
         node = Node(proto, inputs, Attributes(proto, {}), shapes, self.opset, scope)
-        self._asked.clear()
+        around, self._asked = self._asked, set()
         results = None if node.op == "Identity" else self._numbers(node)
         if results is None:
             results = self._results(node)
         self._block_the_rest(node, results)
+        self._asked |= around  # what a body asks for, the node around it has asked for
         for index, name in enumerate(proto.output):
             if name:
                 result = results[index] if index < len(results) else Tensor(None)
@@ -126,7 +127,7 @@ class Walk:
         """Axes of stored tensors that the rule did not ask for: the node reads them in their order."""
         if node.op in ("Shape", "Size"):
             return
-        carried = {(view.tag, axis) for result in results for view in result.views for axis in view.axes}
+        carried = {(view.tag, axis) for result in results for view in _views(result) for axis in view.axes}
         for tensor in node.inputs:
             for view in tensor.views if tensor is not None else ():
                 for axis in view.axes:
@@ -151,7 +152,7 @@ class Walk:
         return replace(result, shape=tuple(a if b is None else b for a, b in pairs))
 
     def blocked(self, node: Node, why: str = "") -> list[Tensor]:
-        """Everything that the node reads stays where it is; so does what it makes."""
+        """Everything that the node and its bodies read stays where it is; so does what it makes."""
         for tensor in node.inputs:
             if tensor is not None:
                 self.freeze(tensor, why or f"{node.called} has no rule for channels")
@@ -357,6 +358,13 @@ class Walk:
         """The channels along `axes` are all terms of one sum, or of what is as blind to their order."""
         held = set(axes)
         self.labels.close(own.labels, [own.index(axis) for axis in own.axes if axis not in held])
+
+
+def _views(tensor: Tensor) -> Iterator[View]:
+    """The views of a value, or of what is in a sequence."""
+    yield from tensor.views
+    for part in tensor.parts:
+        yield from _views(part)
 
 
 def _spread(labels: Array, axes: Sequence[int], wanted: Axes, tensor: Tensor) -> Array:

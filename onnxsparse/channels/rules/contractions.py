@@ -21,12 +21,20 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def matmul(walk: Walk, node: Node) -> list[Tensor]:
-    """MatMul of any ranks, with batches that broadcast."""
+    """MatMul of any ranks, with batches that broadcast; FusedMatMul turns its operands first."""
     left, right = node.input(0), node.input(1)
     if left is None or right is None or left.shape is None or right.shape is None or not left.rank * right.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     one, other, result = matmul_letters(left.rank, right.rank)
+    if node.attributes.integer("transBatchA") or node.attributes.integer("transBatchB"):
+        return walk.blocked(node, f"{node.called} turns batches")
+    one = _turned(one) if node.attributes.integer("transA") else one
+    other = _turned(other) if node.attributes.integer("transB") else other
     return [contraction(walk, node, [left, right], [one, other], result)]
+
+
+def _turned(letters: str) -> str:
+    return letters[:-2] + letters[:-3:-1]
 
 
 def matmul_letters(left: int, right: int) -> tuple[str, str, str]:

@@ -252,6 +252,7 @@ def conv_deformed(walk: Walk, node: Node) -> list[Tensor]:
         if other is not None:
             walk.freeze(other, f"{node.called} reads it in a fixed order")
     tensor = walk.resolved(tensor)
+    tensor = replace(tensor, fields=walk.freeze_axis(tensor, 0, f"{node.called} reads it in a fixed order"))
     own = tensor.field_on(1)
     if own is not None and groups > 1:
         labels = collapsed(walk.labels, own, [axis for axis in own.axes if axis != 1])
@@ -287,14 +288,17 @@ def convolved(
         size = (weight.shape[1] or 0) * groups
     shape = (not channels_last and node.shape()) or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
     why = f"{node.called} reads it in a fixed order"
-    for axis in range(tensor.rank):
+    images = tensor.field_on(0)
+    for axis in range(2 if images is not None and 1 not in images.axes else 0, tensor.rank):
         if axis != 1:
             tensor = replace(tensor, fields=walk.freeze_axis(tensor, axis, why))
     for axis in range(2, weight.rank):
         weight = replace(weight, fields=walk.freeze_axis(weight, axis, why))
     inputs = walk.along(tensor, (1,)) if tensor.field_on(1) or tensor.stored else None
     outputs = _filters(walk, node, weight, inputs, groups, turned)
-    made = Tensor(shape, (Field((1,), outputs),) if outputs is not None and size != 1 else ())
+    fields = [Field((1,), outputs)] if outputs is not None and size != 1 else []
+    fields += [one for one in tensor.fields if one.axes == (0,)]
+    made = Tensor(shape, tuple(fields))
     if bias is None:
         return [made]
     return [walk.elementwise(node, [made, _per_channel(bias, tensor.rank)], shape)]

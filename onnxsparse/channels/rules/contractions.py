@@ -342,6 +342,7 @@ def _join(walk: Walk, node: Node, inputs: Array | None, own: Array | None, group
 def _depthwise(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, groups: int, turned: bool) -> Array | None:
     """Each input channel has its own filters, which move with it, all of them together."""
     if turned:
+        weight = replace(weight, fields=walk.freeze_axis(weight, 1, f"{node.called} reads it in a fixed order"))
         rows = walk.along(weight, (0,))
         size = (weight.shape or (0, 0))[1] or 0
         _join(walk, node, inputs, rows)

@@ -306,7 +306,22 @@ class Walk:
             views = tuple(view for one in active for view in one.views)
             return Tensor(shape, views=views)
         flat = frozenset(axis for axis in range(len(shape)) if not any(one.wide(axis) for one in active))
-        return Tensor(shape, self.merged(active, node), uniform=not active, flat=flat)
+        fields = self.merged(active, node)
+        taken = {axis for one in fields for axis in one.axes} | flat
+        fresh = [self._begun(active, axis) for axis in range(len(shape)) if axis not in taken]
+        fields += tuple(one for one in fresh if one is not None)
+        return Tensor(shape, fields, uniform=not active, flat=flat)
+
+    def _begun(self, tensors: Sequence[Tensor], axis: int) -> Field | None:
+        """Channels that begin here: along an axis where only stored tensors have different elements."""
+        wide = [one for one in tensors if one.wide(axis)]
+        if not all(one.stored for one in wide):
+            return None
+        found = [self.along(one, (axis,)) for one in wide]
+        known = [labels for labels in found if labels is not None]
+        for labels in known[1:]:
+            self.labels.unite(known[0], labels)
+        return Field((axis,), known[0]) if len(known) == len(found) else None
 
     def merged(self, tensors: Sequence[Tensor], node: Node) -> tuple[Field, ...]:
         """The fields of values of one rank that meet element by element."""

@@ -25,6 +25,14 @@ from onnxsparse.math.values import Array
 LARGEST_FIELD = 1 << 24
 """Labels of one field: more than that are not followed through a Reshape."""
 
+WITH_PARAMETERS = frozenset(
+    (
+        "CenterCropPad", "ConstantOfShape", "CumSum", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Slice",
+        "Split", "SplitToSequence", "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze", "Upsample",
+    )
+)  # fmt: skip
+"""Operators whose inputs after the first are shapes, axes, bounds and the like, whatever these are computed from."""
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -117,6 +125,9 @@ class Walk:
         results = None if node.op == "Identity" else self._numbers(node)
         if results is None:
             results = self._results(node)
+        for tensor in inputs[1:] if node.op.startswith("Reduce") or node.op in WITH_PARAMETERS else ():
+            if tensor is not None:
+                self.freeze(tensor, f"{node.called} reads it in a fixed order")
         self._block_the_rest(node, results)
         self._asked |= around  # what a body asks for, the node around it has asked for
         for index, name in enumerate(proto.output):

@@ -43,6 +43,8 @@ def run(before: bool, other: bool) -> dict[str, Any]:
     ASP.of(model).compute_sparse_masks()
     masks = ASP.of(model).masks
     around = nn.parallel.DistributedDataParallel(inner) if before else model
+    if before:
+        assert {"0.__weight_mma_pruned_p", "2.__weight_mma_pruned_p"} <= set(around.parameters_to_ignore)
     leaks = 0
     for step in range(6):
         if step == 3:

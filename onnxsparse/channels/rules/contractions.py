@@ -260,9 +260,10 @@ def _depthwise(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, gro
 
 def _grouped(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, groups: int) -> Array | None:
     """(O, C/g, ...): the columns of each group by themselves; the rows of a group stay in it."""
-    rows, columns = walk.along(weight, (0,)), walk.along(weight, (0, 1))
+    rows = walk.along(weight, (0,))
     if rows is not None:
         walk.labels.close(rows.reshape(groups, -1), (0,))
+    columns = walk.along(weight, (0, 1)) if inputs is not None else None
     if inputs is None or columns is None:
         _join(walk, node, inputs, columns)
         return rows

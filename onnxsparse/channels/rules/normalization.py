@@ -22,9 +22,7 @@ def batch(walk: Walk, node: Node) -> list[Tensor]:
     if tensor is None or tensor.shape is None or tensor.rank < 2:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     if node.op == "InstanceNormalization":
-        tensor = walk.resolved(tensor)
-        for own in tensor.fields:
-            walk.close(own, [axis for axis in own.axes if axis >= 2])
+        tensor = over(walk, tensor, range(2, tensor.rank))
     numbers = [_along(one, 1, tensor.rank) for one in node.inputs[1:] if one is not None]
     made = walk.elementwise(node, [tensor, *numbers], tensor.shape)
     return [made] + [Tensor(shape) for shape in node.shapes[1:]]

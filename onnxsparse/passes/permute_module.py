@@ -20,9 +20,10 @@ from onnxsparse import patterns
 from onnxsparse.channels.classes import Channels, Member, analyse
 from onnxsparse.channels.ordering import Gain, Reader, best_orders
 from onnxsparse.channels.permutation import Move, MovedTensor, Permutation
-from onnxsparse.engines.torch.permute import Inputs, Trial, UnprovenError, names_of, tensors_of
-from onnxsparse.engines.torch.permute_export import exported
-from onnxsparse.engines.torch.permute_fx import traced
+from onnxsparse.engines.torch.permute.export import exported
+from onnxsparse.engines.torch.permute.moves import names_of, tensors_of
+from onnxsparse.engines.torch.permute.proof import Inputs, Trial, UnprovenError
+from onnxsparse.engines.torch.permute.trace import traced
 from onnxsparse.errors import ModelError, OptionError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
@@ -111,9 +112,7 @@ def pattern_of(text: Any) -> NM:
     return parsed
 
 
-def _readers(
-    model: Model, module: Any, pattern: NM, names: NameFilter, scores: Scores | None
-) -> list[Reader]:
+def _readers(model: Model, module: Any, pattern: NM, names: NameFilter, scores: Scores | None) -> list[Reader]:
     other = _other_names(module)
     weights = [weight for weight in model.weights if weight.uses and not weight.refusal and weight.tensor.name in other]
     left = names.choose([named(weight, tuple(other[weight.tensor.name])) for weight in weights])

@@ -12,14 +12,15 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.permute import Inputs, UnprovenError, attention_in_parts, copied, tensors_of
+from onnxsparse.engines.torch.permute.moves import tensors_of
+from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, attention_in_parts, copied
 from onnxsparse.errors import one_line
 
 
@@ -90,7 +91,11 @@ def _quietly() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:

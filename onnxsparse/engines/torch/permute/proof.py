@@ -1,10 +1,8 @@
-"""Permuting the channels of a module in place, and the proof that its outputs stay what they are.
+"""The proof that moves leave the outputs of a module as they are, on a copy of it.
 
-1. A parameter keeps its object, and so does a buffer: numbers are written into it. What goes with a parameter moves
-   along: its gradient, ASP's mask beside it, and what optimizers remember of it in its shape.
-2. The proof runs a copy of the module, in double precision where that runs, on inputs of the caller's, on random ones
-   of the same shapes, and on twice as many of them. Nothing of the module itself is run or changed for it.
-3. A parameter that a trace in eval mode did not meet may be used in training: then the copy is run in training mode,
+1. The copy is in double precision where that runs. It gets the inputs of the caller, or those that were guessed, and
+   random ones of the same shapes, also twice as many. Nothing of the module itself is run or changed.
+2. A parameter that a graph in eval mode did not meet may be used in training: then the copy is run in training mode,
    too, without dropout.
 """
 
@@ -15,122 +13,20 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.state_dicts import sharded
+from onnxsparse.engines.torch.permute.moves import Moving, move, tensors_of
 from onnxsparse.errors import OptionError, one_line
-from onnxsparse.math.values import Array
 
 CLOSE = {"float64": 1e-7, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 """How far outputs may be apart, as a part of their range, by the precision that the copy is run in."""
-_BESIDE = ("__{}_mma_mask", "__{}_mma_pruned_p")
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "dropout_")
 
 
-class OneMove(Protocol):
-    @property
-    def axes(self) -> tuple[int, ...]: ...
-    @property
-    def order(self) -> Array: ...
-
-
-class Moving(Protocol):
-    """What moves in one tensor: `channels.permutation.MovedTensor`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def moves(self) -> Sequence[OneMove]: ...
-    def inverse(self) -> Moving: ...
-
-
 class UnprovenError(Exception):
-    """Why nothing can be proven of a module, in one line."""
-
-
-# -- numbers in another order
-
-
-def moved(tensor: Any, moving: Moving) -> Any:
-    """A tensor with its numbers in their new places; any type, any device."""
-    for move in moving.moves:
-        rest = [axis for axis in range(tensor.dim()) if axis not in move.axes]
-        turn = [*move.axes, *rest]
-        turned = tensor.permute(turn)
-        order = torch().from_numpy(move.order).to(tensor.device)
-        flat = turned.reshape(len(move.order), -1)[order]
-        tensor = flat.reshape(turned.shape).permute([turn.index(axis) for axis in range(len(turn))])
-    return tensor
-
-
-def tensors_of(module: Any) -> dict[str, Any]:
-    """Every parameter and buffer, under all of its names."""
-    return {
-        **dict(module.named_parameters(remove_duplicate=False)),
-        **dict(module.named_buffers(remove_duplicate=False)),
-    }
-
-
-def names_of(module: Any) -> dict[str, list[str]]:
-    """By each name of a parameter or buffer, all names that it has."""
-    found: dict[int, list[str]] = {}
-    tensors = tensors_of(module)
-    for name, tensor in tensors.items():
-        found.setdefault(id(tensor), []).append(name)
-    return {name: found[id(tensor)] for name, tensor in tensors.items()}
-
-
-def move(module: Any, movings: Iterable[Moving], optimizers: Sequence[Any] = ()) -> None:
-    """Move numbers in place; each tensor once, under whatever of its names it is moved."""
-    tensors, done = tensors_of(module), set[int]()
-    with torch().no_grad():
-        for moving in movings:
-            tensor = tensors[moving.name]
-            if id(tensor) in done:
-                continue
-            done.add(id(tensor))
-            for one in _with(tensor, moving, tensors, optimizers):
-                one.copy_(moved(one, moving).to(one.device))
-
-
-def _with(tensor: Any, moving: Moving, tensors: Mapping[str, Any], optimizers: Sequence[Any]) -> Iterator[Any]:
-    yield tensor
-    if tensor.grad is not None:
-        yield tensor.grad
-    folder, dot, name = moving.name.rpartition(".")
-    for form in _BESIDE:
-        beside = tensors.get(f"{folder}{dot}{form.format(name)}")
-        if beside is not None and beside.shape == tensor.shape:
-            yield beside
-    for optimizer in optimizers:
-        yield from remembered(optimizer, tensor)
-
-
-def remembered(optimizer: Any, parameter: Any) -> Iterator[Any]:
-    """What an optimizer remembers of a parameter in its shape: moments, not counts of steps."""
-    for state in optimizer.state.get(parameter, {}).values():
-        if torch().is_tensor(state) and state.shape == parameter.shape and state.dim() > 0:
-            yield state
-
-
-def demand_movable(module: Any) -> None:
-    """What has no numbers here, or only some of them, is said in one line."""
-    for name, tensor in tensors_of(module).items():
-        why = {
-            "has no numbers yet (it is on 'meta'); load its weights first": tensor.is_meta,
-            "is spread over several machines already; permute before fully_shard": sharded(tensor),
-            "is stored sparse; make it dense first": tensor.layout != torch().strided,
-            "was made in inference mode; make or load the module outside of it": tensor.is_inference(),
-        }
-        found = next((reason for reason, holds in why.items() if holds), None)
-        if found is not None:
-            raise OptionError(f"'{name}' of the module {found}")
-
-
-# -- the proof
+    """Why nothing can be found or proven of a module, in one line."""
 
 
 class Trial:
@@ -167,7 +63,7 @@ class Trial:
             try:
                 if all(map(_finite, self._outputs(one))):
                     found.append(one)
-            except Exception:  # noqa: S112, PERF203 - inputs of our own, which the module need not take
+            except Exception:  # noqa: S112 - inputs of our own, which the module need not take
                 continue
         return found
 
@@ -186,7 +82,7 @@ class Trial:
         try:
             pairs = zip(self._runs, self._modes, self._before)
             return all(self._alike(self._outputs(run, mode), before) for run, mode, before in pairs)
-        except Exception:  # noqa: BLE001 - what ran before and does not run now is not the same
+        except Exception:
             return False
         finally:
             move(self.subject, [one.inverse() for one in movings])
@@ -291,15 +187,15 @@ def leaves(value: Any) -> list[Any]:
     return [value]
 
 
-# -- inputs
+# -- what a module is called with
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Inputs:
     """What a module is called with."""
 
     args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Any) -> Inputs:
@@ -351,18 +247,4 @@ class Inputs:
         return self.mapped(made)
 
 
-__all__ = [
-    "Inputs",
-    "Moving",
-    "Trial",
-    "UnprovenError",
-    "attention_in_parts",
-    "copied",
-    "demand_movable",
-    "leaves",
-    "move",
-    "moved",
-    "names_of",
-    "remembered",
-    "tensors_of",
-]
+__all__ = ["Inputs", "Trial", "UnprovenError", "attention_in_parts", "copied", "leaves"]

@@ -6,6 +6,8 @@ The names are imported when they are first used, so that `onnxsparse --help` doe
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.errors import OnnxSparseError
@@ -14,7 +16,7 @@ from onnxsparse.version import __version__
 
 if TYPE_CHECKING:
     from onnxsparse import graphsurgeon
-    from onnxsparse.api import Result, compare, fold_masks, inspect, load, plan, prune, verify
+    from onnxsparse.api import Result, channels, compare, fold_masks, inspect, load, permute, plan, prune, verify
     from onnxsparse.dialects.masking import insert_masks
     from onnxsparse.permutation_search import search_permutation
     from onnxsparse.recipes import Recipe
@@ -28,6 +30,7 @@ __all__ = [
     "Result",
     "Row",
     "__version__",
+    "channels",
     "compare",
     "finetune",
     "fold_masks",
@@ -36,6 +39,7 @@ __all__ = [
     "inspect",
     "levels",
     "load",
+    "permute",
     "plan",
     "prune",
     "search_permutation",
@@ -65,3 +69,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _Package(ModuleType):
+    """The function `channels` keeps its name, though importing the room `onnxsparse.channels` sets one like it."""
+
+    @property
+    def channels(self) -> Any:
+        return importlib.import_module("onnxsparse.api").channels
+
+    @channels.setter
+    def channels(self, _: Any) -> None:
+        """The room is found in `sys.modules`."""
+
+
+sys.modules[__name__].__class__ = _Package

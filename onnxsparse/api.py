@@ -14,17 +14,19 @@ from typing import Any
 import onnx
 from onnx import ModelProto
 
+from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
-from onnxsparse.files import write_text
+from onnxsparse.files import check_target, write_text
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.weights import Weight
 from onnxsparse.options import Masks, Names, Path, SparsityOptions
-from onnxsparse.passes import delivery
+from onnxsparse.passes import delivery, permuting
 from onnxsparse.passes.compare import Compare
 from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import Inspect
+from onnxsparse.passes.permutation_report import channels_report, order_facts, permuted_report
 from onnxsparse.passes.proof import DISCARD, FOLD, MASK, PRUNE, SOFT, Before
 from onnxsparse.passes.prune import Prune
 from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, demand_written, soft_sites, zeros_made
@@ -41,7 +43,7 @@ from onnxsparse.planning.rows import plain_row, planned_report, totals_of
 from onnxsparse.planning.rule import Rule
 from onnxsparse.report.rows import Report, Row
 
-WITH_A_MODEL = ("prune", "mask", "fold", "finetune")
+WITH_A_MODEL = ("permute", "prune", "mask", "fold", "finetune")
 """Commands whose output is a model: `levels` leaves a folder, `plan` a text."""
 
 
@@ -169,6 +171,84 @@ def plan(
     return Result(report, os.fspath(output))
 
 
+def channels(source: Source, *, dims: Mapping[str, int] | None = None) -> Result:
+    """Which channels of the weights may change places, everywhere in the graph, and what blocks the others.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name (default: chosen by what the model needs). Example: dims={"height": 224}
+    """
+    source = taken(source)
+    model = load(source)
+    set_sizes(model, dims)
+    return Result(channels_report(model, called(source), permuting.channels_of(model)))
+
+
+def permute(
+    source: Source,
+    *,
+    output: Path | None = None,
+    pattern: str | None = None,
+    target: str | None = None,
+    scores: Masks | None = None,
+    effort: str = "quick",
+    seed: int = 0,
+    apply: Any = None,
+    include: Names = (),
+    exclude: Names = (),
+    allow: Names = (),
+    dims: Mapping[str, int] | None = None,
+    save_permutation: Path | None = None,
+    unproven: bool = False,
+    overwrite: bool = False,
+) -> Result:
+    """Put channels in an order in which N:M pruning costs less, and prove in the runtime that the outputs stay.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        output: the permuted model to write; without it `Result.model` has it in memory. Default: None. Example:
+            output="permuted.onnx"
+        pattern: the pattern that is to cost less: 2:4 (default) or any N:M. Example: pattern="2:4"
+        target: a device instead of a pattern: ampere or ampere:PROFILE. Default: None. Example: target="ampere"
+        scores: scores of your own for the search: an .npz with one array for each weight that is pruned, by its
+            name, of its shape, not negative (default: magnitudes); or a mapping of such arrays. Example:
+            scores="scores.npz"
+        effort: how long is searched: quick (default) or thorough. Example: effort="thorough"
+        seed: of the search, and of the inputs of the proof (default 0). Example: seed=1
+        apply: the order of another model, in place of a search: a file that save_permutation= wrote, or a permuted
+            model. Default: None. Example: apply="permutation.json"
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
+        allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
+            Default: (). Example: allow="stem,output"
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name, for the analysis and the proof (default: chosen by what the model needs). Example: dims={"height":
+            224}
+        save_permutation: also write what moved as JSON, from the original order to the present one. Default: None.
+            Example: save_permutation="permutation.json"
+        unproven: go on without the proof in the runtime; the record says so. Default: False. Example: unproven=True
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+    """
+    source = taken(source)
+    path = target_of(output, source, overwrite)
+    text = None if save_permutation is None else path_of(save_permutation, "save_permutation")
+    if text is not None:
+        check_target(text, overwrite)
+    asked = permuting.Asked(pattern, target, include, exclude, allow, scores, effort, seed, apply, unproven)
+    model = load(source)
+    set_sizes(model, dims)
+    found = permuting.asked_for(model, asked)
+    report = permuted_report(model, called(source), found, path)
+    whole = permuting.plant(model, found)
+    beside = {text: whole.to_json() + "\n"} if text is not None and path is not None else {}
+    done = delivery.finish(model, report, path, overwrite, beside=beside)
+    if text is not None and path is None:
+        write_text(text, whole.to_json() + "\n", overwrite)
+    return Result(*done)
+
+
 def prune(
     source: Source,
     *,
@@ -186,6 +266,10 @@ def prune(
     dims: Mapping[str, int] | None = None,
     plan: Path | None = None,
     masks: Masks | None = None,
+    permute: bool = False,
+    scores: Masks | None = None,
+    effort: str = "quick",
+    unproven: bool = False,
     strict: bool = False,
     overwrite: bool = False,
 ) -> Result:
@@ -217,6 +301,13 @@ def prune(
         plan: a plan written by onnxsparse plan, perhaps edited. Default: None. Example: plan="plan.yaml"
         masks: masks of your own: an .npz with one array for each tensor name, non-zero = keep; or a mapping of such
             arrays. Default: None. Example: masks="masks.npz"
+        permute: put the channels in a better order first, so that the pattern N:M costs less. Default: False.
+            Example: permute=True
+        scores: scores of your own, for the order of the channels and for the masks: an .npz with one array for each
+            weight that is pruned, by its name, of its shape, not negative; or a mapping of such arrays. Default:
+            None. Example: scores="scores.npz"
+        effort: how long is searched: quick (default) or thorough. Example: effort="thorough"
+        unproven: go on without the proof in the runtime; the record says so. Default: False. Example: unproven=True
         strict: write nothing, with exit code 1, when a weight, or a part of one, stays dense that you did not
             exclude, or when there is nothing to prune. Default: False. Example: strict=True
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
@@ -224,11 +315,44 @@ def prune(
     asked = SparsityOptions.among(locals())
     source = taken(source)
     path = target_of(output, source, overwrite)
+    order = permuting.Asked(
+        pattern, target, include, exclude, allow, scores, effort, 0 if seed is None else seed, None, unproven
+    )
+    permuting.demand_alone(permute, order, {"--plan": plan, "--masks": masks})
+    wanted = asked, plan, masks, strict
+    if not permute:
+        return _pruned(_sized(source, dims), source, path, overwrite, wanted)
+    dense = _sized(source, dims)
+    found = permuting.asked_for(dense, order)
+    facts = order_facts(found)
+    with temporary() as folder:
+        permuting.plant(dense, found)
+        moved = _sized(permuting.write(dense, folder, "permuted"), dims)
+        return _pruned(moved, source, path, overwrite, wanted, found, facts)
+
+
+def _sized(source: Source, dims: Mapping[str, int] | None) -> Model:
     model = load(source)
     set_sizes(model, dims)
+    return model
+
+
+def _pruned(
+    model: Model,
+    source: Source,
+    path: str | None,
+    overwrite: bool,
+    wanted: tuple[SparsityOptions, Path | None, Masks | None, bool],
+    found: permuting.Permuted | None = None,
+    facts: tuple[dict[str, Any], tuple[str, ...]] = ({}, ()),
+) -> Result:
+    """A model with zeros; `found` is the order that its channels were put in before, `facts` what is said of it."""
+    asked, plan, masks, strict = wanted
     made, notes = planned(model, plan, masks, asked)
+    made = made if found is None else permuting.masked(made, found)
     demand_whole(made, strict)
-    report = planned_report("prune", called(source), made, model, notes, path)
+    report = planned_report("prune", called(source), made, model, (*notes, *facts[1]), path)
+    report = replace(report, details={"permutation": facts[0]} if facts[0] else {})
     before = Before.of(model, PRUNE, [row.weight.tensor for row in made.planned])
     Prune(made)(model)
     record(model, made)

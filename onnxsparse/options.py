@@ -296,8 +296,8 @@ class PlanOptions(SparsityOptions):
 
 
 @declared
-class PruneOptions(PlanOptions):
-    """Of `prune`."""
+class ZerosOptions(PlanOptions):
+    """What `prune`, `insert_masks` and `finetune` share."""
 
     output: Path | None = option(
         None, "the sparse model to write", "sparse.onnx", short="-o", python=IN_MEMORY, metavar="OUT"
@@ -309,8 +309,116 @@ class PruneOptions(PlanOptions):
     )
 
 
+# -- in which order the channels stand
+
+ORDER = "the order of channels"
+
+
 @declared
-class MaskOptions(PruneOptions):
+class SearchOptions:
+    """How an order of channels is searched."""
+
+    GROUP: ClassVar[str] = ORDER
+    scores: Masks | None = option(
+        None,
+        "scores of your own for the search: an `.npz` with one array for each weight that is pruned, by its name, of "
+        "its shape, not negative (default: magnitudes)",
+        "scores.npz",
+        python="or a mapping of such arrays",
+        metavar="SCORES.npz",
+    )
+    effort: str = option(
+        "quick", "how long is searched: `quick` (default) or `thorough`", "thorough", values=("quick", "thorough")
+    )
+    dims: Mapping[str, int] | None = option(
+        None,
+        _NAMED + ", for the analysis and the proof (default: chosen by what the model needs)",
+        "height=224",
+        flag="--dim",
+        metavar="NAME=SIZE",
+    )
+    unproven: bool = option(
+        False,
+        "go on without the proof in the runtime; the record says so",
+        more=". Only where there is no runtime that runs the model: a permutation that is not proven may be wrong",
+    )
+
+
+@declared
+class PruneOptions(ZerosOptions):
+    """Of `prune`."""
+
+    permute: bool = option(
+        False,
+        "put the channels in a better order first, so that the pattern N:M costs less",
+        more=": what `onnxsparse permute` does, see [permute.md](permute.md)",
+        group=ORDER,
+    )
+    scores: Masks | None = like(
+        SearchOptions,
+        "scores",
+        meaning="scores of your own, for the order of the channels and for the masks: an `.npz` with one array for "
+        "each weight that is pruned, by its name, of its shape, not negative",
+        group=ORDER,
+    )
+    effort: str = like(SearchOptions, "effort", group=ORDER)
+    unproven: bool = like(SearchOptions, "unproven", group=ORDER)
+
+
+@declared
+class ChannelsOptions:
+    """Of `channels`."""
+
+    dims: Mapping[str, int] | None = option(
+        None,
+        _NAMED + " (default: chosen by what the model needs)",
+        "height=224",
+        flag="--dim",
+        more=", several with commas between them",
+        metavar="NAME=SIZE",
+    )
+
+
+@declared
+class PermuteOptions(SearchOptions):
+    """Of `permute`."""
+
+    output: Path | None = option(
+        None, "the permuted model to write", "permuted.onnx", short="-o", python=IN_MEMORY, metavar="OUT"
+    )
+    pattern: str | None = option(
+        None, "the pattern that is to cost less: `2:4` (default) or any `N:M`", "2:4", group=ZEROS
+    )
+    target: str | None = like(
+        SparsityOptions,
+        "target",
+        meaning="a device instead of a pattern: `ampere` or `ampere:PROFILE`",
+        more=". What it cannot use does not count",
+        group=ZEROS,
+    )
+    include: Names = like(SparsityOptions, "include")
+    exclude: Names = like(SparsityOptions, "exclude")
+    allow: Names = like(SparsityOptions, "allow")
+    seed: int = option(0, "of the search, and of the inputs of the proof (default 0)", "1")
+    apply: Any = option(
+        None,
+        "the order of another model, in place of a search: a file that `--save-permutation` wrote, or a permuted model",
+        "permutation.json",
+        more=": for a teacher, another checkpoint, a newer export. See "
+        "[permute.md](permute.md#the-same-order-in-another-file)",
+        metavar="PERMUTATION",
+    )
+    save_permutation: Path | None = option(
+        None,
+        "also write what moved as JSON, from the original order to the present one",
+        "permutation.json",
+        metavar="FILE",
+    )
+    overwrite: bool = option(False, "replace the output if it exists")
+
+
+@declared
+class MaskOptions(ZerosOptions):
     """Of `insert_masks`, the command `mask`."""
 
     output: Path | None = option(
@@ -710,7 +818,7 @@ class CheckpointOptions:
 
 @declared
 class FinetuneOptions(
-    CheckpointOptions, RunOptions, TrainOptions, LossOptions, MaskUpdateOptions, DataOptions, PruneOptions
+    CheckpointOptions, RunOptions, TrainOptions, LossOptions, MaskUpdateOptions, DataOptions, ZerosOptions
 ):
     """Of `finetune`: those of `prune`, data, and how it is trained."""
 
@@ -924,6 +1032,8 @@ class CompareOptions:
 COMMANDS: dict[str, tuple[type, ...]] = {
     "inspect": (InspectOptions,),
     "plan": (PlanOptions,),
+    "channels": (ChannelsOptions,),
+    "permute": (PermuteOptions,),
     "prune": (PruneOptions,),
     "mask": (MaskOptions, RecipeText),
     "fold": (FoldOptions,),

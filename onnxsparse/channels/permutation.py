@@ -8,8 +8,11 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +74,17 @@ class Permutation:
         """The permutation that undoes this one."""
         return Permutation({name: one.inverse() for name, one in self.tensors.items()}, self.facts)
 
+    def then(self, later: Permutation) -> Permutation:
+        """This permutation, and a later one of what it made: from the first order to the last."""
+        made = dict(self.tensors)
+        for name, one in later.tensors.items():
+            known = made.get(name)
+            if known is not None:
+                demand_shape(known, one.shape)
+            moves = joined((*(known.moves if known else ()), *one.moves))
+            made[name] = MovedTensor(name, one.shape, moves)
+        return Permutation({name: one for name, one in made.items() if one.moves}, later.facts)
+
     def __bool__(self) -> bool:
         return bool(self.tensors)
 
@@ -113,6 +127,20 @@ class Permutation:
         facts = {key: value for key, value in content.items() if key not in ("format", "orders", "tensors")}
         return cls(tensors, facts)
 
+    def packed(self) -> str:
+        """The record as a short text, for the metadata of a model."""
+        return base64.b64encode(zlib.compress(self.to_json().encode(), 9)).decode("ascii")
+
+    @classmethod
+    def unpacked(cls, text: str, where: str) -> Permutation:
+        """Read what `packed` made."""
+        try:
+            stream = zlib.decompressobj()
+            plain = stream.decompress(base64.b64decode(text, validate=True), LARGEST).decode("utf-8")
+        except (ValueError, binascii.Error, zlib.error):
+            raise OptionError(f"{where} records a permutation that is damaged") from None
+        return cls.from_json(plain, f"the permutation recorded in {where}")
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Permutation:
         """Read a file that `permute` wrote."""
@@ -125,6 +153,28 @@ class Permutation:
         if len(text) > LARGEST:
             raise OptionError(f"{called} is larger than {LARGEST >> 20} MB; pass a file that `permute` wrote")
         return cls.from_json(text, called)
+
+
+def joined(moves: Iterable[Move]) -> tuple[Move, ...]:
+    """The same moves in as few as can be: those over the same axes become one, and one that moves nothing goes."""
+    found: list[Move] = []
+    for move in moves:
+        place = _joining(found, move)
+        if place is None:
+            found.append(move)
+        else:
+            found[place] = Move(move.axes, found[place].order[move.order])
+    return tuple(move for move in found if not np.array_equal(move.order, np.arange(len(move.order))))
+
+
+def _joining(found: list[Move], move: Move) -> int | None:
+    """The earlier move over the same axes, if what comes between has no axis in common with it."""
+    for place in reversed(range(len(found))):
+        if found[place].axes == move.axes:
+            return place
+        if set(found[place].axes) & set(move.axes):
+            return None
+    return None
 
 
 def demand_shape(one: MovedTensor, shape: Iterable[int]) -> None:
@@ -168,4 +218,4 @@ def _tensor(name: str, value: Any, orders: list[Array], where: str) -> MovedTens
     return MovedTensor(name, tuple(shape), tuple(moves))
 
 
-__all__ = ["METADATA", "Move", "MovedTensor", "Permutation", "demand_shape"]
+__all__ = ["METADATA", "Move", "MovedTensor", "Permutation", "demand_shape", "joined"]

@@ -25,6 +25,8 @@ from onnxsparse.version import __version__
 COMMANDS = {
     "inspect": "list every weight, how it is used and what holds it back",
     "plan": "write down what prune would do, to read, edit and pass to --plan",
+    "channels": "list which channels of the weights may change places, and what blocks the others",
+    "permute": "put channels in an order in which N:M pruning costs less; the outputs stay the same",
     "prune": "write zeros into the weights, by a pattern or for a device",
     "mask": "insert mask-multiply nodes; the weights stay as they are",
     "fold": "fold every mask into its weight and remove the nodes",
@@ -39,7 +41,7 @@ COMMANDS = {
 MODULES = {"finetune": "training", "levels": "training", "recipe": "recipe"}
 """Where a command is; the others are in `commands`."""
 
-DISTRIBUTED, WRITES = "finetune", ("plan", "prune", "mask", "fold", "levels")
+DISTRIBUTED, WRITES = "finetune", ("plan", "permute", "prune", "mask", "fold", "levels")
 """What several processes do together, and what two of them would write twice."""
 
 PAIRED = ("--dim", "--state", "--batch-axis")

@@ -12,7 +12,20 @@ from onnxsparse.options import REQUIRED, Option, options_of
 if TYPE_CHECKING:
     from onnxsparse.recipes import Recipe
 
-TAKEN = ("model", "output", "plan", "masks", "dense", "sparse", "data", "recipe", "config")
+TAKEN = (
+    "model",
+    "output",
+    "plan",
+    "masks",
+    "dense",
+    "sparse",
+    "data",
+    "recipe",
+    "config",
+    "scores",
+    "apply",
+    "save_permutation",
+)
 TYPES = {"whole": int, "number": float}
 METAVARS = {"whole": "N", "number": "X"}
 

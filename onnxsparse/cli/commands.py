@@ -1,4 +1,4 @@
-"""The commands that work on a model: inspect, plan, prune, mask, fold, verify and compare; and `list`.
+"""The commands that work on one model, `compare`, and `list`.
 
 A command is a thin layer over the function of its name in `onnxsparse`: what was typed goes in, the report is shown.
 """
@@ -18,7 +18,7 @@ KINDS = (
     "patterns", "scores", "allocations", "targets", "schedules", "sparsers", "losses", "optimizers", "rates", "metrics",
     "modifiers",
 )  # fmt: skip
-WRITES = ("plan", "prune", "mask", "fold")
+WRITES = ("plan", "permute", "prune", "mask", "fold")
 
 
 def add_arguments(name: str, parser: ArgumentParser) -> Callable[[Namespace], int]:

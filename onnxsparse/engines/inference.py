@@ -28,7 +28,7 @@ _FATAL = 4
 class Session:
     """A model loaded in onnxruntime on one CPU thread, with its inputs' names, types and shapes."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, optimized: bool = True) -> None:
         try:
             runtime: Any = importlib.import_module("onnxruntime")
         except ImportError:
@@ -36,6 +36,8 @@ class Session:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = _FATAL
+        if not optimized:
+            options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         blob = source if isinstance(source, str) else source.SerializeToString()
         try:
             self._session = runtime.InferenceSession(blob, options, providers=["CPUExecutionProvider"])

@@ -195,19 +195,24 @@ class _Comparing:
         )
 
     def _worked(self, folder: str, job: Mapping[str, Any]) -> dict[str, Any]:
-        for name in (RESULT, ERROR, STAGE):
-            if os.path.exists(os.path.join(folder, name)):
-                os.unlink(os.path.join(folder, name))
-        with open(os.path.join(folder, JOB), "w", encoding="utf-8") as file:
-            json.dump(job, file)
-        home = os.path.dirname(os.path.dirname(os.path.abspath(onnxsparse.__file__)))
-        others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-        path = os.pathsep.join([home, *map(os.path.abspath, others)])
-        status = worker.run([sys.executable, "-m", WORKER, MODULE, folder], folder, path)
-        result = _read(folder, RESULT)
-        if not status and result is not None:
-            return result
-        raise _failure(folder, status, dict(zip((job["dense"], job["sparse"]), job["called"])))
+        return worked(folder, MODULE, job, dict(zip((job["dense"], job["sparse"]), job["called"])))
+
+
+def worked(folder: str, module: str, job: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """What a module made of a job, in a process of its own; `names` say what the files of models are called."""
+    for name in (RESULT, ERROR, STAGE):
+        if os.path.exists(os.path.join(folder, name)):
+            os.unlink(os.path.join(folder, name))
+    with open(os.path.join(folder, JOB), "w", encoding="utf-8") as file:
+        json.dump(job, file)
+    home = os.path.dirname(os.path.dirname(os.path.abspath(onnxsparse.__file__)))
+    others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join([home, *map(os.path.abspath, others)])
+    status = worker.run([sys.executable, "-m", WORKER, module, folder], folder, path)
+    result = _read(folder, RESULT)
+    if not status and result is not None:
+        return result
+    raise _failure(folder, status, names)
 
 
 class DiedError(ModelError):
@@ -288,4 +293,4 @@ def _rank(value: Any) -> int | None:
     return len(kind.shape.dim) if kind.HasField("shape") else None
 
 
-__all__ = ["RANDOM_SAMPLES", "Compare"]
+__all__ = ["RANDOM_SAMPLES", "Compare", "DiedError", "worked"]

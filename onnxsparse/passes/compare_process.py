@@ -376,11 +376,16 @@ class GivenFeeds:
 
 
 def main(folder: str) -> int:
+    return answered(folder, _compared)
+
+
+def answered(folder: str, act: Callable[[Mapping[str, Any], Callable[..., None]], dict[str, Any]]) -> int:
+    """Do the job in a folder by `act`, and leave its result there, or one line; `stage` says where it is."""
     try:
         with open(os.path.join(folder, JOB), encoding="utf-8") as file:
             job = json.load(file)
         with open(os.path.join(folder, STAGE), "w", encoding="utf-8") as file:
-            _write(folder, RESULT, _compared(job, file))
+            _write(folder, RESULT, act(job, _stage_in(file)))
     except OnnxSparseError as error:
         kind = "option" if isinstance(error, OptionError) else "extra" if isinstance(error, MissingExtraError) else ""
         _write(folder, ERROR, {"error": error.as_flags, "kind": kind})  # the caller spells its options
@@ -391,13 +396,17 @@ def main(folder: str) -> int:
     return 0
 
 
-def _compared(job: Mapping[str, Any], file: IO[str]) -> dict[str, Any]:
+def _stage_in(file: IO[str]) -> Callable[..., None]:
     def stage(text: str, place: int = 0) -> None:
         file.seek(0)
         file.write(json.dumps({"text": text, "place": place}))
         file.truncate()
         file.flush()
 
+    return stage
+
+
+def _compared(job: Mapping[str, Any], stage: Callable[..., None]) -> dict[str, Any]:
     stage(f"loading {job['called'][0]}")
     dense = Session(job["dense"])
     stage(f"loading {job['called'][1]}")

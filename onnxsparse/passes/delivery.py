@@ -32,6 +32,13 @@ from onnxsparse.planning.trainable import send_back
 from onnxsparse.report.rows import Report
 
 Check = Callable[[Report, Model], Report]
+_DONE = {
+    "prune": {"pruned"},
+    "finetune": {"pruned"},
+    "fold": {"folded", "discarded"},
+    "permute": {"permuted"},
+}
+"""Which rows of a report count as done."""
 
 
 class Delivered(NamedTuple):
@@ -143,7 +150,7 @@ def _counted(
     rows = proved(report.rows, written, made.planned if made else [], before, report.command == "mask")
     if report.command == "mask":
         return report  # its weights are as they were
-    done = {"prune": {"pruned"}, "finetune": {"pruned"}, "fold": {"folded", "discarded"}}[report.command]
+    done = _DONE[report.command]
     totals = totals_of(rows, written, done, report.totals.macs is not None)
     report = replace(report, rows=tuple(rows), totals=totals)
     return check(report, written) if check else report

@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxsparse.errors import spelled
+from onnxsparse.report.channels_table import classes_table, gains_table, proof_line
+from onnxsparse.report.channels_table import summary as channels_summary
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
 from onnxsparse.report.weights_table import printable as _printable
 from onnxsparse.report.weights_table import share as _share
@@ -51,14 +53,9 @@ def text_of(report: Report) -> str:
 def show(report: Report, verbosity: int, width: int | None = None) -> None:
     """Print a report; with verbosity below 0 only when something does not hold."""
     console = _Console(soft_wrap=False, width=width or (None if sys.stdout.isatty() else _width()), highlight=False)
-    if report.command == "check":
+    if report.command in _OWN:
         if verbosity >= 0 or not report.ok:
-            _print(console, check_lines(report))
-        return
-    if report.command == "levels":
-        if verbosity >= 0 or not report.ok:
-            console.print(levels_table(report))
-            _print(console, levels_lines(report))
+            _OWN[report.command](console, report, verbosity)
         return
     if verbosity < 0:
         if not report.ok:
@@ -74,6 +71,34 @@ def show(report: Report, verbosity: int, width: int | None = None) -> None:
     _print_weights(console, report, verbosity)
     closing = _closing(report)
     _print(console, [*_lines(report, verbosity), *_reasons(report, verbosity), *([""] if closing else []), *closing])
+
+
+def _show_check(console: Console, report: Report, _: int) -> None:
+    _print(console, check_lines(report))
+
+
+def _show_levels(console: Console, report: Report, _: int) -> None:
+    console.print(levels_table(report))
+    _print(console, levels_lines(report))
+
+
+def _show_channels(console: Console, report: Report, verbosity: int) -> None:
+    searched = report.command == "permute"
+    console.print(gains_table(report) if searched else classes_table(report, verbosity))
+    lines = ["", channels_summary(report), *([proof_line(report)] if searched else []), *report.notes]
+    lines += [f"written: {report.output}"] if report.output else []
+    staying = [row for row in report.rows if row.reason]
+    title = "no better order:" if searched else "nothing moves along the reduction of:"
+    _print(console, [*lines[:1], *filter(None, lines[1:]), *_grouped(title, staying, verbosity)])
+
+
+_OWN: dict[str, Callable[[Console, Report, int], None]] = {
+    "check": _show_check,
+    "levels": _show_levels,
+    "channels": _show_channels,
+    "permute": _show_channels,
+}
+"""Commands whose reports are no table of weights with their zeros."""
 
 
 def _print_weights(console: Console, report: Report, verbosity: int) -> None:

@@ -1,0 +1,210 @@
+"""The proof of a permutation: the whole file gives the outputs that it gave, in the runtime, on random inputs.
+
+1. Inputs are of several kinds and of several sizes: where the file leaves sizes open also of others than those that the
+   analysis saw, because it read them as fixed.
+2. Floats may differ in their last bits: sums are taken in another order. The tolerance is by their type, against the
+   scale of the output. An output that exceeds it is held to what rounding alone does to the model as it is: without the
+   runtime's optimizations, and with inputs moved by their last bits. Whole numbers have to be equal, likewise.
+3. The model as it is runs once. Its outputs wait in a folder, so each permuted one runs alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from onnx import GraphProto, NodeProto
+
+from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.files import Staged
+from onnxsparse.graph.model import Model
+from onnxsparse.passes.compare import DiedError, worked
+from onnxsparse.passes.input_sizes import choices
+from onnxsparse.passes.permutation_process import KINDS
+from onnxsparse.planning.model_inputs import sample_axes
+
+MODULE = "onnxsparse.passes.permutation_process"
+TOLERANCES = {"float64": 1e-9, "float32": 2e-4, "float16": 2e-2}
+"""How far an element may be from what it was, over its size and the usual one of its output."""
+ROUNDING = 4.0
+"""How much further than by rounding alone an output may be."""
+BLURRED = 0.05
+"""Where rounding alone moves outputs by so much of their norm, nothing can be proven."""
+MOST_DEATHS = 3
+
+Shapes = dict[str, list[int]]
+
+
+def demand_runtime() -> None:
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError(
+            "proving a permutation needs onnxruntime: pip install 'onnxsparse[runtime]' (or [ort]); "
+            "--unproven goes on without"
+        )
+
+
+@dataclass
+class Proof:
+    """The outputs of a model as it is, in a folder, to hold permuted ones to."""
+
+    model: Model
+    folder: str
+    seed: int = 0
+    furthest: float = 0.0
+    """How far an output was at most, of what was accepted last."""
+    rounded: bool = False
+    """Whether the tolerance was that of rounding in the model as it is."""
+    _ran: list[int] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Run the model as it is; an error where the runtime takes it on no inputs."""
+        passed, death = set[int](), None
+        for _ in range(MOST_DEATHS):
+            job = {**self._job("reference"), "cases": self.cases}
+            job["cases"] = [case for case in self.cases if case["number"] not in passed]
+            try:
+                ran = self._worked(job)["ran"]
+            except DiedError as error:
+                death = error
+                at = job["cases"][min(error.place, len(job["cases"]) - 1)]
+                passed |= {case["number"] for case in self.cases if case["shapes"] == at["shapes"]}
+                if len(passed) == len(self.cases):
+                    break
+                continue
+            self.cases = job["cases"]
+            self._ran = ran
+            return
+        raise ModelError(f"{death}; the permutation cannot be proven: try other sizes with --dim, or --unproven")
+
+    def refusal(self, path: str) -> str:
+        """What is wrong with the outputs of a permuted model; '' where nothing is."""
+        try:
+            found = self._worked({**self._job("check"), "model": path, "called": "the permuted model"})
+        except ModelError as error:
+            return str(error)
+        distances = found["distances"]
+        far = [one for one in distances if one["most"] > TOLERANCES.get(one["kind"], 0.0)]
+        refusal = next(filter(None, map(self._beyond_rounding, far)), "")
+        if not refusal:
+            self.rounded = bool(far)
+            self.furthest = max((one["most"] for one in distances), default=0.0)
+        return refusal
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the proof was, for reports."""
+        ran = [self.cases[place] for place in self._ran]
+        sizes = list({str(case["shapes"]): case["shapes"] for case in ran}.values())
+        return {"inputs": len(ran), "shapes": sizes, "furthest": self.furthest, "rounded": self.rounded}
+
+    def _beyond_rounding(self, one: Mapping[str, Any]) -> str:
+        name = f"output {one['output']}"
+        alike = [other for other in self._noise if other["output"] == one["output"]]
+        most, mean = (max((other[key] for other in alike), default=0.0) for key in ("most", "mean"))
+        if mean > BLURRED:
+            return f"{name} moves by {100 * mean:.2g} % by rounding alone: nothing can be proven of it"
+        if one["most"] > ROUNDING * most or one["mean"] > ROUNDING * mean:
+            return f"{name} is {min(one['mean'], 9.99):.2g} of its norm away"
+        return ""
+
+    @cached_property
+    def _noise(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._worked(self._job("noise"))["distances"]
+        return found
+
+    # -- the child
+
+    def _job(self, what: str) -> dict[str, Any]:
+        called = self.model.path or "the model"
+        return {
+            "job": what, "model": self._original, "called": called, "cases": self.cases, "ran": self._ran,
+            "seed": self.seed, "limits": self._limits,
+        }  # fmt: skip
+
+    def _worked(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        return worked(self.folder, MODULE, job, {job["model"]: job["called"]})
+
+    @cached_property
+    def _original(self) -> str:
+        path = self.model.path
+        return write(self.model, self.folder, "original") if path is None else os.path.abspath(path)
+
+    @cached_property
+    def cases(self) -> list[dict[str, Any]]:
+        """All kinds of inputs of the first shapes, and normal numbers of the others."""
+        first, *others = input_shapes(self.model)
+        pairs = [(first, kind) for kind in KINDS] + [(shapes, KINDS[0]) for shapes in others]
+        return [{"number": at, "shapes": shapes, "kind": kind} for at, (shapes, kind) in enumerate(pairs)]
+
+    @cached_property
+    def _limits(self) -> dict[str, int]:
+        """How large the numbers of an input may be that rows of a table are looked up by."""
+        return dict(_looked_up(self.model.proto.graph))
+
+
+def write(model: Model, folder: str, name: str) -> str:
+    """The model with the edits that its tensors have, as a file."""
+    path = f"{folder}/{name}.onnx"
+    with Staged(True) as staged:
+        model.save(path, True, staged)
+        staged.commit()
+    return path
+
+
+def input_shapes(model: Model) -> list[Shapes]:
+    """Shapes of the inputs to analyse and to run with: two samples first, then one, then three of another size.
+
+    One sample would hide what happens along the first axis; sizes that the file fixes are the same in all.
+    """
+    found = [choice.shapes for choice in choices(model, sample_axes(model))]
+    other = min(found[1:], key=_elements, default=found[0])
+    wanted = [_of_samples(model, found[0], 2), found[0], _of_samples(model, other, 3)]
+    return [shapes for at, shapes in enumerate(wanted) if shapes not in wanted[:at]]
+
+
+def _elements(shapes: Shapes) -> int:
+    total = 0
+    for sizes in shapes.values():
+        size = 1
+        for one in sizes:
+            size *= one
+        total += size
+    return total
+
+
+def _of_samples(model: Model, shapes: Shapes, count: int) -> Shapes:
+    """The shapes with so many samples, along axes that are open and of which nobody said the size."""
+    found = {}
+    for value in model.proto.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        names = [{dim.dim_param, f"{value.name}.{axis}"} for axis, dim in enumerate(dims)]
+        if value.name in shapes:
+            found[value.name] = [
+                count if size == 1 and dim.dim_value <= 0 and not own & set(model.sizes) else size
+                for size, dim, own in zip(shapes[value.name], dims, names)
+            ]
+    return found
+
+
+def _looked_up(graph: GraphProto) -> Iterator[tuple[str, int]]:
+    rows = {tensor.name: tensor.dims for tensor in graph.initializer}
+    made = {name: node for node in graph.node for name in node.output}
+    for node in graph.node:
+        axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
+        table = rows.get(node.input[0], ()) if node.op_type == "Gather" else ()
+        if len(table) > axis:
+            yield _source(node.input[1], made), table[axis]
+
+
+def _source(name: str, made: Mapping[str, NodeProto]) -> str:
+    """The value that another one has the numbers of."""
+    while name in made and made[name].op_type in ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose"):
+        name = made[name].input[0]
+    return name
+
+
+__all__ = ["Proof", "Shapes", "demand_runtime", "input_shapes", "write"]

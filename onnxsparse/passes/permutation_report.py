@@ -1,0 +1,231 @@
+"""Reports of `channels` and `permute`: what is one channel, what moved, what it gains, and why the rest stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.channels.classes import ChannelClass, Channels, Member
+from onnxsparse.channels.permutation import MovedTensor
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.math.values import Array
+from onnxsparse.passes.permuting import Permuted, scores_of
+from onnxsparse.patterns.nm import NM
+from onnxsparse.permutation_search import kept_score
+from onnxsparse.planning.plan import PlanRow
+from onnxsparse.planning.rows import plain_row, totals_of
+from onnxsparse.report.rows import Report, Row
+
+PERMUTED, MOVED, STAYS = "permuted", "moved", "stays"
+FREE, BLOCKED = "free", "blocked"
+READ_AS_IT_COMES = "what it reads comes from an input of the model, or from where its channels have no label"
+
+_WAYS_OUT = (
+    ("has no rule for channels", "replace that operator by others, if it is one of a few"),
+    ("shapes", "pass --dim with sizes that the model is run with, or fold the model's constants first"),
+    ("is an output of the model", "nothing: outputs keep their order"),
+    ("comes from an input", "nothing: inputs keep their order"),
+    ("cannot be read", "store it in a type that can be read, or dense"),
+    ("in a fixed order", "nothing, as long as that node is there"),
+)
+"""What can be done about a reason, by words in it."""
+
+
+# -- channels
+
+
+def channels_report(model: Model, called: str, channels: Channels) -> Report:
+    """Every class with its members and readers; a row for each weight."""
+    rows = [_free_row(weight, channels) for weight in model.weights]
+    classes = [class_facts(one, model.weights) for one in channels.classes]
+    totals = totals_of(rows, model, {FREE}, sized=False)
+    return Report("channels", called, "", tuple(rows), totals, details={"classes": classes})
+
+
+def class_facts(one: ChannelClass, weights: Sequence[Weight]) -> dict[str, Any]:
+    """A class as it is reported: size, members with their axes, and the weights that reduce over its channels."""
+    members = [
+        {"tensor": member.name, "axes": list(member.axes), "numbers": _numbers(one, member)} for member in one.members
+    ]
+    own = {member.tensor: member for member in one.members}
+    readers = [
+        weight.name
+        for weight in weights
+        if weight.tensor in own
+        and weight.uses
+        and _reduces_over(weight, [member for member in one.members if member.tensor is weight.tensor])
+    ]
+    return {"class": one.number, "size": one.size, "members": members, "readers": readers}
+
+
+def _numbers(one: ChannelClass, member: Member) -> int:
+    """How many numbers of a tensor one channel has, on average where channels differ."""
+    inside = int(np.isin(member.labels, one.channels).sum())
+    size = int(np.prod(member.tensor.shape, dtype=np.int64))
+    return size // max(1, member.labels.size) * inside // one.size
+
+
+def _reduces_over(weight: Weight, members: Sequence[Member]) -> bool:
+    return any(member.axes[-1] in _reduced(use) for member in members for use in weight.uses)
+
+
+def _reduced(use: Use) -> tuple[int, ...]:
+    return use.stored_axes(use.runs[2])
+
+
+def _free_row(weight: Weight, channels: Channels) -> Row:
+    row = plain_row(weight, FREE)
+    if not weight.uses:
+        return replace(row, status=BLOCKED, reason=weight.refusal)
+    why = blocked(channels, weight)
+    return replace(row, status=BLOCKED, reason=why, advice=way_out(why)) if why else row
+
+
+def blocked(channels: Channels, weight: Weight) -> str:
+    """Why nothing moves along the reduction of a weight; '' where something can."""
+    own = [m for m in channels.by_tensor.get(weight.tensor, ()) if any(m.axes[-1] in _reduced(u) for u in weight.uses)]
+    for twin in weight.twins:
+        own += [
+            m for m in channels.by_tensor.get(twin.tensor, ()) if any(m.axes[-1] in _reduced(u) for u in weight.uses)
+        ]
+    if not own:
+        return READ_AS_IT_COMES
+    reasons = [channels.why(member) for member in own]
+    return "" if "" in reasons else reasons[0]
+
+
+def way_out(reason: str) -> str:
+    """What would unblock a weight, in words that a user can act on."""
+    return next((way for words, way in _WAYS_OUT if words in reason), "")
+
+
+# -- permute
+
+
+def permuted_report(model: Model, called: str, found: Permuted, output: str | None) -> Report:
+    """A row for each weight; figures of those that a pattern prunes, and the classes that moved, in the details."""
+    plan = found.plan
+    figures = _all_figures(found)
+    details, notes = _details(found, figures), (*_notes(found), *_gains(figures))
+    rows = tuple(_row(row, found, figures.get(row.weight)) for row in plan.rows)
+    totals = totals_of(rows, model, {PERMUTED}, sized=False)
+    return Report("permute", called, plan.rule.text, rows, totals, output=output or "", notes=notes, details=details)
+
+
+def order_facts(found: Permuted) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What `prune --permute` says of the order: details and notes. To be asked for before anything moves."""
+    figures = _all_figures(found)
+    return _details(found, figures), (*_notes(found), *_gains(figures))
+
+
+def _details(found: Permuted, figures: Mapping[Weight, Mapping[str, float]]) -> dict[str, Any]:
+    weights = [row.weight for row in found.plan.rows]
+    moved = [one for one in found.channels.classes if one.number in found.orders]
+    return {
+        "pattern": "",
+        "effort": "",
+        "seed": 0,
+        "proven": found.proof is not None,
+        **{key: value for key, value in found.facts.items() if key in ("pattern", "effort", "seed")},
+        "classes": [class_facts(one, weights) for one in moved],
+        "weights": [{"name": weight.name, **one} for weight, one in figures.items()],
+        "rolled_back": list(_rolled_back(found)),
+        "proof": dict(found.proof) if found.proof else None,
+    }
+
+
+def _all_figures(found: Permuted) -> dict[Weight, dict[str, float]]:
+    return {row.weight: _figures(row, found) for row in found.plan.planned if isinstance(row.pattern, NM)}
+
+
+def _gains(figures: Mapping[Weight, Mapping[str, float]]) -> list[str]:
+    """What the pattern keeps of the scores of all weights that it prunes."""
+    kept, after = (sum(one[key] * one["score"] for one in figures.values()) for key in ("before", "after"))
+    whole = sum(one["score"] for one in figures.values())
+    if not whole:
+        return []
+    shares = f"{100 * after / whole:.2f} % of the scores of what it prunes, {100 * kept / whole:.2f} % before"
+    return [f"the pattern keeps {shares}"]
+
+
+def _figures(row: PlanRow, found: Permuted) -> dict[str, float]:
+    """What the pattern keeps of a weight's scores before and after, and the efficacy: see `permutation_search`."""
+    assert isinstance(row.pattern, NM)
+    n, m, whole = row.pattern.n, row.pattern.m, scores_of(row, found.scores)
+    before = _kept(whole, n, m)
+    moves, after = found.moves_of(row.weight), before
+    if moves:
+        flat = row.use.restore(whole).reshape(row.weight.shape)
+        moved = MovedTensor(row.name, row.weight.shape, moves)(flat)
+        after = _kept(row.use.matrix(moved.reshape(-1)), n, m)
+    gone = row.pattern.units(row.use.shape4) * (m - n)
+    free = _unstructured(whole, gone)
+    efficacy = (after - before) / (free - before) if free > before else 0.0
+    total = float(whole.sum(dtype=np.float64))
+    share = total or 1.0
+    return {
+        "score": total,
+        "before": before / share,
+        "after": after / share,
+        "unstructured": free / share,
+        "efficacy": efficacy,
+    }
+
+
+def _kept(matrix: Array, n: int, m: int) -> float:
+    """The kept score over all groups of a weight."""
+    reduce = matrix.shape[2]
+    return sum(kept_score(part.transpose(0, 2, 1).reshape(-1, reduce), n, m) for part in matrix)
+
+
+def _unstructured(scores: Array, gone: int) -> float:
+    """The sum of all scores but the smallest."""
+    flat = scores.reshape(-1)
+    if not gone:
+        return float(flat.sum(dtype=np.float64))
+    return float(np.partition(flat, gone - 1)[gone:].sum(dtype=np.float64))
+
+
+def _row(row: PlanRow, found: Permuted, figures: Mapping[str, Any] | None) -> Row:
+    weight = row.weight
+    moves = bool(found.moves_of(weight))
+    plain = plain_row(weight, MOVED if moves else STAYS)
+    if row.pattern is None or figures is None:
+        return replace(plain, reason=row.reason, advice=row.advice, words=row.words) if not moves else plain
+    plain = replace(plain, pattern=row.pattern.text)
+    if figures["after"] != figures["before"]:
+        return replace(plain, status=PERMUTED)
+    why = blocked(found.channels, weight) or _failed(found, weight) or "no order that was found keeps more of it"
+    return replace(plain, reason=why, advice=way_out(why))
+
+
+def _failed(found: Permuted, weight: Weight) -> str:
+    own = [one for one in found.channels.classes if one.number in found.failed]
+    failed = next((one for one in own if any(member.tensor is weight.tensor for member in one.members)), None)
+    return "" if failed is None else f"its order was rolled back: {found.failed[failed.number]}"
+
+
+def _rolled_back(found: Permuted) -> Iterator[dict[str, Any]]:
+    for one in found.channels.classes:
+        if one.number in found.failed:
+            names = [member.name for member in one.members]
+            yield {"class": one.number, "size": one.size, "members": names, "reason": found.failed[one.number]}
+
+
+def _notes(found: Permuted) -> tuple[str, ...]:
+    notes = [
+        f"class {one['class']} ({one['size']} channels, '{one['members'][0]}' first) was rolled back: {one['reason']}"
+        for one in _rolled_back(found)
+    ]
+    if not found.orders:
+        notes.append(
+            "nothing moves; the file is a copy" if not found.failed else "nothing is left to move; the file is a copy"
+        )
+    return tuple(notes)
+
+
+__all__ = ["channels_report", "order_facts", "permuted_report"]

@@ -1,0 +1,414 @@
+"""From what is asked to a proven permutation: analysis, search or a given record, proof, and roll-back by class.
+
+1. Readers are the weights that `prune` would prune with the same options. Their scores are magnitudes, or given.
+2. The orders of all classes are proven together. Where the outputs are not what they were, halves of the classes are
+   tried, and those that fail stay as they are, with the reason.
+3. The record says what has moved since the first permutation of the file: see `channels.permutation`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.channels.classes import Channels, analyse
+from onnxsparse.channels.ordering import Reader, best_orders
+from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
+from onnxsparse.engines.working_dirs import temporary
+from onnxsparse.errors import OptionError, brief
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array, Reading, Values
+from onnxsparse.options import Names
+from onnxsparse.passes.permutation_proof import Proof, demand_runtime, input_shapes, write
+from onnxsparse.passes.permute import Moves, Permute
+from onnxsparse.patterns.nm import NM
+from onnxsparse.permutation_search import EFFORTS
+from onnxsparse.planning.given_scores import GivenScores, Scores
+from onnxsparse.planning.plan import Plan, PlanRow, make_plan
+from onnxsparse.planning.recorded import ORIGINS, PREFIX, readable
+from onnxsparse.planning.rule import Rule
+from onnxsparse.scores import Magnitude
+
+Orders = dict[int, Array]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was asked for: for which zeros, of which weights, how long it is searched, or which order is given."""
+
+    pattern: str | None = None
+    target: str | None = None
+    include: Names = ()
+    exclude: Names = ()
+    allow: Names = ()
+    scores: Scores | None = None
+    effort: str = "quick"
+    seed: int = 0
+    apply: Any = None
+    unproven: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Permuted:
+    """What moves in a model, and what is known of it; nothing has moved yet."""
+
+    plan: Plan
+    scores: GivenScores | None
+    channels: Channels
+    orders: Orders
+    moves: Moves
+    facts: Mapping[str, Any]
+    failed: Mapping[int, str] = field(default_factory=dict)
+    """Why the order of a class was rolled back."""
+    proof: Mapping[str, Any] | None = None
+
+    def moves_of(self, weight: Weight) -> tuple[Move, ...]:
+        """What moves in a weight, under whatever name its bytes have."""
+        tensors = (weight.tensor, *(twin.tensor for twin in weight.twins))
+        return next((tuple(self.moves[one]) for one in tensors if one in self.moves), ())
+
+    @property
+    def record(self) -> Permutation:
+        """These moves alone."""
+        names = {member.tensor: member.name for member in self.channels.members}
+        tensors = {names[one]: MovedTensor(names[one], one.shape, tuple(moves)) for one, moves in self.moves.items()}
+        for weight in (row.weight for row in self.plan.rows if row.weight.twins and self.moves_of(row.weight)):
+            tensors.setdefault(weight.name, MovedTensor(weight.name, weight.shape, self.moves_of(weight)))
+        return Permutation(tensors, self.facts)
+
+
+def channels_of(model: Model) -> Channels:
+    """The channel classes with the sizes that are chosen where the file leaves them open."""
+    try:
+        shapes = input_shapes(model)
+    except OptionError:  # an input without a shape: what is fixed is enough for some
+        return analyse(model)
+    found = analyse(model, shapes[0])
+    return found if found.classes or len(shapes) == 1 else analyse(model, shapes[1])
+
+
+# -- orders
+
+
+def asked_for(model: Model, asked: Asked) -> Permuted:
+    """The permutation that was asked for, searched or given, and proven unless that was not wanted."""
+    _demand_known(asked)
+    plan, scores = _readers_of(model, asked)
+    permutation = None if asked.apply is None else record_of(asked.apply)
+    if not asked.unproven:
+        demand_runtime()
+    readers = model, plan, scores
+    found = searched(*readers, asked) if permutation is None else given(*readers, *permutation)
+    _refuse_pruned(model, found)
+    if asked.unproven:
+        return replace(found, facts={**found.facts, "proven": False})
+    return proven(model, found, asked.seed)
+
+
+def _demand_known(asked: Asked) -> None:
+    if asked.effort not in EFFORTS:
+        raise OptionError(f"--effort is one of {', '.join(EFFORTS)}, not {brief(asked.effort)}")
+    if isinstance(asked.seed, bool) or not isinstance(asked.seed, int) or not 0 <= asked.seed < 1 << 64:
+        raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {brief(asked.seed)}")
+
+
+def _readers_of(model: Model, asked: Asked) -> tuple[Plan, GivenScores | None]:
+    """The weights that `prune` would prune with the same options, and the scores given for them."""
+    pattern = asked.pattern if asked.pattern or asked.target else "2:4"
+    names = {"include": asked.include, "exclude": asked.exclude, "allow": asked.allow}
+    rule = Rule.make(pattern, asked.target, **names)
+    if not isinstance(rule.pattern, NM):
+        raise OptionError(
+            f"--pattern {rule.pattern.text if rule.pattern else ''}: channels are permuted for N:M, such as 2:4"
+        )
+    plan = make_plan(model, rule.demand())
+    if asked.scores is None:
+        return plan, None
+    scores = GivenScores.of(asked.scores, model.weights)
+    scores.demand(row.weight for row in plan.planned)
+    return plan, scores
+
+
+def demand_alone(permute: bool, asked: Asked, others: Mapping[str, Any]) -> None:
+    """Options of a search go with one, and a plan or masks are those of the order as it is."""
+    beside = next((flag for flag, value in others.items() if value is not None), None)
+    if permute and beside is not None:
+        raise OptionError(f"{beside} is for the channels as they stand; `onnxsparse permute` first, or leave one out")
+    for flag, given in (("--scores", asked.scores is not None), ("--unproven", asked.unproven)):
+        if given and not permute:
+            raise OptionError(f"{flag} is for the order of the channels; pass --permute too")
+
+
+def masked(made: Plan, found: Permuted) -> Plan:
+    """A plan for the permuted model with masks by the scores that were given, which moved along."""
+    return made if found.scores is None else replace(made, rows=tuple(_masked(row, found) for row in made.rows))
+
+
+def _masked(row: PlanRow, found: Permuted) -> PlanRow:
+    if row.pattern is None or found.scores is None:
+        return row
+    dense = next(one.weight for one in found.plan.rows if one.name == row.name)
+    scores = MovedTensor(row.name, dense.shape, found.moves_of(dense))(found.scores.scores(dense))
+    values = Values(row.use.matrix(scores.reshape(-1)), Reading(scores.dtype.name))
+    return replace(row, keep=row.use.restore(row.pattern.select(values, Magnitude(), row.drop)))
+
+
+def searched(model: Model, plan: Plan, scores: GivenScores | None, asked: Asked) -> Permuted:
+    """The orders of all classes that the readers in a plan gain by."""
+    channels = channels_of(model)
+    readers = [_reader(row, scores) for row in plan.planned]
+    orders, _ = best_orders(channels, readers, asked.effort, asked.seed)
+    pattern = plan.rule.pattern.text if plan.rule.pattern else ""
+    facts = {"pattern": pattern, "effort": asked.effort, "seed": asked.seed}
+    return Permuted(plan, scores, channels, orders, moves_of(channels, orders), facts)
+
+
+def _refuse_pruned(model: Model, found: Permuted) -> None:
+    """Zeros that lie in groups would not lie in them any more."""
+    known = readable(model)
+    for weight in model.weights if known and found.orders else ():
+        pattern = known.pruned.get(weight.name, ("unstructured", 0))[0] if known else ""
+        if weight.tensor in found.moves and pattern.partition(":")[0] not in ("unstructured", "alive"):
+            raise OptionError(
+                f"'{weight.name}' is pruned already ({pattern}), and another order would tear its groups; permute the "
+                "dense model"
+            )
+
+
+def moves_of(channels: Channels, orders: Mapping[int, Array]) -> Moves:
+    found = channels.rearranged(orders)
+    return {tensor: [Move(tuple(axes), order) for axes, order in moves] for tensor, moves in found.items()}
+
+
+def _reader(row: PlanRow, scores: GivenScores | None) -> Reader:
+    assert isinstance(row.pattern, NM)
+    return Reader(row.weight.tensor, row.use, row.pattern.n, row.pattern.m, partial(scores_of, row, scores))
+
+
+def scores_of(row: PlanRow, scores: GivenScores | None) -> Array:
+    """The scores of a weight as (group, out, reduce, tap)."""
+    if scores is not None:
+        return row.use.matrix(scores.scores(row.weight).reshape(-1))
+    found = np.abs(row.param.whole().real())
+    if not np.isfinite(found).all():
+        raise OptionError(f"weight '{row.name}' holds numbers that are not finite; --exclude it")
+    return found
+
+
+# -- a given record
+
+
+def record_of(source: Any) -> tuple[Permutation, str]:
+    """The permutation in a file, in the metadata of a model, or at hand, and what messages call it."""
+    if isinstance(source, Permutation):
+        return source, "the permutation"
+    if isinstance(source, (str, os.PathLike)) and not os.fspath(source).endswith(".onnx"):
+        return Permutation.load(source), os.fspath(source)
+    where = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model of --apply"
+    found = recorded(Model.open(source), where)
+    if found is None:
+        raise OptionError(f"--apply {where}: it records no permutation; pass a model that `permute` wrote")
+    return found, where
+
+
+def recorded(model: Model, where: str) -> Permutation | None:
+    """What the metadata of a model says has moved in it."""
+    text = model.metadata.get(METADATA)
+    return None if text is None else Permutation.unpacked(text, where)
+
+
+def plant(model: Model, found: Permuted) -> Permutation:
+    """Set the edits, and record what has moved since the first order; that is returned."""
+    known = recorded(model, model.path or "the model")
+    whole = found.record if known is None else known.then(found.record)
+    if found.orders and not any(model.metadata.get(PREFIX + key) for key in ORIGINS):
+        model.set_metadata({PREFIX + ORIGINS[0]: model.digest()})
+    if whole:
+        model.set_metadata({METADATA: whole.packed()})
+    else:
+        model.drop_metadata_key(METADATA)
+    Permute(found.moves)(model)
+    return whole
+
+
+def given(model: Model, plan: Plan, scores: GivenScores | None, permutation: Permutation, where: str) -> Permuted:
+    """The moves of a record in this model: legal where they are an order of each of its classes."""
+    channels = channels_of(model)
+    matched = _matched(channels, permutation, where)
+    new = _new_channels(channels, matched, where)
+    orders = _orders(channels, new, where)
+    moves = moves_of(channels, orders)
+    for tensor, one in matched.items():
+        made = MovedTensor(one.name, tensor.shape, tuple(moves.get(tensor, ())))
+        if not _alike(one, made):
+            raise OptionError(f"{where}: its moves of '{tensor.name}' do not fit those of the layers around it here")
+    return Permuted(plan, scores, channels, orders, moves, permutation.facts)
+
+
+def _matched(channels: Channels, permutation: Permutation, where: str) -> dict[StoredTensor, MovedTensor]:
+    """Which tensor of the model each one of the record is: by name and shape, else in order by shape."""
+    names = {member.name: member.tensor for member in channels.members}
+    found: dict[StoredTensor, MovedTensor] = {}
+    left = []
+    for name, one in permutation.tensors.items():
+        tensor = names.get(name)
+        fitting = None if tensor is None else _turned(one, tensor)
+        if tensor is None or fitting is None:
+            left.append(one)
+        else:
+            found[tensor] = fitting
+    if left and len(left) < len(permutation.tensors):
+        return found  # a newer export may hold a tensor less: what moves beside it says what it would say
+    if left:
+        found = _in_order(channels, left)
+    if not found and permutation:
+        raise OptionError(
+            f"{where}: none of its {len(permutation.tensors)} tensors is in the model, by name or by shape"
+        )
+    return found
+
+
+def _in_order(channels: Channels, wanted: Sequence[MovedTensor]) -> dict[StoredTensor, MovedTensor]:
+    """Tensors of both in the order of the graph, where as many have each shape."""
+    found: dict[StoredTensor, MovedTensor] = {}
+    have: dict[tuple[int, ...], list[StoredTensor]] = {}
+    for tensor in channels.by_tensor:
+        have.setdefault(tuple(sorted(tensor.shape)), []).append(tensor)
+    need: dict[tuple[int, ...], list[MovedTensor]] = {}
+    for one in wanted:
+        need.setdefault(tuple(sorted(one.shape)), []).append(one)
+    for shape, some in need.items():
+        if len(some) == len(have.get(shape, ())):
+            for one, tensor in zip(some, have[shape]):
+                fitting = _turned(one, tensor)
+                if fitting is not None:
+                    found[tensor] = fitting
+    return found
+
+
+def _turned(one: MovedTensor, tensor: StoredTensor) -> MovedTensor | None:
+    """The moves for a tensor of the same shape, or for a matrix that is stored the other way round."""
+    if one.shape == tensor.shape:
+        return one
+    if len(one.shape) == 2 and one.shape[::-1] == tensor.shape and all(len(move.axes) == 1 for move in one.moves):
+        moves = tuple(Move((1 - move.axes[0],), move.order) for move in one.moves)
+        return MovedTensor(one.name, tensor.shape, moves)
+    return None
+
+
+def _new_channels(channels: Channels, matched: Mapping[StoredTensor, MovedTensor], where: str) -> dict[int, int]:
+    """The channel that comes to the place of each one, as the moves of all tensors say."""
+    new: dict[int, int] = {}
+    for tensor, one in matched.items():
+        for member in channels.by_tensor.get(tensor, ()):
+            labels = member.labels.reshape(-1)
+            moved = _moved_labels(one, member.axes, member.labels)
+            if moved is None:
+                continue
+            for old, now in zip(labels.tolist(), moved.reshape(-1).tolist()):
+                if new.setdefault(old, now) != now:
+                    raise OptionError(
+                        f"{where}: its moves of '{tensor.name}' do not fit those of the layers around it here"
+                    )
+    return {old: now for old, now in new.items() if old != now}
+
+
+def _moved_labels(one: MovedTensor, axes: tuple[int, ...], labels: Array) -> Array | None:
+    """Labels over some axes of a tensor after its moves along these; None where a move reaches beyond them."""
+    order = sorted(range(len(axes)), key=axes.__getitem__)
+    kept = [axes[at] for at in order]
+    array = labels.transpose(order)
+    for move in one.moves:
+        if not set(move.axes) & set(kept):
+            continue
+        if not set(move.axes) <= set(kept):
+            return None
+        array = Move(tuple(kept.index(axis) for axis in move.axes), move.order)(array)
+    return array.transpose(np.argsort(order))
+
+
+def _orders(channels: Channels, new: Mapping[int, int], where: str) -> Orders:
+    """The order of each class; what moves has to be in one, and to stay in it."""
+    orders: Orders = {}
+    left = dict(new)
+    for one in channels.classes:
+        own = one.channels.tolist()
+        wanted = np.array([left.pop(channel, channel) for channel in own])
+        if np.array_equal(wanted, one.channels):
+            continue
+        if not np.array_equal(np.sort(wanted), one.channels):
+            raise OptionError(f"{where}: it takes channels of '{one.members[0].name}' to where others are here")
+        orders[one.number] = np.searchsorted(one.channels, wanted)
+    if left:
+        channel = next(iter(left))
+        member = next(one for one in channels.members if (one.labels == channel).any())
+        why = channels.reasons.get(channel) or channels.why(member)
+        raise OptionError(
+            f"{where}: it moves channels of '{member.name}' that stay where they are in this model: {why}"
+        )
+    return orders
+
+
+def _alike(one: MovedTensor, other: MovedTensor) -> bool:
+    """Whether both make the same of a tensor."""
+    axes = sorted({axis for move in (*one.moves, *other.moves) for axis in move.axes})
+    places = np.arange(int(np.prod([one.shape[axis] for axis in axes], dtype=np.int64)))
+    shape = [size if axis in axes else 1 for axis, size in enumerate(one.shape)]
+    first, second = (MovedTensor("", tuple(shape), each.moves)(places.reshape(shape)) for each in (one, other))
+    return bool(np.array_equal(first, second))
+
+
+# -- proof
+
+
+def proven(model: Model, found: Permuted, seed: int) -> Permuted:
+    """What is left of a permutation after the proof; classes that fail stay as they are."""
+    if not found.orders:
+        return found
+    with temporary() as folder:
+        proof = Proof(model, folder, seed)
+        proof.begin()
+        failed: dict[int, str] = {}
+
+        def refusal(orders: Orders) -> str:
+            with model.restored():
+                Permute(moves_of(found.channels, orders))(model)
+                return proof.refusal(write(model, folder, "permuted"))
+
+        kept = _kept(found.orders, refusal, failed)
+        moves = found.moves if not failed else moves_of(found.channels, kept)
+        return replace(found, orders=kept, moves=moves, failed=failed, proof=proof.facts if kept else None)
+
+
+def _kept(orders: Orders, refusal: Callable[[Orders], str], failed: dict[int, str]) -> Orders:
+    """The orders that hold together; halves are tried where they do not."""
+    if not orders:
+        return {}
+    why = refusal(orders)
+    if not why:
+        return orders
+    if len(orders) == 1:
+        failed[next(iter(orders))] = why
+        return {}
+    items = list(orders.items())
+    half = len(items) // 2
+    first, second = (_kept(dict(part), refusal, failed) for part in (items[:half], items[half:]))
+    both = {**first, **second}
+    together = why if len(both) == len(orders) else refusal(both) if first and second else ""
+    if together:  # each half holds alone
+        failed.update(dict.fromkeys(second, together))
+        return first
+    return both
+
+
+__all__ = [
+    "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "masked", "plant", "record_of",
+    "scores_of", "write",
+]  # fmt: skip

@@ -1,0 +1,66 @@
+"""Scores given for a model's weights, as arrays by name: non-negative, of the shape of the weight."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxsparse.data.array_files import load_arrays
+from onnxsparse.errors import OptionError, brief, nearest
+from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array
+from onnxsparse.options import Masks
+from onnxsparse.planning.request import path_of
+
+Scores = Masks
+
+
+@dataclass(frozen=True, eq=False)
+class GivenScores:
+    """Scores by the name of the weight; each is read, and looked at, when it is asked for."""
+
+    arrays: Mapping[str, Any]
+    called: str
+
+    @classmethod
+    def of(cls, given: Scores, weights: Iterable[Weight]) -> GivenScores:
+        """Open scores; a name that no weight has is an error."""
+        named = isinstance(given, Mapping)
+        called = "scores" if named else path_of(given, "scores")
+        arrays: Any = given if named else load_arrays(os.fspath(called))
+        if not isinstance(arrays, Mapping):
+            raise OptionError(
+                f"--scores {called}: it is a single array; scores come as an .npz with one for each weight"
+            )
+        known = [weight.name for weight in weights]
+        odd = next((name for name in arrays if name not in known), None)
+        if odd is not None:
+            raise OptionError(f"--scores {called}: the model has no weight {brief(odd)}{nearest(str(odd), known)}")
+        return cls(arrays, called)
+
+    def demand(self, weights: Iterable[Weight]) -> None:
+        """All of these have scores."""
+        missing = next((weight.name for weight in weights if weight.name not in self.arrays), None)
+        if missing is not None:
+            raise OptionError(
+                f"--scores {self.called}: it has none for '{missing}', which is to be pruned; add them, or --exclude it"
+            )
+
+    def scores(self, weight: Weight) -> Array:
+        array = np.asarray(self.arrays[weight.name])
+        where = f"--scores {self.called}: that of '{weight.name}'"
+        if array.dtype.kind not in "biuf":
+            raise OptionError(f"{where} is of type {array.dtype}; scores are numbers")
+        if array.shape != weight.shape:
+            raise OptionError(f"{where} has shape {list(array.shape)}, the weight {list(weight.shape)}")
+        scores = array.astype(np.float32 if array.dtype.itemsize < 8 else np.float64, copy=False)
+        if array.size and not (np.isfinite(scores).all() and scores.min() >= 0):
+            raise OptionError(f"{where} holds numbers below 0, or none; scores are finite and at least 0")
+        return scores
+
+
+__all__ = ["GivenScores", "Scores"]

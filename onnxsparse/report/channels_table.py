@@ -1,0 +1,91 @@
+"""Terminal reports of `channels` and `permute`: classes of channels, and what an order gains of each weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from onnxsparse.report.rows import Report
+from onnxsparse.report.weights_table import printable
+
+NAMED = 3
+"""How many names of a class are shown, unless all shall be."""
+_STYLES = {"permuted": "green", "stays": "yellow"}
+
+
+def classes_table(report: Report, verbosity: int) -> Table:
+    """A line for each class: how many channels, where they lie, and which weights reduce over them."""
+    found: Any = report.details["classes"]
+    table = _table(("class", "channels"), ("tensors", "read by"))
+    for one in found:
+        members = [f"{member['tensor']} {_axes(member['axes'])}" for member in one["members"]]
+        cells = _some(members, verbosity), _some(one["readers"], verbosity)
+        table.add_row(str(one["class"]), str(one["size"]), *map(Text, map(printable, cells)))
+    return table
+
+
+def _axes(axes: Sequence[int]) -> str:
+    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {','.join(map(str, axes))}"
+
+
+def _some(names: Sequence[str], verbosity: int) -> str:
+    shown = names if verbosity > 0 else names[:NAMED]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def gains_table(report: Report) -> Table:
+    """A line for each weight that the pattern prunes: the share of its scores that is kept, and the efficacy."""
+    details: Any = report.details
+    figures = {one["name"]: one for one in details["weights"]}
+    table = _table(("kept before", "after", "unstructured", "efficacy"), ("",), first="weight")
+    for row in report.rows:
+        one = figures.get(row.name)
+        if one is not None:
+            kept = [f"{100 * one[key]:.2f} %" for key in ("before", "after", "unstructured")]
+            style = _STYLES.get(row.status, "dim")
+            cells = [printable(row.name), *kept, f"{100 * one['efficacy']:.1f} %"]
+            table.add_row(*map(Text, cells), Text(row.status, style=style))
+    return table
+
+
+def _table(numbers: Sequence[str], texts: Sequence[str], first: str = "") -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    if first:
+        table.add_column(first, overflow="fold")
+    for title in numbers:
+        table.add_column(title, justify="right", no_wrap=True)
+    for title in texts:
+        table.add_column(title, overflow="fold")
+    return table
+
+
+def summary(report: Report) -> str:
+    """One line: how many classes there are or moved, and what it gained."""
+    details: Any = report.details
+    count, size = len(details["classes"]), sum(one["size"] for one in details["classes"])
+    classes = f"{count} {'class' if count == 1 else 'classes'} of {size} channels"
+    if report.command == "channels":
+        return (
+            f"{classes}; along the reduction of {report.totals.done} of {report.totals.weights} weights they can move"
+        )
+    return f"{classes} moved; {report.totals.done} of {len(details['weights'])} weights to be pruned gain"
+
+
+def proof_line(report: Report) -> str:
+    """What the proof was."""
+    details: Any = report.details
+    proof = details["proof"]
+    if proof is None:
+        return "NOT proven in the runtime" if details["classes"] else ""
+    shapes = "; ".join(", ".join(f"{name} {size}" for name, size in one.items()) for one in proof["shapes"])
+    held = ", as far as rounding alone moves them" if proof["rounded"] else ""
+    return (
+        f"proven on {proof['inputs']} random inputs ({shapes}): outputs differ by {proof['furthest']:.1g} at most{held}"
+    )
+
+
+__all__ = ["classes_table", "gains_table", "proof_line", "summary"]

@@ -18,21 +18,23 @@ from onnx import ModelProto
 
 from onnxsparse import patterns
 from onnxsparse.channels.classes import Channels, Member, analyse
-from onnxsparse.channels.ordering import Gain, Reader, best_orders
+from onnxsparse.channels.ordering import Reader, best_orders
 from onnxsparse.channels.permutation import Move, MovedTensor, Permutation
+from onnxsparse.engines.torch.distributed import joined, meet
 from onnxsparse.engines.torch.permute.export import exported
 from onnxsparse.engines.torch.permute.moves import names_of, tensors_of
 from onnxsparse.engines.torch.permute.proof import Inputs, Trial, UnprovenError
 from onnxsparse.engines.torch.permute.trace import traced
-from onnxsparse.errors import ModelError, OptionError, brief
+from onnxsparse.errors import OnnxSparseError, OptionError, PlanError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array
 from onnxsparse.patterns.nm import NM
+from onnxsparse.permutation_search import kept_score
+from onnxsparse.planning.given_scores import GivenScores
 from onnxsparse.planning.names import NameFilter, named
-from onnxsparse.planning.stored_params import weight_param
+from onnxsparse.planning.stored_params import WeightParam, weight_param
 
-Scores = Mapping[str, Any]
 Orders = Mapping[int, Array]
 
 
@@ -42,7 +44,7 @@ def found_for(
     pattern: NM,
     *,
     names: NameFilter,
-    scores: Scores | None = None,
+    scores: Any = None,
     effort: str = "quick",
     seed: int = 0,
 ) -> tuple[Permutation, str]:
@@ -55,13 +57,47 @@ def found_for(
     model = Model.over(proto)
     channels = _of_module(analyse(model), module)
     readers = _readers(model, module, pattern, names, scores)
-    orders, gains = best_orders(channels, readers, effort, seed)
+    orders, _ = best_orders(channels, readers, effort, seed)
     moves = partial(_moves, channels, names_of(module))
     if not _meets_all(proto, module):
         trial.train_too()
     proven = _proven(orders, lambda some: trial.holds(list(moves(some).values())))
     reason = _reason(orders, proven, trial)
-    return Permutation(moves(proven), {**facts, "kept": _kept(gains, orders, proven)}), reason
+    return Permutation(moves(proven), {**facts, "kept": _kept(readers, moves(proven))}), reason
+
+
+def given_for(module: Any, inputs: Inputs | None, permutation: Permutation, where: str) -> tuple[Permutation, str]:
+    """A given permutation, where the module's outputs stay the same under it; and why that could not be found out."""
+    try:
+        trial = Trial(module, inputs) if inputs is not None else Trial(module, *traced(module, None).inputs)
+    except UnprovenError as error:
+        return permutation, str(error)
+    if trial.holds(list(permutation.tensors.values())):
+        return permutation, ""
+    if not trial.repeats():
+        return permutation, "the module does not give the same outputs twice"
+    raise PlanError(
+        f"{where} does not fit this module: its outputs would not be the same, so nothing moved; match= says which "
+        "tensor each parameter is"
+    )
+
+
+def decided(decide: Callable[[], tuple[Permutation, str]]) -> tuple[Permutation, str]:
+    """What the first of several processes decides, by its numbers, is what all of them do."""
+    if joined() == 1:
+        return decide()
+
+    def told() -> dict[str, str]:
+        try:
+            found, reason = decide()
+        except OnnxSparseError as error:
+            return {"error": str(error)}
+        return {"permutation": found.to_json(), "reason": reason}
+
+    answer = meet("cpu").told(told)
+    if "error" in answer:
+        raise OptionError(answer["error"])
+    return Permutation.from_json(answer["permutation"], "the permutation of the first process"), answer["reason"]
 
 
 def _graph_and_trial(module: Any, inputs: Inputs | None) -> tuple[ModelProto, Trial]:
@@ -112,52 +148,43 @@ def pattern_of(text: Any) -> NM:
     return parsed
 
 
-def _readers(model: Model, module: Any, pattern: NM, names: NameFilter, scores: Scores | None) -> list[Reader]:
-    other = _other_names(module)
-    weights = [weight for weight in model.weights if weight.uses and not weight.refusal and weight.tensor.name in other]
-    left = names.choose([named(weight, tuple(other[weight.tensor.name])) for weight in weights])
-    chosen = [weight for weight in weights if not left[weight.name]]
-    given = _scores_of(scores, module)
-    found = []
-    for weight in chosen:
-        use = weight.uses[0]
-        if use.shape4[2] > pattern.m:
-            found.append(Reader(weight.tensor, use, pattern.n, pattern.m, partial(_scored, weight, given)))
-    return found
+def _readers(model: Model, module: Any, pattern: NM, names: NameFilter, scores: Any) -> list[Reader]:
+    others = {own[0]: tuple(own[1:]) for own in names_of(module).values()}
+    weights = [one for one in model.weights if one.uses and not one.refusal and one.tensor.name in others]
+    left = names.choose([named(weight, others[weight.tensor.name]) for weight in weights])
+    chosen = [one for one in weights if not left[one.name] and one.uses[0].shape4[2] > pattern.m]
+    given = None if scores is None else _given_scores(scores, module, weights)
+    if given is not None:
+        given.demand(chosen)
+    return [
+        Reader(one.tensor, one.uses[0], pattern.n, pattern.m, partial(_scores, weight_param(one), given))
+        for one in chosen
+    ]
 
 
-def _other_names(module: Any) -> dict[str, list[str]]:
-    return {name: [one for one in names if one != name] for name, names in names_of(module).items()}
+def _given_scores(scores: Any, module: Any, weights: Sequence[Weight]) -> GivenScores:
+    """Scores by the first name of a parameter, as arrays."""
+    if isinstance(scores, Mapping):
+        first = {name: own[0] for name, own in names_of(module).items()}
+        scores = {first.get(name, name): as_array(one) for name, one in scores.items()}
+    return GivenScores.of(scores, weights)
 
 
-def _scores_of(scores: Scores | None, module: Any) -> dict[str, Array]:
-    """Scores by each name of their parameter."""
-    if scores is None:
-        return {}
-    if not isinstance(scores, Mapping):
-        raise OptionError("scores are a mapping from parameters' names to arrays of their shape, none of them negative")
-    names, tensors, found = names_of(module), tensors_of(module), {}
-    for name, one in scores.items():
-        if name not in tensors:
-            raise OptionError(f"scores: the module has no parameter called {brief(name)}")
-        array = np.asarray(one.detach().float().cpu().numpy() if hasattr(one, "detach") else one)
-        if array.shape != tuple(tensors[name].shape) or array.dtype.kind not in "biuf":
-            raise OptionError(
-                f"scores: those of '{name}' have the shape {list(array.shape)}, it has {list(tensors[name].shape)}"
-            )
-        if not np.isfinite(array).all() or (array < 0).any():
-            raise OptionError(f"scores: those of '{name}' have to be finite numbers of at least 0")
-        found.update(dict.fromkeys(names[name], array))
-    return found
+def as_array(tensor: Any) -> Any:
+    plain = tensor.detach().cpu() if hasattr(tensor, "detach") else tensor
+    return (
+        plain.float().numpy()
+        if hasattr(plain, "is_floating_point") and plain.is_floating_point()
+        else np.asarray(plain)
+    )
 
 
-def _scored(weight: Weight, given: Mapping[str, Array]) -> Array:
-    param = weight_param(weight)
-    if weight.tensor.name in given:
-        return np.asarray(param.use.matrix(np.ascontiguousarray(given[weight.tensor.name]).reshape(-1)), np.float32)
-    found: Array = np.abs(param.whole().real()).astype(np.float32)
+def _scores(param: WeightParam, given: GivenScores | None) -> Array:
+    if given is not None:
+        return param.use.matrix(given.scores(param.weight).reshape(-1))
+    found: Array = np.abs(param.whole().real())
     if not np.isfinite(found).all():
-        raise ModelError(f"parameter '{weight.tensor.name}' holds NaN or infinity, by which nothing can be ranked")
+        raise OptionError(f"parameter '{param.name}' holds NaN or infinity, by which nothing can be ranked")
     return found
 
 
@@ -195,12 +222,24 @@ def _reason(orders: Orders, proven: Orders, trial: Trial) -> str:
     return "its outputs would not be the same"
 
 
-def _kept(gains: Mapping[int, Gain], orders: Orders, proven: Orders) -> dict[str, float]:
-    """The shares of all scores that the pattern keeps in the weights that are read, before and after."""
-    whole = sum(one.whole for one in gains.values()) or 1.0
-    before = sum(one.before for one in gains.values())
-    after = sum(one.after if number in proven or number not in orders else one.before for number, one in gains.items())
-    return {"before": round(before / whole, 6), "after": round(after / whole, 6)}
+def _kept(readers: Sequence[Reader], moves: Mapping[str, MovedTensor]) -> dict[str, float]:
+    """The shares of the scores that the pattern keeps in all weights that are read, before and after."""
+    sums = np.zeros(3)
+    for reader in readers:
+        scores = reader.scores()
+        moved = scores
+        if reader.tensor.name in moves:
+            stored = reader.use.restore(scores).reshape(reader.tensor.shape)
+            moved = reader.use.matrix(moves[reader.tensor.name](stored).reshape(-1))
+        both = [kept_score(_rows(one), reader.n, reader.m) for one in (scores, moved)]
+        sums += [float(scores.sum(dtype=np.float64)), *both]
+    whole, before, after = sums.tolist()
+    return {"before": round(before / (whole or 1), 6), "after": round(after / (whole or 1), 6)}
+
+
+def _rows(scores: Array) -> Array:
+    """A row for each group, output and tap."""
+    return np.ascontiguousarray(scores.transpose(0, 1, 3, 2).reshape(-1, scores.shape[2]))
 
 
 __all__ = ["found_for", "pattern_of"]

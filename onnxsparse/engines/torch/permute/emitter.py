@@ -61,8 +61,7 @@ class Call:
     path: str = ""
 
     def get(self, index: int, name: str, default: Any = None) -> Any:
-        found = self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
-        return found
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
     def tensor(self, index: int = 0, name: str = "input") -> Value:
         found = self.get(index, name)
@@ -300,7 +299,7 @@ class Emitter:
         return self.new("Reshape", [value, target], shape, value.kind)
 
     def turned(self, value: Value, order: Sequence[int]) -> Value:
-        return self.new("Transpose", [value], [value.shape[axis] for axis in order], value.kind, perm=list(order))
+        return self.new("Transpose", [value], tuple(value.shape[axis] for axis in order), value.kind, perm=list(order))
 
     def matmul(self, left: Value, right: Value, shape: Sizes | None = None) -> Value:
         if shape is None:

@@ -105,32 +105,40 @@ def _wanted(holder: Any, graph: Any, subject: Any) -> list[Form]:
 
 
 def _expected(node: Any, graph: Any, subject: Any) -> list[Form]:
-    nn = torch().nn
     if node.op == "call_function" and len(node.args) > 1:
         return _by_weight(node, subject)
-    layer = graph.get_submodule(node.target) if node.op == "call_module" else None
-    if isinstance(layer, nn.modules.conv._ConvNd):
-        return [Form((layer.in_channels, *[None] * len(layer.kernel_size)))]
-    if isinstance(layer, nn.Linear):
-        return [Form((None, layer.in_features)), Form((layer.in_features,))]
-    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
-        return [Form((None,), layer.num_embeddings)]
-    if isinstance(layer, nn.modules.batchnorm._NormBase):
-        ranks = {"1d": (0, 1), "2d": (2,), "3d": (3,)}.get(type(layer).__name__[-2:], (2, 1, 3, 0))
-        return [Form((layer.num_features, *[None] * rank)) for rank in ranks]
-    if isinstance(layer, nn.GroupNorm):
-        return [Form((layer.num_channels, *[None] * rank)) for rank in (2, 1, 3, 0)]
-    if isinstance(layer, nn.LayerNorm):
-        return [Form((None, *layer.normalized_shape)), Form(tuple(layer.normalized_shape))]
-    if isinstance(layer, nn.MultiheadAttention):
-        return [Form((None, layer.embed_dim))]
-    if isinstance(layer, nn.RNNBase):
-        return [Form((None, layer.input_size))]
-    if isinstance(layer, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)):
-        return [Form((None, layer.self_attn.embed_dim))]
-    if isinstance(layer, (nn.TransformerEncoder, nn.TransformerDecoder)):
-        return [Form((None, layer.layers[0].self_attn.embed_dim))]
-    return []
+    if node.op != "call_module":
+        return []
+    layer = graph.get_submodule(node.target)
+    kinds = {kind.__name__ for kind in type(layer).__mro__}
+    return next((forms(layer) for name, forms in _LAYERS.items() if name in kinds), [])
+
+
+def _of_norm(layer: Any) -> list[Form]:
+    ranks = {"1d": (0, 1), "2d": (2,), "3d": (3,)}.get(type(layer).__name__[-2:], (2, 1, 3, 0))
+    return [Form((layer.num_features, *[None] * rank)) for rank in ranks]
+
+
+def _of_rows(*width: int) -> list[Form]:
+    """Rows, and rows of rows."""
+    return [Form((None, *width)), Form(width)]
+
+
+_LAYERS: dict[str, Callable[[Any], list[Form]]] = {
+    "_ConvNd": lambda layer: [Form((layer.in_channels, *[None] * len(layer.kernel_size)))],
+    "Linear": lambda layer: _of_rows(layer.in_features),
+    "Embedding": lambda layer: [Form((None,), layer.num_embeddings)],
+    "EmbeddingBag": lambda layer: [Form((None,), layer.num_embeddings)],
+    "_NormBase": _of_norm,
+    "GroupNorm": lambda layer: [Form((layer.num_channels, *[None] * rank)) for rank in (2, 1, 3, 0)],
+    "LayerNorm": lambda layer: _of_rows(*layer.normalized_shape),
+    "MultiheadAttention": lambda layer: [Form((None, layer.embed_dim))],
+    "RNNBase": lambda layer: [Form((None, layer.input_size))],
+    "TransformerEncoderLayer": lambda layer: [Form((None, layer.self_attn.embed_dim))],
+    "TransformerDecoderLayer": lambda layer: [Form((None, layer.self_attn.embed_dim))],
+    "TransformerEncoder": lambda layer: [Form((None, layer.layers[0].self_attn.embed_dim))],
+    "TransformerDecoder": lambda layer: [Form((None, layer.layers[0].self_attn.embed_dim))],
+}
 
 
 def _by_weight(node: Any, subject: Any) -> list[Form]:
@@ -143,12 +151,12 @@ def _by_weight(node: Any, subject: Any) -> list[Form]:
     if tensor is None:
         return []
     if name == "linear":
-        return [Form((None, tensor.shape[1])), Form((tensor.shape[1],))]
+        return _of_rows(tensor.shape[1])
     if name in ("conv1d", "conv2d", "conv3d"):
         groups = node.kwargs.get("groups", node.args[6] if len(node.args) > 6 else 1)
         return [Form((tensor.shape[1] * groups, *[None] * (tensor.dim() - 2)))]
     if name in ("matmul", "mm"):
-        return [Form((None, tensor.shape[0])), Form((tensor.shape[0],))]
+        return _of_rows(tensor.shape[0])
     return []
 
 

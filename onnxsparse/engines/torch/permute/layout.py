@@ -46,7 +46,7 @@ def _spatial(emitter: Emitter, call: Call, axes: int) -> Value:
     if value.rank < 3 or (axes and value.rank != axes + 2) or call.shape[:2] != value.shape[:2]:
         raise NotHereError  # without a batch the channels are elsewhere
     op = "Resize" if not axes else "AveragePool"
-    extra = {"kernel_shape": [1] * axes} if axes else {}
+    extra: dict[str, Any] = {"kernel_shape": [1] * axes} if axes else {}
     return emitter.new(op, [value], call.shape, **extra)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.state_dicts import sharded
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, brief
 from onnxsparse.math.values import Array
 
 _BESIDE = ("__{}_mma_mask", "__{}_mma_pruned_p")
@@ -102,6 +102,8 @@ def remembered(optimizer: Any, parameter: Any) -> Iterator[Any]:
 def demand_movable(module: Any) -> None:
     """What has no numbers here, or only some of them, is said in one line."""
     for name, tensor in tensors_of(module).items():
+        if torch().nn.parameter.is_lazy(tensor):
+            raise OptionError(f"'{name}' of the module has no shape yet; run it once first")
         why = {
             "has no numbers yet (it is on 'meta'); load its weights first": tensor.is_meta,
             "is spread over several machines already; permute before fully_shard": sharded(tensor),
@@ -113,4 +115,10 @@ def demand_movable(module: Any) -> None:
             raise OptionError(f"'{name}' of the module {found}")
 
 
-__all__ = ["Moving", "demand_movable", "move", "moved", "names_of", "remembered", "tensors_of"]
+def demand_optimizers(optimizers: Sequence[Any]) -> None:
+    for one in optimizers:
+        if not hasattr(one, "state") or not hasattr(one, "param_groups"):
+            raise OptionError(f"an optimizer of torch is expected, not {brief(one)}")
+
+
+__all__ = ["Moving", "demand_movable", "demand_optimizers", "move", "moved", "names_of", "remembered", "tensors_of"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from onnx import ModelProto
@@ -41,14 +42,14 @@ def traced(module: Any, inputs: Inputs | None) -> Traced:
         inputs = inputs.cast(torch().float32, next((one.device for one in tensors_of(subject).values()), "cpu"))
     given, others = [inputs] if inputs is not None else [], list[Inputs]()
     if inputs is None:
-        given, others = guessed(graph, subject, lambda one: _shapes(graph, subject, one))
+        given, others = guessed(graph, subject, partial(_shapes, graph))
     emitter = Emitter(subject, names_of(subject))
-    _emit(emitter, graph, subject, given, "")
+    _emit(emitter, graph, given, "")
     state = [(one, one.clone()) for one in subject.buffers()]
     try:
         with_training = _trace(subject.train())
         if with_training.code != graph.code:
-            _emit(emitter, with_training, subject, given, "training_")
+            _emit(emitter, with_training, given, "training_")
     except Exception:  # noqa: S110 - a path that is not traced is left to the proof
         pass
     finally:
@@ -75,13 +76,13 @@ def _trace(subject: Any) -> Any:
 # -- shapes
 
 
-def _emit(emitter: Emitter, graph: Any, subject: Any, given: Sequence[Inputs], prefix: str) -> None:
-    runs = [_shapes(graph, subject, one) for one in given]
+def _emit(emitter: Emitter, graph: Any, given: Sequence[Inputs], prefix: str) -> None:
+    runs = [_shapes(graph, one) for one in given]
     shapes = {node: _common([run.get(node.name) for run in runs]) for node in graph.graph.nodes}
     emitter.emit(graph, shapes, prefix)
 
 
-def _shapes(graph: Any, subject: Any, inputs: Inputs) -> dict[str, Any]:
+def _shapes(graph: Any, inputs: Inputs) -> dict[str, Any]:
     """What each node of a trace makes: (shape, type) of a tensor, a list of these, or None."""
     found: dict[str, Any] = {}
 

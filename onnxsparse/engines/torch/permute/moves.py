@@ -59,22 +59,22 @@ def tensors_of(module: Any) -> dict[str, Any]:
 
 def names_of(module: Any) -> dict[str, list[str]]:
     """By each name of a parameter or buffer, all names that it has."""
-    found: dict[int, list[str]] = {}
+    found: dict[Any, list[str]] = {}
     tensors = tensors_of(module)
     for name, tensor in tensors.items():
-        found.setdefault(id(tensor), []).append(name)
-    return {name: found[id(tensor)] for name, tensor in tensors.items()}
+        found.setdefault(tensor, []).append(name)
+    return {name: found[tensor] for name, tensor in tensors.items()}
 
 
 def move(module: Any, movings: Iterable[Moving], optimizers: Sequence[Any] = ()) -> None:
     """Move numbers in place; each tensor once, under whatever of its names it is moved."""
-    tensors, done = tensors_of(module), set[int]()
+    tensors, done = tensors_of(module), set[Any]()
     with torch().no_grad():
         for moving in movings:
             tensor = tensors[moving.name]
-            if id(tensor) in done:
+            if tensor in done:
                 continue
-            done.add(id(tensor))
+            done.add(tensor)
             for one in _with(tensor, moving, tensors, optimizers):
                 one.copy_(moved(one, moving).to(one.device))
 

@@ -1,6 +1,6 @@
 """Channel classes of a model: the channels that may change places, and the stored tensors that hold their numbers.
 
-1. Two channels are of one class where they are equally often in the same closed sets, and nothing freezes them.
+1. Two channels are of one class where the same copies of both are in the same closed sets, and nothing freezes them.
 2. A member of a class is a stored tensor with the axes along which numbers of these channels lie.
 3. What no class holds is blocked, with the first reason that was found.
 """
@@ -140,12 +140,21 @@ def _prepared(model: Model, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
         del proto.graph.value_info[:]
         for value in proto.graph.output:
             value.type.tensor_type.ClearField("shape")
+    _name_sizes(proto)
     if proto.functions:
         proto = onnx.inliner.inline_local_functions(proto)
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # whatever the inference makes of an odd graph: what has no shape stays where it is
         return proto
+
+
+def _name_sizes(proto: ModelProto) -> None:
+    """Sizes of inputs that are left open get names, so that shape inference can tell which are equal."""
+    for value in proto.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value") and not dim.dim_param:
+                dim.dim_param = f"{value.name}.{axis}"
 
 
 def _tagged(model: Model) -> ModelProto:

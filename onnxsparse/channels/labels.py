@@ -8,8 +8,12 @@ Every index of every axis that may move has a label, a number. The algebra:
                          tensor, the terms of a sum, the channels of a group
     freeze(labels, why)  these stay where they are
 
-Two channels may change places where they are in the same closed sets, equally often in each, and neither is frozen
+Two channels may change places where the same copies of both are in the same closed sets, and neither is frozen
 (`signatures`). That alone decides: no rule knows of permutations, nor of removal.
+
+A value may hold copies of a channel, such as the pixels that Flatten puts on its axis. The k-th copy of one changes
+places with the k-th copy of the other, in every value: where a slice takes the first copy of one and the second of
+another, these two stay. What is a copy is known only after the walk, when all that is one channel has been united.
 """
 
 from __future__ import annotations
@@ -27,8 +31,9 @@ class Labels:
     def __init__(self) -> None:
         self._parent: Array = np.arange(1024, dtype=np.int64)
         self._count = 0
-        self._closed: list[Array] = []
+        self._closed: list[tuple[Array, tuple[int, ...]]] = []
         self._frozen: list[tuple[Array, str]] = []
+        self._taken: list[tuple[Array, Array]] = []
 
     def fresh(self, shape: Sequence[int]) -> Array:
         size = int(np.prod(shape, dtype=np.int64))
@@ -60,9 +65,7 @@ class Labels:
 
     def close(self, labels: Array, along: Sequence[int] = ()) -> None:
         """The labels are a closed set; one for every index of the axes `along`, where these are given."""
-        rest = [axis for axis in range(labels.ndim) if axis not in along]
-        lead = int(np.prod([labels.shape[axis] for axis in along], dtype=np.int64))
-        self._closed.extend(labels.transpose([*along, *rest]).reshape(lead, -1))
+        self._closed.append((labels, tuple(along)))
 
     def freeze(self, labels: Array, why: str) -> None:
         if labels.size:
@@ -76,26 +79,73 @@ class Labels:
                 found.setdefault(root, why)
         return found
 
+    def keep_copies(self, labels: Array, places: Array) -> None:
+        """Only these places of a value go on, in this order: of all that change places the same copies of each."""
+        self._taken.append((labels.reshape(-1), places.reshape(-1)))
+
     def signatures(self) -> Array:
-        """A number for every label, equal for channels that are equally often in the same closed sets."""
+        """A number for every label, equal for channels of which the same copies are in the same closed sets."""
         found = np.zeros(self._count, np.uint64)
-        seen: set[bytes] = set()
-        for labels in self._closed:
-            roots, counts = np.unique(self.find(labels), return_counts=True)
-            content = roots.tobytes() + counts.tobytes()
-            if content not in seen:
-                seen.add(content)
-                found[roots] += _mixed(np.uint64(len(seen)), counts.astype(np.uint64))
+        sets = [self._sets(labels, along) for labels, along in self._closed if labels.size]
+        if sets:
+            sizes = np.concatenate([np.full(len(one), one.shape[1]) for one, _ in sets])
+            members, keys = (np.concatenate([one[at].reshape(-1) for one in sets]) for at in (0, 1))
+            places = np.repeat(np.arange(len(sizes)), sizes)
+            contents = _sums(places, _mixed(_mixed(members) + keys), len(sizes))
+            found += _sums(members, _mixed(contents[places] + keys), self._count)
+        for number, (channels, kinds) in enumerate(self._copies()):
+            found[channels] += _mixed(kinds + np.uint64(number))
         return found[self.find(np.arange(self._count))] if self._count else found
 
+    def _sets(self, labels: Array, along: Sequence[int]) -> tuple[Array, Array]:
+        """The channels in each closed set, and a number for the copy of each that is in it.
 
-def _mixed(number: np.uint64, counts: Array) -> Array:
-    """A 64-bit hash of a set's number and how often a channel is in it."""
+        Copies are told apart by their order along the whole array: a set may hold the first pixel of one channel and
+        the second of another.
+        """
+        rest = [axis for axis in range(labels.ndim) if axis not in along]
+        lead = int(np.prod([labels.shape[axis] for axis in along], dtype=np.int64))
+        channels = self.find(labels)
+        copies = occurrences(channels.reshape(-1)).reshape(labels.shape)
+        rows, keys = (one.transpose([*along, *rest]).reshape(lead, -1) for one in (channels, _mixed(copies)))
+        return rows, keys
+
+    def _copies(self) -> Iterator[tuple[Array, Array]]:
+        """Where some channels go on with other copies than others: the repeated ones, and a number for their copies."""
+        for labels, places in self._taken:
+            roots = self.find(labels)
+            yield from _unlike(roots, roots[places], occurrences(roots)[places])
+
+
+def _unlike(before: Array, after: Array, keys: Array) -> Iterator[tuple[Array, Array]]:
+    """The channels that are repeated in `before`, and a number for their keys, in order; none if all have the same."""
+    channels, counts = np.unique(before, return_counts=True)
+    if len(channels) == len(before):
+        return
+    at = np.searchsorted(channels, after)
+    kinds = _sums(at, _mixed(_mixed(occurrences(after)) + keys.astype(np.uint64)), len(channels))
+    taken = np.zeros(len(channels), bool)
+    taken[at] = True
+    if len(np.unique(kinds[taken & (counts > 1)])) > 1:
+        yield channels[counts > 1], kinds[counts > 1]
+
+
+def _sums(places: Array, numbers: Array, size: int) -> Array:
+    """The sum of all numbers with the same place."""
+    found = np.zeros(size, np.uint64)
+    np.add.at(found, places, numbers)
+    return found
+
+
+def _mixed(numbers: Array) -> Array:
+    """A 64-bit hash of each number."""
     with np.errstate(over="ignore"):
-        mixed = (counts + number * _MIX[0]) * _MIX[1]
+        mixed = (numbers.astype(np.uint64) + np.uint64(1)) * _MIX[0]
         mixed ^= mixed >> np.uint64(31)
+        mixed *= _MIX[1]
+        mixed ^= mixed >> np.uint64(29)
         mixed *= _MIX[2]
-        return np.asarray(mixed ^ (mixed >> np.uint64(29)))
+        return np.asarray(mixed ^ (mixed >> np.uint64(32)))
 
 
 def occurrences(labels: Array) -> Array:
@@ -109,11 +159,4 @@ def occurrences(labels: Array) -> Array:
     return found
 
 
-def runs(labels: Array) -> Iterator[tuple[int, Array]]:
-    """Each label of a flat array, with its places in order."""
-    order = np.argsort(labels, kind="stable")
-    values, starts = np.unique(labels[order], return_index=True)
-    yield from zip(values.tolist(), np.split(order, starts[1:]))
-
-
-__all__ = ["Labels", "occurrences", "runs"]
+__all__ = ["Labels", "occurrences"]

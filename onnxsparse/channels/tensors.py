@@ -56,6 +56,8 @@ class Tensor:
     numbers: Array | None = None
     uniform: bool = False
     """All its elements are equal, whatever they are."""
+    flat: frozenset[int] = frozenset()
+    """Axes along which all elements are equal, such as those that Expand made."""
     parts: tuple[Tensor, ...] = field(default=())
     """The tensors in a sequence or an optional."""
 
@@ -71,8 +73,8 @@ class Tensor:
         return None if self.shape is None else self.shape[axis]
 
     def wide(self, axis: int) -> bool:
-        """Whether the axis may have more than one element."""
-        return self.shape is None or self.shape[axis] != 1
+        """Whether elements may differ along the axis."""
+        return self.shape is None or (self.shape[axis] != 1 and axis not in self.flat)
 
     def field_on(self, axis: int) -> Field | None:
         return next((one for one in self.fields if axis in one.axes), None)

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
@@ -65,6 +65,8 @@ class Scope:
     shapes: Mapping[str, Sizes]
     outer: Scope | None
     names: dict[str, Tensor]
+    symbols: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of sizes that are not known; '' for those that are, or have none."""
 
     def find(self, name: str) -> Tensor | None:
         scope: Scope | None = self
@@ -93,7 +95,7 @@ class Walk:
         self, graph: GraphProto, outer: Scope | None = None, given: Sequence[Tensor | None] = ()
     ) -> tuple[list[Tensor], Scope]:
         """Walk a graph or body; return what its outputs are."""
-        scope = Scope(_shapes(graph), outer, {})
+        scope = Scope(_shapes(graph), outer, {}, _symbols(graph))
         for tensor in graph.initializer:
             scope.names[tensor.name] = self.constant(tensor)
         for sparse in graph.sparse_initializer:
@@ -110,15 +112,12 @@ class Walk:
         inputs = tuple(scope.find(name) if name else None for name in proto.input)
         shapes = tuple(scope.shapes.get(name) for name in proto.output)
         node = Node(proto, inputs, Attributes(proto, {}), shapes, self.opset, scope)
-        known, stored = self._numbers(node), any(one is not None and one.stored for one in inputs)
-        if known is None or stored:
-            self._asked.clear()
+        around, self._asked = self._asked, set()
+        results = None if node.op == "Identity" else self._numbers(node)
+        if results is None:
             results = self._results(node)
-            self._block_the_rest(node, results)
-            if known is not None:
-                results = [replace(results[0], shape=known[0].shape, numbers=known[0].numbers)]
-        else:
-            results = known
+        self._block_the_rest(node, results)
+        self._asked |= around  # what a body asks for, the node around it has asked for
         for index, name in enumerate(proto.output):
             if name:
                 result = results[index] if index < len(results) else Tensor(None)
@@ -128,7 +127,7 @@ class Walk:
         """Axes of stored tensors that the rule did not ask for: the node reads them in their order."""
         if node.op in ("Shape", "Size"):
             return
-        carried = {(view.tag, axis) for result in results for view in result.views for axis in view.axes}
+        carried = {(view.tag, axis) for result in results for view in _views(result) for axis in view.axes}
         for tensor in node.inputs:
             for view in tensor.views if tensor is not None else ():
                 for axis in view.axes:
@@ -153,7 +152,7 @@ class Walk:
         return replace(result, shape=tuple(a if b is None else b for a, b in pairs))
 
     def blocked(self, node: Node, why: str = "") -> list[Tensor]:
-        """Everything that the node reads stays where it is; so does what it makes."""
+        """Everything that the node and its bodies read stays where it is; so does what it makes."""
         for tensor in node.inputs:
             if tensor is not None:
                 self.freeze(tensor, why or f"{node.called} has no rule for channels")
@@ -222,14 +221,22 @@ class Walk:
             held = [axis for axis in own if axis is not None]
             self._asked.add((view.tag, held[-1]))
             labels = self.stored[view.tag].along(tuple(held))
-            shape = [1 if axis is None else size for axis, size in zip(own, sizes)]
-            known = [1 if size is None else size for size in sizes]
-            spread = np.broadcast_to(labels.reshape([1 if size is None else size for size in shape]), known)
+            shape = [1 if axis is None or size is None else size for axis, size in zip(own, sizes)]
+            spread = np.broadcast_to(labels.reshape(shape), [1 if size is None else size for size in sizes])
             if first is None:
                 first = spread
             else:
                 self.labels.unite(first, spread)
         return first
+
+    def unread(self, tensor: Tensor) -> None:
+        """A node does not read the numbers of a value, only its shape or type."""
+        self._asked.update((view.tag, axis) for view in tensor.views for axis in view.axes if axis is not None)
+
+    def widened(self, tensor: Tensor, more: int) -> Tensor:
+        """A value with axes of one element behind its own."""
+        views = tuple(View(one.tag, one.axes + (None,) * more) for one in tensor.views)
+        return replace(tensor, shape=(tensor.shape or ()) + (1,) * more, views=views, numbers=None)
 
     def resolved(self, tensor: Tensor) -> Tensor:
         """A view of stored tensors as a value with fields: each axis by itself."""
@@ -287,7 +294,8 @@ class Walk:
         if active and all(one.stored for one in active):
             views = tuple(view for one in active for view in one.views)
             return Tensor(shape, views=views)
-        return Tensor(shape, self.merged(active, node), uniform=not active)
+        flat = frozenset(axis for axis in range(len(shape)) if not any(one.wide(axis) for one in active))
+        return Tensor(shape, self.merged(active, node), uniform=not active, flat=flat)
 
     def merged(self, tensors: Sequence[Tensor], node: Node) -> tuple[Field, ...]:
         """The fields of values of one rank that meet element by element."""
@@ -337,11 +345,22 @@ class Walk:
         self.labels.close(own.labels, [own.index(axis) for axis in own.axes if axis not in held])
 
 
+def _views(tensor: Tensor) -> Iterator[View]:
+    """The views of a value, or of what is in a sequence."""
+    yield from tensor.views
+    for part in tensor.parts:
+        yield from _views(part)
+
+
 def _spread(labels: Array, axes: Sequence[int], wanted: Axes, tensor: Tensor) -> Array:
     """Labels over some axes, as an array over all that are wanted, in their order."""
     order = [axes.index(axis) for axis in wanted if axis in axes]
     shape = [labels.shape[axes.index(axis)] if axis in axes else 1 for axis in wanted]
-    sizes = [labels.shape[axes.index(axis)] if axis in axes else tensor.size(axis) or 1 for axis in wanted]
+    known = [tensor.size(axis) for axis in wanted]
+    sizes = [
+        labels.shape[axes.index(axis)] if axis in axes else 1 if size is None else size
+        for axis, size in zip(wanted, known)
+    ]
     return np.broadcast_to(labels.transpose(order).reshape(shape), sizes)
 
 
@@ -352,7 +371,9 @@ def _lifted(tensor: Tensor, rank: int) -> Tensor:
         return tensor
     fields = tuple(Field(tuple(axis + more for axis in one.axes), one.labels) for one in tensor.fields)
     views = tuple(View(one.tag, (None,) * more + one.axes) for one in tensor.views)
-    return replace(tensor, shape=(1,) * more + (tensor.shape or ()), fields=fields, views=views, numbers=None)
+    flat = frozenset(axis + more for axis in tensor.flat)
+    shape = (1,) * more + (tensor.shape or ())
+    return replace(tensor, shape=shape, fields=fields, views=views, numbers=None, flat=flat)
 
 
 def _captured(proto: NodeProto) -> set[str]:
@@ -396,6 +417,11 @@ def _shapes(graph: GraphProto) -> dict[str, Sizes]:
         if sizes is not None:
             found[value.name] = sizes
     return found
+
+
+def _symbols(graph: GraphProto) -> dict[str, tuple[str, ...]]:
+    values = (*graph.value_info, *graph.output, *graph.input)
+    return {one.name: tuple(dim.dim_param for dim in one.type.tensor_type.shape.dim) for one in values}
 
 
 def sizes_of(value: ValueInfoProto) -> Sizes | None:

@@ -103,23 +103,23 @@ class Use:
         shape = [size_of([grid.shape[atom] for atom in run]) for run in self.runs]
         return grid.transpose(order).reshape(shape)
 
-    def slabs(self, limit: int, multiple: int) -> Iterator[tuple[int, int]]:
-        """Cut the stored tensor into flat ranges of about `limit` elements that cut no group of `multiple`."""
+    def slabs(self, limit: int, multiple: int, outputs: int = 1) -> Iterator[tuple[int, int]]:
+        """Cut the stored tensor into flat ranges of about `limit` elements that cut no group of `multiple` along the
+        reduction, and none of so many outputs."""
         size = size_of(self.layout.atoms)
-        rows = self._slab_rows(limit, multiple)
+        rows = self._slab_rows(limit, multiple, outputs)
         step = rows * size_of(self.layout.atoms[1:])
         for start in range(0, size, max(step, 1)):
             yield start, min(start + step, size)
 
-    def _slab_rows(self, limit: int, multiple: int) -> int:
+    def _slab_rows(self, limit: int, multiple: int, outputs: int) -> int:
         lead, inner = self.layout.atoms[0], size_of(self.layout.atoms[1:])
         rows = max(1, limit // max(inner, 1))
-        reduce = self.runs[2]
-        if 0 not in reduce:
-            return min(rows, lead)
-        if reduce[0] != 0 and lead % multiple:
+        _, out, reduce, _ = self.runs
+        run, unit = next(((run, unit) for run, unit in ((reduce, multiple), (out, outputs)) if 0 in run), ((0,), 1))
+        if run[0] != 0 and lead % unit:
             return lead
-        return min(max(rows // multiple, 1) * multiple, lead)
+        return min(max(rows // unit, 1) * unit, lead)
 
     @property
     def _strides(self) -> list[int]:
@@ -151,6 +151,11 @@ class Use:
     def matrix_key(self) -> object:
         """Two uses with the same key see the same matrix."""
         return tuple(self._signature(run) for run in self.runs)
+
+    def square_key(self) -> object:
+        """Two uses with the same key see the same matrix, or one of them its transpose."""
+        group, out, reduce, tap = (self._signature(run) for run in self.runs)
+        return group, frozenset((out, reduce)), tap
 
     def stored_axes(self, run: Run) -> tuple[int, ...]:
         """The axes of the stored tensor that the atoms of a run lie in."""

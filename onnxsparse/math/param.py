@@ -50,8 +50,9 @@ class Param:
         ((start, stop, flat),) = Param.slabs(self)
         return self.over(flat, start, stop)
 
-    def slabs(self, multiple: int = 1) -> Iterator[tuple[int, int, Array]]:
-        """Pieces of the stored tensor that cut no group of `multiple`: where they are, and their numbers."""
+    def slabs(self, multiple: int = 1, outputs: int = 1) -> Iterator[tuple[int, int, Array]]:
+        """Pieces of the stored tensor that cut no group of `multiple` along the reduction, and none of so many outputs:
+        where they are, and their numbers."""
         assert self.numbers is not None
         yield 0, self.size, self.numbers().reshape(-1)
 

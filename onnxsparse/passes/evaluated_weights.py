@@ -36,7 +36,7 @@ from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.passes.pattern_check import Checked
 from onnxsparse.patterns import Pattern
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.planning.stored_params import weight_param
 
 WHOLE = 64 << 20
@@ -282,7 +282,7 @@ def _is_nan(numbers: Array) -> bool:
 def _said(pattern: Pattern, count: int) -> str:
     if not count:
         return ""
-    if isinstance(pattern, NM):
+    if isinstance(pattern, NOfM):
         return f"{count} groups of what arrives there hold more than {pattern.n} non-zeros"
     return f"{count} more zeros of {pattern.text} are needed in what arrives there"
 

@@ -17,7 +17,7 @@ from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.param import demand_finite
 from onnxsparse.math.values import Array, Values
 from onnxsparse.patterns import Pattern
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.stored_params import WeightParam, weight_param
@@ -119,25 +119,26 @@ class _Zeros:
         """For each use, what its own masks take out."""
 
     def of(self, pattern: Pattern, drop: int) -> _Tally:
-        if isinstance(pattern, NM):
+        if isinstance(pattern, NOfM):
             return self.by_groups(pattern)
         return self.by_elements(pattern, drop) if isinstance(pattern, Unstructured) else self.by_units(pattern, drop)
 
-    def by_groups(self, pattern: NM) -> _Tally:
+    def by_groups(self, pattern: NOfM) -> _Tally:
         tally = _Tally()
         for index, use in enumerate(self._weight.uses):
             tally.violations[index], tally.places[index] = 0, []
-            for param, start, stop, flat in self._slabs(use, pattern.m):
+            _, outputs, inputs, _ = pattern.cell(use.shape4)
+            for param, start, stop, flat in self._slabs(use, inputs, outputs):
                 self._count(tally, index, param, pattern, start, stop, flat)
         return tally
 
-    def _slabs(self, use: Use, multiple: int) -> Iterator[tuple[WeightParam, int, int, Array]]:
+    def _slabs(self, use: Use, inputs: int = 1, outputs: int = 1) -> Iterator[tuple[WeightParam, int, int, Array]]:
         param = weight_param(self._weight, use)
-        for start, stop, flat in param.slabs(multiple):
+        for start, stop, flat in param.slabs(inputs, outputs):
             yield param, start, stop, flat
 
     def _count(
-        self, tally: _Tally, index: int, param: WeightParam, pattern: NM, start: int, stop: int, flat: Array
+        self, tally: _Tally, index: int, param: WeightParam, pattern: NOfM, start: int, stop: int, flat: Array
     ) -> None:
         values = param.over(flat, start, stop)
         masked = param.use.matrix(self._masked(index, start, stop)) if self._masks[index] else None
@@ -164,7 +165,7 @@ class _Zeros:
     def by_elements(self, pattern: Unstructured, drop: int) -> _Tally:
         tally = _Tally()
         for index, use in enumerate(self._weight.uses):
-            tally.each[index] = sum(self._zeros_of(index, *slab) for slab in self._slabs(use, 1))
+            tally.each[index] = sum(self._zeros_of(index, *slab) for slab in self._slabs(use))
             tally.violations[index], tally.places[index] = pattern.missing(tally.each[index], drop), []
         return tally
 

@@ -19,7 +19,7 @@ from onnxsparse.math import rank
 from onnxsparse.math.param import demand_finite
 from onnxsparse.math.values import BLOCK, Array, Reading, Values, erase_block
 from onnxsparse.passes.model_pass import Changed, Pass
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import SLAB
@@ -78,7 +78,7 @@ class Pruned:
         row = self._row
         if row.keep is not None:
             return self._by_mask(row.keep)
-        if isinstance(row.pattern, NM) and self._score.elementwise:
+        if isinstance(row.pattern, NOfM) and self._score.elementwise:
             return self._by_groups(row.pattern)
         if isinstance(row.pattern, Unstructured) and self._score.elementwise and row.drop and self._one_scale:
             return self._by_threshold()
@@ -107,8 +107,9 @@ class Pruned:
             kept = self._row.use.matrix(keep[start:stop])
             yield self._row.use.restore(np.where(kept, values.stored, values.zero))
 
-    def _by_groups(self, pattern: NM) -> Iterator[Array]:
-        for start, stop, flat in self._row.param.slabs(pattern.m):
+    def _by_groups(self, pattern: NOfM) -> Iterator[Array]:
+        _, outputs, inputs, _ = pattern.cell(self._row.use.shape4)
+        for start, stop, flat in self._row.param.slabs(inputs, outputs):
             values = self._values(flat, start, stop)
             pattern.prune(values, self._score, 0, values.stored)
             yield flat if np.shares_memory(values.stored, flat) else self._row.use.restore(values.stored)

@@ -32,10 +32,9 @@ Look = Callable[[Index], Any]
 
 
 @dataclass(frozen=True)
-class NM(CellPattern):
-    """N of every M weights in a row along the reduction are kept; a last group shorter than M stays dense."""
+class NOfM(CellPattern):
+    """N of M are kept in every cell, each chosen by itself: the pattern fixes how much goes, and counts elements."""
 
-    name: ClassVar[str] = "N:M"
     takes_sparsity: ClassVar[bool] = False
     n: int = field(metadata={"option": False})
     m: int = field(metadata={"option": False})
@@ -43,6 +42,20 @@ class NM(CellPattern):
     def __post_init__(self) -> None:
         if not 1 <= self.n < self.m <= LARGEST_GROUP:
             raise OptionError(f"{self.text}: N:M needs 1 <= N < M <= {LARGEST_GROUP}")
+
+    def drop_count(self, shape: Shape4, sparsity: float | None) -> int:
+        """The elements that go; N:M leaves no choice."""
+        return self.units(shape) * (self.unit_size(shape) // self.m) * (self.m - self.n)
+
+    def dropped(self, shape: Shape4, drop: int) -> int:
+        return drop
+
+
+@dataclass(frozen=True)
+class NM(NOfM):
+    """N of every M weights in a row along the reduction are kept; a last group shorter than M stays dense."""
+
+    name: ClassVar[str] = "N:M"
 
     @classmethod
     def read(cls, text: str) -> NM | None:
@@ -55,10 +68,6 @@ class NM(CellPattern):
 
     def cell(self, shape: Shape4) -> Shape4:
         return (1, 1, self.m, 1)
-
-    def drop_count(self, shape: Shape4, sparsity: float | None) -> int:
-        """The elements that go; N:M leaves no choice."""
-        return self.units(shape) * (self.m - self.n)
 
     def select(self, values: Values, score: Score, drop: int) -> Array:
         mask = np.empty_like(values.stored, dtype=bool)

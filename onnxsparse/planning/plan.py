@@ -18,6 +18,7 @@ from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.transposable import Transposable
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.defaults import DEPTHWISE, heads_of, words_of
 from onnxsparse.planning.layers import layers_of
@@ -240,6 +241,8 @@ def does_not_fit(weight: Weight, pattern: Pattern) -> Reason | None:
 def _fit_key(use: Use, pattern: Pattern) -> object:
     if pattern.name == "unstructured":
         return ""
+    if isinstance(pattern, Transposable):
+        return use.square_key()
     return use.groups_key(pattern.m) if isinstance(pattern, NM) else use.matrix_key()
 
 

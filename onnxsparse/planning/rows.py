@@ -9,7 +9,7 @@ from onnxsparse.graph.biases_and_scales import training_mode
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.patterns import Pattern
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning import macs
 from onnxsparse.planning.layers import bound_of, counts, wasted
 from onnxsparse.planning.plan import Plan, PlanRow
@@ -300,6 +300,7 @@ def sparse_bytes(pattern: Pattern | None, shape4: tuple[int, ...], size: int, ze
 
 
 def _index_bits(pattern: Pattern, shape4: tuple[int, ...], size: int) -> int:
-    if isinstance(pattern, NM):
-        return pattern.units(shape4) * pattern.n * (pattern.m - 1).bit_length()
+    if isinstance(pattern, NOfM):
+        groups = pattern.units(shape4) * pattern.unit_size(shape4) // pattern.m
+        return groups * pattern.n * (pattern.m - 1).bit_length()
     return pattern.units(shape4) if pattern.name in ("block", "filter", "channel") else size

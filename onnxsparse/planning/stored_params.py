@@ -60,10 +60,10 @@ class WeightParam(StoredParam):
     def whole(self) -> Values:
         return self.over(self.tensor.read(), 0, self.tensor.size)
 
-    def slabs(self, multiple: int = 1) -> Iterator[tuple[int, int, Array]]:
+    def slabs(self, multiple: int = 1, outputs: int = 1) -> Iterator[tuple[int, int, Array]]:
         """All of them are read into the same memory, so each is gone when the next is asked for."""
         tensor, memory = self.tensor, np.empty(0, np.uint8)
-        for start, stop in self.use.slabs(SLAB, multiple):
+        for start, stop in self.use.slabs(SLAB, multiple, outputs):
             size = (stop - start) * tensor.dtype.itemsize
             memory = memory if memory.size >= size else np.empty(size, np.uint8)
             yield start, stop, tensor.read(start, stop, memory)

@@ -18,7 +18,7 @@ import numpy as np
 
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import BLOCK, Array, Reading, Values
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.scores import Magnitude, Score
@@ -99,41 +99,48 @@ def exchange(weight: Array, mask: Array, gains: Array, choice: Choice, share: fl
     """Drop the smallest kept units and grow as many others, those of the largest |gain| (the dense gradient, say).
 
     Exactly floor(share * kept units + 0.5) are exchanged, fewer only where there are not so many to grow; what was just
-    dropped does not come back. Units are those of the pattern, elements for N:M, which stay in their groups. The number
-    of kept units, `choice.drop`, is as before. `choice.score` is not asked: small is small in magnitude.
+    dropped does not come back (along both axes it does where nothing else fits). Units are those of the pattern,
+    elements for N:M, which stay in their groups. The number of kept units, `choice.drop`, is as before. `choice.score`
+    is not asked: small is small in magnitude.
     """
     if not 0 <= share <= 1:
         raise OptionError(f"a share of exchanged places lies between 0 and 1, not at {share}")
     hide(weight, mask)
     kept = mask.reshape(-1) != 0
     stays = _without_smallest(weight.reshape(-1), kept, choice, share)
-    return write(weight, mask, replace(choice, score=Magnitude()).keep(_ordered(stays, kept, gains.reshape(-1))))
+    return write(
+        weight, mask, replace(choice, score=Magnitude()).keep(_ordered(stays, kept, gains.reshape(-1), choice))
+    )
 
 
 def _without_smallest(numbers: Array, kept: Array, choice: Choice, share: float) -> Array:
     """The places that stay when the smallest kept units go."""
     small = _ranked(numbers, kept)
-    if isinstance(choice.pattern, NM):
+    if isinstance(choice.pattern, NOfM):
         return _without_smallest_elements(small, kept, choice, choice.pattern, share)
     kept_units = choice.pattern.units(choice.matrix(small).shape) - choice.drop
     count = min(_rounded(share * kept_units), choice.drop)
     return replace(choice, score=Magnitude(), drop=choice.drop + count).keep(small)
 
 
-def _without_smallest_elements(small: Array, kept: Array, choice: Choice, pattern: NM, share: float) -> Array:
-    """The same for single elements of whole groups; what is left over of a row stays."""
+def _without_smallest_elements(small: Array, kept: Array, choice: Choice, pattern: NOfM, share: float) -> Array:
+    """The same for single elements of whole groups; what lies outside stays."""
     view = choice.matrix(small)
-    left_over = view[:, :, view.shape[2] // pattern.m * pattern.m :]
-    left_over[...] = CERTAIN
+    outside = np.ones(view.shape, bool)
+    outside[tuple(slice(0, size - size % step) for size, step in zip(view.shape, pattern.cell(view.shape)))] = False
+    view[outside] = CERTAIN
     small, pruned = choice.restore(view), int(kept.size - np.count_nonzero(kept))
-    count = min(_rounded(share * (kept.size - pruned - left_over.size)), pruned)
+    count = min(_rounded(share * (kept.size - pruned - pattern.ragged(view.shape))), pruned)
     return replace(choice, pattern=Unstructured(), score=Magnitude(), drop=pruned + count).keep(small)
 
 
-def _ordered(stays: Array, kept: Array, gains: Array) -> Array:
+def _ordered(stays: Array, kept: Array, gains: Array, choice: Choice) -> Array:
     """Numbers in the order of survivors, then pruned places by gain, then what was just dropped."""
     numbers = _ranked(gains, ~kept)
-    numbers[stays] = CERTAIN
+    if isinstance(choice.pattern, NOfM):  # more than all of a cell together, so that sums still show the gains
+        numbers[stays] = 2 * choice.pattern.unit_size(choice.matrix(numbers).shape) * (numbers.max(initial=0) or 1.0)
+    else:
+        numbers[stays] = CERTAIN
     return numbers
 
 

@@ -21,7 +21,7 @@ from onnxsparse.graph.weights import Convolution
 from onnxsparse.math.param import Param
 from onnxsparse.math.values import Array
 from onnxsparse.patterns import Pattern
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.names import Named
 from onnxsparse.planning.stored_params import Candidate
@@ -89,7 +89,7 @@ class Promise:
 
 def dropped(pattern: Pattern, zero: Array) -> int:
     """How many units are zero in a weight of which that is said by element; of N:M how many elements have to be."""
-    if isinstance(pattern, NM):
+    if isinstance(pattern, NOfM):
         return pattern.drop_count(zero.shape, None)
     units = pattern.units(zero.shape)
     return units - pattern.violations(zero, units).count

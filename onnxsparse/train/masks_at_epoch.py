@@ -21,7 +21,7 @@ from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
-from onnxsparse.patterns.nm import NM, NMRamp
+from onnxsparse.patterns.nm import NMRamp, NOfM
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.recipes.modifiers.constant import HeldZeros
@@ -216,7 +216,7 @@ class FileTrainee(Trainee):
 
 def held_by(pattern: Pattern, zero: Array) -> tuple[Pattern, int]:
     """The pattern that zeros have, and how many of its units they are: a ramp of N:M on its way is no N:M yet."""
-    if isinstance(pattern, (NM, NMRamp)):
+    if isinstance(pattern, (NOfM, NMRamp)):
         fixed = pattern.whole if isinstance(pattern, NMRamp) else pattern
         drop = fixed.drop_count(zero.shape, None)
         return (Unstructured(), int(np.count_nonzero(zero))) if fixed.violations(zero, drop) else (fixed, drop)

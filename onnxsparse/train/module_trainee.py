@@ -25,7 +25,7 @@ from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
-from onnxsparse.engines.torch.parametrization import mask_of, put_mask_on, take_mask_off, zero
+from onnxsparse.engines.torch.parametrization import clear_moments, mask_of, put_mask_on, take_mask_off, zero
 from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.param import View
@@ -157,11 +157,8 @@ class ModuleTrainee(Trainee):
         self._clear(tensor, torch().zeros(tensor.shape, dtype=torch().bool, device=tensor.device))
 
     def _clear(self, tensor: Any, keep: Any) -> None:
-        """Moments are those states of an optimizer that have the shape of the parameter."""
-        states = getattr(self.optimizer, "state", {}).get(tensor, {})
-        for state in states.values():
-            if torch().is_tensor(state) and state.shape == tensor.shape:
-                zero(state, keep)
+        if hasattr(self.optimizer, "state"):
+            clear_moments(self.optimizer, tensor, keep)
 
     def held(self, param: Param) -> bool:
         return not self._tensors[param.tag].requires_grad
@@ -239,7 +236,7 @@ def _param(
     names = tuple(bare(one) for one, _, _ in places)
     views = next((traced[one] for one, _, _ in places if one in traced), None)
     prunable = views is not None or any(_is_weight(one, local) for _, one, local in places)
-    matrix, restore = views or _views(owner, tensor) or (None, None)
+    matrix, restore = views or views_of(owner, tensor) or (None, None)
     layers = [name.rpartition(".")[0] for name in names if name.endswith(WEIGHT) and "." in name]
     slashes = [layer.replace(".", "/") for layer in layers]
     read = dict.fromkeys(call for one, _, _ in places if one in traced for call in calls[one])
@@ -279,7 +276,7 @@ def _is_weight(owner: Any, name: str) -> bool:
     return name == WEIGHT and any(kind in PRUNABLE for kind in _kinds(owner))
 
 
-def _views(owner: Any, tensor: Any) -> tuple[View, View] | None:
+def views_of(owner: Any, tensor: Any) -> tuple[View, View] | None:
     """Of a matrix its first axis counts the outputs; convolutions know their groups."""
     kinds, shape = _kinds(owner), tuple(tensor.shape)
     if "_ConvNd" in kinds and len(shape) > 2:

@@ -27,7 +27,6 @@ from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
 from onnxsparse.options import Axes, Masks, Path, SparsityOptions
 from onnxsparse.passes.delivery import called
-from onnxsparse.patterns.nm import NM
 from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes, fields_of, sample_axes
 from onnxsparse.planning.plan import Plan, PlanRow
@@ -314,8 +313,6 @@ def pruned_share(planned_rows: Mapping[str, PlanRow]) -> float:
 def _gone(row: PlanRow) -> float:
     if row.keep is not None:
         return float(row.keep.size - np.count_nonzero(row.keep))
-    if isinstance(row.pattern, NM):
-        return (row.weight.tensor.size - row.ragged) * (row.pattern.m - row.pattern.n) / row.pattern.m
     assert row.pattern is not None
     return float(row.pattern.dropped(row.use.shape4, row.drop))
 

@@ -25,7 +25,7 @@ from onnxsparse.graph.torch_match import Match
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.device_levels import NEARLY_DENSE
 from onnxsparse.patterns import parse as parse_pattern
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.record import record
 from onnxsparse.planning.rule import Rule
@@ -133,5 +133,5 @@ def _row(path: str, weight: Weight, promise: Promise, drops: Mapping[str, int]) 
         reason = promise.dense.get(path) or ("" if weight.refusal else _beside(weight))
         return PlanRow(weight, reason=reason or weight.refusal or "left dense", chosen=bool(reason))
     pattern = parse_pattern(text)
-    drop = drops[path] if isinstance(pattern, NM) else min(drops[path], count_zeros(weight) or 0)
+    drop = drops[path] if isinstance(pattern, NOfM) else min(drops[path], count_zeros(weight) or 0)
     return PlanRow(weight, pattern, drop)

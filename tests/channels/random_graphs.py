@@ -46,9 +46,7 @@ class RandomNet(Net):
         super().__init__(opset=17, constants=bool(self.dice.random() < 0.2))
         self.made_before: dict[tuple[tuple[int, ...], int | None, int], list[str]] = {}
 
-    def weight(
-        self, name: str, *shape: int, axis: int | None = None, splits: int = 1, around: float = 0.0
-    ) -> str:
+    def weight(self, name: str, *shape: int, axis: int | None = None, splits: int = 1, around: float = 0.0) -> str:
         alike = self.made_before.setdefault((shape, axis, splits), [])
         if alike and self.dice.random() < 0.12:
             return alike[int(self.dice.integers(len(alike)))]
@@ -192,7 +190,9 @@ def recurrent(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
 
 @step(*ANY)
 def activation(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
-    op = ("Relu", "Tanh", "Sigmoid", "HardSwish", "Elu", "Softplus", "Abs", "Erf", "Identity")[int(net.dice.integers(9))]
+    op = ("Relu", "Tanh", "Sigmoid", "HardSwish", "Elu", "Softplus", "Abs", "Erf", "Identity")[
+        int(net.dice.integers(9))
+    ]
     return Val(net(op, x.name), x.shape)
 
 
@@ -377,7 +377,9 @@ def half_worked_on(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
 
 @step(*ANY)
 def slice_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
-    start, end, jump = [(0, x.channels, 2), (2, x.channels, 1), (-8, 2**31, 1), (-1, -(2**31), -1)][net.one_of(0, 1, 2, 3)]
+    start, end, jump = [(0, x.channels, 2), (2, x.channels, 1), (-8, 2**31, 1), (-1, -(2**31), -1)][
+        net.one_of(0, 1, 2, 3)
+    ]
     count = len(range(x.channels)[slice(start, None if jump < 0 else end, jump)])
     if count < 4:
         return None
@@ -387,7 +389,9 @@ def slice_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
 @step(*ANY)
 def gather_of_channels(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
     count = x.channels if net.one_of(0, 1) else net.one_of(6, 8)
-    taken = net.dice.permutation(x.channels) if count == x.channels else net.dice.integers(-x.channels, x.channels, count)
+    taken = (
+        net.dice.permutation(x.channels) if count == x.channels else net.dice.integers(-x.channels, x.channels, count)
+    )
     return x.with_channels(net("Gather", x.name, net.ints(*taken.tolist()), axis=_axis(x)), count)
 
 
@@ -470,7 +474,9 @@ def to_tokens(net: RandomNet, x: Val, _: Sequence[Val]) -> Val:
 def to_image(net: RandomNet, x: Val, _: Sequence[Val]) -> Val | None:
     height = next((size for size in (6, 4, 3, 2) if x.shape[1] % size == 0), 1)
     width = x.shape[1] // height
-    return Val(net.reshape(net.transpose(x.name, 0, 2, 1), 0, 0, height, width), (x.shape[0], x.channels, height, width))
+    return Val(
+        net.reshape(net.transpose(x.name, 0, 2, 1), 0, 0, height, width), (x.shape[0], x.channels, height, width)
+    )
 
 
 @step("image", "tokens")

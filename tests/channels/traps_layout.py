@@ -177,6 +177,14 @@ def sum_with_rolled_channels() -> Trap:
 
 
 @trap
+def sum_with_two_cycles() -> Trap:
+    """Channel 0, 1, 3 and 2, 5, 4 are each added to the next: two classes alike, but they go round otherwise."""
+    net, h = _stem(6)
+    h = net("Add", h, net("Gather", h, net.ints(1, 3, 5, 0, 2, 4), axis=1))
+    return net.trap(net.conv(h, "last", 6, 6), stay="first")
+
+
+@trap
 def temporal_shift() -> Trap:
     """Channels 0-3 come from the next frame, 4-7 from the one before: three segments that must not mix."""
     net, h = _stem()
@@ -397,8 +405,8 @@ def window_partition_of_channels() -> Trap:
     h = net.reshape(net.transpose(h, 0, 2, 3, 1), 2, 6, 6, 6)
     h = net.reshape(net.transpose(h, 0, 2, 1, 3), 2, 36, 6)
     y = net.linear(h, "last", 6, 9)
-    mixed = net.linear(net.transpose(h, 0, 2, 1), "tokens", 36, 5)
-    return net.trap(y, mixed, move="last", stay="first tokens")
+    mixed = net.relu(net.linear(net.transpose(h, 0, 2, 1), "tokens", 36, 5))
+    return net.trap(y, net("ReduceSum", mixed, net.ints(1)), move="last", stay="first tokens")
 
 
 @trap

@@ -261,7 +261,7 @@ def weight_made_by_a_network() -> Trap:
     net, h = _stem()
     made = net.gemm(net("Flatten", net("GlobalAveragePool", h)), "makes", 16, 96)
     weight = net.reshape(net("ReduceMean", made, axes=[0]), 6, 16, 1, 1)
-    return net.trap(_conv(net, h, weight), move="makes", stay="first")
+    return net.trap(_conv(net, h, weight), stay="first")
 
 
 # -- forms of storage

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxsparse.channels.rules import contractions, elementwise, layout, normalization
+from onnxsparse.channels.rules import (
+    attention,
+    contractions,
+    control,
+    elementwise,
+    indexing,
+    layout,
+    normalization,
+    quantized,
+    recurrent,
+    spatial,
+)
 from onnxsparse.channels.walk import Rule
 
-FAMILIES = (elementwise, layout, contractions, normalization)
+FAMILIES = (
+    elementwise, layout, contractions, normalization, spatial, indexing, quantized, recurrent, control, attention,
+)  # fmt: skip
 
 
 def table() -> Mapping[tuple[str, str], Rule]:

@@ -7,23 +7,34 @@ index of the axes that both have besides (heads, experts). Along the others each
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from onnxsparse.channels.rules.elementwise import along_axis
 from onnxsparse.channels.tensors import Field, Sizes, Tensor, collapsed
 from onnxsparse.channels.walk import Node, Rule, Walk
 from onnxsparse.math.values import Array
 
+MICROSOFT = "com.microsoft"
 ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def matmul(walk: Walk, node: Node) -> list[Tensor]:
-    """MatMul of any ranks, with batches that broadcast."""
+    """MatMul of any ranks, with batches that broadcast; FusedMatMul turns its operands first."""
     left, right = node.input(0), node.input(1)
     if left is None or right is None or left.shape is None or right.shape is None or not left.rank * right.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     one, other, result = matmul_letters(left.rank, right.rank)
+    if node.attributes.integer("transBatchA") or node.attributes.integer("transBatchB"):
+        return walk.blocked(node, f"{node.called} turns batches")
+    one = _turned(one) if node.attributes.integer("transA") else one
+    other = _turned(other) if node.attributes.integer("transB") else other
     return [contraction(walk, node, [left, right], [one, other], result)]
+
+
+def _turned(letters: str) -> str:
+    return letters[:-2] + letters[:-3:-1]
 
 
 def matmul_letters(left: int, right: int) -> tuple[str, str, str]:
@@ -48,24 +59,66 @@ def gemm(walk: Walk, node: Node) -> list[Tensor]:
     return [made if added is None else walk.elementwise(node, [made, added], made.shape)]
 
 
+def fused_matmul(walk: Walk, node: Node) -> list[Tensor]:
+    """FusedMatMul and what it was called: either operand transposed, or with its rows before its batch axes."""
+    left, right = node.input(0), node.input(1)
+    if left is None or right is None or left.shape is None or right.shape is None or not left.rank * right.rank:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    one, other, result = matmul_letters(left.rank, right.rank)
+    terms = [_stored_letters(node, one, "A"), _stored_letters(node, other, "B")]
+    return [contraction(walk, node, [left, right], terms, result)]
+
+
+def _stored_letters(node: Node, letters: str, side: str) -> str:
+    if len(letters) > 1 and node.attributes.integer(f"trans{side}"):
+        letters = letters[:-2] + letters[-1] + letters[-2]
+    if len(letters) > 2 and node.attributes.integer(f"transBatch{side}"):
+        letters = letters[-2] + letters[:-2] + letters[-1]
+    return letters
+
+
+def matmul_gelu(walk: Walk, node: Node) -> list[Tensor]:
+    """GemmFastGelu: a product, a bias, Gelu."""
+    made, bias = matmul(walk, node)[0], node.input(2)
+    return [made if bias is None else walk.elementwise(node, [made, bias], made.shape)]
+
+
 def einsum(walk: Walk, node: Node) -> list[Tensor]:
-    """Einsum of one or two operands, no letter twice in one; others are blocked."""
-    terms, _, result = node.attributes.text("equation").replace(" ", "").partition("->")
-    letters = terms.split(",")
-    if "." in terms + result or "->" not in node.attributes.text("equation") or not 1 <= len(letters) <= 2:
-        return walk.blocked(node)
+    """Einsum of any number of operands, with or without an ellipsis or a result; a diagonal is blocked."""
     tensors = [one for one in node.inputs if one is not None]
-    fits = len(tensors) == len(letters) and all(
-        one.shape is not None and one.rank == len(term) == len(set(term)) for one, term in zip(tensors, letters)
-    )
-    if not fits:
-        return walk.blocked(node)
-    return [contraction(walk, node, tensors, letters, result)]
+    if any(one.shape is None for one in tensors):
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    terms = einsum_letters(node.attributes.text("equation"), [one.rank for one in tensors])
+    if terms is None:
+        return walk.blocked(node, f"{node.called} takes a diagonal, or names another number of axes")
+    return [contraction(walk, node, tensors, terms[:-1], terms[-1])]
+
+
+def einsum_letters(equation: str, ranks: Sequence[int]) -> list[str] | None:
+    """A letter for every axis of each operand and of the result; None where one stands twice in an operand."""
+    left, arrow, result = equation.replace(" ", "").partition("->")
+    operands = left.split(",")
+    if len(operands) != len(ranks):
+        return None
+    spare = [letter for letter in ALPHABET if letter not in equation]
+    widest = max(rank - len(term.replace("...", "")) for term, rank in zip(operands, ranks))
+    if widest > len(spare) or widest < 0:
+        return None
+    if not arrow:
+        once = [one for one in sorted(set(left) - set(",.")) if left.count(one) == 1]
+        result = ("..." if "..." in left else "") + "".join(once)
+    found = []
+    for term, rank in zip(operands, ranks):
+        more = rank - len(term.replace("...", ""))
+        found.append(term.replace("...", "".join(spare[widest - more : widest])))
+    found.append(result.replace("...", "".join(spare[:widest])))
+    fits = all(len(term) == rank for term, rank in zip(found, ranks))
+    return found if fits and all(len(set(term)) == len(term) for term in found) else None
 
 
 def contraction(walk: Walk, node: Node, tensors: Sequence[Tensor], letters: Sequence[str], result: str) -> Tensor:
     """The sum of products over all letters that are not in the result."""
-    if len(tensors) == 2 and all(one.stored for one in tensors):
+    if len(tensors) > 1 and all(one.stored for one in tensors):
         tensors = [walk.resolved(one) for one in tensors]
     summed = _Contraction(walk, node, tensors, letters, result)
     summed.sum()
@@ -131,8 +184,8 @@ class _Contraction:
     def rest(self) -> tuple[Field, ...]:
         """The fields that the result takes over from its operands."""
         fields: list[Field] = []
-        shared = [one for one in self._result if all(self._wide(at, one) for at in range(len(self._tensors)))]
-        shared = shared if len(self._tensors) > 1 else []
+        every = range(len(self._tensors))
+        shared = [one for one in self._result if sum(self._wide(at, one) for at in every) > 1]
         for index in range(len(self._tensors)):
             for own in self._kept(index, shared):
                 fields.append(own)
@@ -166,12 +219,17 @@ class _Contraction:
         return Field(tuple(axes[at] for at in order), labels.transpose(order))
 
     def _apart(self, fields: list[Field]) -> tuple[Field, ...]:
-        """Fields that share no axis; of two that do the first stays where it is."""
+        """Fields that share no axis; of two that do, such as two in each head, the first is the same in all heads."""
         kept: list[Field] = []
         for own in fields:
             for other in [one for one in kept if set(one.axes) & set(own.axes)]:
-                self._walk.labels.freeze(other.labels, f"two kinds of channels meet at {self._node.called}")
                 kept.remove(other)
+                rest = tuple(axis for axis in other.axes if axis not in own.axes)
+                if rest:
+                    shared = [axis for axis in other.axes if axis in own.axes]
+                    kept.append(Field(rest, collapsed(self._walk.labels, other, shared)))
+                else:
+                    self._walk.labels.freeze(other.labels, f"two kinds of channels meet at {self._node.called}")
             kept.append(own)
         return tuple(kept)
 
@@ -180,31 +238,62 @@ class _Contraction:
 
 
 def conv(walk: Walk, node: Node) -> list[Tensor]:
-    """Conv, ConvInteger: (N, C, ...) with (O, C/g, ...); a bias along the channels."""
-    tensor, weight = node.input(0), node.input(1)
-    bias = node.input(2) if node.op == "Conv" else None
-    return convolved(walk, node, tensor, weight, bias, False)
+    """Conv, FusedConv: (N, C, ...) with (O, C/g, ...); a bias along the channels, and what is added to the result."""
+    made, added = convolved(walk, node, node.input(0), node.input(1), node.input(2), False), node.input(3)
+    return made if added is None else [walk.elementwise(node, [*made, added], made[0].shape)]
+
+
+def conv_deformed(walk: Walk, node: Node) -> list[Tensor]:
+    """DeformConv: the channels of a group of offsets stay in it."""
+    tensor, groups = node.input(0), node.attributes.integer("offset_group", 1)
+    if tensor is None or tensor.shape is None:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    for other in (node.input(2), node.input(4)):
+        if other is not None:
+            walk.freeze(other, f"{node.called} reads it in a fixed order")
+    tensor = walk.resolved(tensor)
+    own = tensor.field_on(1)
+    if own is not None and groups > 1:
+        labels = collapsed(walk.labels, own, [axis for axis in own.axes if axis != 1])
+        walk.labels.close(labels.reshape(groups, -1), (0,))
+    return convolved(walk, node, tensor, node.input(1), node.input(3), False)
 
 
 def conv_transpose(walk: Walk, node: Node) -> list[Tensor]:
     """ConvTranspose: (N, C, ...) with (C, O/g, ...)."""
-    return convolved(walk, node, node.input(0), node.input(1), node.input(2), True)
+    padded = node.op == "ConvTransposeWithDynamicPads"
+    if padded and node.input(2) is not None:
+        walk.freeze(node.inputs[2] or Tensor(None), f"{node.called} reads it in a fixed order")
+    return convolved(walk, node, node.input(0), node.input(1), node.input(3 if padded else 2), True)
 
 
 def convolved(
-    walk: Walk, node: Node, tensor: Tensor | None, weight: Tensor | None, bias: Tensor | None, turned: bool
+    walk: Walk,
+    node: Node,
+    tensor: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    turned: bool,
+    channels_last: bool = False,
 ) -> list[Tensor]:
-    """A convolution: dense, in groups, or depthwise, where each channel has filters of its own."""
+    """A convolution: dense, in groups, or depthwise, where each channel has filters of its own.
+
+    With `channels_last` the value has been transposed, and the shape that was inferred is not that of the result.
+    """
     if tensor is None or weight is None or weight.shape is None or tensor.shape is None or None in weight.shape[:2]:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    groups, size = node.attributes.integer("group", 1), weight.shape[0]
+    if turned:
+        size = (weight.shape[1] or 0) * groups
+    shape = (not channels_last and node.shape()) or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
+    why = f"{node.called} reads it in a fixed order"
     for axis in range(tensor.rank):
         if axis != 1:
-            walk.freeze_axis(tensor, axis, f"{node.called} reads it in a fixed order")
-    groups = node.attributes.integer("group", 1)
+            tensor = replace(tensor, fields=walk.freeze_axis(tensor, axis, why))
+    for axis in range(2, weight.rank):
+        weight = replace(weight, fields=walk.freeze_axis(weight, axis, why))
     inputs = walk.along(tensor, (1,)) if tensor.field_on(1) or tensor.stored else None
     outputs = _filters(walk, node, weight, inputs, groups, turned)
-    size = (weight.shape[1] or 0) * groups if turned else weight.shape[0]
-    shape = node.shape() or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
     made = Tensor(shape, (Field((1,), outputs),) if outputs is not None and size != 1 else ())
     if bias is None:
         return [made]
@@ -216,6 +305,13 @@ def _filters(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, group
     first, second = (weight.shape or (0, 0))[:2]
     assert first is not None
     assert second is not None
+    made = weight.field_on(1)
+    if groups == 1 and made is not None and made is weight.field_on(0):
+        own = walk.along(weight, (0, 1))
+        assert own is not None
+        walk.labels.close(own, (1 if turned else 0,))
+        _join(walk, node, inputs[:, None] if turned and inputs is not None else inputs, own)
+        return None
     if groups == 1:
         own = walk.along(weight, (0 if turned else 1,))
         _join(walk, node, inputs, own)
@@ -286,9 +382,7 @@ def _grouped_turned(walk: Walk, node: Node, weight: Tensor, inputs: Array | None
 
 def _per_channel(bias: Tensor, rank: int) -> Tensor:
     """A list of numbers along the channels, as a value that broadcasts."""
-    from onnxsparse.channels.rules.elementwise import _along
-
-    return _along(bias, 1, rank)
+    return along_axis(bias, 1, rank)
 
 
 RULES: dict[tuple[str, str], Rule] = {
@@ -297,7 +391,12 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Einsum"): einsum,
     ("", "Conv"): conv,
     ("", "ConvTranspose"): conv_transpose,
-    ("com.microsoft", "FusedConv"): conv,
+    ("", "DeformConv"): conv_deformed,
+    (MICROSOFT, "ConvTransposeWithDynamicPads"): conv_transpose,
+    (MICROSOFT, "FusedConv"): conv,
+    (MICROSOFT, "FusedGemm"): gemm,
+    (MICROSOFT, "GemmFastGelu"): matmul_gelu,
+    **{(MICROSOFT, name): fused_matmul for name in ("FusedMatMul", "FusedMatMulActivation", "TransposeMatMul")},
 }
 
 __all__ = ["RULES", "collapsed", "contraction", "convolved", "matmul_letters"]

@@ -7,12 +7,11 @@ and what Flatten makes of channels need no rules of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from onnxsparse.channels.labels import occurrences
 from onnxsparse.channels.tensors import Field, Sizes, Tensor, View, collapsed
 from onnxsparse.channels.walk import LARGEST_FIELD, Node, Rule, Walk
 from onnxsparse.math.values import Array
@@ -36,31 +35,14 @@ def transposed(walk: Walk, tensor: Tensor, order: Sequence[int]) -> Tensor:
     fields = []
     for own in tensor.fields:
         moved = own.moved(places)
-        source = np.arange(own.labels.size).reshape(own.labels.shape)
-        demand_regular(walk, own.labels, Field(own.axes, source).moved(places).labels)
+        if [places[axis] for axis in own.axes] != list(moved.axes):
+            source = np.arange(own.labels.size).reshape(own.labels.shape)
+            walk.labels.keep_copies(own.labels, Field(own.axes, source).moved(places).labels)
         fields.append(moved)
     shape = tuple((tensor.shape or ())[axis] for axis in order)
+    flat = frozenset(places[axis] for axis in tensor.flat)
     views = tuple(View(one.tag, tuple(one.axes[axis] for axis in order)) for one in tensor.views)
-    return Tensor(shape, tuple(fields), views, uniform=tensor.uniform)
-
-
-def demand_regular(walk: Walk, labels: Array, places: Array) -> None:
-    """Where labels are repeated, what is moved must take the same copies of each, in the same order.
-
-    A slice of what Flatten made may hold the first pixel of one channel and the second of another: these cannot change
-    places, although their channels could.
-    """
-    flat = walk.labels.find(labels).reshape(-1)
-    if len(np.unique(flat)) == len(flat):
-        return
-    copies, taken = occurrences(flat)[places.reshape(-1)], flat[places.reshape(-1)]
-    order = np.argsort(taken, kind="stable")
-    counts = np.unique(taken, return_counts=True)[1]
-    regular = len(set(counts.tolist())) <= 1 and (
-        not len(counts) or (copies[order].reshape(len(counts), -1) == copies[order][: counts[0]]).all()
-    )
-    if not regular:
-        walk.labels.freeze(np.unique(taken), "only some of the numbers of each channel go on, not the same ones")
+    return Tensor(shape, tuple(fields), views, uniform=tensor.uniform, flat=flat)
 
 
 def reshape(walk: Walk, node: Node) -> list[Tensor]:
@@ -69,7 +51,15 @@ def reshape(walk: Walk, node: Node) -> list[Tensor]:
     shape = node.shape() or (None if tensor is None else _shape_from(node, tensor))
     if tensor is None or tensor.shape is None or shape is None:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    return [reshaped(walk, tensor, shape, node.called)]
+    return [reshaped(walk, tensor, shape, node.called, _alike(node))]
+
+
+def _alike(node: Node) -> set[tuple[int, int]]:
+    """Axes before and after a Reshape whose sizes are not known, but are the same."""
+    before, after = (node.scope.symbols.get(names[0], ()) for names in (node.proto.input, node.proto.output))
+    found = {(at, to) for at, one in enumerate(before) for to, other in enumerate(after) if one and one == other}
+    sizes = node.numbers(1, "shape") if node.op == "Reshape" and not node.attributes.integer("allowzero") else None
+    return found | {(at, at) for at, size in enumerate(sizes or ()) if size == 0}
 
 
 def _shape_from(node: Node, tensor: Tensor) -> Sizes | None:
@@ -84,6 +74,12 @@ def _shape_from(node: Node, tensor: Tensor) -> Sizes | None:
     if node.op == "Squeeze" and axes is not None:
         gone = {axis % max(len(sizes), 1) for axis in axes}
         return tuple(size for at, size in enumerate(sizes) if at not in gone)
+    if node.op == "Squeeze" and node.input(1) is None and None not in sizes:
+        return tuple(size for size in sizes if size != 1)
+    if node.op == "Flatten" and None not in sizes:
+        axis = node.attributes.integer("axis", 1)
+        cut = axis + len(sizes) if axis < 0 else axis
+        return tuple(int(np.prod([size or 0 for size in part], dtype=np.int64)) for part in (sizes[:cut], sizes[cut:]))
     if node.op == "Reshape" and axes is not None and None not in sizes:
         zero = node.attributes.integer("allowzero", 0) == 0
         wanted = [sizes[at] if size == 0 and zero and at < len(sizes) else size for at, size in enumerate(axes)]
@@ -93,20 +89,21 @@ def _shape_from(node: Node, tensor: Tensor) -> Sizes | None:
     return None
 
 
-def reshaped(walk: Walk, tensor: Tensor, shape: Sizes, called: str) -> Tensor:
-    """The value with other axes over the same numbers."""
+def reshaped(walk: Walk, tensor: Tensor, shape: Sizes, called: str, alike: Container[tuple[int, int]] = ()) -> Tensor:
+    """The value with other axes over the same numbers; `alike` are axes of unknown size before and after, but equal."""
     before = tensor.shape or ()
     if tensor.uniform:
         return Tensor(shape, uniform=True)
-    blocks = _blocks(before, shape)
+    blocks = _blocks(before, shape, alike)
     if tensor.stored:
         kept = _only_ones(tensor, shape)
         if kept is not None:
             return kept
         tensor = walk.resolved(tensor)
     if blocks is None:
-        walk.freeze(tensor, f"the shapes at {called} are not known before it runs")
+        walk.freeze(tensor, f"the shapes at {called} do not fit together")
         return Tensor(shape)
+    before, shape = _solved(before, shape, blocks)
     fields: list[Field] = []
     for own in tensor.fields:
         made = _reread(walk, own, before, shape, blocks, called)
@@ -118,56 +115,76 @@ def reshaped(walk: Walk, tensor: Tensor, shape: Sizes, called: str) -> Tensor:
     return Tensor(shape, tuple(fields))
 
 
-def _blocks(before: Sizes, after: Sizes) -> list[Block] | None:
-    """Runs of axes that have the same size before and after, as few axes in each as can be; None if not known.
+def _blocks(before: Sizes, after: Sizes, alike: Container[tuple[int, int]]) -> list[Block] | None:
+    """Runs of axes that have the same size before and after, as few axes in each as can be; None if they do not fit.
 
-    A size that is not known goes with one that is not known either, at the same place from one of the ends.
+    Sizes that are not known stop a run: what is between the runs at both ends is one. That holds whatever they are,
+    since an axis is found by division from the one end, and by the remainder from the other.
     """
-    if None in before or None in after:
-        return _unknown_blocks(before, after)
-    blocks: list[Block] = []
-    left, right = 0, 0
-    while left < len(before) or right < len(after):
-        one, other = [left], [right]
-        if left == len(before) or right == len(after):
-            blocks.append((list(range(left, len(before))), list(range(right, len(after)))))
-            break
-        sizes = [before[left] or 0, after[right] or 0]
-        left, right = left + 1, right + 1
-        while sizes[0] != sizes[1]:
-            if sizes[0] < sizes[1]:
-                if left == len(before):
-                    return None
-                sizes[0] *= before[left] or 0
-                one.append(left)
-                left += 1
-            else:
-                if right == len(after):
-                    return None
-                sizes[1] *= after[right] or 0
-                other.append(right)
-                right += 1
-        blocks.append((one, other))
-    return blocks
-
-
-def _unknown_blocks(before: Sizes, after: Sizes) -> list[Block] | None:
-    """Equal axes at both ends stand by themselves; what is between them is one run."""
-    lead = 0
-    while lead < min(len(before), len(after)) and before[lead] == after[lead]:
-        lead += 1
-    trail = 0
-    while trail < min(len(before), len(after)) - lead and before[-1 - trail] == after[-1 - trail]:
-        trail += 1
-    middle = list(range(lead, len(before) - trail)), list(range(lead, len(after) - trail))
-    inside = [before[axis] for axis in middle[0]] + [after[axis] for axis in middle[1]]
-    if middle[0] and middle[1] and None in inside and sum(size is None for size in inside) > 2:
+    rest = list(range(len(before))), list(range(len(after)))
+    alike = _paired(before, after, alike)
+    ends: list[list[Block]] = []
+    for step in (1, -1):
+        found: list[Block] = []
+        while True:
+            run = _run(before, after, (rest[0][::step], rest[1][::step]), alike)
+            if run is None:
+                break
+            found.append((sorted(run[0]), sorted(run[1])))
+            rest = tuple([axis for axis in axes if axis not in held] for axes, held in zip(rest, run))  # type: ignore
+        ends.append(found[::step])
+    middle = [(rest[0], rest[1])] if rest[0] or rest[1] else []
+    sizes = [before[axis] for axis in rest[0]], [after[axis] for axis in rest[1]]
+    known = [int(np.prod([1 if size is None else size for size in one], dtype=np.int64)) for one in sizes]
+    if None not in (*sizes[0], *sizes[1]) and known[0] != known[1]:
         return None
-    blocks: list[Block] = [([axis], [axis]) for axis in range(lead)]
-    if middle[0] or middle[1]:
-        blocks.append(middle)
-    pairs = zip(range(len(before) - trail, len(before)), range(len(after) - trail, len(after)))
-    return blocks + [([one], [other]) for one, other in pairs]
+    return ends[0] + middle + ends[1]
+
+
+def _solved(before: Sizes, after: Sizes, blocks: Sequence[Block]) -> tuple[Sizes, Sizes]:
+    """Sizes with those that the runs around them tell."""
+    sizes = list(before), list(after)
+    for block in blocks:
+        missing = [(side, axis) for side in (0, 1) for axis in block[side] if sizes[side][axis] is None]
+        known = [int(np.prod([sizes[side][axis] or 1 for axis in block[side]], dtype=np.int64)) for side in (0, 1)]
+        if len(missing) == 1 and block[0] and block[1] and 0 not in (*before, *after):
+            side, axis = missing[0]
+            if known[1 - side] % known[side] == 0:
+                sizes[side][axis] = known[1 - side] // known[side]
+    return tuple(sizes[0]), tuple(sizes[1])
+
+
+def _paired(before: Sizes, after: Sizes, alike: Container[tuple[int, int]]) -> Container[tuple[int, int]]:
+    """One unknown size on each side is the same where all others have the same product."""
+    if before.count(None) == after.count(None) == 1:
+        known = [int(np.prod([size for size in one if size is not None], dtype=np.int64)) for one in (before, after)]
+        if known[0] == known[1] != 0:
+            return {(before.index(None), after.index(None))}
+    return alike
+
+
+def _run(
+    before: Sizes, after: Sizes, rest: tuple[list[int], list[int]], alike: Container[tuple[int, int]]
+) -> Block | None:
+    """The shortest run of both sides from one end with the same size."""
+    if not rest[0] or not rest[1]:
+        return None
+    one, other = [rest[0][0]], [rest[1][0]]
+    sizes = [before[one[0]], after[other[0]]]
+    if None in sizes:
+        return (one, other) if sizes[0] is sizes[1] and (one[0], other[0]) in alike else None
+    while sizes[0] != sizes[1]:
+        left = (sizes[0] or 0) < (sizes[1] or 0)
+        run, axes, shape = (one, rest[0], before) if left else (other, rest[1], after)
+        size = shape[axes[len(run)]] if len(run) < len(axes) else None
+        if size is None:
+            return None
+        run.append(axes[len(run)])
+        at = 0 if left else 1
+        sizes[at] = (sizes[at] or 0) * size
+        if not size and sizes[0] != sizes[1]:
+            return None
+    return one, other
 
 
 def _only_ones(tensor: Tensor, shape: Sizes) -> Tensor | None:
@@ -198,41 +215,24 @@ def _reread(walk: Walk, own: Field, before: Sizes, after: Sizes, blocks: Sequenc
                 places[wide[0]] = wanted[0]
         if all(axis in places for axis in own.axes):
             return own.moved(places)
+    # An axis of unknown size that stays as it is counts as one element: no label depends on it.
+    whole = {axis for axes, made in span if len(axes) == len(made) == 1 for axis in axes if before[axis] is None}
     old = [axis for axes, _ in span for axis in axes]
     new = [axis for _, axes in span for axis in axes]
-    sizes = _filled([before[axis] for axis in old], [after[axis] for axis in new])
-    if sizes is None or int(np.prod(sizes[0], dtype=np.int64)) > LARGEST_FIELD:
+    kept = {to for axes, made in span if whole & set(axes) for to in made}
+    sizes = [1 if axis in whole else before[axis] for axis in old], [1 if axis in kept else after[axis] for axis in new]
+    if None in (*sizes[0], *sizes[1]):
         walk.labels.freeze(own.labels, f"the shapes at {called} are not known before it runs")
         return None
-    spread = np.broadcast_to(
-        own.labels.reshape([size if axis in own.axes else 1 for axis, size in zip(old, sizes[0])]), sizes[0]
-    ).reshape(sizes[1])
-    read = _varying(spread, new)
-    if read is None:  # one channel, all of it
+    known = tuple([size or 0 for size in one] for one in sizes)
+    if int(np.prod(known[0], dtype=np.int64)) > LARGEST_FIELD:
+        walk.labels.freeze(own.labels, f"{called} makes too many numbers of its channels")
+        return None
+    held = own.labels.reshape([size if axis in own.axes else 1 for axis, size in zip(old, known[0])])
+    read = _varying(np.broadcast_to(held, known[0]).reshape(known[1]), new)
+    if read is None:
         walk.labels.freeze(own.labels, f"{called} makes one row of one channel")
     return read
-
-
-def _filled(before: Sequence[int | None], after: Sequence[int | None]) -> tuple[list[int], list[int]] | None:
-    """Sizes on both sides, where at most one on each is not known."""
-    known = [int(np.prod([size for size in sizes if size is not None], dtype=np.int64)) for sizes in (before, after)]
-    missing = [sum(size is None for size in sizes) for sizes in (before, after)]
-    if missing == [0, 0]:
-        return ([size or 0 for size in before], [size or 0 for size in after]) if known[0] == known[1] else None
-    if missing != [1, 1] and missing != [0, 1] and missing != [1, 0]:
-        return None
-    # Whatever the unknown size is, it is a multiple of this: labels do not depend on it where it is the outermost.
-    whole = int(np.lcm(known[0], known[1])) if known[0] and known[1] else 0
-    if missing[0] == 0:
-        whole = known[0]
-    if missing[1] == 0:
-        whole = known[1]
-    if not whole or whole % known[0] or whole % known[1]:
-        return None
-    return (
-        [whole // known[0] if size is None else size for size in before],
-        [whole // known[1] if size is None else size for size in after],
-    )
 
 
 def _varying(labels: Array, axes: Sequence[int]) -> Field | None:
@@ -243,32 +243,6 @@ def _varying(labels: Array, axes: Sequence[int]) -> Field | None:
             labels = first.squeeze(at)
             axes = [*axes[:at], *axes[at + 1 :]]
     return Field(tuple(axes), labels) if axes else None
-
-
-def depth_to_space(walk: Walk, node: Node) -> list[Tensor]:
-    """DepthToSpace and SpaceToDepth, as the Reshape, Transpose and Reshape that define them."""
-    tensor, block = node.input(0), node.attributes.integer("blocksize")
-    if tensor is None or tensor.rank != 4 or None in (tensor.shape or ())[1:]:
-        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    n, c, h, w = (size or 1 for size in tensor.shape or ())
-    if node.op == "SpaceToDepth":
-        cut = reshaped(walk, tensor, (n, c, h // block, block, w // block, block), node.called)
-        turned = transposed(walk, cut, (0, 3, 5, 1, 2, 4))
-        return [reshaped(walk, turned, (n, c * block * block, h // block, w // block), node.called)]
-    inner = c // (block * block)
-    columns_first = node.attributes.text("mode", "DCR") == "CRD"
-    cut_shape = (n, inner, block, block, h, w) if columns_first else (n, block, block, inner, h, w)
-    order = (0, 1, 4, 2, 5, 3) if columns_first else (0, 3, 4, 1, 5, 2)
-    turned = transposed(walk, reshaped(walk, tensor, cut_shape, node.called), order)
-    # What lies beside each other afterwards is no channel: the copies of one channel move together.
-    fields = []
-    for own in turned.fields:
-        beside = [axis for axis in own.axes if axis != 1]
-        if 1 in own.axes:
-            fields.append(Field((1,), collapsed(walk.labels, own, beside)))
-        else:
-            walk.labels.freeze(own.labels, f"{node.called} reads it in a fixed order")
-    return [reshaped(walk, Tensor(turned.shape, tuple(fields)), (n, inner, h * block, w * block), node.called)]
 
 
 # -- Some of the numbers, or more of them.
@@ -284,9 +258,9 @@ def chosen(walk: Walk, tensor: Tensor, axis: int, places: Array) -> Tensor:
         if axis in own.axes:
             source = np.arange(own.labels.size).reshape(own.labels.shape)
             at = own.index(axis)
-            demand_regular(walk, own.labels, np.take(source, places, axis=at))
+            walk.labels.keep_copies(own.labels, np.take(source, places, axis=at))
             own = Field(own.axes, np.take(own.labels, places, axis=at))
-            walk.labels.close(own.labels)
+            walk.labels.close(own.labels)  # what is done to this part must not be done to the channels of another
         fields.append(own)
     sizes = [len(places) if at == axis else size for at, size in enumerate(tensor.shape or ())]
     made = Tensor(tuple(sizes), tuple(fields))
@@ -310,7 +284,7 @@ def split(walk: Walk, node: Node) -> list[Tensor]:
     if tensor is None or tensor.shape is None:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     axis = node.attributes.integer("axis", 0) % tensor.rank
-    size, count = tensor.size(axis), len(node.proto.output)
+    size, count = tensor.size(axis), node.attributes.integer("num_outputs", len(node.proto.output))
     sizes = node.numbers(1, "split")
     if sizes is None and node.input(1) is None and size is not None:
         step = -(-size // count)
@@ -319,10 +293,11 @@ def split(walk: Walk, node: Node) -> list[Tensor]:
         rest = [size if at != axis else None for at, size in enumerate(tensor.shape)]
         parts: list[int | None] = [*sizes] if sizes is not None else [None] * count
         return [_cut(tensor, axis, part, tuple(rest)) for part in parts]
-    if sizes is None:
-        walk.freeze_axis(walk.resolved(tensor), axis, f"the sizes at {node.called} are not known before it runs")
-        return [Tensor(shape) for shape in node.shapes]
     tensor = walk.resolved(tensor)
+    if sizes is None:
+        fields = walk.freeze_axis(tensor, axis, f"the sizes at {node.called} are not known before it runs")
+        rest = [None if at == axis else size for at, size in enumerate(tensor.shape or ())]
+        return [Tensor(tuple(rest), fields)] * count
     bounds = np.cumsum([0, *sizes])
     return [chosen(walk, tensor, axis, np.arange(start, stop)) for start, stop in zip(bounds, bounds[1:])]
 
@@ -344,9 +319,11 @@ def slice_(walk: Walk, node: Node) -> list[Tensor]:
     tensor = walk.resolved(tensor)
     starts, ends = node.numbers(1, "starts"), node.numbers(2, "ends")
     axes = node.numbers(3, "axes")
-    if axes is None and (node.input(3) is not None or starts is None):
-        axes = list(range(tensor.rank))
-    axes = [axis % tensor.rank for axis in axes or range(len(starts or ()))]
+    if axes is None and node.input(3) is not None:
+        starts = None
+    if axes is None:
+        axes = list(range(tensor.rank if starts is None else len(starts)))
+    axes = [axis % tensor.rank for axis in axes]
     steps = node.numbers(4) if node.input(4) is not None else [1] * len(axes)
     made = tensor
     for at, axis in enumerate(axes):
@@ -386,12 +363,26 @@ def gather(walk: Walk, node: Node) -> list[Tensor]:
         return [_table(tensor, axis, indices.shape)]
     tensor = walk.resolved(tensor)
     if indices.numbers is not None and size is not None and tensor.field_on(axis) is not None:
-        places = indices.numbers.reshape(-1).astype(np.int64) % max(size, 1)
-        made = chosen(walk, tensor, axis, places)
-        return [reshaped(walk, made, _inserted(made.shape or (), axis, indices.shape), node.called)]
+        return [_by_constants(walk, tensor, axis, indices.numbers.astype(np.int64) % max(size, 1))]
     fields = walk.freeze_axis(tensor, axis, f"{node.called} chooses along it when it runs")
     moved = {at: at if at < axis else at + added for at in range(tensor.rank)}
     return [Tensor(_inserted(tensor.shape or (), axis, indices.shape), tuple(one.moved(moved) for one in fields))]
+
+
+def _by_constants(walk: Walk, tensor: Tensor, axis: int, indices: Array) -> Tensor:
+    """The value with the places that the indices name along an axis, and the axes of the indices in its place."""
+    made = chosen(walk, tensor, axis, indices.reshape(-1))
+    moved = {at: at if at < axis else at + indices.ndim - 1 for at in range(tensor.rank)}
+    fields = []
+    for own in made.fields:
+        if axis not in own.axes:
+            fields.append(own.moved(moved))
+            continue
+        at = own.index(axis)
+        axes = (*own.axes[:at], *range(axis, axis + indices.ndim), *(moved[other] for other in own.axes[at + 1 :]))
+        sizes = (*own.labels.shape[:at], *indices.shape, *own.labels.shape[at + 1 :])
+        fields.append(Field(axes, own.labels.reshape(sizes)))
+    return _without_ones(walk, Tensor(_inserted(made.shape or (), axis, indices.shape), tuple(fields)))
 
 
 def _inserted(shape: Sizes, axis: int, indices: Sizes) -> Sizes:
@@ -409,7 +400,7 @@ def _table(tensor: Tensor, axis: int, indices: Sizes) -> Tensor:
 def concat(walk: Walk, node: Node) -> list[Tensor]:
     """Concat: the labels of all inputs one after the other; along the other axes they meet."""
     tensors = [one for one in node.inputs if one is not None]
-    if not tensors or any(one.shape is None or None in one.shape[:0] for one in tensors):
+    if not tensors or any(one.shape is None for one in tensors):
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     rank = tensors[0].rank
     axis = node.attributes.integer("axis", 1) % max(rank, 1)
@@ -459,14 +450,16 @@ def expand(walk: Walk, node: Node) -> list[Tensor]:
         one = [1] * (rank - len(sizes)) + sizes
         other = [1] * (rank - tensor.rank) + list(tensor.shape or ())
         shape = tuple(a if b == 1 else b for a, b in zip(one, other))
+    axes = target.size(0) if target is not None and target.shape else None
+    if shape is None and axes is not None and tensor is not None and tensor.shape is not None:
+        shape = (None,) * (axes - tensor.rank) + tuple(None if size == 1 else size for size in tensor.shape)
     if tensor is None or tensor.shape is None or shape is None:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    if tensor.uniform:
-        return [Tensor(shape, uniform=True)]
     tensor = walk.resolved(tensor)
     more = len(shape) - tensor.rank
     fields = tuple(one.moved({axis: axis + more for axis in one.axes}) for one in tensor.fields)
-    return [Tensor(shape, fields)]
+    flat = frozenset(axis for axis in range(len(shape)) if axis < more or not tensor.wide(axis - more))
+    return [Tensor(shape, fields, uniform=tensor.uniform or len(flat) == len(shape), flat=flat)]
 
 
 def tile(walk: Walk, node: Node) -> list[Tensor]:
@@ -488,11 +481,9 @@ def pad(walk: Walk, node: Node) -> list[Tensor]:
     tensor = walk.resolved(tensor)
     axes = node.numbers(3) if node.input(3) is not None else list(range(tensor.rank))
     if pads is None or axes is None:
-        kept = tensor
-        for own in tensor.fields:
-            walk.labels.freeze(own.labels, f"the pads at {node.called} are not known before it runs")
-            kept = Tensor(tensor.shape)
-        return [replace(kept, shape=node.shape() or (None,) * tensor.rank)]
+        why = f"the pads at {node.called} are not known before it runs"
+        walk.freeze(tensor, why)
+        return [Tensor(node.shape() or (None,) * tensor.rank)]
     mode = node.attributes.text("mode", "constant")
     for at, axis in enumerate(axes):
         before, after = pads[at], pads[at + len(axes)]
@@ -507,7 +498,7 @@ def _padded(walk: Walk, node: Node, tensor: Tensor, axis: int, before: int, afte
         for at, one in enumerate(tensor.shape or ())
     )
     if (not before and not after) or own is None:
-        return replace(tensor, shape=shape, uniform=False)
+        return replace(tensor, shape=shape, uniform=False, flat=tensor.flat - {axis})
     if size is None or mode not in ("constant", "edge", "reflect", "wrap"):
         return Tensor(shape, walk.freeze_axis(tensor, axis, f"{node.called} reads it in a fixed order"))
     kept = np.arange(max(0, -before), size - max(0, -after))
@@ -516,23 +507,11 @@ def _padded(walk: Walk, node: Node, tensor: Tensor, axis: int, before: int, afte
     if mode != "constant":
         places = np.pad(np.arange(len(kept)), ends, mode=mode)  # type: ignore[call-overload]
         return replace(chosen(walk, cut, axis, places), shape=shape)
-    left, right = (Tensor(tuple(end if at == axis else one for at, one in enumerate(shape))) for end in ends)
+    left, right = (
+        Tensor(tuple(end if at == axis else one for at, one in enumerate(shape)), uniform=True) for end in ends
+    )
     parts = [part for part, end in ((left, ends[0]), (cut, 1), (right, ends[1])) if end]
     return joined(walk, node, parts, axis)
-
-
-def spatial(walk: Walk, node: Node) -> list[Tensor]:
-    """Pooling, Resize, GridSample and the like: each channel by itself, whatever happens along the axes after it."""
-    tensor = node.input(0)
-    if tensor is None or tensor.shape is None:
-        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    tensor = walk.resolved(tensor)
-    for axis in range(2, tensor.rank):
-        if tensor.field_on(axis) is not None:
-            tensor = replace(tensor, fields=walk.freeze_axis(tensor, axis, f"{node.called} reads it in a fixed order"))
-    shape = node.shape() or (*tensor.shape[:2], *[None] * (tensor.rank - 2)) if tensor.shape else node.shape()
-    results = [Tensor(shape, tensor.fields)]
-    return results + [Tensor(one) for one in node.shapes[1:]]
 
 
 def _same(names: Iterable[str], rule: Rule) -> dict[tuple[str, str], Rule]:
@@ -541,14 +520,6 @@ def _same(names: Iterable[str], rule: Rule) -> dict[tuple[str, str], Rule]:
 
 RULES: dict[tuple[str, str], Rule] = {
     **_same(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    **_same(("DepthToSpace", "SpaceToDepth"), depth_to_space),
-    **_same(
-        (
-            "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "Resize",
-            "Upsample",
-        ),
-        spatial,
-    ),
     ("", "Transpose"): transpose,
     ("", "Split"): split,
     ("", "Slice"): slice_,
@@ -556,7 +527,7 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "Concat"): concat,
     ("", "Expand"): expand,
     ("", "Tile"): tile,
-    ("", "Pad"): pad,
+    **{(domain, "Pad"): pad for domain in ("", "com.microsoft")},
 }  # fmt: skip
 
 __all__ = ["RULES", "chosen", "joined", "reshaped", "transposed"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from onnxsparse.channels.rules.elementwise import _along
+from onnxsparse.channels.rules.elementwise import along_axis
 from onnxsparse.channels.tensors import Field, Sizes, Tensor, collapsed
 from onnxsparse.channels.walk import Node, Rule, Walk
 
+COERCED = 13
+"""The opset from which Softmax is along one axis; before it the value was read as a matrix, cut at this axis."""
+FEW = 4
 REDUCING = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",
@@ -17,15 +21,24 @@ REDUCING = (
 
 
 def batch(walk: Walk, node: Node) -> list[Tensor]:
-    """BatchNormalization, InstanceNormalization: numbers of each channel, along axis 1."""
+    """BatchNormalization, InstanceNormalization: numbers of each channel, along axis 1.
+
+    In training mode and for an instance they are those of the value, over all its other axes.
+    """
     tensor = node.input(0)
     if tensor is None or tensor.shape is None or tensor.rank < 2:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    if node.op == "InstanceNormalization":
-        tensor = over(walk, tensor, range(2, tensor.rank))
-    numbers = [_along(one, 1, tensor.rank) for one in node.inputs[1:] if one is not None]
+    if node.op == "BatchNormalization" and node.opset < 9 and not node.attributes.integer("spatial", 1):
+        return walk.blocked(node, f"{node.called} has numbers for each pixel")
+    training = node.attributes.integer("training_mode") or any(node.proto.output[1:])
+    if node.op == "InstanceNormalization" or training:
+        tensor = over(walk, tensor, [axis for axis in range(tensor.rank) if axis != 1 and (axis or training)])
+    numbers = [along_axis(one, 1, tensor.rank) for one in node.inputs[1:] if one is not None]
     made = walk.elementwise(node, [tensor, *numbers], tensor.shape)
-    return [made] + [Tensor(shape) for shape in node.shapes[1:]]
+    own = made.field_on(1) if len(node.shapes) > 1 else None
+    beside = [axis for axis in own.axes if axis != 1] if own is not None else []
+    statistics = (Field((0,), collapsed(walk.labels, own, beside)),) if own is not None else ()
+    return [made] + [Tensor((tensor.size(1),), statistics)] * (len(node.shapes) - 1)
 
 
 def layer(walk: Walk, node: Node) -> list[Tensor]:
@@ -34,9 +47,10 @@ def layer(walk: Walk, node: Node) -> list[Tensor]:
     if tensor is None or tensor.shape is None or not tensor.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     axis = node.attributes.integer("axis", -1) % tensor.rank
+    statistics = reduced(walk, tensor, range(axis, tensor.rank), True)
     tensor = over(walk, tensor, range(axis, tensor.rank))
     made = walk.elementwise(node, [tensor, *node.inputs[1:]], tensor.shape)
-    return [made] + [Tensor(shape) for shape in node.shapes[1:]]
+    return [made] + [statistics] * (len(node.shapes) - 1)
 
 
 def skip_layer(walk: Walk, node: Node) -> list[Tensor]:
@@ -45,9 +59,12 @@ def skip_layer(walk: Walk, node: Node) -> list[Tensor]:
     parts = [node.input(0), node.input(1), node.input(3 if simple else 4)]
     scales = [node.input(2), None if simple else node.input(3)]
     total = walk.elementwise(node, parts)
+    if total.shape is None or not total.rank:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    statistics = reduced(walk, total, [total.rank - 1], True)
     normed = over(walk, total, [total.rank - 1])
     made = walk.elementwise(node, [normed, *scales], normed.shape)
-    return [made, *[Tensor(shape) for shape in node.shapes[1:3]], total]
+    return [made, statistics, statistics, total]
 
 
 def over(walk: Walk, tensor: Tensor, axes: Iterable[int]) -> Tensor:
@@ -66,13 +83,18 @@ def group(walk: Walk, node: Node) -> list[Tensor]:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     axis = tensor.rank - 1 if node.proto.domain == "com.microsoft" else 1
     groups = node.attributes.integer("groups" if node.proto.domain == "com.microsoft" else "num_groups", 1)
-    labels = walk.along(tensor, (axis,)) if tensor.stored or tensor.field_on(axis) else None
+    tensor = over(walk, tensor, [at for at in range(1, tensor.rank) if at != axis])
+    labels = walk.along(tensor, (axis,)) if tensor.field_on(axis) else None
     if labels is not None:
         walk.labels.close(labels.reshape(groups, -1), (0,))
-        tensor = Tensor(tensor.shape, (Field((axis,), labels),))
-    numbers = [_along(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None and one.shape != (groups,)]
-    if all(one is None or one.shape == (groups,) for one in node.inputs[1:3]) and tensor.size(axis) == groups:
-        numbers = [_along(one, axis, tensor.rank) for one in node.inputs[1:3] if one is not None]
+        others = tuple(one for one in tensor.fields if axis not in one.axes)
+        tensor = Tensor(tensor.shape, (Field((axis,), labels), *others))
+    numbers = []
+    for one in node.inputs[1:3]:
+        if one is not None and (one.shape != (groups,) or tensor.size(axis) == groups):
+            numbers.append(along_axis(one, axis, tensor.rank))
+        elif one is not None:
+            walk.freeze(one, f"{node.called} has one number for each group")
     return [walk.elementwise(node, [tensor, *numbers], tensor.shape)]
 
 
@@ -81,8 +103,8 @@ def softmax(walk: Walk, node: Node) -> list[Tensor]:
     tensor = node.input(0)
     if tensor is None or tensor.shape is None or not tensor.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    axis = node.attributes.integer("axis", -1 if node.opset >= 13 else 1) % tensor.rank
-    return [over(walk, tensor, [axis] if node.opset >= 13 else range(axis, tensor.rank))]
+    axis = node.attributes.integer("axis", -1 if node.opset >= COERCED else 1) % tensor.rank
+    return [over(walk, tensor, [axis] if node.opset >= COERCED else range(axis, tensor.rank))]
 
 
 def normalize(walk: Walk, node: Node) -> list[Tensor]:
@@ -90,7 +112,7 @@ def normalize(walk: Walk, node: Node) -> list[Tensor]:
     tensor = node.input(0)
     if tensor is None or tensor.shape is None or not tensor.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    axes = node.attributes.integers("axes", [0, 2, 3]) if node.op == "MeanVarianceNormalization" else None
+    axes = node.attributes.integers("axes") or [0, 2, 3] if node.op == "MeanVarianceNormalization" else None
     axis = node.attributes.integer("axis", -1)
     return [over(walk, tensor, [one % tensor.rank for one in (axes if axes is not None else [axis])])]
 
@@ -113,7 +135,7 @@ def reduce(walk: Walk, node: Node) -> list[Tensor]:
 
 def reduced(walk: Walk, tensor: Tensor, axes: Sequence[int], kept: bool) -> Tensor:
     """The value after a reduction that is blind to the order of its terms."""
-    tensor = over(walk, tensor, axes)
+    tensor = over(walk, _in_pairs(walk, walk.resolved(tensor), set(axes)), axes)
     places: dict[int, int] = {}
     for axis in range(tensor.rank):
         if kept or axis not in axes:
@@ -129,8 +151,21 @@ def reduced(walk: Walk, tensor: Tensor, axes: Sequence[int], kept: bool) -> Tens
     return Tensor(shape, tuple(fields), uniform=tensor.uniform)
 
 
+def _in_pairs(walk: Walk, tensor: Tensor, axes: set[int]) -> Tensor:
+    """Groups of fewer channels than N:M patterns have move as one, rather than the channels inside each of them."""
+    fields = []
+    for own in tensor.fields:
+        inside = [axis for axis in own.axes if axis in axes]
+        size = int(np.prod([own.labels.shape[own.index(axis)] for axis in inside], dtype=np.int64))
+        if inside and len(inside) < len(own.axes) and size < FEW:
+            rest = tuple(axis for axis in own.axes if axis not in axes)
+            own = Field(rest, collapsed(walk.labels, own, inside))
+        fields.append(own)
+    return replace(tensor, fields=tuple(fields))
+
+
 def ordered(walk: Walk, node: Node) -> list[Tensor]:
-    """ArgMax, TopK, CumSum, LRN: what they make depends on the order along an axis."""
+    """ArgMax, TopK, CumSum, LRN: what they make depends on the order along an axis, Hardmax by its ties."""
     tensor = node.input(0)
     if tensor is None or tensor.shape is None or not tensor.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
@@ -139,24 +174,29 @@ def ordered(walk: Walk, node: Node) -> list[Tensor]:
     if axis is None:
         return walk.blocked(node)
     axis %= tensor.rank
-    fields = walk.freeze_axis(tensor, axis, f"{node.called} depends on the order of its channels")
+    coerced = node.op == "Hardmax" and node.opset < COERCED
+    for at in range(axis, tensor.rank if coerced else axis + 1):
+        why = f"{node.called} depends on the order of its channels"
+        tensor = replace(tensor, fields=walk.freeze_axis(tensor, at, why))
+    fields = tensor.fields
     if node.op.startswith("Arg") and not node.attributes.integer("keepdims", 1):
         places = {at: at - (at > axis) for at in range(tensor.rank)}
         fields = tuple(one.moved(places) for one in fields)
         sizes = tuple(size for at, size in enumerate(tensor.shape or ()) if at != axis)
         return [Tensor(node.shape() or sizes, fields)]
     sizes = tuple(None if at == axis else size for at, size in enumerate(tensor.shape or ()))
-    same = node.op in ("CumSum", "LRN", "Hardmax")
+    same = node.op in ("CumSum", "CumProd", "LRN", "Hardmax", "ReverseSequence")
     return [Tensor(node.shape(at) or (tensor.shape if same else sizes), fields) for at in range(len(node.shapes))]
 
 
 def _ordered_axis(node: Node) -> int | None:
-    if node.op == "CumSum":
+    if node.op in ("CumSum", "CumProd"):
         numbers = node.numbers(1)
         return numbers[0] if numbers else None
     if node.op == "LRN":
         return 1
-    return node.attributes.integer("axis", {"TopK": -1, "Hardmax": -1}.get(node.op, 0))
+    default = {"TopK": -1, "Hardmax": -1 if node.opset >= COERCED else 1}.get(node.op, 0)
+    return node.attributes.integer("axis", default)
 
 
 RULES: dict[tuple[str, str], Rule] = {
@@ -171,7 +211,7 @@ RULES: dict[tuple[str, str], Rule] = {
     **{("", name): softmax for name in ("Softmax", "LogSoftmax")},
     **{("", name): normalize for name in ("LpNormalization", "MeanVarianceNormalization")},
     **{("", name): reduce for name in REDUCING},
-    **{("", name): ordered for name in ("ArgMax", "ArgMin", "TopK", "CumSum", "LRN", "Hardmax")},
+    **{("", name): ordered for name in ("ArgMax", "ArgMin", "TopK", "CumSum", "CumProd", "LRN", "Hardmax")},
     **{(domain, "GroupNormalization"): group for domain in ("",)},
     ("com.microsoft", "GroupNorm"): group,
 }

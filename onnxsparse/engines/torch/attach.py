@@ -17,7 +17,15 @@ import numpy as np
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import DICT, array_of, bare, demand_fit
-from onnxsparse.engines.torch.parametrization import all_masks, mask_of, original_of, put_mask_on, take_mask_off, zero
+from onnxsparse.engines.torch.parametrization import (
+    all_masks,
+    clear_moments,
+    mask_of,
+    original_of,
+    put_mask_on,
+    take_mask_off,
+    zero,
+)
 from onnxsparse.engines.torch.state_dicts import digest_of, sharded
 from onnxsparse.errors import OptionError, PlanError, brief, nearest
 from onnxsparse.math.values import Array
@@ -149,11 +157,8 @@ class Attached:
             mask_of(owner, attribute).keep = after
 
     def _clear(self, parameter: Any, keep: Any) -> None:
-        """Moments are those states of an optimizer that have the shape of the parameter."""
         for optimizer, _ in self._optimizers:
-            for state in optimizer.state.get(parameter, {}).values():
-                if torch().is_tensor(state) and state.shape == parameter.shape:
-                    zero(state, keep)
+            clear_moments(optimizer, parameter, keep)
 
 
 def _places_of(module: Any, masks: Mapping[str, Array]) -> dict[str, list[tuple[Any, str]]]:
@@ -164,7 +169,7 @@ def _places_of(module: Any, masks: Mapping[str, Array]) -> dict[str, list[tuple[
     for name, keep in masks.items():
         demand_fit(name, keep, named, name)
         _demand_plain(module, name)
-        _demand_maskable(name, named[name])
+        demand_maskable(name, named[name])
         parameter = named[name]
         first = taken.setdefault(parameter, name)
         if first == name:
@@ -188,7 +193,7 @@ def _demand_plain(module: Any, path: str) -> None:
         raise OptionError(f"parameter '{path}' is held by torch.nn.utils.prune; call prune.remove first")
 
 
-def _demand_maskable(path: str, parameter: Any) -> None:
+def demand_maskable(path: str, parameter: Any) -> None:
     """Whatever cannot be set to zero in place is said before anything is touched."""
     why = {
         "is a single number, which cannot be masked": parameter.dim() == 0,

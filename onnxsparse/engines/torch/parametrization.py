@@ -158,6 +158,13 @@ def zero(tensor: Any, keep: Any) -> None:
         tensor.masked_fill_(~keep.to(tensor.device), 0)
 
 
+def clear_moments(optimizer: Any, parameter: Any, keep: Any) -> None:
+    """Zeros in what an optimizer remembers of masked places: its states that have the shape of the parameter."""
+    for state in optimizer.state.get(parameter, {}).values():
+        if torch().is_tensor(state) and state.shape == parameter.shape:
+            zero(state, keep)
+
+
 def _copied(module: Any, memo: dict[int, Any]) -> Any:
     """torch.fx copies a module by its graph, which knows nothing of parametrizations."""
     replica = object.__new__(type(module))

@@ -171,16 +171,22 @@ class AmpereScheduler(BaseScheduler):
     def _keep_promise(self) -> None:
         text = "unstructured" if self._calculator else self.pattern.text
         rows = {site.key: text for site in self.prunable if self._masked}
-        target = PROFILE if text == "2:4" and all(site.kind != TRANSPOSED for site in self.prunable) else None
+        target = PROFILE if text.startswith("2:4") and all(site.kind != TRANSPOSED for site in self.prunable) else None
         self._network.promise = Promise(rows, target, None, self._dense_by_choice)
 
 
+WAYS = {"1d": "", "2d_best": ":transposable", "2d_greedy": ":transposable-greedy"}
+
+
 def _pattern_of(name: Any) -> str:
-    """`m4n2_1d` keeps 2 of every 4."""
-    match = re.fullmatch(r"m(\d+)n(\d+)_1d", name) if isinstance(name, str) else None
+    """`m4n2_1d` keeps 2 of every 4; `m4n2_2d_best` and `m4n2_2d_greedy` do so in rows and columns."""
+    match = re.fullmatch(rf"m(\d+)n(\d+)_({'|'.join(WAYS)})", name) if isinstance(name, str) else None
     if match is None:
-        raise OptionError(f"mask_calculator is m4n2_1d, any mMnN_1d, or a callable, not {name!r:.40}")
-    return f"{int(match[2])}:{int(match[1])}"
+        raise OptionError(
+            "mask_calculator is m4n2_1d, m4n2_2d_best or m4n2_2d_greedy, any mMnN_ of these, or a callable, not "
+            f"{name!r:.40}"
+        )
+    return f"{int(match[2])}:{int(match[1])}{WAYS[match[3]]}"
 
 
 def _named(whitelist: Any) -> set[str] | None:

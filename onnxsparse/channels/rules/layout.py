@@ -228,7 +228,7 @@ def _reread(walk: Walk, own: Field, before: Sizes, after: Sizes, blocks: Sequenc
     new = [axis for _, axes in span for axis in axes]
     kept = {to for axes, made in span if whole & set(axes) for to in made}
     sizes = [1 if axis in whole else before[axis] for axis in old], [1 if axis in kept else after[axis] for axis in new]
-    if None in (*sizes[0], *sizes[1]):
+    if None in (*sizes[0], *sizes[1]) or 0 in sizes[0]:
         walk.labels.freeze(own.labels, f"the shapes at {called} are not known before it runs")
         return None
     known = tuple([size or 0 for size in one] for one in sizes)

@@ -21,7 +21,6 @@ from onnxsparse.graph.weights import Use
 from onnxsparse.math.values import Array
 from onnxsparse.permutation_search import kept_score, search_columns
 
-
 ROUNDING = 1e-9
 """Sums in another order differ by less: whole groups that change places gain nothing."""
 

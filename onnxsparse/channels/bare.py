@@ -5,18 +5,19 @@ Stored tensors carry their tags as doc strings; of their numbers only the few th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx.inliner
 import onnx.shape_inference
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxsparse.graph.attributes import IdentityKey
-from onnxsparse.graph.edit import graphs_in
+from onnxsparse.graph.edit import graphs_in, scopes
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.shape_values import LARGEST
 
+NAMELESS = ("", "?", "-1", "Any", "None", "none", "unk", "unknown")
 Tags = Mapping[IdentityKey, str]
 
 
@@ -26,24 +27,50 @@ def bare_copy(model: Model, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
     for value in proto.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ())):
             dim.dim_value = size
-    if shapes:
-        del proto.graph.value_info[:]
-        for value in proto.graph.output:
-            value.type.tensor_type.ClearField("shape")
-    _name_sizes(proto)
     if proto.functions:
         proto = onnx.inliner.inline_local_functions(proto)
+    for value in proto.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    declared = [_without_declared(graph) for graph in scopes(proto.graph)]
+    _name_sizes(proto.graph.input)
+    proto = _inferred(proto)
+    if shapes or not any(declared):
+        return proto
+    more = [_declare(graph, values) for graph, values in zip(scopes(proto.graph), declared)]
+    return _inferred(proto) if any(more) else proto
+
+
+def _inferred(proto: ModelProto) -> ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # whatever the inference makes of an odd graph: what has no shape stays where it is
         return proto
 
 
-def _name_sizes(proto: ModelProto) -> None:
-    """Sizes of inputs that are left open get names, so that shape inference can tell which are equal."""
-    for value in proto.graph.input:
+def _without_declared(graph: GraphProto) -> list[ValueInfoProto]:
+    """Take away what the file declares of shapes, which may be left from before an edit."""
+    declared = [*graph.value_info]
+    del graph.value_info[:]
+    return declared
+
+
+def _declare(graph: GraphProto, values: Sequence[ValueInfoProto]) -> bool:
+    """Add what the file declares where the operators say nothing, such as those that ONNX does not know."""
+    known = {value.name for value in graph.value_info if value.type.tensor_type.HasField("shape")}
+    missing = [value for value in values if value.name not in known]
+    graph.value_info.extend(missing)
+    _name_sizes(graph.value_info[len(graph.value_info) - len(missing) :])
+    return bool(missing)
+
+
+def _name_sizes(values: Iterable[ValueInfoProto]) -> None:
+    """Sizes that are left open get names, so that shape inference can tell which are equal.
+
+    Some exporters write a size of 0 or -1, or one name for all sizes that they do not know.
+    """
+    for value in values:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value") and not dim.dim_param:
+            if dim.dim_value <= 0 and dim.dim_param in NAMELESS:
                 dim.dim_param = f"{value.name}.{axis}"
 
 

@@ -18,6 +18,7 @@ from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 from onnxsparse.channels.labels import Labels
 from onnxsparse.channels.shapes import asked_again, decided, shapes_in, symbols_in
 from onnxsparse.channels.tensors import Axes, Field, Sizes, StoredLabels, Tensor, View, collapsed
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.shape_values import LARGEST, evaluate
 from onnxsparse.math.values import Array
@@ -149,7 +150,15 @@ class Walk:
     def _results(self, node: Node) -> list[Tensor]:
         domain = "" if node.proto.domain == "ai.onnx" else node.proto.domain
         rule = self._rules.get((domain, node.op))
-        return self.blocked(node) if rule is None else rule(self, node)
+        try:
+            results = self.blocked(node) if rule is None else rule(self, node)
+        except (ModelError, ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
+            # A file may say anything: axes that are not there, sizes that do not fit. What was united stays so.
+            self._asked.clear()
+            results = self.blocked(node, f"{node.called} does not fit what it reads ({error})")
+        if any(node.proto.output[len(results) :]):
+            results = self.blocked(node, f"{node.called} has more results than its rule")
+        return results
 
     def _checked(self, result: Tensor, shape: Sizes | None, node: Node) -> Tensor:
         """The result with the inferred shape; where that contradicts the rule, nothing moves."""
@@ -161,7 +170,12 @@ class Walk:
         if len(result.shape) != len(shape) or any(a != b for a, b in pairs if a is not None and b is not None):
             self.freeze(result, f"the shapes around {node.called} do not fit together")
             return Tensor(shape)
-        return replace(result, shape=tuple(a if b is None else b for a, b in pairs))
+        made = replace(result, shape=tuple(a if b is None else b for a, b in pairs))
+        for own in made.fields:
+            if any(made.size(axis) not in (None, size) for axis, size in zip(own.axes, own.labels.shape)):
+                self.freeze(made, f"the shapes around {node.called} do not fit together")
+                return Tensor(shape)
+        return made
 
     def blocked(self, node: Node, why: str = "") -> list[Tensor]:
         """Everything that the node and its bodies read stays where it is; so does what it makes."""

@@ -478,7 +478,7 @@ def expand(walk: Walk, node: Node) -> list[Tensor]:
 def tile(walk: Walk, node: Node) -> list[Tensor]:
     """Tile: copies of a channel move with it."""
     tensor, repeats = node.input(0), node.numbers(1)
-    if tensor is None or tensor.shape is None or repeats is None:
+    if tensor is None or tensor.shape is None or repeats is None or len(repeats) != tensor.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     tensor = walk.resolved(tensor)
     fields = tuple(Field(one.axes, np.tile(one.labels, [repeats[axis] for axis in one.axes])) for one in tensor.fields)

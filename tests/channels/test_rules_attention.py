@@ -216,6 +216,31 @@ def test_a_mask_made_of_channels_keeps_them() -> None:
     held(net, net.linear(mixed, "o", WIDTH, 3), move="q k v o mask", stay="first")
 
 
+@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
+def test_tokens_that_are_channels_elsewhere_stay(op: str) -> None:
+    """A layer writes the tokens, and another one reads them: the softmax over them is blind, the mask is not."""
+    net = Net()
+    h = net.linear(net.input("x", B, WIDTH, 6), "first", 6, T)
+    h = net.transpose(h, 0, 2, 1)
+    mask = net.weight("positions", B, HEADS, T, T)
+    if op == "Attention":
+        stored = net.weight("qkv", WIDTH, 3 * WIDTH, axis=0), net.weight("qkv_b", 3 * WIDTH)
+        mixed = net(op, h, *stored, "", "", mask, domain=MS, num_heads=HEADS)
+    else:
+        mixed = net(op, *three(net, h), "", "", mask, domain=MS, num_heads=HEADS)
+    held(net, net.linear(net.transpose(mixed, 0, 2, 1), "last", T, 3), stay="first last")
+
+
+def test_a_bias_of_scores_that_a_layer_makes_keeps_its_tokens() -> None:
+    net, h = stream()
+    scores = net.linear(h, "scores", WIDTH, T)
+    scores = net("Expand", net("Unsqueeze", scores, net.ints(1)), net.ints(B, HEADS, T, T))
+    stored = net.weight("qkv", WIDTH, 3 * WIDTH, axis=0), net.weight("qkv_b", 3 * WIDTH)
+    mixed = net("Attention", h, *stored, "", "", scores, domain=MS, num_heads=HEADS)
+    found = held(net, net.linear(mixed, "o", WIDTH, 3), move="qkv o scores", stay="first")
+    assert of(found, "scores_b") == []
+
+
 # -- GroupQueryAttention
 
 
@@ -296,6 +321,18 @@ def test_rotary_positions(turned: int, interleaved: int, four: bool) -> None:
     assert of(found, "v") == [SIZE, SIZE, WIDTH]
 
 
+def test_cosines_that_a_layer_makes_stay() -> None:
+    net, h = stream()
+    q, k, v = three(net, h)
+    where = net.feed("places", np.tile(np.arange(T), (B, 1)))
+    angles = net.input("angles", 16, 3)
+    tables = [net.linear(angles, name, 3, SIZE // 2) for name in ("cos", "sin")]
+    q, k = (net("RotaryEmbedding", one, where, *tables, domain=MS) for one in (q, k))
+    mixed = net("MultiHeadAttention", q, k, v, domain=MS, num_heads=HEADS)
+    found = held(net, net.linear(mixed, "o", WIDTH, 3), move="q k v o", stay="first")
+    assert of(found, "cos_b") == []
+
+
 # -- of the standard, by the reference implementation
 
 
@@ -312,6 +349,14 @@ def test_standard_attention(four: bool, shared: int) -> None:
     found = held_by_reference(net, net.linear(mixed, "o", 4 * SIZE, 3), move="q k v o", stay="first")
     assert of(found, "o") == [SIZE] * shared
     assert of(found, "k") == [SIZE] * shared + [WIDTH]
+
+
+def test_standard_attention_with_a_mask_that_a_layer_makes() -> None:
+    net, h = stream(23)
+    mask = net("Unsqueeze", net.linear(h, "mask", WIDTH, T), net.ints(1))
+    mixed = net("Attention", *three(net, h), mask, q_num_heads=HEADS, kv_num_heads=HEADS)
+    found = held_by_reference(net, net.linear(mixed, "o", WIDTH, 3), move="q k v o mask", stay="first")
+    assert of(found, "mask_b") == []
 
 
 def test_standard_attention_with_a_stored_mask() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx.shape_inference
 from onnx import (
-    AttributeProto,
     GraphProto,
     NodeProto,
     TensorProto,
@@ -24,6 +23,7 @@ from onnx import (
 
 from onnxsparse.channels.tensors import Sizes, Tensor
 from onnxsparse.graph.attributes import Attributes
+from onnxsparse.graph.edit import bodies
 from onnxsparse.math.values import Array
 
 
@@ -55,16 +55,12 @@ def asked_again(
     """The sizes of a node's results, with those that follow from its inputs where some are not known."""
     open_ones = any(shape is None or None in shape for shape in found)
     given = {name: one for name, one in zip(node.input, inputs) if one is not None}
-    if not open_ones or not given or node.domain not in ("", "ai.onnx") or any(map(_is_body, node.attribute)):
+    if not open_ones or not given or node.domain not in ("", "ai.onnx") or any(bodies(node)):
         return found
     if any(one.shape is None for one in given.values()):
         return found
     made = _inferred(node, given, opset)
     return tuple(_filled(shape, made.get(name)) for name, shape in zip(node.output, found))
-
-
-def _is_body(attribute: AttributeProto) -> bool:
-    return attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS)
 
 
 def _inferred(node: NodeProto, given: dict[str, Tensor], opset: int) -> dict[str, Sizes | None]:

@@ -304,7 +304,7 @@ class Walk:
             return self.blocked(node, f"the shapes at {node.called} are not known before it runs")[0]
         shape = shape or _broadcast(known)
         lifted = [_lifted(one, len(shape)) for one in tensors]
-        active = [one for one in lifted if not one.uniform]
+        active = [one if _whole(one) else self.resolved(one) for one in lifted if not one.uniform]
         if active and all(one.stored for one in active):
             views = tuple(view for one in active for view in one.views)
             return Tensor(shape, views=views)
@@ -379,6 +379,11 @@ def _views(tensor: Tensor) -> Iterator[View]:
     yield from tensor.views
     for part in tensor.parts:
         yield from _views(part)
+
+
+def _whole(tensor: Tensor) -> bool:
+    """Whether every axis of a view is one of the stored tensor: not so where rows were looked up in a table."""
+    return all(view.axes[axis] is not None for view in tensor.views for axis in range(tensor.rank) if tensor.wide(axis))
 
 
 def _spread(labels: Array, axes: Sequence[int], wanted: Axes, tensor: Tensor) -> Array:

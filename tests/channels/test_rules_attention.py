@@ -179,6 +179,36 @@ def test_multi_head_attention_of_one_token() -> None:
     assert of(found, "o") == []
 
 
+def test_attention_of_one_token_with_its_projection() -> None:
+    """DecoderMaskedSelfAttention keeps past and present in one tensor of the caller."""
+    net = Net()
+    h = net.linear(net.input("x", B, 1, 6), "first", 6, WIDTH)
+    stored = net.weight("qkv", WIDTH, 3 * WIDTH, axis=0), net.weight("qkv_b", 3 * WIDTH)
+    past, count = net.input("past", 2, B, HEADS, 6, SIZE), net.store("count", np.array([3], np.int32))
+    made = net.many("DecoderMaskedSelfAttention", 2, h, *stored, "", past, "", count, domain=MS, num_heads=HEADS)
+    found = classes(net, net.linear(made[0], "o", WIDTH, 3), made[1])
+    assert of(found, "qkv") == [WIDTH]
+    assert of(found, "o") == []
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_multi_head_attention_of_packed_tokens(packed: bool) -> None:
+    net = Net()
+    h = net.linear(net.input("x", T, 6), "first", 6, WIDTH)
+    offsets = net.feed("offsets", np.arange(T, dtype=np.int32)[None])
+    ends = net.feed("ends", np.array([0, T], np.int32))
+    if packed:
+        given = [net.reshape(net.linear(h, "qkv", WIDTH, 3 * WIDTH), T, HEADS, 3, SIZE), "", ""]
+    else:
+        given = three(net, h)
+    mixed = net("PackedMultiHeadAttention", *given, net.weight("bias", 3 * WIDTH), offsets, ends, domain=MS,
+                num_heads=HEADS)  # fmt: skip
+    found = classes(net, net.linear(mixed, "o", WIDTH, 3))
+    assert of(found, "qkv" if packed else "q") == [SIZE] * (4 if packed else 2) + [WIDTH]
+    assert of(found, "bias") == [SIZE] * 4
+    assert of(found, "o") == [SIZE, SIZE]
+
+
 def test_one_token_that_reads_the_keys_of_an_encoder() -> None:
     """DecoderMaskedMultiHeadAttention with a bias at its own place; keys and values have heads in front."""
     net = Net()
@@ -379,6 +409,37 @@ def test_standard_attention_with_a_cache(given: bool) -> None:
     assert sizes(found) == [WIDTH]
 
 
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+@pytest.mark.parametrize("shared", [2, 4])
+@pytest.mark.parametrize("wide", [True, False])
+def test_linear_attention(rule: str, shared: int, wide: bool) -> None:
+    """A decay for each place of a key moves with it; that of a head does not."""
+    net, h = stream(27)
+    given = ["", ""] if rule != "linear" else []
+    if "gated" in rule:
+        made = net.linear(h, "decay", WIDTH, shared * SIZE if wide else shared)
+        given[1] = net("Neg", net("Sigmoid", made))
+    if "delta" in rule:
+        given.append(net("Sigmoid", net.linear(h, "beta", WIDTH, shared)))
+    mixed = net("LinearAttention", *three(net, h, shared, 4), *given, update_rule=rule, q_num_heads=4,
+                kv_num_heads=shared)  # fmt: skip
+    found = held_by_reference(net, net.linear(mixed, "o", 4 * SIZE, 3), move="q k v o", stay="first")
+    assert of(found, "o") == [SIZE] * shared
+    assert of(found, "k") == [SIZE] * shared + [WIDTH]
+    if "gated" in rule:
+        assert of(found, "decay_b") == ([SIZE] * shared if wide else [])
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_linear_attention_with_a_state(given: bool) -> None:
+    net, h = stream(27)
+    state = [net.input("state", B, HEADS, SIZE, SIZE)] if given else []
+    made = net.many("LinearAttention", 2, *three(net, h), *state, update_rule="linear", q_num_heads=HEADS,
+                    kv_num_heads=HEADS)  # fmt: skip
+    found = held_by_reference(net, net.linear(made[0], "o", WIDTH, 3), made[1], move="q k v", stay="first o")
+    assert sizes(found) == [WIDTH]
+
+
 @pytest.mark.parametrize("turned", [0, 4])
 def test_standard_rotary_positions(turned: int) -> None:
     net, h = stream(23)
@@ -438,6 +499,18 @@ def test_fused_gemm() -> None:
     h = net("FusedGemm", net.reshape(h, B * T, WIDTH), net.weight("w", 24, WIDTH, axis=1), net.weight("b", 24),
             domain=MS, transB=1, activation="Relu")  # fmt: skip
     held(net, net.linear(h, "last", 24, 3), move="w last", stay="first")
+
+
+def test_a_gated_product_in_one_operator() -> None:
+    net, h = stream(28)
+    made = net("SwiGLU", net.linear(h, "gate", WIDTH, 24), net.linear(h, "up", WIDTH, 24), alpha=1.5)
+    held_by_reference(net, net.linear(made, "last", 24, 3), move="gate up last", stay="first")
+
+
+def test_bits_that_are_read_as_another_type() -> None:
+    net, h = stream(27)
+    made = net("BitCast", net("Neg", net("BitCast", h, to=6)), to=1)
+    held_by_reference(net, net.linear(made, "last", WIDTH, 3), move="last", stay="first")
 
 
 def classes(net: Net, *outputs: str) -> Channels:

@@ -251,3 +251,22 @@ def test_channels_as_steps_or_as_batch(perm: tuple[int, ...]) -> None:
     y = net.linear(net.transpose(net("Squeeze", y, net.ints(1)), 2, 0, 1), "by_batch", UNITS, 3)
     y = net.linear(net.transpose(y, 0, 2, 1), "by_step", UNITS, 3)
     held(net, y)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("state", ["", "stored", "given"])
+def test_a_causal_convolution(bias: bool, state: str) -> None:
+    """Depthwise along the steps, with its last steps as a state; only the reference has a kernel."""
+    net = Net(opset=27)
+    h = net.transpose(net.linear(net.input("x", BATCH, STEPS, 5), "first", 5, READ), 0, 2, 1)
+    given = [net.weight("w", READ, 1, 3), net.weight("b", READ) if bias else ""]
+    given += [net.input("state", BATCH, READ, 2)] if state == "given" else []
+    given += [net.weight("state", BATCH, READ, 2)] if state == "stored" else []
+    made = net.many("CausalConvWithState", 2, h, *given, activation="silu")
+    outputs = [net.linear(net.transpose(one, 0, 2, 1), f"last_{at}", READ, 3) for at, one in enumerate(made)]
+    free = "last_0 last_1"
+    found = held_by_reference(net, *outputs, move="" if state == "given" else free,
+                              stay=f"first {free}" if state == "given" else "first")  # fmt: skip
+    moving = {member.name for one in found.classes for member in one.members}
+    assert ("w" in moving) == (state != "given")
+    assert ("state" in moving) == (state == "stored")

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from onnxsparse.channels.labels import Labels
-from onnxsparse.channels.shapes import asked_again, decided, shapes_in, symbols_in
+from onnxsparse.channels.shapes import asked_again, computed, shapes_in, symbols_in
 from onnxsparse.channels.tensors import Axes, Field, Sizes, StoredLabels, Tensor, View, collapsed
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.shape_values import LARGEST, evaluate
@@ -199,7 +199,7 @@ class Walk:
             return None
         found = evaluate(node.op, arrays, node.attributes)
         if found is None:
-            found = decided(node.proto, arrays, node.attributes)
+            found = computed(node.proto, arrays, node.attributes)
         return None if found is None else [Tensor(found.shape, numbers=found)]
 
     # -- labels of a value

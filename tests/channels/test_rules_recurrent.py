@@ -113,6 +113,20 @@ def test_state_of_another_cell(op: str, direction: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "direction"), FORMS)
+def test_states_of_all_layers_side_by_side(op: str, direction: str) -> None:
+    """As torch hands them out: stacked, of which a classifier takes those of the last layer."""
+    net, ways = Net(), WAYS[direction]
+    lower = cell(net, op, stream(net), direction, "lower")
+    y = net.reshape(net.transpose(lower[0], 0, 2, 1, 3), STEPS, BATCH, ways * UNITS)
+    upper = cell(net, op, y, direction, "upper", read=ways * UNITS)
+    states = net.concat(lower[1], upper[1], axis=0)
+    taken = [net("Gather", states, net.store(f"at_{at}", np.array(at)), axis=0) for at in range(-ways, 0)]
+    y = net.gemm(net.concat(*taken, axis=1) if ways > 1 else taken[0], "last", ways * UNITS, 3)
+    found = held(net, y, move="lower_w lower_r upper_w upper_r last", stay="first")
+    assert sorted(one.size for one in found.classes) == [UNITS] * (2 * ways) + [READ]
+
+
+@pytest.mark.parametrize(("op", "direction"), FORMS)
 def test_lengths_of_sequences(op: str, direction: str) -> None:
     net = Net()
     h = stream(net)

@@ -24,12 +24,11 @@ LEAST = {
     "rapidocr-onnxruntime-1.4.4/ch_PP-OCRv4_det_infer": 0.94,
     "rapidocr-onnxruntime-1.4.4/ch_PP-OCRv4_rec_infer": 0.96,
     "rapidocr-onnxruntime-1.4.4/ch_ppocr_mobile_v2.0_cls_infer": 0.82,  # the rest is depthwise
-    "magika-1.0.3/model": 0.97,
     "basic-pitch-0.4.0/nmp": 0.005,  # a fixed filterbank, and layers of few channels
-    "silero-vad-6.2.3/silero_vad": 0.24,  # LSTM weights whose gates are cut and joined in the graph
-    "silero-vad-6.2.3/silero_vad_16k_op15": 0.13,
+    "silero-vad-6.2.3/silero_vad": 0.40,  # LSTM weights whose gates are cut and joined in the graph
+    "silero-vad-6.2.3/silero_vad_16k_op15": 0.54,
     "silero-vad-6.2.3/silero_vad_16k_sequence": 0.56,
-    "silero-vad-6.2.3/silero_vad_half": 0.24,
+    "silero-vad-6.2.3/silero_vad_half": 0.54,
     "silero-vad-6.2.3/silero_vad_op18_ifless": 0.60,
     "silero-vad-6.2.3/silero_vad_openvino_16k": 0.56,
 }

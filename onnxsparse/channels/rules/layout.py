@@ -442,7 +442,13 @@ def joined(walk: Walk, node: Node, tensors: Sequence[Tensor], axis: int) -> Tens
     if any(part is not None for part in parts) and None not in sizes:
         whole = [_standing(walk, size or 0) if part is None else part for part, size in zip(parts, sizes)]
         fields.append(Field((axis,), np.concatenate(whole)))
-    return Tensor(shape, tuple(fields), uniform=False)
+    flat = frozenset(at for at in range(len(shape)) if at != axis and all(_flat(one, at) for one in tensors))
+    return Tensor(shape, tuple(fields), flat=flat)
+
+
+def _flat(tensor: Tensor, axis: int) -> bool:
+    """Whether all numbers along an axis are equal."""
+    return tensor.uniform or axis in tensor.flat
 
 
 def _side_by_side(tensors: Sequence[Tensor], axis: int) -> Field | None:

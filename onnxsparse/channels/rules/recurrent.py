@@ -72,7 +72,7 @@ def _read(walk: Walk, node: Node, x: Tensor, w: Tensor, columns: int) -> None:
 
 def _unite(walk: Walk, node: Node, units: Array, tensor: Tensor | None, axes: Axes) -> None:
     """The units with the numbers of each gate in W, R, a bias or a state; `axes` are direction and unit there."""
-    if tensor is None or tensor.uniform:
+    if tensor is None or tensor.uniform or axes[-1] in tensor.flat:
         return
     ways, size = units.shape
     labels = walk.along(tensor, axes if ways > 1 else axes[1:])

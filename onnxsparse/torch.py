@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Union
 
+import numpy as np
 from onnx import ModelProto
 
+from onnxsparse.channels.permutation import Permutation
 from onnxsparse.engines.torch import attach as attaching
 from onnxsparse.engines.torch import convert, writeback
-from onnxsparse.engines.torch.attach import Attached, demand_free
+from onnxsparse.engines.torch.attach import Attached, bare_module, demand_free
 from onnxsparse.engines.torch.mask_to_param import (
     TensorMask,
     array_of,
@@ -27,6 +30,8 @@ from onnxsparse.engines.torch.match import match as matching
 from onnxsparse.engines.torch.match import proof
 from onnxsparse.engines.torch.match.proof import Proof
 from onnxsparse.engines.torch.parameters import TABLE
+from onnxsparse.engines.torch.permute.moves import demand_movable, demand_optimizers, move, moved, tensors_of
+from onnxsparse.engines.torch.permute.proof import Inputs
 from onnxsparse.errors import OptionError, one_line
 from onnxsparse.files import Staged
 from onnxsparse.graph.biases_and_scales import training_mode
@@ -37,11 +42,28 @@ from onnxsparse.graph.torch_match import record_match as record_in
 from onnxsparse.graph.torch_match import recorded_match as match_in_metadata
 from onnxsparse.graph.torch_match import recorded_match as recorded_in
 from onnxsparse.math.values import Array
+from onnxsparse.options import Names
+from onnxsparse.passes.permute_module import decided, found_for, given_for, pattern_of
+from onnxsparse.passes.permute_named import by_parameters, demand_state, in_state
+from onnxsparse.passes.permuting import record_of
 from onnxsparse.passes.sources import proto_of, taken
 from onnxsparse.planning.given_masks import GivenMask, masks_of_model, masks_of_plan
+from onnxsparse.planning.names import NameFilter
 from onnxsparse.planning.plan_file import PlanFile, read_plan
+from onnxsparse.planning.rule import listed
 
-__all__ = ["attach", "finish", "match", "proved", "record_match", "recorded_match", "to_module", "write_back"]
+__all__ = [
+    "attach",
+    "finish",
+    "match",
+    "permute",
+    "permute_state_dict",
+    "proved",
+    "record_match",
+    "recorded_match",
+    "to_module",
+    "write_back",
+]
 
 LOG = logging.getLogger("onnxsparse")
 _TRAINING_MODE = (
@@ -211,6 +233,88 @@ def attach(
 def finish(module: Any) -> Any:
     """Make attached masks part of the numbers of `module` and take them off: plain again, ready to be exported."""
     return attaching.finish(module)
+
+
+def permute(
+    module: Any,
+    example_inputs: Any = None,
+    *,
+    pattern: str = "2:4",
+    scores: Any = None,
+    effort: str = "quick",
+    seed: int = 0,
+    optimizer: Any = None,
+    include: Names = (),
+    exclude: Names = (),
+    apply: Any = None,
+    match: Mapping[str, Any] | None = None,
+) -> Permutation:
+    """Put the channels of a module in an order in which N:M pruning costs less, in place; its outputs stay the same.
+
+    Parameters and buffers keep their objects; gradients, moments of optimizers and masks of ASP move along. What is
+    returned says what moved, by the names of parameters: `.tensors`, `.facts`, `.save(path)`, `.inverse()`. Where
+    nothing can be traced or proven nothing moves, and one warning in the log says why.
+
+    Arguments:
+        module: the torch module, with its trained numbers; before DistributedDataParallel, or wrapped.
+        example_inputs: what the module is called with: a tensor, a tuple of arguments, or a dictionary of named ones.
+            Default: None, to follow channels by torch.fx and to guess inputs for the proof. Example:
+            example_inputs=torch.randn(1, 3, 224, 224)
+        pattern: the pattern that is to cost less, any N:M. Default: 2:4. Example: pattern="4:8"
+        scores: arrays by the names of parameters, in their shapes, not negative. Default: None, magnitudes. Example:
+            scores={"fc.weight": saliency}
+        effort: how long is searched: quick or thorough. Default: quick. Example: effort="thorough"
+        seed: of the search. Default: 0. Example: seed=1
+        optimizer: one, or a list, whose moments move along. Default: None. Example: optimizer=optimizer
+        include: only these parameters or layers count, by name, glob or re:PATTERN. Default: (). Example:
+            include="blocks.*"
+        exclude: all but these, in the same forms. Default: (). Example: exclude="head"
+        apply: the order of another module or file in place of a search: what `permute` returned or wrote. Default:
+            None. Example: apply="permutation.json"
+        match: which tensor of the file each parameter is, for apply= of a file. Default: None, by name. Example:
+            match=osp.torch.match("model.onnx", module)
+    """
+    demand_movable(bare_module(module))
+    inner = demand_free(module)
+    inputs = None if example_inputs is None else Inputs.of(example_inputs)
+    optimizers = [
+        one for one in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]) if one is not None
+    ]
+    demand_optimizers(optimizers)
+    if apply is not None:
+        given, where = record_of(apply)
+        shapes = {name: tuple(one.shape) for name, one in tensors_of(inner).items()}
+        named = by_parameters(given, shapes, match, where)
+        found, reason = decided(lambda: given_for(inner, inputs, named, where))
+    else:
+        names = NameFilter(tuple(listed(include)), tuple(listed(exclude)))
+        options = {"names": names, "scores": scores, "effort": effort, "seed": seed}
+        found, reason = decided(lambda: found_for(inner, inputs, pattern_of(pattern), **options))
+    move(inner, found.tensors.values(), optimizers)
+    if reason:
+        LOG.warning("%s: %s", "the order is not proven" if found else "the channels stay in their order", reason)
+    return found
+
+
+def permute_state_dict(
+    state: Mapping[str, Any], permutation: Any, *, match: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """A state dict with its tensors in the order of a permutation; `state` stays as it is.
+
+    Arguments:
+        state: tensors or arrays by the names of parameters, also of a wrapped module, with masks of ASP or without.
+        permutation: what `permute` returned or wrote, for torch or for ONNX: also a permuted model that records it.
+        match: which tensor of the file each parameter is, where names differ. Default: None. Example:
+            match=osp.torch.match("model.onnx", module)
+    """
+    demand_state(state)
+    given, where = record_of(permutation)
+    moves = in_state(state, given, match, where, bare)
+    made = copy.copy(state) if isinstance(state, dict) else dict(state)
+    for key, one in moves.items():
+        value = made[key]
+        made[key] = moved(value, one).contiguous() if hasattr(value, "permute") else one(np.asarray(value))
+    return made
 
 
 # -- From what the user hands to `attach` to masks by parameter: a model, a plan, arrays, or a state dict.

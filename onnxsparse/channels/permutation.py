@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.errors import OptionError
+from onnxsparse.files import write_text
 from onnxsparse.math.values import Array
 
 FORMAT = 1
@@ -126,6 +127,10 @@ class Permutation:
         tensors = {name: _tensor(name, one, orders, where) for name, one in content["tensors"].items()}
         facts = {key: value for key, value in content.items() if key not in ("format", "orders", "tensors")}
         return cls(tensors, facts)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the file that `load` reads."""
+        write_text(os.fspath(path), self.to_json() + "\n", overwrite)
 
     def packed(self) -> str:
         """The record as a short text, for the metadata of a model."""

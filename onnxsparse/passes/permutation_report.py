@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxsparse.channels.classes import ChannelClass, Channels, Member
 from onnxsparse.channels.rules import table
@@ -26,12 +27,15 @@ READ_AS_IT_COMES = "the channels of what it reads are not known"
 MEETING = "its channels meet others that stay where they are"
 
 _WAYS_OUT = (
-    ("has no rule for channels", "replace that operator by others, if it is one of a few"),
-    ("shapes", "pass --dim with sizes that the model is run with, or fold the model's constants first"),
-    ("is an output of the model", "nothing: outputs keep their order"),
+    ("has no rule for channels", "replace that operator by operators that have one, if it is made of such"),
+    ("known", "fold the model's constants, or pass sizes that it is run with by --dim"),
+    ("is an output of the model", "nothing: outputs keep their order; take the output away if nobody needs it"),
     ("of the model", "nothing: inputs keep their order"),
     ("cannot be read", "store it in a type that can be read, or dense"),
+    ("depends on the order", "nothing, as long as that node is there: it computes something else in another order"),
     ("in a fixed order", "nothing, as long as that node is there"),
+    ("meet", "give the two sides layers of their own, if the network is yours"),
+    ("alike", "nothing: each of its channels has a part of its own somewhere"),
 )
 """What can be done about a reason, by words in it."""
 
@@ -41,7 +45,7 @@ _WAYS_OUT = (
 
 def channels_report(model: Model, called: str, channels: Channels) -> Report:
     """Every class with its members and readers; a row for each weight."""
-    source = _Sources(model)
+    source = _Sources(model, channels)
     rows = [_free_row(weight, channels, source) for weight in model.weights]
     classes = [class_facts(one, model.weights) for one in channels.classes]
     totals = totals_of(rows, model, {FREE}, sized=False)
@@ -108,21 +112,20 @@ def way_out(reason: str) -> str:
 
 
 class _Sources:
-    """Where the values come from that weights are multiplied with, up to the layers before."""
+    """Why the channels have their places that weights are multiplied with: by what comes before, up to the layers."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, channels: Channels) -> None:
         graph = model.proto.graph
         stored = {tensor.name for tensor in graph.initializer}
+        self._channels, self._known = channels, table()
         self._made = {name: node for node in graph.node for name in node.output}
         self._inputs = {value.name for value in graph.input} - stored
-        self._layers = {IdentityKey(use.source) for weight in model.weights for use in weight.uses}
-        self._known = table()
+        self._layers = {IdentityKey(use.source): (weight, use) for weight in model.weights for use in weight.uses}
 
     def of(self, weight: Weight) -> str:
-        """An operator without a rule, or else an input of the model, that the channels come from; '' if neither."""
-        waiting = [name for use in weight.uses for name in use.source.input]
-        seen: set[str] = set()
-        found = ""
+        """An operator without a rule, what holds the outputs of a layer, or an input of the model; '' if nothing."""
+        found: list[str] = []
+        waiting, seen = [name for use in weight.uses for name in use.source.input], set[str]()
         while waiting:
             name = waiting.pop(0)
             node = self._made.get(name)
@@ -130,12 +133,23 @@ class _Sources:
                 continue
             seen.add(name)
             if name in self._inputs:
-                found = found or f"it reads what comes in as '{name}', an input of the model"
-            elif node is not None and IdentityKey(node) not in self._layers:
-                if (node.domain.replace("ai.onnx", ""), node.op_type) not in self._known and node.op_type != "Constant":
-                    return f"{node.op_type} '{label(node)}' has no rule for channels"
+                found.append(f"it reads what comes in as '{name}', an input of the model")
+            elif node is not None and IdentityKey(node) in self._layers:
+                found.insert(0, self._held(*self._layers[IdentityKey(node)]))
+            elif node is not None and self._has_rule(node):
                 waiting += node.input
-        return found
+            elif node is not None:
+                return f"{node.op_type} '{label(node)}' has no rule for channels"
+        return next(filter(None, found), "")
+
+    def _has_rule(self, node: NodeProto) -> bool:
+        return ("" if node.domain == "ai.onnx" else node.domain, node.op_type) in self._known
+
+    def _held(self, weight: Weight, use: Use) -> str:
+        """What holds the outputs of a layer in their places."""
+        axes = use.stored_axes(use.runs[1])
+        own = [member for member in self._channels.by_tensor.get(weight.tensor, ()) if member.axes[-1] in axes]
+        return next(filter(None, map(self._channels.why, own)), "")
 
 
 # -- permute
@@ -146,7 +160,7 @@ def permuted_report(model: Model, called: str, found: Permuted, output: str | No
     plan = found.plan
     figures = _all_figures(found)
     details, notes = _details(found, figures), (*_notes(found), *_gains(figures))
-    source = _Sources(model)
+    source = _Sources(model, found.channels)
     rows = tuple(_row(row, found, figures.get(row.weight), source) for row in plan.rows)
     totals = totals_of(rows, model, {PERMUTED}, sized=False)
     return Report(

@@ -1,0 +1,250 @@
+"""The proof that moves leave the outputs of a module as they are, on a copy of it.
+
+1. The copy is in double precision where that runs. It gets the inputs of the caller, or those that were guessed, and
+   random ones of the same shapes, also twice as many. Nothing of the module itself is run or changed.
+2. A parameter that a graph in eval mode did not meet may be used in training: then the copy is run in training mode,
+   too, without dropout.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.permute.moves import Moving, move, tensors_of
+from onnxsparse.errors import OptionError, one_line
+
+CLOSE = {"float64": 1e-7, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
+"""How far outputs may be apart, as a part of their range, by the precision that the copy is run in."""
+_DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "dropout_")
+
+
+class UnprovenError(Exception):
+    """Why nothing can be found or proven of a module, in one line."""
+
+
+class Trial:
+    """A copy of a module, what it gives for some inputs, and whether moves leave that as it is."""
+
+    def __init__(self, module: Any, inputs: Inputs, *more: Inputs) -> None:
+        self._devices = sorted({one.device.index or 0 for one in tensors_of(module).values() if one.is_cuda})
+        self.subject, self._runs = self._first_that_runs(module, inputs, more)
+        self._before = [self._outputs(run) for run in self._runs]
+        self._modes: list[bool] = [False] * len(self._runs)
+
+    def _first_that_runs(self, module: Any, inputs: Inputs, more: Sequence[Inputs]) -> tuple[Any, list[Inputs]]:
+        reason = ""
+        own = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch().float32)
+        for dtype in dict.fromkeys((torch().float64, torch().float32, own)):
+            self.subject, self._close = copied(module, dtype), CLOSE[str(dtype).partition(".")[2]]
+            self._state = [(one, one.clone()) for one in self.subject.buffers()]
+            given = inputs.cast(dtype, _device(module))
+            try:
+                before = self._outputs(given)
+            except Exception as error:  # whatever a user's module raises
+                reason = reason or f"it does not run on these inputs: {type(error).__name__}: {one_line(error)[:200]}"
+                continue
+            if not any(_finite(one) and one.numel() for one in before):
+                reason = reason or "its outputs are no tensors of finite numbers"
+                continue
+            others = [one.cast(dtype, _device(module)) for one in more]
+            return self.subject, [given, *self._that_run([given.random(), *(others or [given.random().doubled()])])]
+        raise UnprovenError(reason)
+
+    def _that_run(self, others: Iterable[Inputs]) -> list[Inputs]:
+        found = []
+        for one in others:
+            try:
+                if all(map(_finite, self._outputs(one))):
+                    found.append(one)
+            except Exception:  # noqa: S112 - inputs of our own, which the module need not take
+                continue
+        return found
+
+    def train_too(self) -> None:
+        """Have the copy run in training mode, too, as far as it does that."""
+        try:
+            self._before += [self._outputs(self._runs[0], True)]
+        except Exception:  # such as a batch normalization of a single value
+            return
+        self._runs, self._modes = [*self._runs, self._runs[0]], [*self._modes, True]
+
+    def holds(self, movings: Sequence[Moving]) -> bool:
+        """Whether the outputs are the same after these moves; the copy is as it was then."""
+        move(self.subject, movings)
+        self._state = [(one, one.clone()) for one in self.subject.buffers()]
+        try:
+            pairs = zip(self._runs, self._modes, self._before)
+            return all(self._alike(self._outputs(run, mode), before) for run, mode, before in pairs)
+        except Exception:
+            return False
+        finally:
+            move(self.subject, [one.inverse() for one in movings])
+            self._state = [(one, one.clone()) for one in self.subject.buffers()]
+
+    def repeats(self) -> bool:
+        """Whether the module gives the same outputs twice."""
+        return self.holds(())
+
+    def _alike(self, now: Sequence[Any], before: Sequence[Any]) -> bool:
+        return len(now) == len(before) and all(_near(a, b, self._close) for a, b in zip(now, before))
+
+    def _outputs(self, inputs: Inputs, training: bool = False) -> list[Any]:
+        self.subject.train(training)
+        with (
+            torch().no_grad(),
+            torch().random.fork_rng(self._devices),
+            warnings.catch_warnings(),
+            attention_in_parts(),
+            _without_dropout(),
+        ):
+            warnings.simplefilter("ignore")
+            torch().manual_seed(0)
+            try:
+                found = [one.detach().clone() for one in leaves(inputs.call(self.subject)) if torch().is_tensor(one)]
+            finally:
+                self.subject.eval()
+                for tensor, numbers in self._state:
+                    tensor.copy_(numbers)
+        return found
+
+
+def copied(module: Any, dtype: Any = None) -> Any:
+    """A copy in eval mode, floats in another precision."""
+    try:
+        made = copy.deepcopy(module)
+    except Exception as error:  # whatever a user's module raises
+        raise UnprovenError(f"it cannot be copied: {type(error).__name__}: {one_line(error)[:200]}") from error
+    try:
+        made = made if dtype is None else made.to(dtype)
+    except Exception as error:  # a device without doubles
+        raise UnprovenError(f"it has no copy in {dtype}: {one_line(error)[:200]}") from error
+    return made.requires_grad_(False).eval()
+
+
+def _device(module: Any) -> Any:
+    return next((one.device for one in tensors_of(module).values()), torch().device("cpu"))
+
+
+def _finite(tensor: Any) -> bool:
+    return bool(torch().isfinite(tensor).all()) if tensor.is_floating_point() else True
+
+
+def _near(one: Any, other: Any, close: float) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point() or not one.numel():
+        return bool(torch().equal(one, other))
+    close = max(close, CLOSE.get(str(one.dtype).partition(".")[2], close))
+    one, other = one.double(), other.double()
+    same = (one == other) | (one.isnan() & other.isnan())
+    reach = float(other[torch().isfinite(other)].abs().max()) if torch().isfinite(other).any() else 0.0
+    return bool((same | ((one - other).abs() <= close * max(reach, 1e-30))).all())
+
+
+@contextmanager
+def attention_in_parts() -> Iterator[None]:
+    """Attention in one kernel, which torch takes where nothing trains, has no form in ONNX and none in a trace."""
+    mha = torch().backends.mha
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _without_dropout() -> Iterator[None]:
+    """What is dropped at random is dropped by its place, which is another channel's after a permutation."""
+    functions = {getattr(torch().nn.functional, name) for name in _DROPOUTS if hasattr(torch().nn.functional, name)}
+    functions |= {getattr(torch(), name) for name in _DROPOUTS if hasattr(torch(), name)}
+
+    class NoDropout(torch().overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function in functions:
+                return args[0] if args else (kwargs or {})["input"]
+            return function(*args, **(kwargs or {}))
+
+    with NoDropout():
+        yield
+
+
+def leaves(value: Any) -> list[Any]:
+    """Everything in what a module returned, whatever it is nested in."""
+    if isinstance(value, Mapping):
+        return [leaf for one in value.values() for leaf in leaves(one)]
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return [leaf for one in value for leaf in leaves(one)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [leaf for one in dataclasses.fields(value) for leaf in leaves(getattr(value, one.name))]
+    return [value]
+
+
+# -- what a module is called with
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a module is called with."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Any) -> Inputs:
+        """A tensor, a tuple or list of arguments, or a dictionary of named ones."""
+        if isinstance(given, Mapping):
+            if not all(isinstance(name, str) for name in given):
+                raise OptionError("example_inputs as a dictionary has the names of forward's arguments")
+            return cls((), dict(given))
+        found = cls(tuple(given) if isinstance(given, (tuple, list)) else (given,))
+        if not any(torch().is_tensor(one) for one in leaves(found.args)):
+            raise OptionError(
+                "example_inputs is a tensor, a tuple of forward's arguments, or a dictionary of named ones, with a "
+                f"tensor in it; not {one_line(type(given).__name__)}"
+            )
+        return found
+
+    def call(self, module: Any) -> Any:
+        return module(*self.args, **self.kwargs)
+
+    def mapped(self, function: Callable[[Any], Any]) -> Inputs:
+        tree = torch().utils._pytree.tree_map
+        return Inputs(tree(function, self.args), tree(function, dict(self.kwargs)))
+
+    def cast(self, dtype: Any, device: Any) -> Inputs:
+        def made(one: Any) -> Any:
+            if not torch().is_tensor(one):
+                return one
+            return one.detach().to(device, dtype if one.is_floating_point() else one.dtype, copy=True)
+
+        return self.mapped(made)
+
+    def random(self) -> Inputs:
+        """Normal numbers in place of all floats."""
+        generator = torch().Generator().manual_seed(1)
+
+        def made(one: Any) -> Any:
+            if not torch().is_tensor(one) or not one.is_floating_point():
+                return one
+            return torch().randn(one.shape, generator=generator, dtype=torch().float64).to(one.device, one.dtype)
+
+        return self.mapped(made)
+
+    def doubled(self) -> Inputs:
+        """Twice as many along the first axis."""
+
+        def made(one: Any) -> Any:
+            return torch().cat([one, one.flip(0)]) if torch().is_tensor(one) and one.dim() else one
+
+        return self.mapped(made)
+
+
+__all__ = ["Inputs", "Trial", "UnprovenError", "attention_in_parts", "copied", "leaves"]

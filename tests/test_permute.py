@@ -15,6 +15,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import onnxsparse as osp
 from onnxsparse.channels import classes
 from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
+from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, OptionError
 from onnxsparse.passes import permutation_proof
 from tests.channels.net import session
@@ -309,6 +310,38 @@ def test_a_record_that_is_not_legal_is_refused() -> None:
             mlp(names="other.{}", transposed=False),
             apply=Permutation({"w": MovedTensor("w", (7,), (Move((0,), np.arange(7)[::-1]),))}),
         )
+
+
+def test_what_has_another_name_moves_with_its_channels() -> None:
+    """A head that the record does not know moves with the layer before it; one of another shape is refused."""
+    first, teacher, wider = osp.permute(mlp()).model, mlp(seed=1), mlp(seed=1)
+    assert first is not None
+    head = next(one for one in teacher.graph.initializer if one.name == "three.weight")
+    head.name = next(node for node in teacher.graph.node if node.name == "three").input[1] = "head"
+    result = osp.permute(teacher, apply=record(first))
+    assert result.model is not None
+    assert "'three.weight'" in "".join(result.report.notes)
+    assert_permuted(teacher, result.model)
+    moved = record(first).tensors["three.weight"](stored(teacher)["head"])
+    assert moved.tobytes() == stored(result.model)["head"].tobytes()
+    head = next(one for one in wider.graph.initializer if one.name == "three.weight")
+    head.CopyFrom(numpy_helper.from_array(numbers("wide", 2 * WIDTH, 24), "three.weight"))
+    bias = next(one for one in wider.graph.initializer if one.name == "three.bias")
+    bias.CopyFrom(numpy_helper.from_array(numbers("wider", 24), "three.bias"))
+    wider.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 24
+    with refusing(OptionError):
+        osp.permute(wider, apply=record(first))
+
+
+def test_a_fine_tune_keeps_the_record() -> None:
+    if not library.available():
+        pytest.skip("needs onnxruntime-training")
+    permuted = osp.permute(mlp()).model
+    assert permuted is not None
+    data = {"x": np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32)}
+    trained = osp.finetune(permuted, data=data, pattern="2:4", steps=2).model
+    assert trained is not None
+    assert record(trained).to_json() == record(permuted).to_json()
 
 
 # -- proof

@@ -272,6 +272,9 @@ def _notes(found: Permuted) -> tuple[str, ...]:
         f"class {one['class']} ({one['size']} channels, '{one['members'][0]}' first) was rolled back: {one['reason']}"
         for one in _rolled_back(found)
     ]
+    if found.left:
+        count = f"{len(found.left)} tensors" if len(found.left) > 1 else "a tensor"
+        notes.append(f"the record moves {count} that the model has not, '{found.left[0]}' first")
     if not found.orders:
         notes.append(
             "nothing moves; the file is a copy" if not found.failed else "nothing is left to move; the file is a copy"

@@ -68,6 +68,8 @@ class Permuted:
     failed: Mapping[int, str] = field(default_factory=dict)
     """Why the order of a class was rolled back."""
     proof: Mapping[str, Any] | None = None
+    left: tuple[str, ...] = ()
+    """Tensors of a given record that the model has not."""
 
     def moves_of(self, weight: Weight) -> tuple[Move, ...]:
         """What moves in a weight, under whatever name its bytes have."""
@@ -267,8 +269,10 @@ def recorded(model: Model, where: str) -> Permutation | None:
 def plant(model: Model, found: Permuted) -> Permutation:
     """Set the edits, and record what has moved since the first order; that is returned."""
     known = recorded(model, model.path or "the model")
+    if not found.orders:
+        return known or found.record
     whole = found.record if known is None else known.then(found.record)
-    if found.orders and not any(model.metadata.get(PREFIX + key) for key in ORIGINS):
+    if not any(model.metadata.get(PREFIX + key) for key in ORIGINS):
         model.set_metadata({PREFIX + ORIGINS[0]: model.digest()})
     if whole:
         model.set_metadata({METADATA: whole.packed()})
@@ -289,30 +293,34 @@ def given(model: Model, plan: Plan, scores: GivenScores | None, permutation: Per
         made = MovedTensor(one.name, tensor.shape, tuple(moves.get(tensor, ())))
         if not _alike(one, made):
             raise OptionError(f"{where}: its moves of '{tensor.name}' do not fit those of the layers around it here")
-    return Permuted(plan, scores, channels, orders, moves, permutation.facts)
+    facts = {key: value for key, value in permutation.facts.items() if key != "proven"}
+    return Permuted(plan, scores, channels, orders, moves, facts, left=_left(permutation, matched))
 
 
 def _matched(channels: Channels, permutation: Permutation, where: str) -> dict[StoredTensor, MovedTensor]:
-    """Which tensor of the model each one of the record is: by name and shape, else in order by shape."""
+    """Which tensor of the model each one of the record is: by name, or where none has its name, in order by shape."""
     names = {member.name: member.tensor for member in channels.members}
     found: dict[StoredTensor, MovedTensor] = {}
-    left = []
     for name, one in permutation.tensors.items():
-        tensor = names.get(name)
-        fitting = None if tensor is None else _turned(one, tensor)
-        if tensor is None or fitting is None:
-            left.append(one)
-        else:
-            found[tensor] = fitting
-    if left and len(left) < len(permutation.tensors):
-        return found  # a newer export may hold a tensor less: what moves beside it says what it would say
-    if left:
-        found = _in_order(channels, left)
+        if name in names:
+            fitting = _turned(one, names[name])
+            if fitting is None:
+                raise OptionError(
+                    f"{where}: it moves '{name}' of shape {list(one.shape)}, here it has {list(names[name].shape)}; "
+                    "apply it to a model with the same layers"
+                )
+            found[names[name]] = fitting
+    found = found or _in_order(channels, list(permutation.tensors.values()))
     if not found and permutation:
         raise OptionError(
             f"{where}: none of its {len(permutation.tensors)} tensors is in the model, by name or by shape"
         )
     return found
+
+
+def _left(permutation: Permutation, matched: Mapping[StoredTensor, MovedTensor]) -> tuple[str, ...]:
+    known = {one.name for one in matched.values()}
+    return tuple(name for name in permutation.tensors if name not in known)
 
 
 def _in_order(channels: Channels, wanted: Sequence[MovedTensor]) -> dict[StoredTensor, MovedTensor]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from onnx import GraphProto, NodeProto
 
-from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.files import Staged
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.compare import DiedError, worked
@@ -136,7 +136,11 @@ class Proof:
     @cached_property
     def cases(self) -> list[dict[str, Any]]:
         """All kinds of inputs of the first shapes, and normal numbers of the others."""
-        first, *others = input_shapes(self.model)
+        try:
+            first, *others = input_shapes(self.model)
+        except OptionError as error:
+            why = error.as_flags.partition(";")[0]
+            raise OptionError(f"{why}, so nothing can be proven: give it one, or pass --unproven") from error
         pairs = [(first, kind) for kind in KINDS] + [(shapes, KINDS[0]) for shapes in others]
         return [{"number": at, "shapes": shapes, "kind": kind} for at, (shapes, kind) in enumerate(pairs)]
 

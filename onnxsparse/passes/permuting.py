@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxsparse import progress
 from onnxsparse.channels.classes import Channels, analyse
 from onnxsparse.channels.ordering import Reader, best_orders
 from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
@@ -87,13 +88,17 @@ class Permuted:
 
 
 def channels_of(model: Model) -> Channels:
-    """The channel classes with the sizes that are chosen where the file leaves them open."""
+    """The channel classes with sizes for what the file leaves open.
+
+    Two samples show what happens along the first axis. Where the graph holds a size of one sample for good, that is a
+    contradiction that holds channels: one sample is taken if more of them can move then.
+    """
     try:
         shapes = input_shapes(model)
     except OptionError:  # an input without a shape: what is fixed is enough for some
         return analyse(model)
-    found = analyse(model, shapes[0])
-    return found if found.classes or len(shapes) == 1 else analyse(model, shapes[1])
+    found = [analyse(model, one) for one in shapes[:2]]
+    return max(found, key=lambda channels: sum(one.size for one in channels.classes))
 
 
 # -- orders
@@ -421,8 +426,9 @@ def proven(model: Model, found: Permuted, seed: int) -> Permuted:
     if not found.orders:
         return found
     with temporary() as folder:
-        proof = Proof(model, folder, seed)
+        proof, done = Proof(model, folder, seed), progress.Counter("prove", 2)
         proof.begin()
+        done.add(1)
         failed: dict[int, str] = {}
 
         def refusal(orders: Orders) -> str:
@@ -431,6 +437,7 @@ def proven(model: Model, found: Permuted, seed: int) -> Permuted:
                 return proof.refusal(write(model, folder, "permuted"))
 
         kept = _kept(found.orders, refusal, failed)
+        done.add(1)
         moves = found.moves if not failed else moves_of(found.channels, kept)
         return replace(found, orders=kept, moves=moves, failed=failed, proof=proof.facts if kept else None)
 

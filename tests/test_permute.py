@@ -17,7 +17,7 @@ from onnxsparse.channels import classes
 from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, OptionError
-from onnxsparse.passes import permutation_proof
+from onnxsparse.passes import permutation_process, permutation_proof
 from tests.channels.net import session
 from tests.messages import refusing
 
@@ -26,6 +26,16 @@ pytest.importorskip("scipy")
 
 WIDTH = 32
 Array = Any
+
+
+@pytest.fixture(autouse=True)
+def proof_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process for each proof takes longer than all else here; tests/channels and tests/test_cli.py have it."""
+
+    def at_once(folder: str, module: str, job: dict[str, Any], names: dict[str, str]) -> Any:
+        return permutation_process.done(folder, job, lambda *_: None)
+
+    monkeypatch.setattr(permutation_proof, "worked", at_once)
 
 
 def numbers(name: str, *shape: int) -> Array:

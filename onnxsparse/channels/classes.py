@@ -72,10 +72,16 @@ class Channels:
             found.setdefault(member.tensor, []).append(member)
         return found
 
+    @cached_property
+    def _class_of(self) -> dict[int, int]:
+        """The number of the class that each channel is in."""
+        return {channel: one.number for one in self.classes for channel in one.channels.tolist()}
+
     def why(self, member: Member) -> str:
         """The first reason why none of the channels of a member can change places; '' where some can."""
         own = np.unique(member.labels)
-        if any(np.isin(one.channels, own).sum() > 1 for one in self.classes):
+        met = [self._class_of[channel] for channel in own.tolist() if channel in self._class_of]
+        if len(set(met)) < len(met):
             return ""
         reasons = (self.reasons[int(channel)] for channel in own if int(channel) in self.reasons)
         return next(reasons, "no two of its channels are alike in every layer that they meet")

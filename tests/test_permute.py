@@ -16,8 +16,10 @@ import onnxsparse as osp
 from onnxsparse.channels import classes
 from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import MissingExtraError, OptionError
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError
+from onnxsparse.graph.model import Model
 from onnxsparse.passes import permutation_process, permutation_proof
+from onnxsparse.passes.compare import DiedError
 from tests.channels.net import session
 from tests.messages import refusing
 
@@ -572,3 +574,51 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, interrupted: object) 
     with pytest.raises(KeyboardInterrupt):
         osp.permute(mlp(), output=tmp_path / "out.onnx", save_permutation=tmp_path / "out.json")
     assert not list(tmp_path.iterdir())
+
+
+# -- what the runtime does not take
+
+
+def test_a_model_that_does_not_run_is_not_proven() -> None:
+    """It is refused, with the way out; then it is permuted as the record says."""
+    dense = mlp()
+    dense.graph.node.append(helper.make_node("Nobody", ["three.out"], ["y"], name="own", domain="own"))
+    dense.opset_import.append(helper.make_opsetid("own", 1))
+    dense.graph.output[0].name = "y"
+    with pytest.raises(ModelError, match="unproven=True"):
+        osp.permute(dense)
+    result = osp.permute(dense, unproven=True)
+    assert result.model is not None
+    assert record(result.model).facts["proven"] is False
+
+
+def test_sizes_that_the_runtime_dies_of_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = permutation_process.done
+
+    def dying(folder: str, module: str, job: dict[str, Any], names: dict[str, str]) -> Any:
+        for place, case in enumerate(job["cases"]):
+            if job["job"] == "reference" and case["shapes"]["x"][0] == 2:
+                death = DiedError("onnxruntime died")
+                death.place = place
+                raise death
+        return real(folder, job, lambda *_: None)
+
+    monkeypatch.setattr(permutation_proof, "worked", dying)
+    proof: Any = osp.permute(mlp()).report.details["permutation"]["proof"]  # type: ignore[index]
+    assert [one["x"] for one in proof["shapes"]] == [[1, 16], [3, 16]]
+
+
+@pytest.mark.parametrize("name", ["one.weight", "one.bias", "two.weight", "two.bias", "three.weight", "three.bias"])
+def test_two_numbers_at_the_wrong_place_are_seen(name: str, tmp_path: Path) -> None:
+    """The proof is not blind: two rows of one tensor alone that change places."""
+    path, wrong = tmp_path / "dense.onnx", mlp()
+    onnx.save(wrong, path)
+    (tensor,) = (one for one in wrong.graph.initializer if one.name == name)
+    array = numpy_helper.to_array(tensor).copy()
+    array[[0, 1]] = array[[1, 0]]
+    tensor.CopyFrom(numpy_helper.from_array(array, name))
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    proof = permutation_proof.Proof(Model.open(path), str(tmp_path))
+    proof.begin()
+    assert not proof.refusal(str(path))
+    assert "of its norm away" in proof.refusal(str(tmp_path / "wrong.onnx"))

@@ -51,6 +51,7 @@ class PrunedModel:
         allow_recompute_mask: bool = False,
         allow_permutation: bool = True,
         example_inputs: Any = None,
+        record_to: str | None = None,
     ) -> None:
         self._model: Callable[[], Any] = weakref.ref(model)
         self.verbosity = verbosity
@@ -58,7 +59,7 @@ class PrunedModel:
         self.pattern = NM(2, 4) if callable(mask_calculator) else pattern_of(mask_calculator)
         self._recomputes, self._is_permuted = allow_recompute_mask, False
         self.allow_permutation, self._example_inputs = allow_permutation, example_inputs
-        self.record_to: str | None = None
+        self.record_to = record_to
         self._optimizers: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         known = None if self._function else self.pattern
         self._weights, self.left_dense = pruned_weights(model, selection, known, allow_recompute_mask)

@@ -160,12 +160,15 @@ class SparsityOptions:
 
     pattern: str | None = option(
         None,
-        "the layout of the zeros: `2:4`, any `N:M`, `unstructured`, `alive`, `block:RxC`, `tile:RxC`, `filter` or "
-        "`channel`",
+        "the layout of the zeros: `2:4`, any `N:M`, `N:M:transposable`, `unstructured`, `alive`, `block:RxC`, "
+        "`tile:RxC`, `filter` or `channel`",
         "2:4",
-        more=". `N:M` up to M = 255: N of every M weights in a row along the reduction axis are kept. `unstructured`: "
-        "any element. `alive`: any, but every output keeps its largest. `block:RxC`: blocks of R outputs by C inputs. "
-        "`tile:RxC`: the same, and smaller blocks at the edges. `filter`: whole outputs. `channel`: whole inputs",
+        more=". `N:M` up to M = 255: N of every M weights in a row along the reduction axis are kept. "
+        "`2:4:transposable`, any `N:M:transposable`: N in each row and each column of M x M blocks, so that the "
+        "transpose is N:M, too; the best such mask, or with `:transposable-greedy` that of the largest weights first. "
+        "`unstructured`: any element. `alive`: any, but every output keeps its largest. `block:RxC`: blocks of R "
+        "outputs by C inputs. `tile:RxC`: the same, and smaller blocks at the edges. `filter`: whole outputs. "
+        "`channel`: whole inputs",
         values=_PATTERNS,
     )
     target: str | None = option(

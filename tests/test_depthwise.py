@@ -17,6 +17,7 @@ RULES = [
     {"pattern": "block:2x1", "sparsity": 0.5},
     {"pattern": "filter", "sparsity": 0.5},
     {"pattern": "2:4"},
+    {"pattern": "2:4:transposable"},
 ]
 
 

@@ -72,8 +72,8 @@ def insert_masks(
         source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
         output: the masked model to write; without it `Result.model` has it in memory. Default: None. Example:
             output="masked.onnx"
-        pattern: the layout of the zeros: 2:4, any N:M, unstructured, alive, block:RxC, tile:RxC, filter or channel.
-            Default: None. Example: pattern="2:4"
+        pattern: the layout of the zeros: 2:4, any N:M, N:M:transposable, unstructured, alive, block:RxC, tile:RxC,
+            filter or channel. Default: None. Example: pattern="2:4"
         target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
             target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8

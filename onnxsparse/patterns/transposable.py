@@ -79,7 +79,8 @@ class Transposable(NOfM):
             for axis, step in ((7, (1, 0)), (6, (0, 1))):
                 crowded = halved(blocks, axis) > self.n
                 count += int(np.count_nonzero(crowded))
-                places += self._places(crowded, step, index)[: PLACES - len(places)]
+                if len(places) < PLACES:
+                    places += self._places(crowded, step, index)[: PLACES - len(places)]
         return Violations(count, tuple(places), self.units(view.shape))
 
     def _places(self, crowded: Array, step: tuple[int, int], index: Index) -> list[tuple[int, ...]]:

@@ -99,15 +99,18 @@ def exchange(weight: Array, mask: Array, gains: Array, choice: Choice, share: fl
     """Drop the smallest kept units and grow as many others, those of the largest |gain| (the dense gradient, say).
 
     Exactly floor(share * kept units + 0.5) are exchanged, fewer only where there are not so many to grow; what was just
-    dropped does not come back. Units are those of the pattern, elements for N:M, which stay in their groups. The number
-    of kept units, `choice.drop`, is as before. `choice.score` is not asked: small is small in magnitude.
+    dropped does not come back (along both axes it does where nothing else fits). Units are those of the pattern,
+    elements for N:M, which stay in their groups. The number of kept units, `choice.drop`, is as before. `choice.score`
+    is not asked: small is small in magnitude.
     """
     if not 0 <= share <= 1:
         raise OptionError(f"a share of exchanged places lies between 0 and 1, not at {share}")
     hide(weight, mask)
     kept = mask.reshape(-1) != 0
     stays = _without_smallest(weight.reshape(-1), kept, choice, share)
-    return write(weight, mask, replace(choice, score=Magnitude()).keep(_ordered(stays, kept, gains.reshape(-1), choice)))
+    return write(
+        weight, mask, replace(choice, score=Magnitude()).keep(_ordered(stays, kept, gains.reshape(-1), choice))
+    )
 
 
 def _without_smallest(numbers: Array, kept: Array, choice: Choice, share: float) -> Array:

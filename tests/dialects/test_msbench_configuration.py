@@ -88,7 +88,8 @@ def changed(**kwargs):
         ({"scheduler": {"typ": "x"}}, "did you mean type"),
         ({"scheduler": "AmpereScheduler"}, "scheduler is a mapping"),
         ({"scheduler": {"type": "AmpereScheduler", "kwargs": {"allow_permutation": True}}}, "permute"),
-        ({"scheduler": {"type": "AmpereScheduler", "kwargs": {"mask_calculator": "m4"}}}, "any mMnN_1d"),
+        ({"scheduler": {"type": "AmpereScheduler", "kwargs": {"mask_calculator": "m4"}}}, "any mMnN_"),
+        ({"scheduler": {"type": "AmpereScheduler", "kwargs": {"mask_calculator": "m4n2_2d"}}}, "m4n2_2d_greedy"),
         (
             {"mask_generator": {"type": "STRMaskGenerator"}, "fake_sparse": {"type": "FakeSparse"}},
             "belongs to STRFakeSparse",

@@ -14,6 +14,7 @@ from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.engines.ort import library as ort
 from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.patterns.transposable import mn_2d_best, mn_2d_greedy
 from tests.dialects.nets import SHAPES, batch, numbers, onnx_model, smallest_dropped, two_of_four
 from tests.messages import refusing
 
@@ -185,13 +186,32 @@ def test_ampere_with_other_masks():
     def every_other(weight):
         return np.arange(weight.size).reshape(weight.shape) % 2
 
-    for calculator, kept in (("m4n1_1d", 0.25), ("m8n6_1d", 0.75), (every_other, 0.5)):
+    for calculator, kept in (("m4n1_1d", 0.25), ("m8n6_1d", 0.75), ("m8n4_2d_best", 0.5), (every_other, 0.5)):
         config = {"scheduler": {"type": "AmpereScheduler", "kwargs": {"mask_calculator": calculator}}}
         scheduler = build_sparse_scheduler(config)
         model = scheduler.prepare_sparse_model(onnx_model())
         scheduler.init_optimizer("sgd")
         mask = next(mask for key, mask in model.masks().items() if model.names()[key] == "wide.weight")
         assert mask.mean() == kept
+
+
+@pytest.mark.parametrize(("calculator", "way"), [("m4n2_2d_best", mn_2d_best), ("m4n2_2d_greedy", mn_2d_greedy)])
+def test_ampere_with_masks_along_both_axes(calculator, way, tmp_path):
+    scheduler = build_sparse_scheduler(
+        {"scheduler": {"type": "AmpereScheduler", "kwargs": {"mask_calculator": calculator}}}
+    )
+    model = scheduler.prepare_sparse_model(onnx_model())
+    scheduler.init_optimizer()
+    masks = {model.names()[key]: mask for key, mask in model.masks().items()}
+    assert set(masks) == {"point.weight", "wide.weight", "head.weight"}
+    for tap in np.ndindex(3, 3):
+        found = masks["wide.weight"][(slice(None), slice(None), *tap)]
+        np.testing.assert_array_equal(found, way(numbers()["wide.weight"][(slice(None), slice(None), *tap)], 4, 2))
+    np.testing.assert_array_equal(masks["head.weight"], way(numbers()["head.weight"], 4, 2))
+    path = scheduler.export_sparse_onnx(model, None, tmp_path / "sparse.onnx")
+    assert osp.verify(path).report.ok
+    assert osp.verify(path, target="ampere:asp", allow="small").report.ok
+    assert osp.verify(path, pattern="2:4:transposable", allow="small", include=list(masks)).report.ok
 
 
 def test_ampere_masks_may_be_chosen_again_where_that_is_allowed():

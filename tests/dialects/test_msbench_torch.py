@@ -253,6 +253,23 @@ def test_the_ampere_configuration_in_a_loop_of_ones_own(tmp_path):
     assert osp.verify(path, target="ampere:asp", allow="small").report.ok
 
 
+@pytest.mark.parametrize("calculator", ["m4n2_2d_best", "m4n2_2d_greedy"])
+def test_masks_along_both_axes_in_a_loop_of_ones_own(calculator, tmp_path):
+    net, config = torch_module(), preset("ampere")
+    config["scheduler"]["kwargs"]["mask_calculator"] = calculator
+    scheduler = build_sparse_scheduler(config)
+    scheduler.prepare_sparse_model(net)
+    optimizer = sgd(net)
+    scheduler.init_optimizer(optimizer)
+    train(net, scheduler, optimizer, 3)
+    for weight in (net.wide.weight.flatten(2).permute(2, 0, 1), net.head.weight[None]):
+        kept = weight.detach().reshape(len(weight), weight.shape[1] // 4, 4, weight.shape[2] // 4, 4) != 0
+        assert max(kept.sum(2).max(), kept.sum(4).max()) == 2
+    path = scheduler.export_sparse_onnx(net, torch.zeros(SHAPE), tmp_path / "sparse.onnx")
+    assert osp.verify(path).report.ok
+    assert osp.verify(path, target="ampere:asp", allow="small").report.ok
+
+
 def test_the_threshold_configuration_in_a_loop_of_ones_own(tmp_path):
     net = torch_module()
     config = preset("str")

@@ -17,6 +17,8 @@ from onnxsparse.planning import stored_params
 RULES: list[dict[str, Any]] = [
     {"pattern": "2:4"},
     {"pattern": "3:7"},
+    {"pattern": "2:4:transposable"},
+    {"pattern": "3:5:transposable-greedy"},
     {"pattern": "unstructured", "sparsity": 0.7},
     {"pattern": "unstructured", "sparsity": 0.7, "allocation": "global"},
     {"pattern": "unstructured", "sparsity": 0.7, "allocation": "erk"},

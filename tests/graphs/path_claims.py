@@ -43,11 +43,13 @@ PATTERNS: Sequence[Mapping[str, Any]] = (
     {"pattern": "2:4"},
     {"pattern": "1:4"},
     {"pattern": "1:4"},
+    {"pattern": "2:4:transposable"},
     {"pattern": "unstructured", "sparsity": 0.5},
     {"pattern": "block:1x4", "sparsity": 0.5},
     {"pattern": "block:2x2", "sparsity": 0.5},
     {"pattern": "filter", "sparsity": 0.5},
 )
+FIXED = ("2:4", "1:4", "2:4:transposable")
 FORMS = ("mul", "bool", "uint8", "where")
 ASKED = {"allow": EVERYTHING}
 
@@ -247,7 +249,7 @@ class _Claims:
 
     def _verified_damage(self, result: Any, written: ModelProto, values: Mapping[str, Array]) -> None:
         """One dropped number is put back: whatever holds now must hold at every operator."""
-        if self.case.files or self.options["pattern"] not in ("2:4", "1:4"):
+        if self.case.files or self.options["pattern"] not in FIXED:
             return
         dice = random.Random(f"damage/{self.case.seed}")
         for name in sorted(values):
@@ -272,7 +274,7 @@ class _Claims:
 
     def _verified(self) -> None:
         """`holds` is said only of what does, whether or not it was pruned by this tool."""
-        if self.options["pattern"] not in ("2:4", "1:4"):
+        if self.options["pattern"] not in FIXED:
             return
         result = self._run("verify", osp.verify, self.source, pattern=self.options["pattern"], **ASKED)
         if result is None:
@@ -345,6 +347,8 @@ def _broken(pattern: str, blank: Array, rel: Array, moved: Array) -> int:
         whole = blank.shape[2] // m * m
         cut = [part[:, :, :whole].reshape(*part.shape[:2], -1, m, part.shape[3]) for part in (blank, rel)]
         return int((((~cut[0]).sum(axis=3) > n) & cut[1].any(axis=3)).sum())
+    if pattern == "2:4:transposable":
+        return sum(_crowded(blank, rel, axis) for axis in (2, 4))
     if pattern == "filter":
         return int(((moved & rel).any(axis=(2, 3)) & ~blank.all(axis=(2, 3))).sum())
     rows, along = map(int, pattern.partition(":")[2].split("x"))
@@ -354,6 +358,16 @@ def _broken(pattern: str, blank: Array, rel: Array, moved: Array) -> int:
         for part in (blank, rel, moved)
     ]
     return int(((cut[2] & cut[1]).any(axis=(2, 4)) & ~cut[0].all(axis=(2, 4))).sum())
+
+
+def _crowded(blank: Array, rel: Array, axis: int) -> int:
+    """How many columns (axis 2) or rows (axis 4) of 4 x 4 blocks hold more than 2 numbers."""
+    group, outs, ins, tap = blank.shape
+    used, own = (
+        part[:, : outs // 4 * 4, : ins // 4 * 4].reshape(group, outs // 4, 4, ins // 4, 4, tap)
+        for part in (~blank, rel)
+    )
+    return int(((used.sum(axis=axis) > 2) & own.any(axis=axis)).sum())
 
 
 def _difference(old: Any, new: Any) -> str:

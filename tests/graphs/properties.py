@@ -323,6 +323,29 @@ def other_ratios_are_what_loops_choose(walk: Walk) -> None:
 
 
 @prop(inside)
+def both_axes_are_two_four(walk: Walk) -> None:
+    """2:4:transposable keeps at most 2 in each row and column of 4 x 4 blocks along every use, and all else."""
+    for pattern in ("2:4:transposable", "2:4:transposable-greedy"):
+        result = walk.by(pattern)
+        assert walk.ask("verify", result.model).report.ok or not any(row.dropped for row in result.report.rows)
+        for wanted in walk.built.expected:
+            if row_of(result.report, wanted).status == "pruned":
+                _both_axes(walk.before(wanted), values(result.model, wanted), wanted, pattern)
+
+
+def _both_axes(before: Array, after: Array, wanted: Expected, pattern: str) -> None:
+    blank, keep = after == np.asarray(wanted.zero, after.dtype), bits(before) == bits(after)
+    assert is_masked_copy(before, after, keep, wanted.zero) == "", wanted.name
+    for use in wanted.uses:
+        units = list(blocks(use.view(indices(wanted.shape)), 4, 4))
+        for unit in units:
+            used = ~blank.ravel()[unit].reshape(4, 4)
+            assert max(used.sum(axis=0).max(), used.sum(axis=1).max()) <= 2, f"{wanted.name}: {pattern}"
+        assert np.delete(keep.ravel(), np.concatenate(units)).all(), f"{wanted.name}: {pattern} outside its blocks"
+        assert len(units) * 8 <= blank.sum()
+
+
+@prop(inside)
 def only_weight_values_change(walk: Walk) -> None:
     """Names, order, opsets, functions, metadata, fields of storage stay as they were; the argument is not touched."""
     result = walk.pruned
@@ -335,7 +358,7 @@ def only_weight_values_change(walk: Walk) -> None:
 @prop(inside)
 def pruning_again_changes_nothing(walk: Walk) -> None:
     """What is pruned by a rule stays as it is when the rule is asked for again."""
-    for rule in ({"pattern": "2:4"}, {"pattern": "unstructured", "sparsity": 0.6}):
+    for rule in ({"pattern": "2:4"}, {"pattern": "2:4:transposable"}, {"pattern": "unstructured", "sparsity": 0.6}):
         once = walk.by(**rule).model  # type: ignore[arg-type]
         assert differences(once, walk.ask("prune", once, allow=EVERYTHING, **rule).model, []) == []
 

@@ -45,7 +45,7 @@ def test_filters_and_channels():
     assert kept("channel", rows, 1) == [[0, 1, 1], [0, 1, 1]]
 
 
-@pytest.mark.parametrize("text", ["2:4", "unstructured", "block:2x2", "filter", "channel"])
+@pytest.mark.parametrize("text", ["2:4", "2:4:transposable", "unstructured", "block:2x2", "filter", "channel"])
 def test_the_mask_lies_in_memory_like_the_weight(text):
     view = np.arange(1, 65, dtype=np.float32).reshape(8, 8).T.reshape(1, 8, 8, 1)
     mask = patterns.parse(text).select(Values(view, Reading("float32")), MAGNITUDE, 1)
@@ -53,7 +53,7 @@ def test_the_mask_lies_in_memory_like_the_weight(text):
     assert mask.strides[1:3] == tuple(stride // 4 for stride in view.strides[1:3])
 
 
-@pytest.mark.parametrize("text", ["2:4", "unstructured", "block:2x2", "filter", "channel"])
+@pytest.mark.parametrize("text", ["2:4", "2:4:transposable", "unstructured", "block:2x2", "filter", "channel"])
 def test_prune_writes_positive_zeros_in_place_or_elsewhere(text):
     array = -np.arange(1, 65, dtype=np.float32).reshape(1, 8, 8, 1)
     values, out = Values(array, Reading("float32")), np.full_like(array, 9)
@@ -95,7 +95,7 @@ def test_missing_zero_units_are_counted(text, checked):
     assert not patterns.parse(text).violations(~zero, 2)
 
 
-@for_each("text", ["2:4", "unstructured", "block:2x2", "filter", "channel"])
+@for_each("text", ["2:4", "2:4:transposable", "unstructured", "block:2x2", "filter", "channel"])
 @for_each("shape", [(1, 0, 4, 1), (1, 4, 0, 1), (0, 1, 1, 1), (1, 1, 1, 1), (1, 3, 5, 0)])
 def test_small_and_empty_weights(text, shape):
     pattern, values = patterns.parse(text), Values(np.ones(shape, np.float32), Reading("float32"))
@@ -109,7 +109,7 @@ def test_small_and_empty_weights(text, shape):
     assert len(pattern.unit_scores(values, MAGNITUDE)) == pattern.units(shape)
 
 
-@pytest.mark.parametrize("text", ["2:4", "unstructured", "block:2x2", "filter", "channel"])
+@pytest.mark.parametrize("text", ["2:4", "2:4:transposable", "unstructured", "block:2x2", "filter", "channel"])
 def test_unaligned_and_read_only_memory(text):
     numbers = np.arange(-32, 32, dtype=np.float32)
     raw = np.frombuffer(b"x" + numbers.tobytes(), np.float32, offset=1).reshape(1, 8, 8, 1)

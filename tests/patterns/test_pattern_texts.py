@@ -9,7 +9,18 @@ from onnxsparse.errors import OptionError
 from tests.cases import for_each
 from tests.messages import refusing
 
-TEXTS = ["unstructured", "2:4", "1:2", "5:32", "block:4x1", "block:1x16", "filter", "channel"]
+TEXTS = [
+    "unstructured",
+    "2:4",
+    "1:2",
+    "5:32",
+    "2:4:transposable",
+    "4:8:transposable-greedy",
+    "block:4x1",
+    "block:1x16",
+    "filter",
+    "channel",
+]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -20,6 +31,7 @@ def test_the_text_is_canonical(text):
 
 def test_leading_zeros_and_spaces_are_read():
     assert patterns.parse(" 02:04 ").text == "2:4"
+    assert patterns.parse("02:4:transposable ").text == "2:4:transposable"
     assert patterns.parse("block:04x1").text == "block:4x1"
 
 
@@ -56,6 +68,7 @@ def test_the_nearest_is_offered():
     [
         ("unstructured", 2 * 6 * 7 * 9, 1, 0),
         ("2:4", 2 * 6 * 1 * 9, 4, 2 * 6 * 3 * 9),
+        ("2:4:transposable", 2 * 1 * 1 * 9, 16, 2 * 9 * (42 - 16)),
         ("block:4x3", 2 * 1 * 2 * 9, 12, 2 * 9 * (42 - 24)),
         ("filter", 12, 63, 0),
         ("channel", 14, 54, 0),
@@ -81,6 +94,9 @@ def test_n_of_m_takes_no_sparsity():
     pattern = patterns.parse("2:4")
     assert not pattern.takes_sparsity
     assert pattern.drop_count((1, 3, 10, 2), None) == 3 * 2 * 2 * 2
+    both = patterns.parse("2:4:transposable")
+    assert not both.takes_sparsity
+    assert both.dropped((1, 9, 10, 2), both.drop_count((1, 9, 10, 2), None)) == 8 * 8 * 2 // 2
 
 
 @pytest.mark.parametrize("sparsity", [None, -0.1, 1.1, float("nan")])

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from onnxsparse import patterns, scores
 from onnxsparse.math import rank
 from onnxsparse.math.values import Reading, Values, storage_axes
-from onnxsparse.patterns import cells, nm
+from onnxsparse.patterns import cells, nm, transposable
 from onnxsparse.patterns import pattern as ranked
 from onnxsparse.scores import Random
 
 MAGNITUDE = scores.parse("magnitude")
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 KINDS = (*FLOATS, "int8", "uint8", "int16")
+STREAMED = ["unstructured", "block:2x2", "2:4:transposable", "filter", "channel"]
 
 
 @st.composite
@@ -66,7 +67,7 @@ def _reading(draw, kind, shape):
 
 def small_blocks(elements):
     stack = ExitStack()
-    for module, name in ((nm, "BLOCK"), (ranked, "BLOCK"), (cells, "CHUNK"), (rank, "BLOCK")):
+    for module, name in ((nm, "BLOCK"), (transposable, "BLOCK"), (ranked, "BLOCK"), (cells, "CHUNK"), (rank, "BLOCK")):
         stack.enter_context(mock.patch.object(module, name, elements))
     return stack
 
@@ -199,12 +200,12 @@ def _coarse(values):
     return values.stored
 
 
-@pytest.mark.parametrize("text", ["2:4", "unstructured", "block:2x3", "filter", "channel"])
+@pytest.mark.parametrize("text", ["2:4", "2:4:transposable", "unstructured", "block:2x3", "filter", "channel"])
 @given(values=weights(), seed=st.integers(0, 5), block=st.sampled_from([7, 1 << 17]))
 @settings(max_examples=60, deadline=None)
 def test_random_is_stable_under_blocks_and_repetition(text, values, seed, block):
     pattern, score = patterns.parse(text), Random(seed).bind("w")
-    drop = pattern.drop_count(values.shape, None if text == "2:4" else 0.5)
+    drop = pattern.drop_count(values.shape, 0.5 if pattern.takes_sparsity else None)
     once = pruned(pattern, values, drop, score)
     with small_blocks(block):
         assert_same_bits(pruned(pattern, values, drop, score).stored, once.stored)
@@ -212,7 +213,7 @@ def test_random_is_stable_under_blocks_and_repetition(text, values, seed, block)
     assert not pattern.check(once, drop)
 
 
-@given(weights(), st.sampled_from(["unstructured", "block:2x2", "filter", "channel"]), st.sampled_from([1, 7, 64]))
+@given(weights(), st.sampled_from(STREAMED), st.sampled_from([1, 7, 64]))
 @settings(max_examples=200, deadline=None)
 def test_streamed_scores_are_the_scores(values, text, block):
     pattern = patterns.parse(text)

@@ -188,6 +188,43 @@ def test_exchange_in_groups_grows_the_largest_gain_of_the_group():
     assert done.grown.tolist() == [7]
 
 
+@settings(max_examples=150, deadline=None)
+@given(layouts(), st.sampled_from(["1:2:transposable", "2:4:transposable"]), SEEDS, st.booleans(), st.floats(0, 1))
+def test_exchange_in_blocks_keeps_the_largest_and_both_axes(layout, text, seed, ties, share):
+    weight, pattern = numbers(seed, int(np.prod(layout.sizes)), ties), patterns.parse(text)
+    drop = pattern.drop_count(layout.shape4, None)
+    mask, choice = np.ones(weight.size, np.float32), layout.choice(pattern, drop)
+    renew(weight, mask, choice)
+    was, before = mask != 0, np.abs(weight)
+    done = exchange(weight, mask, numbers(seed + 1, weight.size, ties) * np.float32(1e-12), choice, share)
+    keep, most = mask != 0, int(np.floor(share * (weight.size - pattern.ragged(layout.shape4) - drop) + 0.5))
+    assert np.count_nonzero(keep) == np.count_nonzero(was) == weight.size - drop
+    assert done.dropped == len(done.grown) <= most
+    assert pattern.violations(layout.matrix(~keep), drop).count == 0
+    inside = layout.restore(_in_blocks(layout.shape4, pattern.m))
+    smallest = np.sort(before[inside & was])[:most]
+    assert (before[was & ~keep] <= smallest.max(initial=-1)).all()
+    assert keep[~inside].all()
+
+
+def _in_blocks(shape4, m):
+    """Where whole blocks lie."""
+    _, out, inputs, _ = np.indices(shape4)
+    return (out < shape4[1] // m * m) & (inputs < shape4[2] // m * m)
+
+
+@pytest.mark.parametrize(("gains", "row"), [([0, 0, 3e-9, 2e-9], [1, 0, 1, 0]), ([0, 0, 1e-9, 4e-9], [1, 0, 0, 1])])
+def test_exchange_in_blocks_grows_the_largest_gain_that_fits(gains, row):
+    """However small gains are beside the weights."""
+    weight = np.float32([[9, 1, 0, 0], [7, 6, 0, 0], [0, 0, 5, 4], [0, 0, 2, 3]])
+    mask, all_gains = (weight != 0).astype(np.float32), np.full((4, 4), 1e-9, np.float32)
+    all_gains[0] = gains
+    choice = Layout((4, 4), ((), (0,), (1,), ())).choice(patterns.parse("2:4:transposable"), 8)
+    exchange(weight, mask, all_gains, choice, 1 / 2)
+    assert mask[0].tolist() == row
+    assert mask[[0, 1, 1, 2], [0, 0, 1, 2]].all()
+
+
 def test_exchange_survives_gains_without_end():
     weight, mask = np.float32([1, 2, 0, 0]), np.float32([1, 1, 0, 0])
     choice = Layout((1, 4), ((), (0,), (1,), ())).choice(patterns.parse("unstructured"), 2)

@@ -1,6 +1,6 @@
 """What selecting, erasing and checking cost, as multiples of `np.copyto` of the same array.
 
-    OMP_NUM_THREADS=1 python tools/bench/bench_kernels.py [--megabytes 64] [--repeats 5] [--markdown]
+    OMP_NUM_THREADS=1 python tools/bench/bench_kernels.py [--megabytes 64] [--repeats 5] [--only TEXT] [--markdown]
 
 Every number is the least CPU time of several runs; arrays are at least as large as asked, the destination was touched.
 """
@@ -62,6 +62,8 @@ def main() -> None:
         "bar",
     )
     for kind, data, case, pattern in _cases():
+        if options.only not in pattern:
+            continue
         flat = _numbers(case.row, options.megabytes, kind, data)
         cells = _measured(case.view(flat), kind, pattern, options.repeats)
         _line(options.markdown, case.name, kind, data, pattern, *cells, f"{case.prune_bar:.0f}x, 3x")
@@ -71,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--megabytes", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", metavar="TEXT", default="", help="patterns that this is a part of")
     parser.add_argument("--markdown", action="store_true")
     return parser.parse_args()
 
@@ -85,6 +88,9 @@ def _cases() -> Iterator[tuple[str, str, Case, str]]:
         yield "float32", "random", LAYOUTS[0], pattern
     for data in DATA:
         yield "float32", data, LAYOUTS[5], "unstructured"
+    for case in (LAYOUTS[0], LAYOUTS[2], LAYOUTS[5]):
+        yield from (("float32", "random", case, f"2:4:transposable{way}") for way in ("", "-greedy"))
+    yield from (("float32", "random", LAYOUTS[0], f"{ratio}:transposable") for ratio in ("4:8", "8:16"))
 
 
 def _numbers(row: int, megabytes: int, kind: str, data: str) -> Array:
@@ -125,7 +131,7 @@ def _seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def _line(markdown: bool, *cells: str) -> None:
-    widths = (30, 9, 10, 13) + (9,) * 6
+    widths = (30, 9, 10, 23) + (9,) * 6
     padded = [cell.ljust(width) for cell, width in zip(cells, widths)]
     print("| " + " | ".join(padded) + " |" if markdown else "  ".join(padded), flush=True)
 

@@ -130,7 +130,7 @@ def test_the_engine_agrees_with_the_definition(text, kind, tmp_path, monkeypatch
 
 @needs_engine
 @pytest.mark.parametrize("text", MASKS)
-@pytest.mark.parametrize("pattern", ["unstructured", "2:4", "block:2x2", "filter"])
+@pytest.mark.parametrize("pattern", ["unstructured", "2:4", "2:4:transposable", "block:2x2", "filter"])
 def test_a_mask_that_is_renewed_is_what_the_next_step_sees(text, pattern, tmp_path, monkeypatch):
     weight = numbers(SHAPES["conv"])
     here = Trained(text, weight.copy(), tmp_path, monkeypatch)

@@ -59,6 +59,7 @@ def export(module: Any, path: Path, **options: Any) -> Path:
 
 
 RULES: dict[str, dict[str, Any]] = {
+    "both axes": {"pattern": "2:4:transposable"},
     "2:4": {"pattern": "2:4", "allow": "small"},
     "unstructured": {"pattern": "unstructured", "sparsity": 0.7, "allow": "small"},
 }

@@ -171,7 +171,8 @@ class AmpereScheduler(BaseScheduler):
     def _keep_promise(self) -> None:
         text = "unstructured" if self._calculator else self.pattern.text
         rows = {site.key: text for site in self.prunable if self._masked}
-        target = PROFILE if text.startswith("2:4") and all(site.kind != TRANSPOSED for site in self.prunable) else None
+        fits = text.split(":")[:2] == ["2", "4"] and all(site.kind != TRANSPOSED for site in self.prunable)
+        target = PROFILE if fits else None
         self._network.promise = Promise(rows, target, None, self._dense_by_choice)
 
 
@@ -183,7 +184,7 @@ def _pattern_of(name: Any) -> str:
     match = re.fullmatch(rf"m(\d+)n(\d+)_({'|'.join(WAYS)})", name) if isinstance(name, str) else None
     if match is None:
         raise OptionError(
-            "mask_calculator is m4n2_1d, m4n2_2d_best, m4n2_2d_greedy, any mMnN_ of these, or a callable, not "
+            "mask_calculator is m4n2_1d, m4n2_2d_best or m4n2_2d_greedy, any mMnN_ of these, or a callable, not "
             f"{name!r:.40}"
         )
     return f"{int(match[2])}:{int(match[1])}{WAYS[match[3]]}"

@@ -312,8 +312,10 @@ def test_the_table_that_attention_needed_is_taken() -> None:
         linear: ["weight"],
         nn.MultiheadAttention: ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"],
     }
-    one = begun(model, whitelist=[nn.Linear, nn.Conv2d], custom_layer_dict=table)
     names = ["linear1.weight", "linear2.weight", "self_attn.in_proj_weight", "self_attn.out_proj.weight"]
+    other = copy.deepcopy(model)
+    assert sorted(begun(other).masks) == names
+    one = begun(model, whitelist=[nn.Linear, nn.Conv2d], custom_layer_dict=table)
     assert sorted(one.masks) == names
     assert not one.left_dense
     one.compute_sparse_masks()

@@ -18,7 +18,8 @@ from onnxsparse.dialects.asp.pruned_model import Calculator, PrunedModel
 from onnxsparse.engines.torch.attach import bare_module, demand_free
 from onnxsparse.errors import OptionError
 
-WHITELIST = ("Linear", "Conv1d", "Conv2d", "Conv3d")
+WHITELIST = ("Linear", "Conv1d", "Conv2d", "Conv3d", "MultiheadAttention")
+OF_TRAINED_MODELS = ("Linear", "Conv2d", "MultiheadAttention")
 _MODELS: list[PrunedModel] = []
 
 
@@ -92,9 +93,9 @@ class ASP:
 
     @classmethod
     def prune_trained_model(cls, model: Any, optimizer: Any, *, example_inputs: Any = None) -> None:
-        """All of it for a trained model: 2:4 in its Linear and Conv2d layers, and the optimizer keeps it."""
+        """All of it for a trained model: 2:4 in Linear, Conv2d and MultiheadAttention, and the optimizer keeps it."""
         cls.init_model_for_pruning(
-            model, "m4n2_1d", verbosity=2, whitelist=("Linear", "Conv2d"), example_inputs=example_inputs
+            model, "m4n2_1d", verbosity=2, whitelist=OF_TRAINED_MODELS, example_inputs=example_inputs
         )
         one = cls.of(model)
         try:

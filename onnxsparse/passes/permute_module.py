@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,15 +25,15 @@ from onnxsparse.engines.torch.permute.export import exported
 from onnxsparse.engines.torch.permute.moves import names_of, tensors_of
 from onnxsparse.engines.torch.permute.proof import Inputs, Trial, UnprovenError
 from onnxsparse.engines.torch.permute.trace import traced
-from onnxsparse.errors import OnnxSparseError, OptionError, PlanError, brief
+from onnxsparse.errors import OnnxSparseError, OptionError, PlanError, brief, one_line
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
-from onnxsparse.math.values import Array
-from onnxsparse.patterns.nm import NM
-from onnxsparse.permutation_search import kept_score
+from onnxsparse.math.values import Array, Reading, Values
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.given_scores import GivenScores
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.stored_params import WeightParam, weight_param
+from onnxsparse.scores import Magnitude
 
 Orders = Mapping[int, Array]
 
@@ -41,15 +41,19 @@ Orders = Mapping[int, Array]
 def found_for(
     module: Any,
     inputs: Inputs | None,
-    pattern: NM,
+    pattern: NOfM,
     *,
-    names: NameFilter,
+    names: NameFilter | Collection[str],
     scores: Any = None,
     effort: str = "quick",
     seed: int = 0,
 ) -> tuple[Permutation, str]:
-    """The best order that is proven, and why there is none where nothing could be traced or proven."""
-    facts = {"pattern": f"{pattern.n}:{pattern.m}", "effort": effort, "seed": seed}
+    """The best order that is proven, and why there is none where nothing could be traced or proven.
+
+    `names` are a filter, or the parameters that count. For masks along both axes an order is searched by the one, and
+    taken where it is better for both.
+    """
+    facts = {"pattern": pattern.text, "effort": effort, "seed": seed}
     try:
         proto, trial = _graph_and_trial(module, inputs)
     except UnprovenError as error:
@@ -62,8 +66,10 @@ def found_for(
     if not _meets_all(proto, module):
         trial.train_too()
     proven = _proven(orders, lambda some: trial.holds(list(moves(some).values())))
-    reason = _reason(orders, proven, trial)
-    return Permutation(moves(proven), {**facts, "kept": _kept(readers, moves(proven))}), reason
+    reason, kept = _reason(orders, proven, trial), _kept(readers, moves(proven), pattern)
+    if kept["after"] <= kept["before"]:
+        proven, kept = {}, {**kept, "after": kept["before"]}
+    return Permutation(moves(proven), {**facts, "kept": kept}), reason
 
 
 def given_for(module: Any, inputs: Inputs | None, permutation: Permutation, where: str) -> tuple[Permutation, str]:
@@ -92,6 +98,8 @@ def decided(decide: Callable[[], tuple[Permutation, str]]) -> tuple[Permutation,
             found, reason = decide()
         except OnnxSparseError as error:
             return {"error": str(error)}
+        except Exception as error:  # the others would wait for what never comes
+            return {"error": f"{type(error).__name__}: {one_line(error)}"}
         return {"permutation": found.to_json(), "reason": reason}
 
     answer = meet("cpu").told(told)
@@ -141,18 +149,24 @@ def _alike(member: Member) -> bool:
 # -- what is to be pruned
 
 
-def pattern_of(text: Any) -> NM:
+def pattern_of(text: Any) -> NOfM:
     parsed = patterns.parse(text) if isinstance(text, str) else text
-    if not isinstance(parsed, NM):
+    if not isinstance(parsed, NOfM):
         raise OptionError(f"pattern {brief(text)}: channels are permuted for a pattern N:M, such as 2:4")
     return parsed
 
 
-def _readers(model: Model, module: Any, pattern: NM, names: NameFilter, scores: Any) -> list[Reader]:
+def _readers(
+    model: Model, module: Any, pattern: NOfM, names: NameFilter | Collection[str], scores: Any
+) -> list[Reader]:
     others = {own[0]: tuple(own[1:]) for own in names_of(module).values()}
     weights = [one for one in model.weights if one.uses and not one.refusal and one.tensor.name in others]
-    left = names.choose([named(weight, others[weight.tensor.name]) for weight in weights])
-    chosen = [one for one in weights if not left[one.name] and one.uses[0].shape4[2] > pattern.m]
+    if isinstance(names, NameFilter):
+        left = names.choose([named(weight, others[weight.tensor.name]) for weight in weights])
+        chosen = [one for one in weights if not left[one.name]]
+    else:
+        chosen = [one for one in weights if {one.tensor.name, *others[one.tensor.name]} & set(names)]
+    chosen = [one for one in chosen if one.uses[0].shape4[2] > pattern.m]
     given = None if scores is None else _given_scores(scores, module, weights)
     if given is not None:
         given.demand(chosen)
@@ -222,24 +236,23 @@ def _reason(orders: Orders, proven: Orders, trial: Trial) -> str:
     return "its outputs would not be the same"
 
 
-def _kept(readers: Sequence[Reader], moves: Mapping[str, MovedTensor]) -> dict[str, float]:
+def _kept(readers: Sequence[Reader], moves: Mapping[str, MovedTensor], pattern: NOfM) -> dict[str, float]:
     """The shares of the scores that the pattern keeps in all weights that are read, before and after."""
     sums = np.zeros(3)
     for reader in readers:
-        scores = reader.scores()
-        moved = scores
+        scores = moved = reader.scores()
         if reader.tensor.name in moves:
             stored = reader.use.restore(scores).reshape(reader.tensor.shape)
             moved = reader.use.matrix(moves[reader.tensor.name](stored).reshape(-1))
-        both = [kept_score(_rows(one), reader.n, reader.m) for one in (scores, moved)]
-        sums += [float(scores.sum(dtype=np.float64)), *both]
+        sums += [float(scores.sum(dtype=np.float64)), _kept_of(scores, pattern), _kept_of(moved, pattern)]
     whole, before, after = sums.tolist()
     return {"before": round(before / (whole or 1), 6), "after": round(after / (whole or 1), 6)}
 
 
-def _rows(scores: Array) -> Array:
-    """A row for each group, output and tap."""
-    return np.ascontiguousarray(scores.transpose(0, 1, 3, 2).reshape(-1, scores.shape[2]))
+def _kept_of(scores: Array, pattern: NOfM) -> float:
+    drop = pattern.drop_count(scores.shape, None)
+    mask = pattern.select(Values(scores, Reading(scores.dtype.name)), Magnitude(), drop)
+    return float(scores[mask].sum(dtype=np.float64))
 
 
 __all__ = ["found_for", "pattern_of"]

@@ -166,8 +166,9 @@ class SparsityOptions:
         more=". `N:M` up to M = 255: N of every M weights in a row along the reduction axis are kept. "
         "`2:4:transposable`, any `N:M:transposable`: N in each row and each column of M x M blocks, so that the "
         "transpose is N:M, too; the best such mask, or with `:transposable-greedy` that of the largest weights first. "
-        "`unstructured`: any element. `alive`: any, but every output keeps its largest. `block:RxC`: blocks of R outputs by C inputs. "
-        "`tile:RxC`: the same, and smaller blocks at the edges. `filter`: whole outputs. `channel`: whole inputs",
+        "`unstructured`: any element. `alive`: any, but every output keeps its largest. `block:RxC`: blocks of R "
+        "outputs by C inputs. `tile:RxC`: the same, and smaller blocks at the edges. `filter`: whole outputs. "
+        "`channel`: whole inputs",
         values=_PATTERNS,
     )
     target: str | None = option(

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from onnxsparse.channels.labels import Labels
+from onnxsparse.channels.shapes import asked_again, decided, shapes_in, symbols_in
 from onnxsparse.channels.tensors import Axes, Field, Sizes, StoredLabels, Tensor, View, collapsed
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.shape_values import LARGEST, evaluate
@@ -23,6 +24,14 @@ from onnxsparse.math.values import Array
 
 LARGEST_FIELD = 1 << 24
 """Labels of one field: more than that are not followed through a Reshape."""
+
+WITH_PARAMETERS = frozenset(
+    (
+        "CenterCropPad", "ConstantOfShape", "CumSum", "Expand", "OneHot", "Pad", "Range", "Reshape", "Resize", "Slice",
+        "Split", "SplitToSequence", "Squeeze", "Tile", "TopK", "Trilu", "Unsqueeze", "Upsample",
+    )
+)  # fmt: skip
+"""Operators whose inputs after the first are shapes, axes, bounds and the like, whatever these are computed from."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +104,7 @@ class Walk:
         self, graph: GraphProto, outer: Scope | None = None, given: Sequence[Tensor | None] = ()
     ) -> tuple[list[Tensor], Scope]:
         """Walk a graph or body; return what its outputs are."""
-        scope = Scope(_shapes(graph), outer, {}, _symbols(graph))
+        scope = Scope(shapes_in(graph), outer, {}, symbols_in(graph))
         for tensor in graph.initializer:
             scope.names[tensor.name] = self.constant(tensor)
         for sparse in graph.sparse_initializer:
@@ -110,12 +119,15 @@ class Walk:
 
     def node(self, proto: NodeProto, scope: Scope) -> None:
         inputs = tuple(scope.find(name) if name else None for name in proto.input)
-        shapes = tuple(scope.shapes.get(name) for name in proto.output)
+        shapes = asked_again(proto, inputs, tuple(scope.shapes.get(name) for name in proto.output), self.opset)
         node = Node(proto, inputs, Attributes(proto, {}), shapes, self.opset, scope)
         around, self._asked = self._asked, set()
         results = None if node.op == "Identity" else self._numbers(node)
         if results is None:
             results = self._results(node)
+        for tensor in inputs[1:] if node.op.startswith("Reduce") or node.op in WITH_PARAMETERS else ():
+            if tensor is not None:
+                self.freeze(tensor, f"{node.called} reads it in a fixed order")
         self._block_the_rest(node, results)
         self._asked |= around  # what a body asks for, the node around it has asked for
         for index, name in enumerate(proto.output):
@@ -186,6 +198,8 @@ class Walk:
         if node.op == "ConstantOfShape":
             return None
         found = evaluate(node.op, arrays, node.attributes)
+        if found is None:
+            found = decided(node.proto, arrays, node.attributes)
         return None if found is None else [Tensor(found.shape, numbers=found)]
 
     # -- labels of a value
@@ -295,7 +309,22 @@ class Walk:
             views = tuple(view for one in active for view in one.views)
             return Tensor(shape, views=views)
         flat = frozenset(axis for axis in range(len(shape)) if not any(one.wide(axis) for one in active))
-        return Tensor(shape, self.merged(active, node), uniform=not active, flat=flat)
+        fields = self.merged(active, node)
+        taken = {axis for one in fields for axis in one.axes} | flat
+        fresh = [self._begun(active, axis) for axis in range(len(shape)) if axis not in taken]
+        fields += tuple(one for one in fresh if one is not None)
+        return Tensor(shape, fields, uniform=not active, flat=flat)
+
+    def _begun(self, tensors: Sequence[Tensor], axis: int) -> Field | None:
+        """Channels that begin here: along an axis where only stored tensors have different elements."""
+        wide = [one for one in tensors if one.wide(axis)]
+        if not all(one.stored for one in wide):
+            return None
+        found = [self.along(one, (axis,)) for one in wide]
+        known = [labels for labels in found if labels is not None]
+        for labels in known[1:]:
+            self.labels.unite(known[0], labels)
+        return Field((axis,), known[0]) if len(known) == len(found) else None
 
     def merged(self, tensors: Sequence[Tensor], node: Node) -> tuple[Field, ...]:
         """The fields of values of one rank that meet element by element."""
@@ -410,27 +439,6 @@ def _components(tensors: Sequence[Tensor]) -> list[list[tuple[int, Field]]]:
     return [members for _, members in found]
 
 
-def _shapes(graph: GraphProto) -> dict[str, Sizes]:
-    found: dict[str, Sizes] = {}
-    for value in (*graph.value_info, *graph.output, *graph.input):
-        sizes = sizes_of(value)
-        if sizes is not None:
-            found[value.name] = sizes
-    return found
-
-
-def _symbols(graph: GraphProto) -> dict[str, tuple[str, ...]]:
-    values = (*graph.value_info, *graph.output, *graph.input)
-    return {one.name: tuple(dim.dim_param for dim in one.type.tensor_type.shape.dim) for one in values}
-
-
-def sizes_of(value: ValueInfoProto) -> Sizes | None:
-    kind = value.type.tensor_type
-    if not kind.HasField("shape"):
-        return None
-    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim)
-
-
 def _small_integers(tensor: TensorProto) -> Array | None:
     """The numbers of a small integer constant; large ones are not in the copy that is walked."""
     size = int(np.prod(tensor.dims, dtype=np.int64))
@@ -454,4 +462,4 @@ def _size_of(node: Node, shape: Sizes) -> list[Tensor] | None:
     return [Tensor(found.shape, numbers=np.asarray(found))]
 
 
-__all__ = ["Node", "Rule", "Scope", "Walk", "sizes_of"]
+__all__ = ["Node", "Rule", "Scope", "Walk"]

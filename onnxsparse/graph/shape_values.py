@@ -184,12 +184,25 @@ def _squeeze(arrays: Sequence[Array], attributes: Attributes) -> Array | None:
 
 
 def _slice(arrays: Sequence[Array], attributes: Attributes) -> Array | None:
-    """Shapes are lists, so only the first axis matters."""
+    """Along one axis: of a shape, or of the pairs that pads are turned round in."""
     bounds = [[int(value) for value in array.reshape(-1)] for array in arrays[1:]]
     starts = bounds[0] if bounds else attributes.integers("starts") or []
     ends = bounds[1] if len(bounds) > 1 else attributes.integers("ends") or []
+    axes = bounds[2] if len(bounds) > 2 else attributes.integers("axes") or [0]
     step = bounds[3][0] if len(bounds) > 3 else 1
-    return arrays[0][starts[0] : ends[0] : step] if arrays[0].ndim == 1 and len(starts) == len(ends) == 1 else None
+    if len(starts) != 1 or len(ends) != 1 or len(axes) != 1 or not arrays[0].ndim:
+        return None
+    turned = np.moveaxis(arrays[0], axes[0], 0)
+    return np.moveaxis(turned[slice(starts[0], _end(ends[0], step, len(turned)), step)], 0, axes[0])
+
+
+def _end(end: int, step: int, size: int) -> int | None:
+    """A bound before the first, which Python counts from the end."""
+    return None if step < 0 and end < -size else end
+
+
+def _transpose(arrays: Sequence[Array], attributes: Attributes) -> Array | None:
+    return np.transpose(arrays[0], attributes.integers("perm"))
 
 
 def _divide(arrays: Sequence[Array], _: Attributes) -> Array | None:
@@ -206,6 +219,7 @@ _RULES: dict[str, Rule] = {
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Slice": _slice,
+    "Transpose": _transpose,
     "Reshape": lambda arrays, _: arrays[0].reshape([int(dim) for dim in arrays[1].reshape(-1)]),
     "Add": lambda arrays, _: np.asarray(arrays[0] + arrays[1]),
     "Sub": lambda arrays, _: np.asarray(arrays[0] - arrays[1]),

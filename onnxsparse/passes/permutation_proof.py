@@ -196,7 +196,7 @@ def _looked_up(graph: GraphProto) -> Iterator[tuple[str, int]]:
     for node in graph.node:
         axis = next((one.i for one in node.attribute if one.name == "axis"), 0)
         table = rows.get(node.input[0], ()) if node.op_type == "Gather" else ()
-        if len(table) > axis:
+        if -len(table) <= axis < len(table):
             yield _source(node.input[1], made), table[axis]
 
 

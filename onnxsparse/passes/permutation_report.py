@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.channels.classes import ChannelClass, Channels, Member
-from onnxsparse.channels.permutation import MovedTensor
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array
-from onnxsparse.passes.permuting import Permuted, scores_of
+from onnxsparse.passes.permuting import Permuted, kept, moved, scores_of
 from onnxsparse.patterns.nm import NM
-from onnxsparse.permutation_search import kept_score
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.rows import plain_row, totals_of
 from onnxsparse.report.rows import Report, Row
@@ -144,25 +142,21 @@ def _all_figures(found: Permuted) -> dict[Weight, dict[str, float]]:
 
 def _gains(figures: Mapping[Weight, Mapping[str, float]]) -> list[str]:
     """What the pattern keeps of the scores of all weights that it prunes."""
-    kept, after = (sum(one[key] * one["score"] for one in figures.values()) for key in ("before", "after"))
+    before, after = (sum(one[key] * one["score"] for one in figures.values()) for key in ("before", "after"))
     whole = sum(one["score"] for one in figures.values())
     if not whole:
         return []
-    shares = f"{100 * after / whole:.2f} % of the scores of what it prunes, {100 * kept / whole:.2f} % before"
+    shares = f"{100 * after / whole:.2f} % of the scores of what it prunes, {100 * before / whole:.2f} % before"
     return [f"the pattern keeps {shares}"]
 
 
 def _figures(row: PlanRow, found: Permuted) -> dict[str, float]:
     """What the pattern keeps of a weight's scores before and after, and the efficacy: see `permutation_search`."""
     assert isinstance(row.pattern, NM)
-    n, m, whole = row.pattern.n, row.pattern.m, scores_of(row, found.scores)
-    before = _kept(whole, n, m)
-    moves, after = found.moves_of(row.weight), before
-    if moves:
-        flat = row.use.restore(whole).reshape(row.weight.shape)
-        moved = MovedTensor(row.name, row.weight.shape, moves)(flat)
-        after = _kept(row.use.matrix(moved.reshape(-1)), n, m)
-    gone = row.pattern.units(row.use.shape4) * (m - n)
+    whole = scores_of(row, found.scores)
+    before, moves = kept(row, whole), found.moves_of(row.weight)
+    after = kept(row, moved(row, whole, moves)) if moves else before
+    gone = row.pattern.units(row.use.shape4) * (row.pattern.m - row.pattern.n)
     free = _unstructured(whole, gone)
     efficacy = (after - before) / (free - before) if free > before else 0.0
     total = float(whole.sum(dtype=np.float64))
@@ -174,12 +168,6 @@ def _figures(row: PlanRow, found: Permuted) -> dict[str, float]:
         "unstructured": free / share,
         "efficacy": efficacy,
     }
-
-
-def _kept(matrix: Array, n: int, m: int) -> float:
-    """The kept score over all groups of a weight."""
-    reduce = matrix.shape[2]
-    return sum(kept_score(part.transpose(0, 2, 1).reshape(-1, reduce), n, m) for part in matrix)
 
 
 def _unstructured(scores: Array, gone: int) -> float:

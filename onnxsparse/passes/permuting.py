@@ -29,7 +29,7 @@ from onnxsparse.options import Names
 from onnxsparse.passes.permutation_proof import Proof, demand_runtime, input_shapes, write
 from onnxsparse.passes.permute import Moves, Permute
 from onnxsparse.patterns.nm import NM
-from onnxsparse.permutation_search import EFFORTS
+from onnxsparse.permutation_search import EFFORTS, kept_score
 from onnxsparse.planning.given_scores import GivenScores, Scores
 from onnxsparse.planning.plan import Plan, PlanRow, make_plan
 from onnxsparse.planning.recorded import ORIGINS, PREFIX, readable
@@ -165,9 +165,49 @@ def searched(model: Model, plan: Plan, scores: GivenScores | None, asked: Asked)
     channels = channels_of(model)
     readers = [_reader(row, scores) for row in plan.planned]
     orders, _ = best_orders(channels, readers, asked.effort, asked.seed)
+    orders = _gaining(channels, orders, plan.planned, scores)
     pattern = plan.rule.pattern.text if plan.rule.pattern else ""
     facts = {"pattern": pattern, "effort": asked.effort, "seed": asked.seed}
     return Permuted(plan, scores, channels, orders, moves_of(channels, orders), facts)
+
+
+def _gaining(channels: Channels, orders: Orders, rows: Sequence[PlanRow], scores: GivenScores | None) -> Orders:
+    """The orders without those by which the pattern keeps less of all readers of their class together.
+
+    The search takes copies of a channel one by one; where several stand in one group, it may be wrong about them.
+    """
+    moves = moves_of(channels, orders)
+    losing = {row.weight.tensor for row in rows if gain(row, moves.get(row.weight.tensor, ()), scores) < 0}
+    kept = dict(orders)
+    for one in channels.classes:
+        tensors = {member.tensor for member in one.members}
+        if one.number in orders and tensors & losing:
+            alone = moves_of(channels, {one.number: orders[one.number]})
+            own = [row for row in rows if row.weight.tensor in tensors]
+            if sum(gain(row, alone.get(row.weight.tensor, ()), scores) for row in own) <= 0:
+                del kept[one.number]
+    return kept
+
+
+def gain(row: PlanRow, moves: Sequence[Move], scores: GivenScores | None) -> float:
+    """How much more the pattern keeps of a weight's scores after some moves."""
+    if not moves:
+        return 0.0
+    before = scores_of(row, scores)
+    return kept(row, moved(row, before, moves)) - kept(row, before)
+
+
+def moved(row: PlanRow, matrix: Array, moves: Sequence[Move]) -> Array:
+    """Scores of a weight, as (group, out, reduce, tap), after moves of the stored tensor."""
+    flat = row.use.restore(matrix).reshape(row.weight.shape)
+    return row.use.matrix(MovedTensor(row.name, row.weight.shape, tuple(moves))(flat).reshape(-1))
+
+
+def kept(row: PlanRow, matrix: Array) -> float:
+    """What the pattern keeps of scores, as (group, out, reduce, tap)."""
+    assert isinstance(row.pattern, NM)
+    rows = (part.transpose(0, 2, 1).reshape(-1, matrix.shape[2]) for part in matrix)
+    return sum(kept_score(part, row.pattern.n, row.pattern.m) for part in rows)
 
 
 def _refuse_pruned(model: Model, found: Permuted) -> None:
@@ -409,6 +449,6 @@ def _kept(orders: Orders, refusal: Callable[[Orders], str], failed: dict[int, st
 
 
 __all__ = [
-    "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "masked", "plant", "record_of",
-    "scores_of", "write",
+    "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "kept", "masked", "moved", "plant",
+    "record_of", "scores_of", "write",
 ]  # fmt: skip

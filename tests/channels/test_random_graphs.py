@@ -48,7 +48,7 @@ def test_fewer_steps_are_the_first_ones() -> None:
 
 
 def test_every_step_is_among_the_random_graphs() -> None:
-    used = Counter(name for number in range(400) for name in random_graphs.make(f"steps/{number}")[1])
+    used = Counter(name for number in range(400) for name in random_graphs.drawn(f"steps/{number}")[2])
     assert not set(random_graphs.STEPS) - set(used)
 
 
@@ -56,6 +56,6 @@ def test_every_step_is_among_the_random_graphs() -> None:
 def test_random_orders_of_many_graphs() -> None:
     count = int(os.environ.get("ONNXSPARSE_SEARCH_COUNT", "3000"))
     seed = os.environ.get("ONNXSPARSE_SEARCH_SEED", "long")
-    wrong, used, moved = wrong_of([f"{seed}/{number}" for number in range(count)])
+    wrong, _, moved = wrong_of([f"{seed}/{number}" for number in range(count)])
     assert not wrong, "\n".join(wrong)
     assert moved >= count * 0.7

@@ -165,6 +165,30 @@ def test_a_known_condition(taken: bool) -> None:
     held(net, end(net, made), move="a last", stay="first")
 
 
+def test_a_condition_known_by_sizes() -> None:
+    """An axis that has one element after a Pad whose numbers an exporter turns round: Squeeze, or nothing."""
+    net = Net()
+    pads = net("Reshape", net.ints(0, 0, 0, 1, 0, 0, 0, 0), net.ints(-1, 2))
+    pads = net("Slice", pads, net.ints(-1), net.ints(-(2**63)), net.ints(0), net.ints(-1))
+    pads = net("Reshape", net.transpose(pads, 1, 0), net.ints(-1))
+    x = net.reshape(net("Pad", net.input("x", 2, 3, 4, 3), pads), 2, 3, 15)
+    h = net("Conv", x, net.weight("first", C, 3, 15, axis=1))
+    one = net("Equal", net("Gather", net("Shape", h), net.ints(2)), net.ints(1))
+    made = branches(net, lambda: net("Squeeze", h, net.ints(2)), lambda: net("Identity", h), condition=one)
+    made = net("Unsqueeze", made, net.ints(0))
+    held(net, end(net, made), move="last")
+
+
+def test_a_condition_by_which_either_branch_may_be_taken() -> None:
+    """It is known by a size that may have been assumed: the branches have one order where they can."""
+    net, h = stem()
+    one = net("Equal", net("Gather", net("Shape", h), net.ints(0)), net.ints(4))
+    made = branches(net, lambda: net.linear(h, "a", C, C), lambda: net.linear(h, "b", C, C), condition=one)
+    found = held(net, end(net, made), move="a last", stay="first")
+    rows = [{member.name.split("/")[-1] for member in one.members} for one in found.classes]
+    assert any({"a_b", "b_b", "last"} <= some for some in rows)
+
+
 def test_a_condition_made_of_channels_keeps_them() -> None:
     net, h = stem()
     one = net("Gather", net("Gather", h, net.ints(0), axis=0), net.ints(3), axis=1)

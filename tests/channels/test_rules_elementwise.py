@@ -88,8 +88,10 @@ def test_comparisons(op: str) -> None:
     held(net, close(net, h), move="third:1 w last:0", stay="last:1")
 
 
-@for_each(("op", "more"), [("BitShift", {"direction": "LEFT"}), ("BitwiseAnd", {}), ("BitwiseOr", {}), ("BitwiseXor", {}),
-                           ("Mod", {})])  # fmt: skip
+@for_each(
+    ("op", "more"),
+    [("BitShift", {"direction": "LEFT"}), ("BitwiseAnd", {}), ("BitwiseOr", {}), ("BitwiseXor", {}), ("Mod", {})],
+)
 def test_of_whole_numbers(op: str, more: dict[str, str]) -> None:
     net = Net(opset=18)
     h = net("Cast", net("Mul", start(net), net.number(90)), to=TensorProto.UINT32)

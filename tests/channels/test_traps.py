@@ -20,9 +20,9 @@ NOT_MOVED: dict[str, str] = {}
 @pytest.mark.parametrize("name", NAMES)
 def test_random_orders_keep_the_outputs(name: str) -> None:
     trap, moved = traps.build(name), set[str]()
-    for seed in range(3):
+    for seed in range(2):
         permuted = subject.randomly_permuted(trap.model, seed)
-        assert not judge.judge(trap.model, permuted.model, trap.feeds)
+        assert not judge.judge(trap.model, permuted.model, trap.feeds, exact=seed == 0)
         assert judge.same_bytes(trap.model, subject.moved_back(permuted)), "the inverse gives other bytes"
         moved |= judge.moved(trap.model, permuted.model, trap.reductions)
     assert not moved & {*trap.must_stay}

@@ -283,7 +283,7 @@ def pixel_unshuffle_by_hand() -> Trap:
 
 @trap
 def copies_of_channels_in_two_orders() -> Trap:
-    """Two pixels of each channel; halves of them joined crosswise: a channel's first copy is now this, now that pixel."""
+    """Two pixels of each channel; halves joined crosswise: a channel's first copy is this or that pixel."""
     net = Net()
     h = net.linear(net.input("x", 2, 2, 8), "first", 8, 8)
     p0, p1 = (net("Squeeze", one, net.ints(1)) for one in net.split(h, 1, 1))

@@ -127,6 +127,20 @@ def loop_that_rolls() -> Trap:
 
 
 @trap
+def shape_joined_from_a_stored_part() -> Trap:
+    """What a Loop carries has no known shape; a shape is joined from its first size and two stored ones."""
+    net, h = _stem()
+    first = len(net.nodes)
+    out, going = net("Tanh", "carried"), net("Identity", "going")
+    body = _body(net, first, [_info("turn", 7, []), _info("going", 9, []), _info("carried")],
+                 [_info(going, 9, []), _info(out)])  # fmt: skip
+    h = _loop(net, net("Flatten", net("GlobalMaxPool", h)), body)[0]
+    lead = net.slice(net("Shape", h), 0, 1, axis=0)
+    pairs = net("Reshape", h, net("Concat", lead, net.ints(2, -1), axis=0))
+    return net.trap(net("ReduceL1", pairs, axes=[2]), stay="first")
+
+
+@trap
 def loop_that_collects() -> Trap:
     """What each turn hands out is stacked: a new axis in front of the channels."""
     net, h = _stem()

@@ -169,6 +169,10 @@ MUTATIONS: dict[str, Mutation] = {
         "prune", "conv_2d", "other_ratios_are_what_loops_choose", in_numbers(put_back),
         lambda asked: asked.get("pattern") == "4:8",
     ),
+    "a column of a block holds one more": Mutation(
+        "prune", "matmul_right", "both_axes_are_two_four", in_numbers(put_back),
+        lambda asked: asked.get("pattern") == "2:4:transposable",
+    ),
     "a name is another one": Mutation("prune", "conv_2d", "only_weight_values_change", in_model(renamed)),
     "metadata of the user is lost": Mutation(
         "prune", "decorated", "only_weight_values_change", in_model(bare_of_metadata)

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 asp_processes_run.py FOLDER
 
-leaves in FOLDER CASE-RANK.npz: masks, weights after some steps, how many masked places were not zero, and whether the
-channels moved. The case `spread` is FSDP2.
+leaves in FOLDER CASE-RANK.npz: masks, the order of the channels, weights after some steps, and how many masked places
+were not zero. The case `spread` is FSDP2.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ def run(before: bool, other: bool) -> dict[str, Any]:
     inner = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8))
     model = inner if before else nn.parallel.DistributedDataParallel(inner)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    bias = inner[0].bias.detach().clone()
     ASP.init_model_for_pruning(model, verbosity=0, allow_recompute_mask=True)
     ASP.of(model).init_optimizer_for_pruning(optimizer)
+    biases = inner[0].bias.tolist()
     ASP.of(model).compute_sparse_masks()
-    moved = not torch.equal(inner[0].bias, bias) and torch.equal(inner[0].bias.sort().values, bias.sort().values)
-    masks = ASP.of(model).masks
+    masks, order = ASP.of(model).masks, np.array([biases.index(one) for one in inner[0].bias.tolist()])
     around = nn.parallel.DistributedDataParallel(inner) if before else model
+    if before:
+        assert {"0.__weight_mma_pruned_p", "2.__weight_mma_pruned_p"} <= set(around.parameters_to_ignore)
     leaks = 0
     for step in range(6):
         if step == 3:
@@ -55,7 +56,7 @@ def run(before: bool, other: bool) -> dict[str, Any]:
         leaks += sum(int((inner.get_parameter(name)[~keep] != 0).sum()) for name, keep in ASP.of(inner).masks.items())
     again = {f"again/{name}": keep for name, keep in ASP.of(inner).masks.items()}
     found = {**masks, **again, **{f"weights/{name}": one.detach() for name, one in inner.named_parameters()}}
-    return {"leaks": leaks, "moved": moved, **{name: one.numpy() for name, one in found.items()}}
+    return {"leaks": leaks, "order": order, **{name: one.numpy() for name, one in found.items()}}
 
 
 def spread() -> dict[str, Any]:

@@ -38,6 +38,22 @@ class Derived(nn.Linear):
     pass
 
 
+class Conv1D(nn.Module):
+    """A linear layer with its inputs first, as transformers has it."""
+
+    def __init__(self, out: int, inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, out))
+
+
+class Deep(nn.Module):
+    """A weight of as many axes as no layer of torch has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 16, 2, 2, 2, 2))
+
+
 def begun(model: Any, *optimizers: Any, **options: Any) -> Any:
     ASP.init_model_for_pruning(model, **{"verbosity": 0, "allow_permutation": False, **options})
     for optimizer in optimizers:
@@ -65,6 +81,8 @@ LAYERS = {
     "transposed2d": (lambda: nn.ConvTranspose2d(32, 8, 3), "weight", 0),
     "attention": (lambda: nn.MultiheadAttention(32, 4), "in_proj_weight", 1),
     "projection": (lambda: nn.MultiheadAttention(32, 4), "out_proj.weight", 1),
+    "inputs first": (lambda: Conv1D(8, 32), "weight", 0),
+    "deep": (lambda: Deep(), "weight", 1),
     "keys": (lambda: nn.MultiheadAttention(32, 4, kdim=16), "k_proj_weight", 1),
 }
 
@@ -79,7 +97,7 @@ def test_the_largest_of_every_group_are_kept(name: str) -> None:
         with torch.no_grad():  # half precision has few numbers: each group has four that differ
             weight.copy_(torch.randperm(weight.numel()).reshape(weight.shape) % 251 + 1)
         before = weight.detach().clone()
-        one = begun(layer, whitelist=EVERYTHING)
+        one = begun(layer, whitelist=EVERYTHING, custom_layer_dict={Conv1D: ["weight"], Deep: "weight"})
         assert torch.equal(weight, before)
         one.compute_sparse_masks()
         keep = two_of_four(before, axis)
@@ -231,7 +249,7 @@ def small() -> Any:
 def test_masks_come_again_and_go() -> None:
     model = small()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    ASP.init_model_for_pruning(model, allow_recompute_mask=True, allow_permutation=False, verbosity=0)
+    ASP.init_model_for_pruning(model, allow_recompute_mask=True, verbosity=0, allow_permutation=False)
     ASP.init_optimizer_for_pruning(optimizer)
     assert ASP.already_init_asp_model()
     assert not ASP.is_sparsity_enabled()
@@ -437,13 +455,15 @@ def test_a_parametrization_that_came_later_is_said() -> None:
 # -- permutation, and what is left of its calls
 
 
-class Untraceable(nn.Sequential):
+class Branching(nn.Sequential):
+    """Nobody can trace it."""
+
     def forward(self, x: Any) -> Any:
         return super().forward(x if x.sum() > 0 else -x)
 
 
 def test_one_warning_where_channels_stay() -> None:
-    model = Untraceable(*small())
+    model = Branching(*small())
     ASP.init_model_for_pruning(model, verbosity=0, allow_recompute_mask=True)
     with pytest.warns(UserWarning, match="the channels stay") as said:
         ASP.compute_sparse_masks()

@@ -122,6 +122,7 @@ def test_what_a_closure_computes_is_masked(by_name: bool) -> None:
     for _ in range(2):
         loss = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
         assert isinstance(loss, torch.Tensor)
+        assert not model[0].weight.grad[~one.masks["0.weight"]].any()
     assert loss_of(model, 0).item() < first
     assert len(seen) > 4
     assert not any(seen)
@@ -172,6 +173,21 @@ def test_a_gradient_of_before_the_masks_moves_nothing() -> None:
     one = begun(model, optimizer)
     loss_of(model, 0).backward()
     one.compute_sparse_masks()
+    optimizer.step()
+    assert leaks(model, optimizer) == 0
+
+
+def test_moments_of_before_the_masks_are_loaded_and_move_nothing() -> None:
+    """Such as those of the dense training, which a checkpoint holds."""
+    dense, model = net(), net()
+    before = torch.optim.Adam(dense.parameters(), lr=1e-2)
+    loss_of(dense, 0).backward()
+    before.step()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    begun(model, optimizer).compute_sparse_masks()
+    optimizer.load_state_dict(before.state_dict())
+    assert leaks(model, optimizer)
+    loss_of(model, 1).backward()
     optimizer.step()
     assert leaks(model, optimizer) == 0
 

@@ -128,6 +128,7 @@ def contraction(walk: Walk, node: Node, tensors: Sequence[Tensor], letters: Sequ
 class _Contraction:
     def __init__(self, walk: Walk, node: Node, tensors: Sequence[Tensor], letters: Sequence[str], result: str) -> None:
         self._walk, self._node, self._tensors, self._letters, self._result = walk, node, tensors, letters, result
+        self._met: set[str] = set()
         self._why = f"its channels meet others that stay where they are at {node.called}"
 
     def shape(self) -> Sizes:
@@ -186,17 +187,41 @@ class _Contraction:
         fields: list[Field] = []
         every = range(len(self._tensors))
         shared = [one for one in self._result if sum(self._wide(at, one) for at in every) > 1]
+        for letter in list(shared):
+            own = self._beside(letter)
+            if own is not None:
+                fields.append(own)
+                shared.remove(letter)
+                self._met.add(letter)
         for index in range(len(self._tensors)):
             for own in self._kept(index, shared):
                 fields.append(own)
         return self._apart(fields)
+
+    def _beside(self, letter: str) -> Field | None:
+        """A letter that operands have in common and keep: their channels meet as in a product element by element."""
+        owners = [index for index in range(len(self._tensors)) if self._wide(index, letter)]
+        found = []
+        for index in owners:
+            axis, tensor = self._letters[index].index(letter), self._tensors[index]
+            held = tensor.field_on(axis)
+            if not tensor.stored and (held is None or held.axes != (axis,)):
+                return None
+            found.append((tensor, axis))
+        if all(tensor.stored for tensor, _ in found):
+            return None
+        labels = [self._walk.along(tensor, (axis,)) for tensor, axis in found]
+        known = [one for one in labels if one is not None]
+        for one in known[1:]:
+            self._walk.labels.unite(known[0], one)
+        return Field((self._result.index(letter),), known[0])
 
     def _kept(self, index: int, shared: list[str]) -> list[Field]:
         tensor, letters = self._tensors[index], self._letters[index]
         found = []
         if tensor.stored:
             for axis, letter in enumerate(letters):
-                if letter not in self._result or letter in shared or not tensor.wide(axis):
+                if letter not in self._result or letter in {*shared, *self._met} or not tensor.wide(axis):
                     continue
                 axes = tuple([letters.index(one) for one in shared if one in letters] + [axis])
                 labels = self._walk.along(tensor, axes)
@@ -205,7 +230,7 @@ class _Contraction:
             return found
         for own in tensor.fields:
             named = [letters[axis] for axis in own.axes]
-            if any(one not in self._result for one in named):
+            if any(one not in self._result or one in self._met for one in named):
                 continue
             pinned = [axis for axis in own.axes if letters[axis] in shared]
             self._walk.pin(own, pinned, self._why)
@@ -252,6 +277,7 @@ def conv_deformed(walk: Walk, node: Node) -> list[Tensor]:
         if other is not None:
             walk.freeze(other, f"{node.called} reads it in a fixed order")
     tensor = walk.resolved(tensor)
+    tensor = replace(tensor, fields=walk.freeze_axis(tensor, 0, f"{node.called} reads it in a fixed order"))
     own = tensor.field_on(1)
     if own is not None and groups > 1:
         labels = collapsed(walk.labels, own, [axis for axis in own.axes if axis != 1])
@@ -287,14 +313,17 @@ def convolved(
         size = (weight.shape[1] or 0) * groups
     shape = (not channels_last and node.shape()) or (tensor.shape[0], size, *[None] * (tensor.rank - 2))
     why = f"{node.called} reads it in a fixed order"
-    for axis in range(tensor.rank):
+    images = tensor.field_on(0)
+    for axis in range(2 if images is not None and 1 not in images.axes else 0, tensor.rank):
         if axis != 1:
             tensor = replace(tensor, fields=walk.freeze_axis(tensor, axis, why))
     for axis in range(2, weight.rank):
         weight = replace(weight, fields=walk.freeze_axis(weight, axis, why))
     inputs = walk.along(tensor, (1,)) if tensor.field_on(1) or tensor.stored else None
     outputs = _filters(walk, node, weight, inputs, groups, turned)
-    made = Tensor(shape, (Field((1,), outputs),) if outputs is not None and size != 1 else ())
+    fields = [Field((1,), outputs)] if outputs is not None and size != 1 else []
+    fields += [one for one in tensor.fields if one.axes == (0,)]
+    made = Tensor(shape, tuple(fields))
     if bias is None:
         return [made]
     return [walk.elementwise(node, [made, _per_channel(bias, tensor.rank)], shape)]
@@ -338,6 +367,7 @@ def _join(walk: Walk, node: Node, inputs: Array | None, own: Array | None, group
 def _depthwise(walk: Walk, node: Node, weight: Tensor, inputs: Array | None, groups: int, turned: bool) -> Array | None:
     """Each input channel has its own filters, which move with it, all of them together."""
     if turned:
+        weight = replace(weight, fields=walk.freeze_axis(weight, 1, f"{node.called} reads it in a fixed order"))
         rows = walk.along(weight, (0,))
         size = (weight.shape or (0, 0))[1] or 0
         _join(walk, node, inputs, rows)

@@ -29,16 +29,19 @@ MOST_PARTS = 4096
 
 
 def if_(walk: Walk, node: Node) -> list[Tensor]:
-    """If: the result of a branch; of the one that is taken, where the condition is known."""
+    """If: the result of a branch, whichever; of the one that is taken where the condition is known and ranks differ.
+
+    A condition may be known by sizes that were only assumed, so that the other branch may still be taken one day.
+    """
     condition = node.input(0)
     bodies = [_body(node, name) for name in ("then_branch", "else_branch")]
     both = [walk.graph(body, node.scope)[0] for body in bodies if body is not None]
     if condition is None or len(both) < 2:
         return walk.blocked(node)
     walk.freeze(condition, f"{node.called} decides by it")
-    if condition.numbers is not None and condition.numbers.size == 1:
-        return both[0 if condition.numbers.reshape(-1)[0] else 1]
-    return [either(walk, node, pair) for pair in zip(*both)]
+    known = condition.numbers is not None and condition.numbers.size == 1
+    taken = 1 if condition.numbers is None or not condition.numbers.any() else 0
+    return [pair[taken] if known and pair[0].rank != pair[1].rank else either(walk, node, pair) for pair in zip(*both)]
 
 
 def loop(walk: Walk, node: Node) -> list[Tensor]:

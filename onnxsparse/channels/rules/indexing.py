@@ -6,10 +6,9 @@ Along the axes that are indexed nothing moves; along the others channels go on.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from onnxsparse.channels.rules.spatial import standing_along
-from onnxsparse.channels.tensors import Field, Sizes, Tensor
+from onnxsparse.channels.tensors import Tensor
 from onnxsparse.channels.walk import Node, Rule, Walk
 
 MICROSOFT = "com.microsoft"
@@ -135,19 +134,6 @@ def _own_axes(node: Node, tensor: Tensor) -> Iterable[int] | None:
     return [node.attributes.integer("axis")] if named else None
 
 
-def expand_dims(walk: Walk, node: Node) -> list[Tensor]:
-    """ExpandDims of Microsoft: an axis of one element at a place."""
-    tensor, places = node.input(0), node.numbers(1)
-    if tensor is None or tensor.shape is None or not places:
-        return _unknown(walk, node)
-    place = places[0] % (tensor.rank + 1)
-    moved = {axis: axis + (axis >= place) for axis in range(tensor.rank)}
-    tensor = walk.resolved(tensor)
-    fields: tuple[Field, ...] = tuple(one.moved(moved) for one in tensor.fields)
-    shape: Sizes = (*(tensor.shape or ())[:place], 1, *(tensor.shape or ())[place:])
-    return [replace(tensor, shape=shape, fields=fields, numbers=None, flat=frozenset())]
-
-
 RULES: dict[tuple[str, str], Rule] = {
     **{("", name): stands for name in STANDING},
     ("", "GatherElements"): gather_elements,
@@ -157,7 +143,6 @@ RULES: dict[tuple[str, str], Rule] = {
     ("", "TensorScatter"): tensor_scatter,
     **{("", name): along_others for name in ("CenterCropPad", "Compress", "ReverseSequence", "Trilu")},
     **{(MICROSOFT, name): along_others for name in ("Trilu",)},
-    (MICROSOFT, "ExpandDims"): expand_dims,
 }
 
 __all__ = ["RULES", "stands"]

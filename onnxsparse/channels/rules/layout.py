@@ -48,10 +48,17 @@ def transposed(walk: Walk, tensor: Tensor, order: Sequence[int]) -> Tensor:
 def reshape(walk: Walk, node: Node) -> list[Tensor]:
     """Reshape, Flatten, Squeeze, Unsqueeze, by the shapes before and after."""
     tensor = node.input(0)
-    shape = node.shape() or (None if tensor is None else _shape_from(node, tensor))
+    shape = _either(node.shape(), None if tensor is None else _shape_from(node, tensor))
     if tensor is None or tensor.shape is None or shape is None:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     return [reshaped(walk, tensor, shape, node.called, _alike(node))]
+
+
+def _either(inferred: Sizes | None, own: Sizes | None) -> Sizes | None:
+    """What is known of a shape from shape inference, or from what the walk knows of its numbers."""
+    if inferred is None or own is None or len(inferred) != len(own):
+        return inferred or own
+    return tuple(one if size is None else size for size, one in zip(inferred, own))
 
 
 def _alike(node: Node) -> set[tuple[int, int]]:
@@ -221,7 +228,7 @@ def _reread(walk: Walk, own: Field, before: Sizes, after: Sizes, blocks: Sequenc
     new = [axis for _, axes in span for axis in axes]
     kept = {to for axes, made in span if whole & set(axes) for to in made}
     sizes = [1 if axis in whole else before[axis] for axis in old], [1 if axis in kept else after[axis] for axis in new]
-    if None in (*sizes[0], *sizes[1]):
+    if None in (*sizes[0], *sizes[1]) or 0 in sizes[0]:
         walk.labels.freeze(own.labels, f"the shapes at {called} are not known before it runs")
         return None
     known = tuple([size or 0 for size in one] for one in sizes)
@@ -415,9 +422,9 @@ def joined(walk: Walk, node: Node, tensors: Sequence[Tensor], axis: int) -> Tens
     )
     parts: list[Array | None] = []
     others = []
-    for tensor, size in zip(tensors, sizes):
+    for tensor in tensors:
         own = tensor.field_on(axis)
-        if own is None or size is None:
+        if own is None or None in sizes:
             if own is not None:
                 walk.labels.freeze(own.labels, f"the shapes at {node.called} are not known before it runs")
             parts.append(None)

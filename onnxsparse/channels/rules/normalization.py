@@ -81,8 +81,11 @@ def group(walk: Walk, node: Node) -> list[Tensor]:
     tensor = node.input(0)
     if tensor is None or tensor.shape is None or tensor.rank < 2:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
-    axis = tensor.rank - 1 if node.proto.domain == "com.microsoft" else 1
-    groups = node.attributes.integer("groups" if node.proto.domain == "com.microsoft" else "num_groups", 1)
+    fused = node.proto.domain == "com.microsoft"
+    axis = tensor.rank - 1 if fused and node.attributes.integer("channels_last", 1) else 1
+    groups, size = node.attributes.integer("groups" if fused else "num_groups", 1), tensor.size(axis)
+    if size is None or groups < 1 or size % groups:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     tensor = over(walk, tensor, [at for at in range(1, tensor.rank) if at != axis])
     labels = walk.along(tensor, (axis,)) if tensor.field_on(axis) else None
     if labels is not None:

@@ -17,7 +17,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Union
+from typing import Any, Union, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from onnxsparse.engines.torch.distributed import joined, meet
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.parametrization import array_of, clear_moments, zero
 from onnxsparse.errors import OptionError, brief, one_line
-from onnxsparse.patterns import Pattern
+from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.scores import Magnitude
 from onnxsparse.sparsers.mask_updates import Choice
 
@@ -55,7 +55,7 @@ class PrunedModel:
         self._model: Callable[[], Any] = weakref.ref(model)
         self.verbosity = verbosity
         self._function = mask_calculator if callable(mask_calculator) else None
-        self.pattern = patterns.parse("2:4") if callable(mask_calculator) else pattern_of(mask_calculator)
+        self.pattern = NM(2, 4) if callable(mask_calculator) else pattern_of(mask_calculator)
         self._recomputes, self._is_permuted = allow_recompute_mask, False
         self.allow_permutation, self._example_inputs = allow_permutation, example_inputs
         self.record_to: str | None = None
@@ -148,8 +148,9 @@ class PrunedModel:
     def _permute(self) -> None:
         names, inputs = [weight.path for weight in self.weights], self._example_inputs
         optimizers, self._is_permuted, self._example_inputs = list(self._optimizers), True, None
+        along_inputs = f"{self.pattern.n}:{self.pattern.m}"
         reason = permute_module(
-            self._model(), names, self.pattern.text, SEED, inputs, optimizers=optimizers, record_to=self.record_to
+            self._model(), names, along_inputs, SEED, inputs, optimizers=optimizers, record_to=self.record_to
         )
         if reason:
             warnings.warn(f"the channels stay in their order: {reason}", stacklevel=4)
@@ -261,7 +262,7 @@ def _calculated(function: Callable[[Any], Any], path: str, dense: Any) -> Any:
 SUFFIXES = {"1d": "", "2d_best": ":transposable", "2d_greedy": ":transposable-greedy"}
 
 
-def pattern_of(name: Any) -> Pattern:
+def pattern_of(name: Any) -> NOfM:
     """`m4n2_1d` keeps 2 of every 4 inputs, the 2d ones also 2 of every 4 outputs."""
     match = re.fullmatch(r"m([0-9]{1,6})n([0-9]{1,6})_(\w+)", name) if isinstance(name, str) else None
     if match is None or match[3] not in SUFFIXES:
@@ -269,4 +270,4 @@ def pattern_of(name: Any) -> Pattern:
             "mask_calculator is m4n2_1d, m4n2_2d_best, m4n2_2d_greedy, these with any other m and n, or a function, "
             f"not {brief(name)}"
         )
-    return patterns.parse(f"{int(match[2])}:{int(match[1])}{SUFFIXES[match[3]]}")
+    return cast(NOfM, patterns.parse(f"{int(match[2])}:{int(match[1])}{SUFFIXES[match[3]]}"))

@@ -171,7 +171,8 @@ class AmpereScheduler(BaseScheduler):
     def _keep_promise(self) -> None:
         text = "unstructured" if self._calculator else self.pattern.text
         rows = {site.key: text for site in self.prunable if self._masked}
-        target = PROFILE if text.startswith("2:4") and all(site.kind != TRANSPOSED for site in self.prunable) else None
+        fits = text.split(":")[:2] == ["2", "4"] and all(site.kind != TRANSPOSED for site in self.prunable)
+        target = PROFILE if fits else None
         self._network.promise = Promise(rows, target, None, self._dense_by_choice)
 
 

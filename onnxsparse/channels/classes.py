@@ -7,22 +7,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import onnx.inliner
 import onnx.shape_inference
-from onnx import ModelProto
+from onnx import AttributeProto, ModelProto, TensorProto
 
 from onnxsparse.channels.labels import Labels, occurrences
 from onnxsparse.channels.rules import table
 from onnxsparse.channels.tensors import Axes, Field
 from onnxsparse.channels.walk import Walk
+from onnxsparse.graph.edit import containers
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.graph.stores import keys
+from onnxsparse.graph.stores import FloatsAttribute, keys
 from onnxsparse.math.values import Array
 
 
@@ -160,16 +161,37 @@ def _name_sizes(proto: ModelProto) -> None:
 def _tagged(model: Model) -> ModelProto:
     """A copy in which every stored tensor has its tag as doc string."""
     homes = model.flow.stores.homes
-    before = [(tensor.proto, tensor.proto.doc_string) for tensor in homes]
-    for tensor, home in homes.items():
-        tensor.proto.doc_string = home.tag
+    marked = [(_carrier(tensor), home.tag) for tensor, home in homes.items()]
+    before = [(one, one.doc_string) for one, _ in marked]
+    for one, tag in marked:
+        one.doc_string = tag
     proto = ModelProto()
     proto.CopyFrom(model.proto)
-    for original, text in before:
-        original.doc_string = text
+    for one, text in before:
+        one.doc_string = text
         if not text:
-            original.ClearField("doc_string")
+            one.ClearField("doc_string")
+    for container in containers(proto):
+        for node in container.node:
+            if node.op_type == "Constant":
+                _list_as_tensor(node.attribute)
     return proto
+
+
+def _carrier(tensor: StoredTensor) -> TensorProto | AttributeProto:
+    """What is in the graph of a tensor: of a list of floats the attribute."""
+    attribute = tensor.attribute if isinstance(tensor, FloatsAttribute) else None
+    return tensor.proto if attribute is None else attribute
+
+
+def _list_as_tensor(attributes: Iterable[AttributeProto]) -> None:
+    """A Constant's list of floats becomes a tensor, which the walk can follow."""
+    for one in attributes:
+        if one.type == AttributeProto.FLOATS and one.doc_string:
+            made = TensorProto(dims=[len(one.floats)], data_type=TensorProto.FLOAT, doc_string=one.doc_string)
+            one.t.CopyFrom(made)
+            one.name, one.type = "value", AttributeProto.TENSOR
+            one.ClearField("floats")
 
 
 def _twins(model: Model) -> dict[str, str]:

@@ -28,7 +28,7 @@ from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.options import Names
 from onnxsparse.passes.permutation_proof import Proof, demand_runtime, input_shapes, write
 from onnxsparse.passes.permute import Moves, Permute
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.permutation_search import EFFORTS, kept_score
 from onnxsparse.planning.given_scores import GivenScores, Scores
 from onnxsparse.planning.plan import Plan, PlanRow, make_plan
@@ -124,7 +124,7 @@ def _readers_of(model: Model, asked: Asked) -> tuple[Plan, GivenScores | None]:
     pattern = asked.pattern if asked.pattern or asked.target else "2:4"
     names = {"include": asked.include, "exclude": asked.exclude, "allow": asked.allow}
     rule = Rule.make(pattern, asked.target, **names)
-    if not isinstance(rule.pattern, NM):
+    if not isinstance(rule.pattern, NOfM):
         raise OptionError(
             f"--pattern {rule.pattern.text if rule.pattern else ''}: channels are permuted for N:M, such as 2:4"
         )
@@ -205,7 +205,7 @@ def moved(row: PlanRow, matrix: Array, moves: Sequence[Move]) -> Array:
 
 def kept(row: PlanRow, matrix: Array) -> float:
     """What the pattern keeps of scores, as (group, out, reduce, tap)."""
-    assert isinstance(row.pattern, NM)
+    assert isinstance(row.pattern, NOfM)
     rows = (part.transpose(0, 2, 1).reshape(-1, matrix.shape[2]) for part in matrix)
     return sum(kept_score(part, row.pattern.n, row.pattern.m) for part in rows)
 
@@ -228,7 +228,7 @@ def moves_of(channels: Channels, orders: Mapping[int, Array]) -> Moves:
 
 
 def _reader(row: PlanRow, scores: GivenScores | None) -> Reader:
-    assert isinstance(row.pattern, NM)
+    assert isinstance(row.pattern, NOfM)
     return Reader(row.weight.tensor, row.use, row.pattern.n, row.pattern.m, partial(scores_of, row, scores))
 
 

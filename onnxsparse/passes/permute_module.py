@@ -29,13 +29,14 @@ from onnxsparse.errors import OnnxSparseError, OptionError, PlanError, brief, on
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array, Reading, Values
-from onnxsparse.patterns.nm import NOfM
+from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.planning.given_scores import GivenScores
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.stored_params import WeightParam, weight_param
 from onnxsparse.scores import Magnitude
 
 Orders = Mapping[int, Array]
+Moves = Mapping[str, MovedTensor]
 
 
 def found_for(
@@ -61,15 +62,14 @@ def found_for(
     model = Model.over(proto)
     channels = _of_module(analyse(model), module)
     readers = _readers(model, module, pattern, names, scores)
-    orders, _ = best_orders(channels, readers, effort, seed)
     moves = partial(_moves, channels, names_of(module))
+    searched, _ = best_orders(channels, readers, effort, seed)
+    orders = _gaining(channels, searched, readers, pattern, moves)
     if not _meets_all(proto, module):
         trial.train_too()
     proven = _proven(orders, lambda some: trial.holds(list(moves(some).values())))
-    reason, kept = _reason(orders, proven, trial), _kept(readers, moves(proven), pattern)
-    if kept["after"] <= kept["before"]:
-        proven, kept = {}, {**kept, "after": kept["before"]}
-    return Permutation(moves(proven), {**facts, "kept": kept}), reason
+    found = Permutation(moves(proven), {**facts, "kept": _kept(readers, moves(proven), pattern)})
+    return found, _reason(orders, proven, trial)
 
 
 def given_for(module: Any, inputs: Inputs | None, permutation: Permutation, where: str) -> tuple[Permutation, str]:
@@ -236,17 +236,45 @@ def _reason(orders: Orders, proven: Orders, trial: Trial) -> str:
     return "its outputs would not be the same"
 
 
-def _kept(readers: Sequence[Reader], moves: Mapping[str, MovedTensor], pattern: NOfM) -> dict[str, float]:
+def _gaining(
+    channels: Channels, orders: Orders, readers: Sequence[Reader], pattern: NOfM, moves: Callable[[Orders], Moves]
+) -> Orders:
+    """The orders of those classes of whose readers, all of them together, the pattern keeps more.
+
+    The search looks at rows with equal groups alone, and at one axis: where a reader loses, or where the pattern is
+    along both, its classes are looked at one by one.
+    """
+    whole = moves(orders)
+    left = {one.tensor for one in readers if not isinstance(pattern, NM) or _gain(one, whole, pattern) < 0}
+    found = {}
+    for one in channels.classes if orders else ():
+        own = [reader for reader in readers if any(member.tensor is reader.tensor for member in one.members)]
+        if one.number in orders:
+            alone = moves({one.number: orders[one.number]}) if any(reader.tensor in left for reader in own) else None
+            if alone is None or sum(_gain(reader, alone, pattern) for reader in own) > 0:
+                found[one.number] = orders[one.number]
+    return found
+
+
+def _gain(reader: Reader, moves: Moves, pattern: NOfM) -> float:
+    """What the pattern keeps more of the scores of a reader."""
+    if reader.tensor.name not in moves:
+        return 0.0
+    scores = reader.scores()
+    stored = reader.use.restore(scores).reshape(reader.tensor.shape)
+    moved = reader.use.matrix(moves[reader.tensor.name](stored).reshape(-1))
+    return _kept_of(moved, pattern) - _kept_of(scores, pattern)
+
+
+def _kept(readers: Sequence[Reader], moves: Moves, pattern: NOfM) -> dict[str, float]:
     """The shares of the scores that the pattern keeps in all weights that are read, before and after."""
-    sums = np.zeros(3)
+    whole = before = gained = 0.0
     for reader in readers:
-        scores = moved = reader.scores()
-        if reader.tensor.name in moves:
-            stored = reader.use.restore(scores).reshape(reader.tensor.shape)
-            moved = reader.use.matrix(moves[reader.tensor.name](stored).reshape(-1))
-        sums += [float(scores.sum(dtype=np.float64)), _kept_of(scores, pattern), _kept_of(moved, pattern)]
-    whole, before, after = sums.tolist()
-    return {"before": round(before / (whole or 1), 6), "after": round(after / (whole or 1), 6)}
+        scores = reader.scores()
+        whole += float(scores.sum(dtype=np.float64))
+        before += _kept_of(scores, pattern)
+        gained += _gain(reader, moves, pattern)
+    return {"before": round(before / (whole or 1), 6), "after": round((before + gained) / (whole or 1), 6)}
 
 
 def _kept_of(scores: Array, pattern: NOfM) -> float:

@@ -30,7 +30,7 @@ def text(repository: Path) -> str:
 
 def test_what_it_shows_works(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python torch\n(.*?)^```$", text(repository), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in blocks:

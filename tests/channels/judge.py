@@ -173,6 +173,20 @@ def tensors(model: ModelProto) -> dict[str, TensorProto]:
     return found
 
 
+def arrays(model: ModelProto) -> dict[str, Array]:
+    """The numbers of every stored tensor, and of lists of floats in Constant nodes."""
+    found = {name: array(tensor) for name, tensor in tensors(model).items()}
+    found.update((name, np.array(one.floats, np.float32)) for name, one in _lists(model))
+    return found
+
+
+def _lists(model: ModelProto) -> Iterator[tuple[str, AttributeProto]]:
+    for node in nodes(model):
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.name == "value_floats":
+                yield node.output[0], attribute
+
+
 def changed_structure(model: ModelProto, permuted: ModelProto) -> list[str]:
     """Everything but the numbers of stored tensors and our own metadata must be the same bytes."""
     return [] if _bare(model) == _bare(permuted) else ["something besides the stored numbers has changed"]
@@ -184,6 +198,8 @@ def _bare(model: ModelProto) -> bytes:
     for tensor in tensors(made).values():
         bare = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         tensor.CopyFrom(bare)
+    for _, attribute in _lists(made):
+        attribute.floats[:] = [0.0] * len(attribute.floats)
     kept_entries = [entry for entry in made.metadata_props if not entry.key.startswith(OURS)]
     del made.metadata_props[:]
     made.metadata_props.extend(kept_entries)
@@ -192,13 +208,12 @@ def _bare(model: ModelProto) -> bytes:
 
 def changed_numbers(model: ModelProto, permuted: ModelProto) -> list[str]:
     """Each stored tensor has the numbers that it had, in some order; those of no floating point, too."""
-    before, after = tensors(model), tensors(permuted)
+    before, after = arrays(model), arrays(permuted)
     if before.keys() != after.keys():
         return [f"other stored tensors: {sorted(before.keys() ^ after.keys())}"]
-    arrays = {name: (array(before[name]), array(after[name])) for name in before}
     return [
         f"{name} has other numbers, not the same in another order"
-        for name, (was, now) in arrays.items()
+        for name, was, now in ((name, was, after[name]) for name, was in before.items())
         if was.shape != now.shape or was.dtype != now.dtype or not np.array_equal(_sorted(was), _sorted(now))
     ]
 
@@ -216,10 +231,8 @@ def _sorted(values: Array) -> Array:
 
 def same_bytes(model: ModelProto, other: ModelProto) -> bool:
     """Whether every stored tensor is the same to the bit."""
-    before, after = tensors(model), tensors(other)
-    return before.keys() == after.keys() and all(
-        array(before[name]).tobytes() == array(after[name]).tobytes() for name in before
-    )
+    before, after = arrays(model), arrays(other)
+    return before.keys() == after.keys() and all(before[name].tobytes() == after[name].tobytes() for name in before)
 
 
 # -- along the reduction axes
@@ -227,7 +240,7 @@ def same_bytes(model: ModelProto, other: ModelProto) -> bool:
 
 def kept(model: ModelProto, reductions: Mapping[str, Reduction]) -> float:
     """The sum of the two largest magnitudes in every four, and of what lies in no four."""
-    stored = {name: array(tensor) for name, tensor in tensors(model).items()}
+    stored = arrays(model)
     return sum(kept_of_rows(one.rows(stored[name], stored.get(one.scale))) for name, one in reductions.items())
 
 

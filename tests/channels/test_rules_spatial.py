@@ -120,7 +120,7 @@ def test_channels_in_the_place_of_pixels_stay(op: str) -> None:
     if op == "MaxPool":
         made = net(op, h, kernel_shape=[2])
     elif op == "Col2Im":
-        made = net(op, h, net.ints(8, 8), net.ints(2, 2))
+        made = net(op, h, net.ints(8, 8), net.ints(2, 2), strides=[2, 4])  # eight blocks, as many as there are columns
     elif op in ("DepthToSpace", "SpaceToDepth"):
         made = net(op, images, blocksize=2)
     elif op == "GridSample":

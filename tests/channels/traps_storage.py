@@ -295,7 +295,7 @@ def constants_as_attributes() -> Trap:
     net.nodes.append(helper.make_node("Constant", [], ["bias"], value_floats=bias))
     net.nodes.append(helper.make_node("Constant", [], ["half"], value_float=0.5))
     h = net("Conv", net("Mul", h, "half"), net.weight("middle", 16, 16, 1, 1, axis=1), "bias")
-    return net.trap(net.conv(net.relu(h), "last", 16, 6), move="middle", stay="first")
+    return net.trap(net.conv(net.relu(h), "last", 16, 6), move="middle last", stay="first")
 
 
 @trap

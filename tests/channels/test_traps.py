@@ -57,6 +57,7 @@ def test_every_searched_order_gains(name: str) -> None:
 
 def gains(name: str) -> None:
     """Without the proof of the command, so that nothing is rolled back."""
+    pytest.importorskip("scipy")
     trap = traps.build(name)
     permuted = osp.permute(trap.model, allow=ALLOWED, unproven=True).model
     assert permuted is not None

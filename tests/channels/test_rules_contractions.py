@@ -220,6 +220,18 @@ def test_transposed_convolutions(group: int) -> None:
     held(net, net.conv(net.relu(h), "last", 32, 6), move="first:0 w:0 b last:1" + (" w:1" if group < 16 else ""))
 
 
+@for_each("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("group", [2, 8])
+def test_groups_of_what_comes_from_outside(group: int, op: str) -> None:
+    """What comes in stays, so filters stay in their group; where a group is one channel, by itself."""
+    net = Net()
+    width = 16 // group if op == "ConvTranspose" else 8 // group
+    h = net(op, net.image(8), net.weight("w", 8 if op == "ConvTranspose" else 16, width, 1, 1), group=group)
+    filters = "w:1" if op == "ConvTranspose" else "w:0"
+    moves = {"move": f"{filters} last:1"} if group == 2 else {}
+    held(net, net.conv(net.relu(h), "last", 16, 6), **moves, stay="w:1 last:0" if op == "Conv" else "w:0 last:0")
+
+
 def test_a_depthwise_convolution_with_a_multiplier() -> None:
     net = Net()
     h = net.conv(image(net), "w", 16, 48, k=3, group=16)
@@ -284,3 +296,12 @@ def test_deformed_convolutions(group: int, offsets: int) -> None:
     h = net("DeformConv", h, *stored, group=group, offset_group=offsets, kernel_shape=[1, 1])
     h = net.conv(h, "last", 4, 3)
     held_by_reference(net, h, move="first:0 w:0 w:1 b last:1", stay="last:0")
+
+
+def test_offsets_that_are_channels_stay() -> None:
+    """Each offset is of a tap of the filter."""
+    net = Net(opset=19, ir=9)
+    h = net.relu(net.conv(net.input("x", 1, 3, 2, 2), "first", 3, 8))
+    stored = net.weight("w", 4, 8, 2, 2), net.conv(h, "offset", 8, 8), net.weight("b", 4)
+    h = net("DeformConv", h, *stored, kernel_shape=[2, 2], pads=[1, 1, 0, 0])
+    held_by_reference(net, h, move="first:0 offset:1 w:1", stay="offset:0 w:0")

@@ -39,6 +39,9 @@ def files(digits_cnn: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 CALLS: dict[str, Arguments] = {
     "inspect": ["inspect", "dense.onnx"],
     "plan": ["plan", "dense.onnx", "-o", "new.yaml", "--pattern", "block:4x1", "--sparsity", "0.5", "--overwrite"],
+    "channels": ["channels", "dense.onnx"],
+    "permute": ["permute", "dense.onnx", "-o", "new.onnx", "--overwrite"],
+    "prune --permute": ["prune", "dense.onnx", "-o", "new.onnx", "--target", "ampere", "--permute", "--overwrite"],
     "prune": ["prune", "dense.onnx", "-o", "new.onnx", "--target", "ampere", "--overwrite"],
     "prune everything": [
         "prune",
@@ -103,7 +106,7 @@ def refuse_constant(text: str) -> Any:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_json_fits_the_schema(name: str, files: dict[str, str], schema: Any, capsys: Any) -> None:
-    if name == "compare":
+    if name in ("compare", "permute", "prune --permute"):
         pytest.importorskip("onnxruntime")
     if name in ("finetune", "levels") and not library.available():
         pytest.skip("needs onnxruntime-training")

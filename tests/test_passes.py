@@ -47,7 +47,8 @@ def planned(opened: Model) -> Any:
 
 
 def test_the_passes_are_these() -> None:
-    assert [one.__name__ for one in CHANGES] == ["FoldMasks", "FoldSoft", "InsertMasks", "InsertSoft", "Prune"]
+    changes = ["FoldMasks", "FoldSoft", "InsertMasks", "InsertSoft", "Permute", "Prune"]
+    assert [one.__name__ for one in CHANGES] == changes
     assert [one.__name__ for one in CHECKS] == ["CheckFold", "Compare", "Inspect", "Verify"]
 
 

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import onnx.inliner
 import onnx.shape_inference
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.edit import graphs_in, scopes
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.shape_values import LARGEST
+from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.stores import FloatsAttribute
 
 NAMELESS = ("", "?", "-1", "Any", "None", "none", "unk", "unknown")
 Tags = Mapping[IdentityKey, str]
@@ -75,7 +77,7 @@ def _name_sizes(values: Iterable[ValueInfoProto]) -> None:
 
 
 def _copied(model: Model) -> ModelProto:
-    tags = {IdentityKey(tensor.proto): home.tag for tensor, home in model.flow.stores.homes.items()}
+    tags = {IdentityKey(_carrier(tensor)): home.tag for tensor, home in model.flow.stores.homes.items()}
     made = ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
     _copy_graph(model.proto.graph, made.graph, tags)
     for function in model.proto.functions:
@@ -99,14 +101,27 @@ def _copy_graph(graph: GraphProto, made: GraphProto, tags: Tags) -> None:
         _copy_node(node, made.node.add(), tags)
 
 
+def _carrier(tensor: StoredTensor) -> TensorProto | AttributeProto:
+    """What is in the graph of a tensor: of a list of floats the attribute."""
+    attribute = tensor.attribute if isinstance(tensor, FloatsAttribute) else None
+    return tensor.proto if attribute is None else attribute
+
+
 def _copy_node(node: NodeProto, made: NodeProto, tags: Tags) -> None:
-    if not any(attribute.HasField("t") or any(graphs_in(attribute)) for attribute in node.attribute):
+    if not any(one.HasField("t") or IdentityKey(one) in tags or any(graphs_in(one)) for one in node.attribute):
         made.CopyFrom(node)
         return
     made.name, made.op_type, made.domain = node.name, node.op_type, node.domain
     made.input.extend(node.input)
     made.output.extend(node.output)
     for attribute in node.attribute:
+        if IdentityKey(attribute) in tags:  # a list of floats becomes a tensor, which the walk can follow
+            made.attribute.add(name="value", type=AttributeProto.TENSOR).t.CopyFrom(
+                TensorProto(
+                    dims=[len(attribute.floats)], data_type=TensorProto.FLOAT, doc_string=tags[IdentityKey(attribute)]
+                )
+            )
+            continue
         own, bodies = made.attribute.add(name=attribute.name, type=attribute.type), [*graphs_in(attribute)]
         if attribute.HasField("t"):
             _copy_tensor(attribute.t, own.t, tags)

@@ -16,13 +16,15 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from onnxsparse.channels.labels import Labels
-from onnxsparse.channels.shapes import asked_again, decided, shapes_in, symbols_in
+from onnxsparse.channels.shapes import asked_again, computed, shapes_in, symbols_in
 from onnxsparse.channels.tensors import Axes, Field, Sizes, StoredLabels, Tensor, View, collapsed
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.shape_values import LARGEST, evaluate
 from onnxsparse.math.values import Array
 
+FEW = 4
+"""Fewer channels than the patterns have that they are permuted for."""
 LARGEST_FIELD = 1 << 24
 """Labels of one field: more than that are not followed through a Reshape."""
 
@@ -213,7 +215,7 @@ class Walk:
             return None
         found = evaluate(node.op, arrays, node.attributes)
         if found is None:
-            found = decided(node.proto, arrays, node.attributes)
+            found = computed(node.proto, arrays, node.attributes)
         return None if found is None else [Tensor(found.shape, numbers=found)]
 
     # -- labels of a value
@@ -344,7 +346,7 @@ class Walk:
         """The fields of values of one rank that meet element by element."""
         fields = []
         why = f"its channels meet others that stay where they are at {node.called}"
-        for component in _components(tensors):
+        for component in map(self._inner, _components(tensors)):
             common = set.intersection(*(set(own.axes) for _, own in component))
             if not common:
                 for _, own in component:
@@ -364,6 +366,25 @@ class Walk:
             if met is not None:
                 fields.append(met)
         return tuple(fields)
+
+    def _inner(self, component: list[tuple[int, Field]]) -> list[tuple[int, Field]]:
+        """The fields that go on: where some have more channels inside of what all have, the outer ones stay for these.
+
+        So it is with a weight for each head or expert. What has only few inside goes on as a whole.
+        """
+        common = set.intersection(*(set(own.axes) for _, own in component))
+        inner = [
+            (index, own)
+            for index, own in component
+            if own.axes[-1] not in common
+            and np.prod([size for axis, size in zip(own.axes, own.labels.shape) if axis not in common]) >= FEW
+        ]
+        if not common or not inner:
+            return component
+        for index, own in component:
+            if all(index != other for other, _ in inner):
+                self.labels.freeze(own.labels, "its channels are weights for others, one for all that are inside")
+        return inner
 
     def _meet(self, own: Field, other: Tensor, why: str) -> Field | None:
         """What is left of a field where it meets a value that has none there."""
@@ -481,4 +502,4 @@ def _size_of(node: Node, shape: Sizes) -> list[Tensor] | None:
     return [Tensor(found.shape, numbers=np.asarray(found))]
 
 
-__all__ = ["Node", "Rule", "Scope", "Walk"]
+__all__ = ["FEW", "Node", "Rule", "Scope", "Walk"]

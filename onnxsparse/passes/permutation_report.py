@@ -7,28 +7,35 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 
 from onnxsparse.channels.classes import ChannelClass, Channels, Member
+from onnxsparse.channels.rules import table
+from onnxsparse.graph.attributes import IdentityKey, label
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array
 from onnxsparse.passes.permuting import Permuted, kept, moved, scores_of
-from onnxsparse.patterns.nm import NM
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.rows import plain_row, totals_of
 from onnxsparse.report.rows import Report, Row
 
 PERMUTED, MOVED, STAYS = "permuted", "moved", "stays"
 FREE, BLOCKED = "free", "blocked"
-READ_AS_IT_COMES = "what it reads comes from an input of the model, or from where its channels have no label"
+READ_AS_IT_COMES = "the channels of what it reads are not known"
+MEETING = "its channels meet others that stay where they are"
 
 _WAYS_OUT = (
-    ("has no rule for channels", "replace that operator by others, if it is one of a few"),
-    ("shapes", "pass --dim with sizes that the model is run with, or fold the model's constants first"),
-    ("is an output of the model", "nothing: outputs keep their order"),
-    ("comes from an input", "nothing: inputs keep their order"),
+    ("has no rule for channels", "replace that operator by operators that have one, if it is made of such"),
+    ("known", "fold the model's constants, or pass sizes that it is run with by --dim"),
+    ("is an output of the model", "nothing: outputs keep their order; take the output away if nobody needs it"),
+    ("of the model", "nothing: inputs keep their order"),
     ("cannot be read", "store it in a type that can be read, or dense"),
+    ("depends on the order", "nothing, as long as that node is there: it computes something else in another order"),
     ("in a fixed order", "nothing, as long as that node is there"),
+    ("meet", "give the two sides layers of their own, if the network is yours"),
+    ("alike", "nothing: each of its channels has a part of its own somewhere"),
 )
 """What can be done about a reason, by words in it."""
 
@@ -38,7 +45,8 @@ _WAYS_OUT = (
 
 def channels_report(model: Model, called: str, channels: Channels) -> Report:
     """Every class with its members and readers; a row for each weight."""
-    rows = [_free_row(weight, channels) for weight in model.weights]
+    source = _Sources(model, channels)
+    rows = [_free_row(weight, channels, source) for weight in model.weights]
     classes = [class_facts(one, model.weights) for one in channels.classes]
     totals = totals_of(rows, model, {FREE}, sized=False)
     return Report("channels", called, "", tuple(rows), totals, details={"classes": classes})
@@ -75,15 +83,15 @@ def _reduced(use: Use) -> tuple[int, ...]:
     return use.stored_axes(use.runs[2])
 
 
-def _free_row(weight: Weight, channels: Channels) -> Row:
+def _free_row(weight: Weight, channels: Channels, source: _Sources) -> Row:
     row = plain_row(weight, FREE)
     if not weight.uses:
         return replace(row, status=BLOCKED, reason=weight.refusal)
-    why = blocked(channels, weight)
+    why = blocked(channels, weight, source)
     return replace(row, status=BLOCKED, reason=why, advice=way_out(why)) if why else row
 
 
-def blocked(channels: Channels, weight: Weight) -> str:
+def blocked(channels: Channels, weight: Weight, source: _Sources) -> str:
     """Why nothing moves along the reduction of a weight; '' where something can."""
     own = [m for m in channels.by_tensor.get(weight.tensor, ()) if any(m.axes[-1] in _reduced(u) for u in weight.uses)]
     for twin in weight.twins:
@@ -91,14 +99,57 @@ def blocked(channels: Channels, weight: Weight) -> str:
             m for m in channels.by_tensor.get(twin.tensor, ()) if any(m.axes[-1] in _reduced(u) for u in weight.uses)
         ]
     if not own:
-        return READ_AS_IT_COMES
+        return source.of(weight) or READ_AS_IT_COMES
     reasons = [channels.why(member) for member in own]
-    return "" if "" in reasons else reasons[0]
+    if "" in reasons:
+        return ""
+    return source.of(weight) if reasons[0].startswith(MEETING) and source.of(weight) else reasons[0]
 
 
 def way_out(reason: str) -> str:
     """What would unblock a weight, in words that a user can act on."""
     return next((way for words, way in _WAYS_OUT if words in reason), "")
+
+
+class _Sources:
+    """Why the channels have their places that weights are multiplied with: by what comes before, up to the layers."""
+
+    def __init__(self, model: Model, channels: Channels) -> None:
+        graph = model.proto.graph
+        stored = {tensor.name for tensor in graph.initializer}
+        self._channels, self._known = channels, table()
+        self._made = {name: node for node in graph.node for name in node.output}
+        self._inputs = {value.name for value in graph.input} - stored
+        self._layers = {IdentityKey(use.source): (weight, use) for weight in model.weights for use in weight.uses}
+
+    def of(self, weight: Weight) -> str:
+        """An operator without a rule, what holds the outputs of a layer, or an input of the model; '' if nothing."""
+        found: list[str] = []
+        waiting, seen = [name for use in weight.uses for name in use.source.input], set[str]()
+        while waiting:
+            name = waiting.pop(0)
+            node = self._made.get(name)
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in self._inputs:
+                found.append(f"it reads what comes in as '{name}', an input of the model")
+            elif node is not None and IdentityKey(node) in self._layers:
+                found.insert(0, self._held(*self._layers[IdentityKey(node)]))
+            elif node is not None and self._has_rule(node):
+                waiting += node.input
+            elif node is not None:
+                return f"{node.op_type} '{label(node)}' has no rule for channels"
+        return next(filter(None, found), "")
+
+    def _has_rule(self, node: NodeProto) -> bool:
+        return ("" if node.domain == "ai.onnx" else node.domain, node.op_type) in self._known
+
+    def _held(self, weight: Weight, use: Use) -> str:
+        """What holds the outputs of a layer in their places."""
+        axes = use.stored_axes(use.runs[1])
+        own = [member for member in self._channels.by_tensor.get(weight.tensor, ()) if member.axes[-1] in axes]
+        return next(filter(None, map(self._channels.why, own)), "")
 
 
 # -- permute
@@ -109,9 +160,19 @@ def permuted_report(model: Model, called: str, found: Permuted, output: str | No
     plan = found.plan
     figures = _all_figures(found)
     details, notes = _details(found, figures), (*_notes(found), *_gains(figures))
-    rows = tuple(_row(row, found, figures.get(row.weight)) for row in plan.rows)
+    source = _Sources(model, found.channels)
+    rows = tuple(_row(row, found, figures.get(row.weight), source) for row in plan.rows)
     totals = totals_of(rows, model, {PERMUTED}, sized=False)
-    return Report("permute", called, plan.rule.text, rows, totals, output=output or "", notes=notes, details=details)
+    return Report(
+        "permute",
+        called,
+        plan.rule.text,
+        rows,
+        totals,
+        output=output or "",
+        notes=notes,
+        details={"permutation": details},
+    )
 
 
 def order_facts(found: Permuted) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -124,11 +185,10 @@ def _details(found: Permuted, figures: Mapping[Weight, Mapping[str, float]]) -> 
     weights = [row.weight for row in found.plan.rows]
     moved = [one for one in found.channels.classes if one.number in found.orders]
     return {
-        "pattern": "",
-        "effort": "",
-        "seed": 0,
+        "pattern": str(found.facts.get("pattern", "")),
+        "effort": str(found.facts.get("effort", "")),
+        "seed": _count(found.facts.get("seed")),
         "proven": found.proof is not None,
-        **{key: value for key, value in found.facts.items() if key in ("pattern", "effort", "seed")},
         "classes": [class_facts(one, weights) for one in moved],
         "weights": [{"name": weight.name, **one} for weight, one in figures.items()],
         "rolled_back": list(_rolled_back(found)),
@@ -136,8 +196,13 @@ def _details(found: Permuted, figures: Mapping[Weight, Mapping[str, float]]) -> 
     }
 
 
+def _count(value: object) -> int:
+    """A number of a record, which may hold anything."""
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
 def _all_figures(found: Permuted) -> dict[Weight, dict[str, float]]:
-    return {row.weight: _figures(row, found) for row in found.plan.planned if isinstance(row.pattern, NM)}
+    return {row.weight: _figures(row, found) for row in found.plan.planned if isinstance(row.pattern, NOfM)}
 
 
 def _gains(figures: Mapping[Weight, Mapping[str, float]]) -> list[str]:
@@ -152,7 +217,7 @@ def _gains(figures: Mapping[Weight, Mapping[str, float]]) -> list[str]:
 
 def _figures(row: PlanRow, found: Permuted) -> dict[str, float]:
     """What the pattern keeps of a weight's scores before and after, and the efficacy: see `permutation_search`."""
-    assert isinstance(row.pattern, NM)
+    assert isinstance(row.pattern, NOfM)
     whole = scores_of(row, found.scores)
     before, moves = kept(row, whole), found.moves_of(row.weight)
     after = kept(row, moved(row, whole, moves)) if moves else before
@@ -178,7 +243,7 @@ def _unstructured(scores: Array, gone: int) -> float:
     return float(np.partition(flat, gone - 1)[gone:].sum(dtype=np.float64))
 
 
-def _row(row: PlanRow, found: Permuted, figures: Mapping[str, Any] | None) -> Row:
+def _row(row: PlanRow, found: Permuted, figures: Mapping[str, Any] | None, source: _Sources) -> Row:
     weight = row.weight
     moves = bool(found.moves_of(weight))
     plain = plain_row(weight, MOVED if moves else STAYS)
@@ -187,7 +252,9 @@ def _row(row: PlanRow, found: Permuted, figures: Mapping[str, Any] | None) -> Ro
     plain = replace(plain, pattern=row.pattern.text)
     if figures["after"] != figures["before"]:
         return replace(plain, status=PERMUTED)
-    why = blocked(found.channels, weight) or _failed(found, weight) or "no order that was found keeps more of it"
+    why = (
+        blocked(found.channels, weight, source) or _failed(found, weight) or "no order that was found keeps more of it"
+    )
     return replace(plain, reason=why, advice=way_out(why))
 
 
@@ -209,6 +276,9 @@ def _notes(found: Permuted) -> tuple[str, ...]:
         f"class {one['class']} ({one['size']} channels, '{one['members'][0]}' first) was rolled back: {one['reason']}"
         for one in _rolled_back(found)
     ]
+    if found.left:
+        count = f"{len(found.left)} tensors" if len(found.left) > 1 else "a tensor"
+        notes.append(f"the record moves {count} that the model has not, '{found.left[0]}' first")
     if not found.orders:
         notes.append(
             "nothing moves; the file is a copy" if not found.failed else "nothing is left to move; the file is a copy"

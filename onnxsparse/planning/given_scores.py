@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,16 +29,15 @@ class GivenScores:
     def of(cls, given: Scores, weights: Iterable[Weight]) -> GivenScores:
         """Open scores; a name that no weight has is an error."""
         named = isinstance(given, Mapping)
-        called = "scores" if named else path_of(given, "scores")
-        arrays: Any = given if named else load_arrays(os.fspath(called))
+        path = "" if named else path_of(given, "scores")
+        called = f"--scores {path}".strip()
+        arrays: Any = given if named else load_arrays(path)
         if not isinstance(arrays, Mapping):
-            raise OptionError(
-                f"--scores {called}: it is a single array; scores come as an .npz with one for each weight"
-            )
+            raise OptionError(f"{called}: it is a single array; scores come as an .npz with one for each weight")
         known = [weight.name for weight in weights]
         odd = next((name for name in arrays if name not in known), None)
         if odd is not None:
-            raise OptionError(f"--scores {called}: the model has no weight {brief(odd)}{nearest(str(odd), known)}")
+            raise OptionError(f"{called}: the model has no weight {brief(odd)}{nearest(str(odd), known)}")
         return cls(arrays, called)
 
     def demand(self, weights: Iterable[Weight]) -> None:
@@ -47,19 +45,19 @@ class GivenScores:
         missing = next((weight.name for weight in weights if weight.name not in self.arrays), None)
         if missing is not None:
             raise OptionError(
-                f"--scores {self.called}: it has none for '{missing}', which is to be pruned; add them, or --exclude it"
+                f"{self.called}: it has none for '{missing}', which is to be pruned; add them, or --exclude it"
             )
 
     def scores(self, weight: Weight) -> Array:
         array = np.asarray(self.arrays[weight.name])
-        where = f"--scores {self.called}: that of '{weight.name}'"
+        where = f"{self.called}: that of '{weight.name}'"
         if array.dtype.kind not in "biuf":
             raise OptionError(f"{where} is of type {array.dtype}; scores are numbers")
         if array.shape != weight.shape:
             raise OptionError(f"{where} has shape {list(array.shape)}, the weight {list(weight.shape)}")
         scores = array.astype(np.float32 if array.dtype.itemsize < 8 else np.float64, copy=False)
         if array.size and not (np.isfinite(scores).all() and scores.min() >= 0):
-            raise OptionError(f"{where} holds numbers below 0, or none; scores are finite and at least 0")
+            raise OptionError(f"{where} holds a number below 0, or one that is not finite; scores are at least 0")
         return scores
 
 

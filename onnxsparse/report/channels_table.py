@@ -39,7 +39,7 @@ def _some(names: Sequence[str], verbosity: int) -> str:
 
 def gains_table(report: Report) -> Table:
     """A line for each weight that the pattern prunes: the share of its scores that is kept, and the efficacy."""
-    details: Any = report.details
+    details: Any = report.details["permutation"]
     figures = {one["name"]: one for one in details["weights"]}
     table = _table(("kept before", "after", "unstructured", "efficacy"), ("",), first="weight")
     for row in report.rows:
@@ -65,7 +65,7 @@ def _table(numbers: Sequence[str], texts: Sequence[str], first: str = "") -> Tab
 
 def summary(report: Report) -> str:
     """One line: how many classes there are or moved, and what it gained."""
-    details: Any = report.details
+    details: Any = report.details if report.command == "channels" else report.details["permutation"]
     count, size = len(details["classes"]), sum(one["size"] for one in details["classes"])
     classes = f"{count} {'class' if count == 1 else 'classes'} of {size} channels"
     if report.command == "channels":
@@ -77,7 +77,7 @@ def summary(report: Report) -> str:
 
 def proof_line(report: Report) -> str:
     """What the proof was."""
-    details: Any = report.details
+    details: Any = report.details["permutation"]
     proof = details["proof"]
     if proof is None:
         return "NOT proven in the runtime" if details["classes"] else ""

@@ -121,7 +121,7 @@ def _other_type(model: ModelProto) -> None:
 def test_the_judge_counts_what_2_of_4_keeps() -> None:
     reduction = Reduction(1)
     rows = np.array([[1.0, 2.0, 3.0, 4.0, 5.0], [0.0, -8.0, 0.0, 1.0, 0.5]])
-    assert judge._kept(reduction.rows(rows)) == 3 + 4 + 5 + 8 + 1 + 0.5
+    assert judge.kept_of_rows(reduction.rows(rows)) == 3 + 4 + 5 + 8 + 1 + 0.5
     assert reduction.rows(np.zeros((3, 8, 2, 2))).shape == (12, 8)
     assert Reduction(0, splits=2).rows(np.zeros((8, 3, 1, 1))).shape == (6, 4)
 

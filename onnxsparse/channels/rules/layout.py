@@ -16,6 +16,8 @@ from onnxsparse.channels.tensors import Field, Sizes, Tensor, View, collapsed
 from onnxsparse.channels.walk import LARGEST_FIELD, Node, Rule, Walk
 from onnxsparse.math.values import Array
 
+SIDE_BY_SIDE = 16
+"""Values that are stacked: of more, such as tokens, all have the same channels."""
 Block = tuple[list[int], list[int]]
 
 
@@ -420,6 +422,9 @@ def joined(walk: Walk, node: Node, tensors: Sequence[Tensor], axis: int) -> Tens
         (sum(size or 0 for size in sizes) if None not in sizes else None) if at == axis else size
         for at, size in enumerate(tensors[0].shape or ())
     )
+    beside = _side_by_side(tensors, axis)
+    if beside is not None:
+        return Tensor(shape, (beside,))
     parts: list[Array | None] = []
     others = []
     for tensor in tensors:
@@ -444,6 +449,24 @@ def joined(walk: Walk, node: Node, tensors: Sequence[Tensor], axis: int) -> Tens
 def _flat(tensor: Tensor, axis: int) -> bool:
     """Whether all numbers along an axis are equal."""
     return tensor.uniform or axis in tensor.flat
+
+
+def _side_by_side(tensors: Sequence[Tensor], axis: int) -> Field | None:
+    """The channels of few values along an axis of which each index has its own: the states of layers and directions."""
+    sizes = [one.size(axis) or SIDE_BY_SIDE for one in tensors]
+    if not 1 < sum(sizes) <= SIDE_BY_SIDE or any(len(one.fields) != 1 for one in tensors):
+        return None
+    owns = [one.fields[0] for one in tensors]
+    axes = sorted({axis, *owns[0].axes})
+    if any(sorted({axis, *own.axes}) != axes for own in owns) or len(axes) < 2:
+        return None
+    if any(axis not in own.axes and size > 1 for own, size in zip(owns, sizes)):
+        return None
+    at = axes.index(axis)
+    labels = [own.labels if axis in own.axes else np.expand_dims(own.labels, at) for own in owns]
+    if len({one.shape[:at] + one.shape[at + 1 :] for one in labels}) > 1:
+        return None
+    return Field(tuple(axes), np.concatenate(labels, at))
 
 
 def _standing(walk: Walk, size: int) -> Array:

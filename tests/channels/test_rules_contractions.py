@@ -186,6 +186,32 @@ def test_einsum_of_three_where_two_share_a_letter() -> None:
     held(net, net.linear(h, "last", 16, 6), stay="first:1 last")
 
 
+def test_einsum_that_sums_each_operand_by_itself() -> None:
+    """Inside each head, over letters that the other operand does not have."""
+    net = Net()
+    q, k = (net.reshape(start(net, name=name), 2, 5, 4, 4) for name in ("q", "k"))
+    h = net("Einsum", q, k, equation="bthd,bthe->bth")
+    held(net, net.linear(h, "last", 4, 6), move="q:1 k:1", stay="last")
+
+
+def test_einsum_of_three_in_each_head() -> None:
+    """Two operands meet over one letter, the third is summed alone."""
+    net = Net()
+    q, k, v = (net.reshape(start(net, name=name), 10, 4, 4) for name in ("q", "k", "v"))
+    h = net("Einsum", q, k, v, equation="bhd,bhd,bhe->bh")
+    held(net, net.linear(h, "last", 4, 6), move="q:1 k:1 v:1", stay="last")
+
+
+def test_einsum_of_a_table_with_its_rows_and_columns() -> None:
+    """All channels of one operand, in rows and columns, meet one vector for each."""
+    net = Net()
+    table = net.reshape(start(net), 10, 4, 4)
+    rows, columns = start(net, width=4, name="rows"), start(net, width=4, name="columns")
+    both = (net.reshape(one, 10, 4) for one in (rows, columns))
+    h = net("Einsum", table, *both, equation="bxy,bx,by->b")
+    held(net, h, stay="rows:1 columns:1")
+
+
 def test_einsum_of_one() -> None:
     net = Net()
     h = net("Einsum", start(net), equation="btc->bct")

@@ -318,7 +318,8 @@ class Walk:
         known = [one.shape for one in tensors if one.shape is not None]
         if len(known) < len(tensors) or not tensors:
             return self.blocked(node, f"the shapes at {node.called} are not known before it runs")[0]
-        shape = shape or _broadcast(known)
+        if shape is None or len(shape) != max(len(one) for one in known):
+            shape = _broadcast(known)
         lifted = [_lifted(one, len(shape)) for one in tensors]
         active = [one if _whole(one) else self.resolved(one) for one in lifted if not one.uniform]
         if active and all(one.stored for one in active):

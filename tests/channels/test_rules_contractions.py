@@ -186,6 +186,32 @@ def test_einsum_of_three_where_two_share_a_letter() -> None:
     held(net, net.linear(h, "last", 16, 6), stay="first:1 last")
 
 
+def test_einsum_that_sums_each_operand_by_itself() -> None:
+    """Inside each head, over letters that the other operand does not have."""
+    net = Net()
+    q, k = (net.reshape(start(net, name=name), 2, 5, 4, 4) for name in ("q", "k"))
+    h = net("Einsum", q, k, equation="bthd,bthe->bth")
+    held(net, net.linear(h, "last", 4, 6), move="q:1 k:1", stay="last")
+
+
+def test_einsum_of_three_in_each_head() -> None:
+    """Two operands meet over one letter, the third is summed alone."""
+    net = Net()
+    q, k, v = (net.reshape(start(net, name=name), 10, 4, 4) for name in ("q", "k", "v"))
+    h = net("Einsum", q, k, v, equation="bhd,bhd,bhe->bh")
+    held(net, net.linear(h, "last", 4, 6), move="q:1 k:1 v:1", stay="last")
+
+
+def test_einsum_of_a_table_with_its_rows_and_columns() -> None:
+    """All channels of one operand, in rows and columns, meet one vector for each."""
+    net = Net()
+    table = net.reshape(start(net), 10, 4, 4)
+    rows, columns = start(net, width=4, name="rows"), start(net, width=4, name="columns")
+    both = (net.reshape(one, 10, 4) for one in (rows, columns))
+    h = net("Einsum", table, *both, equation="bxy,bx,by->b")
+    held(net, h, stay="rows:1 columns:1")
+
+
 def test_einsum_of_one() -> None:
     net = Net()
     h = net("Einsum", start(net), equation="btc->bct")
@@ -218,6 +244,18 @@ def test_transposed_convolutions(group: int) -> None:
     net = Net()
     h = net("ConvTranspose", image(net), net.weight("w", 16, 32 // group, 2, 2), net.weight("b", 32), group=group)
     held(net, net.conv(net.relu(h), "last", 32, 6), move="first:0 w:0 b last:1" + (" w:1" if group < 16 else ""))
+
+
+@for_each("op", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("group", [2, 8])
+def test_groups_of_what_comes_from_outside(group: int, op: str) -> None:
+    """What comes in stays, so filters stay in their group; where a group is one channel, by itself."""
+    net = Net()
+    width = 16 // group if op == "ConvTranspose" else 8 // group
+    h = net(op, net.image(8), net.weight("w", 8 if op == "ConvTranspose" else 16, width, 1, 1), group=group)
+    filters = "w:1" if op == "ConvTranspose" else "w:0"
+    moves = {"move": f"{filters} last:1"} if group == 2 else {}
+    held(net, net.conv(net.relu(h), "last", 16, 6), **moves, stay="w:1 last:0" if op == "Conv" else "w:0 last:0")
 
 
 def test_a_depthwise_convolution_with_a_multiplier() -> None:
@@ -284,3 +322,12 @@ def test_deformed_convolutions(group: int, offsets: int) -> None:
     h = net("DeformConv", h, *stored, group=group, offset_group=offsets, kernel_shape=[1, 1])
     h = net.conv(h, "last", 4, 3)
     held_by_reference(net, h, move="first:0 w:0 w:1 b last:1", stay="last:0")
+
+
+def test_offsets_that_are_channels_stay() -> None:
+    """Each offset is of a tap of the filter."""
+    net = Net(opset=19, ir=9)
+    h = net.relu(net.conv(net.input("x", 1, 3, 2, 2), "first", 3, 8))
+    stored = net.weight("w", 4, 8, 2, 2), net.conv(h, "offset", 8, 8), net.weight("b", 4)
+    h = net("DeformConv", h, *stored, kernel_shape=[2, 2], pads=[1, 1, 0, 0])
+    held_by_reference(net, h, move="first:0 offset:1 w:1", stay="offset:0 w:0")

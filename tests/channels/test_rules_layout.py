@@ -190,6 +190,20 @@ def test_split_of_tokens_by_unknown_sizes() -> None:
     held(net, net.linear(net("Reshape", one, net.ints(2, 3, 16)), "last", 16, 6), **MOVES)
 
 
+def test_split_of_channels_by_unknown_sizes() -> None:
+    net = Net()
+    h = start(net, 2, 5, 16)
+    sizes = net("Cast", net.feed("n", np.array([12.0, 4.0], np.float32)), to=7)
+    one, _ = net.many("Split", 2, h, sizes, axis=2)
+    held(net, net("ReduceMax", one), stay="first:1")
+
+
+def test_gather_of_channels_found_when_it_runs() -> None:
+    net = Net()
+    h = start(net, 2, 5, 16)
+    held(net, net("ReduceMax", net("Gather", h, net.feed("n", np.array([3, 7])), axis=2)), stay="first:1")
+
+
 def test_a_gathered_copy_meets_its_channel() -> None:
     """The first of one tensor and the second of another are added up, and both are one channel elsewhere."""
     net = Net()

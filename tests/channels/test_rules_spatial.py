@@ -111,7 +111,7 @@ def test_the_maximum_of_regions() -> None:
     held(net, net.conv(net("MaxRoiPool", h, boxes, pooled_shape=[3, 3]), "last", 16, 6), **IMAGES)
 
 
-@for_each("op", ["MaxPool", "GridSample", "MaxRoiPool", "DepthToSpace", "SpaceToDepth", "Col2Im"])
+@for_each("op", ["MaxPool", "Conv", "GridSample", "MaxRoiPool", "DepthToSpace", "SpaceToDepth", "Col2Im"])
 def test_channels_in_the_place_of_pixels_stay(op: str) -> None:
     """What reads its pixels in their order does so where they are channels elsewhere."""
     net = Net(opset=18)
@@ -119,6 +119,8 @@ def test_channels_in_the_place_of_pixels_stay(op: str) -> None:
     images = net.reshape(h, 2, 8, 2, 8)
     if op == "MaxPool":
         made = net(op, h, kernel_shape=[2])
+    elif op == "Conv":
+        made = net(op, h, net.weight("w", 3, 8, 2))
     elif op == "Col2Im":
         made = net(op, h, net.ints(8, 8), net.ints(2, 2), strides=[2, 4])  # eight blocks, as many as there are columns
     elif op in ("DepthToSpace", "SpaceToDepth"):

@@ -155,7 +155,7 @@ class _Contraction:
             for index, tensor in enumerate(self._tensors):
                 own = tensor.field_on(self._letters[index].index(letter)) if letter in self._letters[index] else None
                 joint |= self._letters_of(index, own) if own is not None else set()
-            touching = [one for one in groups if one & joint]
+            touching = [one for one in groups if one & joint & {*summed}]
             groups = [one for one in groups if one not in touching] + [joint.union(*touching)]
         for joint in groups:
             self._sum_over([letter for letter in summed if letter in joint], joint)
@@ -166,6 +166,7 @@ class _Contraction:
         whole = [one for one in summed if all(self._wide(index, one) for index in owners)]
         besides = [one for one in joint if one not in summed and all(self._wide(index, one) for index in owners)]
         order = sorted(besides) + whole
+        self._freeze_others(owners, [one for one in summed if one not in whole], whole)
         if not whole:
             return
         found: list[tuple[int, Array | None]] = []
@@ -181,6 +182,15 @@ class _Contraction:
             self._walk.labels.unite(known[0], labels)
         if known:
             self._walk.labels.close(known[0], range(len(besides)))
+
+    def _freeze_others(self, owners: list[int], letters: list[str], whole: list[str]) -> None:
+        """Letters that not all operands of a sum have, where no letter that they all have is labelled with them."""
+        for index in owners:
+            for letter in letters:
+                axes = self._letters[index]
+                own = self._tensors[index].field_on(axes.index(letter)) if letter in axes else None
+                if own is not None and not self._letters_of(index, own) & {*whole}:
+                    self._walk.labels.freeze(own.labels, self._why)
 
     def rest(self) -> tuple[Field, ...]:
         """The fields that the result takes over from its operands."""

@@ -71,6 +71,18 @@ class Permuted:
     proof: Mapping[str, Any] | None = None
     left: tuple[str, ...] = ()
     """Tensors of a given record that the model has not."""
+    known: Mapping[StoredTensor, Gain] = field(default_factory=dict)
+    """Gains that the search has looked at already."""
+
+    @property
+    def planned(self) -> list[PlanRow]:
+        return self.plan.planned
+
+    def gain(self, row: PlanRow) -> Gain:
+        """What these moves gain of a weight."""
+        known, moves = self.known.get(row.weight.tensor), self.moves_of(row.weight)
+        alike = known is not None and list(known.moves) == list(moves)
+        return known if known is not None and alike else gain(row, moves, self.scores)
 
     def moves_of(self, weight: Weight) -> tuple[Move, ...]:
         """What moves in a weight, under whatever name its bytes have."""
@@ -172,36 +184,48 @@ def searched(model: Model, plan: Plan, scores: GivenScores | None, asked: Asked)
     channels = channels_of(model)
     readers = [_reader(row, scores) for row in plan.planned]
     orders, _ = best_orders(channels, readers, asked.effort, asked.seed)
-    orders = _gaining(channels, orders, plan.planned, scores)
     pattern = plan.rule.pattern.text if plan.rule.pattern else ""
     facts = {"pattern": pattern, "effort": asked.effort, "seed": asked.seed}
-    return Permuted(plan, scores, channels, orders, moves_of(channels, orders), facts)
+    return _gaining(Permuted(plan, scores, channels, orders, moves_of(channels, orders), facts))
 
 
-def _gaining(channels: Channels, orders: Orders, rows: Sequence[PlanRow], scores: GivenScores | None) -> Orders:
-    """The orders without those by which the pattern keeps less of all readers of their class together.
+def _gaining(found: Permuted) -> Permuted:
+    """Without the orders by which the pattern keeps less of all readers of their class together.
 
     The search takes copies of a channel one by one; where several stand in one group, it may be wrong about them.
     """
-    moves = moves_of(channels, orders)
-    losing = {row.weight.tensor for row in rows if gain(row, moves.get(row.weight.tensor, ()), scores) < 0}
-    kept = dict(orders)
-    for one in channels.classes:
+    known = {
+        row.weight.tensor: gain(row, found.moves.get(row.weight.tensor, ()), found.scores) for row in found.planned
+    }
+    losing = {tensor for tensor, one in known.items() if one.after < one.before}
+    wrong = set()
+    for one in found.channels.classes:
         tensors = {member.tensor for member in one.members}
-        if one.number in orders and tensors & losing:
-            alone = moves_of(channels, {one.number: orders[one.number]})
-            own = [row for row in rows if row.weight.tensor in tensors]
-            if sum(gain(row, alone.get(row.weight.tensor, ()), scores) for row in own) <= 0:
-                del kept[one.number]
-    return kept
+        if one.number in found.orders and tensors & losing:
+            alone = moves_of(found.channels, {one.number: found.orders[one.number]})
+            own = [row for row in found.planned if row.weight.tensor in tensors]
+            gains = [gain(row, alone.get(row.weight.tensor, ()), found.scores) for row in own]
+            if sum(each.after - each.before for each in gains) <= 0:
+                wrong.add(one.number)
+    if not wrong:
+        return replace(found, known=known)
+    orders = {number: order for number, order in found.orders.items() if number not in wrong}
+    return replace(found, orders=orders, moves=moves_of(found.channels, orders))
 
 
-def gain(row: PlanRow, moves: Sequence[Move], scores: GivenScores | None) -> float:
-    """How much more the pattern keeps of a weight's scores after some moves."""
-    if not moves:
-        return 0.0
-    before = scores_of(row, scores)
-    return kept(row, moved(row, before, moves)) - kept(row, before)
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """What the pattern keeps of a weight's scores, before and after some moves."""
+
+    moves: Sequence[Move]
+    before: float
+    after: float
+
+
+def gain(row: PlanRow, moves: Sequence[Move], scores: GivenScores | None) -> Gain:
+    matrix = scores_of(row, scores)
+    before = kept(row, matrix)
+    return Gain(moves, before, kept(row, moved(row, matrix, moves)) if moves else before)
 
 
 def moved(row: PlanRow, matrix: Array, moves: Sequence[Move]) -> Array:
@@ -464,6 +488,6 @@ def _kept(orders: Orders, refusal: Callable[[Orders], str], failed: dict[int, st
 
 
 __all__ = [
-    "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "kept", "masked", "moved", "plant",
+    "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "masked", "plant",
     "record_of", "scores_of", "write",
 ]  # fmt: skip

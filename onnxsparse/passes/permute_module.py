@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,31 +25,36 @@ from onnxsparse.engines.torch.permute.export import exported
 from onnxsparse.engines.torch.permute.moves import names_of, tensors_of
 from onnxsparse.engines.torch.permute.proof import Inputs, Trial, UnprovenError
 from onnxsparse.engines.torch.permute.trace import traced
-from onnxsparse.errors import OnnxSparseError, OptionError, PlanError, brief
+from onnxsparse.errors import OnnxSparseError, OptionError, PlanError, brief, one_line
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
-from onnxsparse.math.values import Array
-from onnxsparse.patterns.nm import NM
-from onnxsparse.permutation_search import kept_score
+from onnxsparse.math.values import Array, Reading, Values
+from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.planning.given_scores import GivenScores
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.stored_params import WeightParam, weight_param
+from onnxsparse.scores import Magnitude
 
 Orders = Mapping[int, Array]
+Moves = Mapping[str, MovedTensor]
 
 
 def found_for(
     module: Any,
     inputs: Inputs | None,
-    pattern: NM,
+    pattern: NOfM,
     *,
-    names: NameFilter,
+    names: NameFilter | Collection[str],
     scores: Any = None,
     effort: str = "quick",
     seed: int = 0,
 ) -> tuple[Permutation, str]:
-    """The best order that is proven, and why there is none where nothing could be traced or proven."""
-    facts = {"pattern": f"{pattern.n}:{pattern.m}", "effort": effort, "seed": seed}
+    """The best order that is proven, and why there is none where nothing could be traced or proven.
+
+    `names` are a filter, or the parameters that count. For masks along both axes an order is searched by the one, and
+    taken where it is better for both.
+    """
+    facts = {"pattern": pattern.text, "effort": effort, "seed": seed}
     try:
         proto, trial = _graph_and_trial(module, inputs)
     except UnprovenError as error:
@@ -57,13 +62,14 @@ def found_for(
     model = Model.over(proto)
     channels = _of_module(analyse(model), module)
     readers = _readers(model, module, pattern, names, scores)
-    orders, _ = best_orders(channels, readers, effort, seed)
     moves = partial(_moves, channels, names_of(module))
+    searched, _ = best_orders(channels, readers, effort, seed)
+    orders = _gaining(channels, searched, readers, pattern, moves)
     if not _meets_all(proto, module):
         trial.train_too()
     proven = _proven(orders, lambda some: trial.holds(list(moves(some).values())))
-    reason = _reason(orders, proven, trial)
-    return Permutation(moves(proven), {**facts, "kept": _kept(readers, moves(proven))}), reason
+    found = Permutation(moves(proven), {**facts, "kept": _kept(readers, moves(proven), pattern)})
+    return found, _reason(orders, proven, trial)
 
 
 def given_for(module: Any, inputs: Inputs | None, permutation: Permutation, where: str) -> tuple[Permutation, str]:
@@ -92,6 +98,8 @@ def decided(decide: Callable[[], tuple[Permutation, str]]) -> tuple[Permutation,
             found, reason = decide()
         except OnnxSparseError as error:
             return {"error": str(error)}
+        except Exception as error:  # the others would wait for what never comes
+            return {"error": f"{type(error).__name__}: {one_line(error)}"}
         return {"permutation": found.to_json(), "reason": reason}
 
     answer = meet("cpu").told(told)
@@ -141,18 +149,24 @@ def _alike(member: Member) -> bool:
 # -- what is to be pruned
 
 
-def pattern_of(text: Any) -> NM:
+def pattern_of(text: Any) -> NOfM:
     parsed = patterns.parse(text) if isinstance(text, str) else text
-    if not isinstance(parsed, NM):
+    if not isinstance(parsed, NOfM):
         raise OptionError(f"pattern {brief(text)}: channels are permuted for a pattern N:M, such as 2:4")
     return parsed
 
 
-def _readers(model: Model, module: Any, pattern: NM, names: NameFilter, scores: Any) -> list[Reader]:
+def _readers(
+    model: Model, module: Any, pattern: NOfM, names: NameFilter | Collection[str], scores: Any
+) -> list[Reader]:
     others = {own[0]: tuple(own[1:]) for own in names_of(module).values()}
     weights = [one for one in model.weights if one.uses and not one.refusal and one.tensor.name in others]
-    left = names.choose([named(weight, others[weight.tensor.name]) for weight in weights])
-    chosen = [one for one in weights if not left[one.name] and one.uses[0].shape4[2] > pattern.m]
+    if isinstance(names, NameFilter):
+        left = names.choose([named(weight, others[weight.tensor.name]) for weight in weights])
+        chosen = [one for one in weights if not left[one.name]]
+    else:
+        chosen = [one for one in weights if {one.tensor.name, *others[one.tensor.name]} & set(names)]
+    chosen = [one for one in chosen if one.uses[0].shape4[2] > pattern.m]
     given = None if scores is None else _given_scores(scores, module, weights)
     if given is not None:
         given.demand(chosen)
@@ -222,24 +236,51 @@ def _reason(orders: Orders, proven: Orders, trial: Trial) -> str:
     return "its outputs would not be the same"
 
 
-def _kept(readers: Sequence[Reader], moves: Mapping[str, MovedTensor]) -> dict[str, float]:
+def _gaining(
+    channels: Channels, orders: Orders, readers: Sequence[Reader], pattern: NOfM, moves: Callable[[Orders], Moves]
+) -> Orders:
+    """The orders of those classes of whose readers, all of them together, the pattern keeps more.
+
+    The search looks at rows with equal groups alone, and at one axis: where a reader loses, or where the pattern is
+    along both, its classes are looked at one by one.
+    """
+    whole = moves(orders)
+    left = {one.tensor for one in readers if not isinstance(pattern, NM) or _gain(one, whole, pattern) < 0}
+    found = {}
+    for one in channels.classes if orders else ():
+        own = [reader for reader in readers if any(member.tensor is reader.tensor for member in one.members)]
+        if one.number in orders:
+            alone = moves({one.number: orders[one.number]}) if any(reader.tensor in left for reader in own) else None
+            if alone is None or sum(_gain(reader, alone, pattern) for reader in own) > 0:
+                found[one.number] = orders[one.number]
+    return found
+
+
+def _gain(reader: Reader, moves: Moves, pattern: NOfM) -> float:
+    """What the pattern keeps more of the scores of a reader."""
+    if reader.tensor.name not in moves:
+        return 0.0
+    scores = reader.scores()
+    stored = reader.use.restore(scores).reshape(reader.tensor.shape)
+    moved = reader.use.matrix(moves[reader.tensor.name](stored).reshape(-1))
+    return _kept_of(moved, pattern) - _kept_of(scores, pattern)
+
+
+def _kept(readers: Sequence[Reader], moves: Moves, pattern: NOfM) -> dict[str, float]:
     """The shares of the scores that the pattern keeps in all weights that are read, before and after."""
-    sums = np.zeros(3)
+    whole = before = gained = 0.0
     for reader in readers:
         scores = reader.scores()
-        moved = scores
-        if reader.tensor.name in moves:
-            stored = reader.use.restore(scores).reshape(reader.tensor.shape)
-            moved = reader.use.matrix(moves[reader.tensor.name](stored).reshape(-1))
-        both = [kept_score(_rows(one), reader.n, reader.m) for one in (scores, moved)]
-        sums += [float(scores.sum(dtype=np.float64)), *both]
-    whole, before, after = sums.tolist()
-    return {"before": round(before / (whole or 1), 6), "after": round(after / (whole or 1), 6)}
+        whole += float(scores.sum(dtype=np.float64))
+        before += _kept_of(scores, pattern)
+        gained += _gain(reader, moves, pattern)
+    return {"before": round(before / (whole or 1), 6), "after": round((before + gained) / (whole or 1), 6)}
 
 
-def _rows(scores: Array) -> Array:
-    """A row for each group, output and tap."""
-    return np.ascontiguousarray(scores.transpose(0, 1, 3, 2).reshape(-1, scores.shape[2]))
+def _kept_of(scores: Array, pattern: NOfM) -> float:
+    drop = pattern.drop_count(scores.shape, None)
+    mask = pattern.select(Values(scores, Reading(scores.dtype.name)), Magnitude(), drop)
+    return float(scores[mask].sum(dtype=np.float64))
 
 
 __all__ = ["found_for", "pattern_of"]

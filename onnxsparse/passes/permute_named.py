@@ -3,7 +3,8 @@
 1. A tensor of the record is the parameter that a match says, else the one of its name. Where its shape is that of the
    parameter turned round, as a linear layer lies in many files, its moves are turned.
 2. A batch normalization that the export folded into a layer moves as the bias does that it became part of.
-3. What has no certain place is an error that names it: half of a permutation is none.
+3. What has no certain place is an error that names it: half of a permutation is none. A constant of the file, such as
+   the first state of a recurrent layer, has none: a match says so where it found all parameters of that size.
 """
 
 from __future__ import annotations
@@ -26,17 +27,25 @@ def by_parameters(
     permutation: Permutation, shapes: Mapping[str, Shape], match: Mapping[str, Any] | None, where: str
 ) -> Permutation:
     """The same permutation by the names of parameters and buffers, of which these are the shapes."""
-    places = _places(match, shapes)
+    places, folded = _places(match, shapes), _folded(match)
     found: dict[str, MovedTensor] = {}
     for name, one in permutation.tensors.items():
         mine = places.get(name, []) if match is not None else []
         made = [_by_place(one, path, place, shapes, where) for path, place in mine]
-        for moved in made or [_by_name(one, name, shapes, where)]:
-            found[moved.name] = moved
-    for path, tensor in _folded(match).items():
+        if not made and name not in folded.values() and not _constant(one, match, shapes):
+            made = [_by_name(one, name, shapes, where)]
+        found.update({moved.name: moved for moved in made})
+    for path, tensor in folded.items():
         if tensor in permutation.tensors:
             found[path] = _vector(permutation.tensors[tensor], path, shapes, where)
     return Permutation(found, permutation.facts)
+
+
+def _constant(one: MovedTensor, match: Mapping[str, Any] | None, shapes: Mapping[str, Shape]) -> bool:
+    """Whether a tensor of a matched file is none of the module's: every parameter of its size has another place."""
+    refused: Mapping[str, str] | None = getattr(match, "refused", None)
+    size = int(np.prod(one.shape))
+    return refused is not None and not any(int(np.prod(shapes[path])) == size for path in refused if path in shapes)
 
 
 def _by_name(one: MovedTensor, name: str, shapes: Mapping[str, Shape], where: str) -> MovedTensor:

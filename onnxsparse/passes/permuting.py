@@ -107,8 +107,9 @@ def channels_of(model: Model) -> Channels:
         shapes = input_shapes(model)
     except OptionError:  # an input without a shape: what is fixed is enough for some
         return analyse(model)
-    found = [analyse(model, one) for one in shapes[:2]]
-    return max(found, key=lambda channels: sum(one.size for one in channels.classes))
+    # Sizes that do not fit the model block what they reach.
+    found = [analyse(model, one) for one in shapes]
+    return max(found, key=lambda one: sum(each.size for each in one.classes))
 
 
 # -- orders

@@ -30,7 +30,7 @@ def text(repository: Path) -> str:
 
 def test_what_it_shows_works(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python torch\n(.*?)^```$", text(repository), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in blocks:
@@ -59,6 +59,7 @@ def test_the_defaults_are_those_of_apex() -> None:
         True,
         None,
     )
+    assert found["whitelist"] == ("Linear", "Conv1d", "Conv2d", "Conv3d", "MultiheadAttention")
     saving = inspect.signature(ASP.set_permutation_saving_params).parameters
     assert {name: one.default for name, one in saving.items()} == {
         "allow_permutation": True, "save_permutation_graph": False, "permutation_output_dir": ".",

@@ -87,7 +87,6 @@ def changed(**kwargs):
         ({"sheduler": {}}, "did you mean scheduler"),
         ({"scheduler": {"typ": "x"}}, "did you mean type"),
         ({"scheduler": "AmpereScheduler"}, "scheduler is a mapping"),
-        ({"scheduler": {"type": "AmpereScheduler", "kwargs": {"allow_permutation": True}}}, "permute"),
         ({"scheduler": {"type": "AmpereScheduler", "kwargs": {"mask_calculator": "m4"}}}, "any mMnN_"),
         ({"scheduler": {"type": "AmpereScheduler", "kwargs": {"mask_calculator": "m4n2_2d"}}}, "m4n2_2d_greedy"),
         (

@@ -84,12 +84,6 @@ def test_a_misspelt_section_of_a_larger_configuration():
         read({"schedular": {"type": "AmpereScheduler"}})
 
 
-def test_permutation_is_not_there():
-    config = {"scheduler": {"type": "AmpereScheduler", "kwargs": {"allow_permutation": True}}}
-    with refusing(OptionError):
-        build_sparse_scheduler(config)
-
-
 def test_an_analysis_with_another_exclusion_says_so(tmp_path):
     folder = {"output_dir": str(tmp_path), "default_input_shape": [1, 3, SIZE, SIZE], "do_sparse_analysis": False}
     prepared(amba(**folder))

@@ -1,11 +1,22 @@
 """Permuting the channels of a module before its masks are chosen, so that these keep more."""
 
-# ruff: noqa: ARG001 - what permutes modules will ask for all of these arguments
-
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
+
+from onnxsparse.channels.permutation import Permutation
+from onnxsparse.engines.processes import is_first_joined
+from onnxsparse.engines.torch.permute.moves import demand_movable, move
+from onnxsparse.engines.torch.permute.proof import Inputs
+from onnxsparse.errors import OnnxSparseError
+from onnxsparse.files import make_folder
+from onnxsparse.passes.permute_module import decided, found_for, pattern_of
+
+FILE = "model_offline_permutation_graph.json"
+"""What apex calls the file of a permutation. What is in it is what `osp.torch.permute(module, apply=...)` takes."""
 
 
 def permute_module(
@@ -21,6 +32,25 @@ def permute_module(
     """Permute channels in place, for the weights of these names, and what optimizers remember of them.
 
     Returns why that was not done, if it was not; the module is as it was then. The permutation is recorded in the
-    folder `record_to`.
+    folder `record_to`. Of several processes the first decides, by its weights.
     """
-    return "permuting those of a torch module is not there yet; allow_permutation=False says so beforehand"
+    found, reason = permuted(model, weights, pattern, seed, example_inputs, optimizers)
+    if record_to is not None and is_first_joined():
+        make_folder(record_to)
+        found.save(os.path.join(record_to, FILE), overwrite=True)
+    return reason or None
+
+
+def permuted(
+    model: Any, weights: Sequence[str], pattern: str, seed: int, example_inputs: Any, optimizers: Sequence[Any] = ()
+) -> tuple[Permutation, str]:
+    """What moved, and why nothing could be found or proven where that is so."""
+    inputs = None if example_inputs is None else Inputs.of(example_inputs)
+    search = partial(found_for, model, inputs, pattern_of(pattern), names=set(weights), seed=seed)
+    try:
+        demand_movable(model)
+        found, reason = decided(search)
+    except OnnxSparseError as error:  # such as a search without scipy
+        return Permutation({}), str(error)
+    move(model, found.tensors.values(), optimizers)
+    return found, reason

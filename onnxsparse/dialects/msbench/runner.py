@@ -150,6 +150,9 @@ class SparseRunner:
             self._take_over(model, trained)
         config = self._with_totals(self.job.sparsity)
         self.scheduler = scheduler_of(self._to_look_at(config) if self.evaluates else config)
+        if self.found is not None:
+            facts = run_facts(self.found).get("scheduler", {})
+            self.scheduler.order_of_checkpoint = str(facts.get("order", ""))
         self.model: SteppedModel = self.scheduler.prepare_sparse_model(model)
 
     def _to_look_at(self, config: Configuration) -> Configuration:

@@ -364,3 +364,75 @@ def exported(module: Any, x: Any, path: Path, **options: Any) -> Path:
         warnings.simplefilter("ignore")
         torch.onnx.export(module.eval(), (x,), str(path), dynamo=False, **options)
     return path
+
+
+class Folding(nn.Module):
+    """Batch normalizations that an exporter folds, matrices that it turns round, and a recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.then = nn.Conv2d(16, 32, 3, padding=1)
+        self.mix, self.lines, self.last = nn.Linear(32, 32), nn.LSTM(32, 16, batch_first=True), nn.Linear(16, 8)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.then(torch.relu(self.norm(self.conv(x)))))
+        x = torch.relu(self.mix(x.flatten(2).transpose(1, 2)))
+        return self.last(self.lines(x)[0])
+
+
+def folding() -> Any:
+    module = seeded(Folding).train()
+    for _ in range(3):
+        module(torch.randn(8, 4, 5, 5))
+    with torch.no_grad():
+        for one in module.norm.parameters():
+            one.add_(torch.randn(16) * 0.3)
+    return module.eval()
+
+
+def test_an_order_of_an_onnx_file_fits_its_module(tmp_path: Path) -> None:
+    """After both moved they match again, and a checkpoint of the module fits the permuted file."""
+    module, x = folding(), torch.randn(2, 4, 5, 5)
+    before = output(module, x)
+    dense = exported(module, x, tmp_path / "dense.onnx")
+    record = tmp_path / "permutation.json"
+    osp.permute(dense, output=tmp_path / "permuted.onnx", save_permutation=record, allow="small,stem,output,basis")
+    match = osp.torch.match(dense, module)
+    assert match.folded
+    with refusing(OnnxSparseError):
+        permute(module, x, apply=record)
+    state = permute_state_dict(module.state_dict(), record, match=match)
+    found = permute(module, x, apply=tmp_path / "permuted.onnx", match=match)
+    demand_same(output(module, x), before)
+    assert {"then.weight", "norm.running_var", "mix.weight"} <= set(found.tensors)
+    assert all(torch.equal(one, module.state_dict()[key]) for key, one in state.items())
+    again = osp.torch.match(tmp_path / "permuted.onnx", module)
+    assert set(again) == set(match)
+    assert {key: one.tensor for key, one in again.items()} == {key: one.tensor for key, one in match.items()}
+
+
+def test_a_permuted_module_is_exported_and_pruned(tmp_path: Path) -> None:
+    module, x = folding(), torch.randn(2, 4, 5, 5)
+    mode = {"do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE}
+    dense = exported(module, x, tmp_path / "dense.onnx", **mode)
+    found = permute(module, x)
+    permuted = exported(module, x, tmp_path / "permuted.onnx", **mode)
+    result = osp.prune(permuted, output=tmp_path / "sparse.onnx", pattern="2:4", allow="small,output,basis")
+    assert osp.verify(tmp_path / "sparse.onnx").report.ok
+    osp.torch.attach(module, result.path).remove()
+    found.save(tmp_path / "permutation.json")
+    osp.permute(dense, output=tmp_path / "same.onnx", apply=tmp_path / "permutation.json")
+    one, other = (osp.load(str(tmp_path / name)) for name in ("permuted.onnx", "same.onnx"))
+    theirs = {weight.name: weight.tensor.array() for weight in other.weights}
+    assert {"then.weight", "mix.weight"} <= set(theirs)
+    assert all(np.array_equal(weight.tensor.array(), theirs[weight.name]) for weight in one.weights)
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    module, x = seeded(Residual), torch.randn(2, 16, 5, 5)
+    permute(module, x)
+    copied = copy.deepcopy(module)
+    permute(copied, x, pattern="1:4", seed=1)
+    demand_same(output(copied, x), output(module, x))
+    assert not torch.equal(copied.last.weight, module.last.weight)

@@ -18,9 +18,11 @@ import numpy as np
 from onnxsparse import patterns
 from onnxsparse.dialects.msbench.configuration import Configuration
 from onnxsparse.dialects.msbench.left_dense import unknown
+from onnxsparse.dialects.msbench.reordering import reordered
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
+from onnxsparse.patterns.nm import NOfM
 from onnxsparse.targets.ampere import PROFILES
 from onnxsparse.train.layers import Promise, Site
 
@@ -32,6 +34,9 @@ PROFILE = "ampere:asp"
 NOT_HANDED = (
     "training goes on, and init_optimizer was not called: it chooses the masks, and nothing becomes zero without it; "
     "call init_optimizer(optimizer) before the first step"
+)
+STAYING = (
+    "allow_permutation: masks in the graph of a model are for its channels as they stand; `onnxsparse permute` it first"
 )
 STASH, TRANSPOSED = "stash/", "ConvTranspose"
 OPERATORS = {
@@ -46,13 +51,11 @@ class AmpereScheduler(BaseScheduler):
     """Masks of 2:4, or any N:M, that stay."""
 
     has_levels = True
+    order_of_checkpoint, _order = "", ""
+    """The record of the permutation: of a checkpoint that the run goes on from, and of the network as it is."""
 
     def _configure(self, config: Configuration) -> None:
         super()._configure(config)
-        if self.kwargs["allow_permutation"]:
-            raise OptionError(
-                "allow_permutation: that comes with `permute`, which is not there yet; False leaves channels in order"
-            )
         calculator = self.kwargs["mask_calculator"]
         self._calculator = calculator if callable(calculator) else None
         self.pattern = patterns.parse("2:4" if self._calculator else _pattern_of(calculator))
@@ -67,7 +70,22 @@ class AmpereScheduler(BaseScheduler):
         self._left_unfit(self._unfit)
         for site in sites:
             self._say(3, f"{site.name}: {self._dense.get(site.key) or self.pattern.text}")
+        if self.kwargs["allow_permutation"]:
+            self._permute()
         self._network.use({site.key: "mask" for site in self.prunable})
+
+    def _permute(self) -> None:
+        """Put the channels in an order in which more is kept; what was prepared may be another network then."""
+        if self._silent:
+            self._note(STAYING)
+            return
+        assert isinstance(self.pattern, NOfM)
+        before = self._network
+        found = reordered(before, self.prunable, self.pattern, self.order_of_checkpoint)
+        self._network, self._order = found.network, found.record
+        self._handle = found.network if self._handle is before else self._handle
+        if found.reason:
+            self._note(f"allow_permutation: the channels stay in their order: {found.reason}")
 
     def _kinds(self, sites: Sequence[Site]) -> set[str] | None:
         """Names of layer kinds; for ONNX classes of torch are its operators. What names no layer is noted."""
@@ -158,9 +176,14 @@ class AmpereScheduler(BaseScheduler):
         return isinstance(facts.get("masked"), bool)
 
     def facts(self) -> dict[str, Any]:
-        return {"masked": self._masked}
+        return {"masked": self._masked, **({"order": self._order} if self._order else {})}
 
     def resume(self, facts: Mapping[str, Any]) -> None:
+        if not self._network.is_torch and str(facts.get("order", "")) != self._order:
+            raise OptionError(
+                "the state is of another order of channels: prepare the model that the run began with, and with the "
+                "same allow_permutation"
+            )
         self._masked = self._handed = bool(facts["masked"])
 
     def _prune(self, iteration: int) -> None:

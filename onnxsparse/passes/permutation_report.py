@@ -15,7 +15,7 @@ from onnxsparse.graph.attributes import IdentityKey, label
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array
-from onnxsparse.passes.permuting import Permuted, kept, moved, scores_of
+from onnxsparse.passes.permuting import Permuted, scores_of
 from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.rows import plain_row, totals_of
@@ -218,9 +218,8 @@ def _gains(figures: Mapping[Weight, Mapping[str, float]]) -> list[str]:
 def _figures(row: PlanRow, found: Permuted) -> dict[str, float]:
     """What the pattern keeps of a weight's scores before and after, and the efficacy: see `permutation_search`."""
     assert isinstance(row.pattern, NOfM)
-    whole = scores_of(row, found.scores)
-    before, moves = kept(row, whole), found.moves_of(row.weight)
-    after = kept(row, moved(row, whole, moves)) if moves else before
+    gain, whole = found.gain(row), scores_of(row, found.scores)
+    before, after = gain.before, gain.after
     gone = row.pattern.units(row.use.shape4) * (row.pattern.m - row.pattern.n)
     free = _unstructured(whole, gone)
     efficacy = (after - before) / (free - before) if free > before else 0.0

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +26,7 @@ from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.options import Names
+from onnxsparse.passes.given_permutation import Orders, applied_to, moves_of, record_of, recorded
 from onnxsparse.passes.permutation_proof import Proof, demand_runtime, input_shapes, write
 from onnxsparse.passes.permute import Moves, Permute
 from onnxsparse.patterns.nm import NOfM
@@ -36,8 +36,6 @@ from onnxsparse.planning.plan import Plan, PlanRow, make_plan
 from onnxsparse.planning.recorded import ORIGINS, PREFIX, readable
 from onnxsparse.planning.rule import Rule
 from onnxsparse.scores import Magnitude
-
-Orders = dict[int, Array]
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,18 @@ class Permuted:
     proof: Mapping[str, Any] | None = None
     left: tuple[str, ...] = ()
     """Tensors of a given record that the model has not."""
+    known: Mapping[StoredTensor, Gain] = field(default_factory=dict)
+    """Gains that the search has looked at already."""
+
+    @property
+    def planned(self) -> list[PlanRow]:
+        return self.plan.planned
+
+    def gain(self, row: PlanRow) -> Gain:
+        """What these moves gain of a weight."""
+        known, moves = self.known.get(row.weight.tensor), self.moves_of(row.weight)
+        alike = known is not None and list(known.moves) == list(moves)
+        return known if known is not None and alike else gain(row, moves, self.scores)
 
     def moves_of(self, weight: Weight) -> tuple[Move, ...]:
         """What moves in a weight, under whatever name its bytes have."""
@@ -173,36 +183,48 @@ def searched(model: Model, plan: Plan, scores: GivenScores | None, asked: Asked)
     channels = channels_of(model)
     readers = [_reader(row, scores) for row in plan.planned]
     orders, _ = best_orders(channels, readers, asked.effort, asked.seed)
-    orders = _gaining(channels, orders, plan.planned, scores)
     pattern = plan.rule.pattern.text if plan.rule.pattern else ""
     facts = {"pattern": pattern, "effort": asked.effort, "seed": asked.seed}
-    return Permuted(plan, scores, channels, orders, moves_of(channels, orders), facts)
+    return _gaining(Permuted(plan, scores, channels, orders, moves_of(channels, orders), facts))
 
 
-def _gaining(channels: Channels, orders: Orders, rows: Sequence[PlanRow], scores: GivenScores | None) -> Orders:
-    """The orders without those by which the pattern keeps less of all readers of their class together.
+def _gaining(found: Permuted) -> Permuted:
+    """Without the orders by which the pattern keeps less of all readers of their class together.
 
     The search takes copies of a channel one by one; where several stand in one group, it may be wrong about them.
     """
-    moves = moves_of(channels, orders)
-    losing = {row.weight.tensor for row in rows if gain(row, moves.get(row.weight.tensor, ()), scores) < 0}
-    kept = dict(orders)
-    for one in channels.classes:
+    known = {
+        row.weight.tensor: gain(row, found.moves.get(row.weight.tensor, ()), found.scores) for row in found.planned
+    }
+    losing = {tensor for tensor, one in known.items() if one.after < one.before}
+    wrong = set()
+    for one in found.channels.classes:
         tensors = {member.tensor for member in one.members}
-        if one.number in orders and tensors & losing:
-            alone = moves_of(channels, {one.number: orders[one.number]})
-            own = [row for row in rows if row.weight.tensor in tensors]
-            if sum(gain(row, alone.get(row.weight.tensor, ()), scores) for row in own) <= 0:
-                del kept[one.number]
-    return kept
+        if one.number in found.orders and tensors & losing:
+            alone = moves_of(found.channels, {one.number: found.orders[one.number]})
+            own = [row for row in found.planned if row.weight.tensor in tensors]
+            gains = [gain(row, alone.get(row.weight.tensor, ()), found.scores) for row in own]
+            if sum(each.after - each.before for each in gains) <= 0:
+                wrong.add(one.number)
+    if not wrong:
+        return replace(found, known=known)
+    orders = {number: order for number, order in found.orders.items() if number not in wrong}
+    return replace(found, orders=orders, moves=moves_of(found.channels, orders))
 
 
-def gain(row: PlanRow, moves: Sequence[Move], scores: GivenScores | None) -> float:
-    """How much more the pattern keeps of a weight's scores after some moves."""
-    if not moves:
-        return 0.0
-    before = scores_of(row, scores)
-    return kept(row, moved(row, before, moves)) - kept(row, before)
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """What the pattern keeps of a weight's scores, before and after some moves."""
+
+    moves: Sequence[Move]
+    before: float
+    after: float
+
+
+def gain(row: PlanRow, moves: Sequence[Move], scores: GivenScores | None) -> Gain:
+    matrix = scores_of(row, scores)
+    before = kept(row, matrix)
+    return Gain(moves, before, kept(row, moved(row, matrix, moves)) if moves else before)
 
 
 def moved(row: PlanRow, matrix: Array, moves: Sequence[Move]) -> Array:
@@ -230,11 +252,6 @@ def _refuse_pruned(model: Model, found: Permuted) -> None:
             )
 
 
-def moves_of(channels: Channels, orders: Mapping[int, Array]) -> Moves:
-    found = channels.rearranged(orders)
-    return {tensor: [Move(tuple(axes), order) for axes, order in moves] for tensor, moves in found.items()}
-
-
 def _reader(row: PlanRow, scores: GivenScores | None) -> Reader:
     assert isinstance(row.pattern, NOfM)
     return Reader(row.weight.tensor, row.use, row.pattern.n, row.pattern.m, partial(scores_of, row, scores))
@@ -251,25 +268,6 @@ def scores_of(row: PlanRow, scores: GivenScores | None) -> Array:
 
 
 # -- a given record
-
-
-def record_of(source: Any) -> tuple[Permutation, str]:
-    """The permutation in a file, in the metadata of a model, or at hand, and what messages call it."""
-    if isinstance(source, Permutation):
-        return source, "the permutation"
-    if isinstance(source, (str, os.PathLike)) and not os.fspath(source).endswith(".onnx"):
-        return Permutation.load(source), os.fspath(source)
-    where = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model of --apply"
-    found = recorded(Model.open(source), where)
-    if found is None:
-        raise OptionError(f"--apply {where}: it records no permutation; pass a model that `permute` wrote")
-    return found, where
-
-
-def recorded(model: Model, where: str) -> Permutation | None:
-    """What the metadata of a model says has moved in it."""
-    text = model.metadata.get(METADATA)
-    return None if text is None else Permutation.unpacked(text, where)
 
 
 def plant(model: Model, found: Permuted) -> Permutation:
@@ -291,132 +289,10 @@ def plant(model: Model, found: Permuted) -> Permutation:
 def given(model: Model, plan: Plan, scores: GivenScores | None, permutation: Permutation, where: str) -> Permuted:
     """The moves of a record in this model: legal where they are an order of each of its classes."""
     channels = channels_of(model)
-    matched = _matched(channels, permutation, where)
-    new = _new_channels(channels, matched, where)
-    orders = _orders(channels, new, where)
-    moves = moves_of(channels, orders)
-    for tensor, one in matched.items():
-        made = MovedTensor(one.name, tensor.shape, tuple(moves.get(tensor, ())))
-        if not _alike(one, made):
-            raise OptionError(f"{where}: its moves of '{tensor.name}' do not fit those of the layers around it here")
+    applied = applied_to(channels, permutation, where)
     facts = {key: value for key, value in permutation.facts.items() if key != "proven"}
-    return Permuted(plan, scores, channels, orders, moves, facts, left=_left(permutation, matched))
-
-
-def _matched(channels: Channels, permutation: Permutation, where: str) -> dict[StoredTensor, MovedTensor]:
-    """Which tensor of the model each one of the record is: by name, or where none has its name, in order by shape."""
-    names = {member.name: member.tensor for member in channels.members}
-    found: dict[StoredTensor, MovedTensor] = {}
-    for name, one in permutation.tensors.items():
-        if name in names:
-            fitting = _turned(one, names[name])
-            if fitting is None:
-                raise OptionError(
-                    f"{where}: it moves '{name}' of shape {list(one.shape)}, here it has {list(names[name].shape)}; "
-                    "apply it to a model with the same layers"
-                )
-            found[names[name]] = fitting
-    found = found or _in_order(channels, list(permutation.tensors.values()))
-    if not found and permutation:
-        raise OptionError(
-            f"{where}: none of its {len(permutation.tensors)} tensors is in the model, by name or by shape"
-        )
-    return found
-
-
-def _left(permutation: Permutation, matched: Mapping[StoredTensor, MovedTensor]) -> tuple[str, ...]:
-    known = {one.name for one in matched.values()}
-    return tuple(name for name in permutation.tensors if name not in known)
-
-
-def _in_order(channels: Channels, wanted: Sequence[MovedTensor]) -> dict[StoredTensor, MovedTensor]:
-    """Tensors of both in the order of the graph, where as many have each shape."""
-    found: dict[StoredTensor, MovedTensor] = {}
-    have: dict[tuple[int, ...], list[StoredTensor]] = {}
-    for tensor in channels.by_tensor:
-        have.setdefault(tuple(sorted(tensor.shape)), []).append(tensor)
-    need: dict[tuple[int, ...], list[MovedTensor]] = {}
-    for one in wanted:
-        need.setdefault(tuple(sorted(one.shape)), []).append(one)
-    for shape, some in need.items():
-        if len(some) == len(have.get(shape, ())):
-            for one, tensor in zip(some, have[shape]):
-                fitting = _turned(one, tensor)
-                if fitting is not None:
-                    found[tensor] = fitting
-    return found
-
-
-def _turned(one: MovedTensor, tensor: StoredTensor) -> MovedTensor | None:
-    """The moves for a tensor of the same shape, or for a matrix that is stored the other way round."""
-    if one.shape == tensor.shape:
-        return one
-    if len(one.shape) == 2 and one.shape[::-1] == tensor.shape and all(len(move.axes) == 1 for move in one.moves):
-        moves = tuple(Move((1 - move.axes[0],), move.order) for move in one.moves)
-        return MovedTensor(one.name, tensor.shape, moves)
-    return None
-
-
-def _new_channels(channels: Channels, matched: Mapping[StoredTensor, MovedTensor], where: str) -> dict[int, int]:
-    """The channel that comes to the place of each one, as the moves of all tensors say."""
-    new: dict[int, int] = {}
-    for tensor, one in matched.items():
-        for member in channels.by_tensor.get(tensor, ()):
-            labels = member.labels.reshape(-1)
-            moved = _moved_labels(one, member.axes, member.labels)
-            if moved is None:
-                continue
-            for old, now in zip(labels.tolist(), moved.reshape(-1).tolist()):
-                if new.setdefault(old, now) != now:
-                    raise OptionError(
-                        f"{where}: its moves of '{tensor.name}' do not fit those of the layers around it here"
-                    )
-    return {old: now for old, now in new.items() if old != now}
-
-
-def _moved_labels(one: MovedTensor, axes: tuple[int, ...], labels: Array) -> Array | None:
-    """Labels over some axes of a tensor after its moves along these; None where a move reaches beyond them."""
-    order = sorted(range(len(axes)), key=axes.__getitem__)
-    kept = [axes[at] for at in order]
-    array = labels.transpose(order)
-    for move in one.moves:
-        if not set(move.axes) & set(kept):
-            continue
-        if not set(move.axes) <= set(kept):
-            return None
-        array = Move(tuple(kept.index(axis) for axis in move.axes), move.order)(array)
-    return array.transpose(np.argsort(order))
-
-
-def _orders(channels: Channels, new: Mapping[int, int], where: str) -> Orders:
-    """The order of each class; what moves has to be in one, and to stay in it."""
-    orders: Orders = {}
-    left = dict(new)
-    for one in channels.classes:
-        own = one.channels.tolist()
-        wanted = np.array([left.pop(channel, channel) for channel in own])
-        if np.array_equal(wanted, one.channels):
-            continue
-        if not np.array_equal(np.sort(wanted), one.channels):
-            raise OptionError(f"{where}: it takes channels of '{one.members[0].name}' to where others are here")
-        orders[one.number] = np.searchsorted(one.channels, wanted)
-    if left:
-        channel = next(iter(left))
-        member = next(one for one in channels.members if (one.labels == channel).any())
-        why = channels.reasons.get(channel) or channels.why(member)
-        raise OptionError(
-            f"{where}: it moves channels of '{member.name}' that stay where they are in this model: {why}"
-        )
-    return orders
-
-
-def _alike(one: MovedTensor, other: MovedTensor) -> bool:
-    """Whether both make the same of a tensor."""
-    axes = sorted({axis for move in (*one.moves, *other.moves) for axis in move.axes})
-    places = np.arange(int(np.prod([one.shape[axis] for axis in axes], dtype=np.int64)))
-    shape = [size if axis in axes else 1 for axis, size in enumerate(one.shape)]
-    first, second = (MovedTensor("", tuple(shape), each.moves)(places.reshape(shape)) for each in (one, other))
-    return bool(np.array_equal(first, second))
+    moves = moves_of(channels, applied.orders)
+    return Permuted(plan, scores, channels, applied.orders, moves, facts, left=applied.left)
 
 
 # -- proof
@@ -465,6 +341,6 @@ def _kept(orders: Orders, refusal: Callable[[Orders], str], failed: dict[int, st
 
 
 __all__ = [
-    "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "kept", "masked", "moved", "plant",
+    "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "masked", "plant",
     "record_of", "scores_of", "write",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from onnxsparse.engines.torch.permute.moves import Moving, move, tensors_of
 from onnxsparse.errors import OptionError, one_line
 
 CLOSE = {"float64": 1e-7, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
-"""How far outputs may be apart, as a part of their range, by the precision that the copy is run in."""
+"""How far outputs may be apart, as a part of their range, by the lowest precision that is computed with."""
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "dropout_")
 
 
@@ -42,17 +43,20 @@ class Trial:
         reason = ""
         own = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch().float32)
         for dtype in dict.fromkeys((torch().float64, torch().float32, own)):
-            self.subject, self._close = copied(module, dtype), CLOSE[str(dtype).partition(".")[2]]
+            self.subject = copied(module, dtype)
             self._state = [(one, one.clone()) for one in self.subject.buffers()]
             given = inputs.cast(dtype, _device(module))
+            kinds: set[str] = set()
             try:
-                before = self._outputs(given)
+                with _recorded(kinds):
+                    before = self._outputs(given)
             except Exception as error:  # whatever a user's module raises
                 reason = reason or f"it does not run on these inputs: {type(error).__name__}: {one_line(error)[:200]}"
                 continue
             if not any(_finite(one) and one.numel() for one in before):
                 reason = reason or "its outputs are no tensors of finite numbers"
                 continue
+            self._close = max(CLOSE.get(kind, 0.0) for kind in {*kinds, str(dtype).partition(".")[2]})
             others = [one.cast(dtype, _device(module)) for one in more]
             return self.subject, [given, *self._that_run([given.random(), *(others or [given.random().doubled()])])]
         raise UnprovenError(reason)
@@ -158,6 +162,22 @@ def attention_in_parts() -> Iterator[None]:
         yield
     finally:
         mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _recorded(kinds: set[str]) -> Iterator[None]:
+    """Which types of floats are computed with: a layer may compute in single precision whatever it is given."""
+    dispatch = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Recording(dispatch):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = function(*args, **(kwargs or {}))
+            found = [one for one in leaves(made) if torch().is_tensor(one) and one.is_floating_point()]
+            kinds.update(str(one.dtype).partition(".")[2] for one in found if one.numel() > 1)
+            return made
+
+    with Recording():
+        yield
 
 
 @contextmanager

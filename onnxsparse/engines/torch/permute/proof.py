@@ -1,7 +1,8 @@
 """The proof that moves leave the outputs of a module as they are, on a copy of it.
 
 1. The copy is in double precision where that runs. It gets the inputs of the caller, or those that were guessed, and
-   random ones of the same shapes, also twice as many. Nothing of the module itself is run or changed.
+   random ones of the same shapes, also twice as many. Numbers of it that are all equal become random: what is moved
+   behind a scale of zeros shows too. Nothing of the module itself is run or changed.
 2. A parameter that a graph in eval mode did not meet may be used in training: then the copy is run in training mode,
    too, without dropout.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,8 +44,10 @@ class Trial:
     def _first_that_runs(self, module: Any, inputs: Inputs, more: Sequence[Inputs]) -> tuple[Any, list[Inputs]]:
         reason = ""
         own = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch().float32)
-        for dtype in dict.fromkeys((torch().float64, torch().float32, own)):
+        for dtype, varied in itertools.product(dict.fromkeys((torch().float64, torch().float32, own)), (True, False)):
             self.subject = copied(module, dtype)
+            if varied:
+                _vary(self.subject)
             self._state = [(one, one.clone()) for one in self.subject.buffers()]
             given = inputs.cast(dtype, _device(module))
             kinds: set[str] = set()
@@ -130,6 +134,14 @@ def copied(module: Any, dtype: Any = None) -> Any:
     except Exception as error:  # a device without doubles
         raise UnprovenError(f"it has no copy in {dtype}: {one_line(error)[:200]}") from error
     return made.requires_grad_(False).eval()
+
+
+def _vary(module: Any) -> None:
+    """Random numbers where all are equal, as the scales of a new network are: behind zeros nothing would be seen."""
+    generator = torch().Generator().manual_seed(2)
+    for one in tensors_of(module).values():
+        if one.is_floating_point() and one.numel() > 1 and bool((one == one.flatten()[0]).all()):
+            one.copy_(torch().rand(one.shape, generator=generator) + 0.5)
 
 
 def _device(module: Any) -> Any:

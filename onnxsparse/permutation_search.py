@@ -40,28 +40,40 @@ LANES = 512
 
 TOP = 2**15 - 1
 LARGEST_SCORE = 1e290  # sums of larger ones would overflow
+LOW_HALVES = np.uint64(0x0000FFFF0000FFFF)
 NOISE = math.sqrt(4 * (2**32 - 1) / 12)  # the standard deviation of a sum of four uniform numbers of 16 bits
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long is searched: counted in epochs, never in seconds."""
+    """How long is searched: by counts, never in seconds. A unit of work is a comparison of two scores."""
 
-    epochs: int
-    least: int
-    work: float
-    """Comparisons; a large matrix gets fewer epochs, but `least`."""
+    per_score: float
+    """Work for each score of the matrix, so that a search takes longer the larger the matrix is, within limits."""
+    limits: tuple[float, float]
+    epochs: tuple[int, int]
+    """The fewest and the most in one annealing; what is left of the work goes to further ones from the beginning."""
 
-    def epochs_for(self, comparisons: float) -> int:
-        return int(min(self.epochs, max(self.least, self.work // comparisons)))
+    def epochs_and_runs(self, rows: int, columns: int, epoch: float) -> tuple[int, int]:
+        """For a matrix of that shape, where an epoch is so much work."""
+        least = self.limits[0] * min(1.0, columns / FEW_COLUMNS)
+        work = min(max(self.per_score * rows * columns, least), self.limits[1])
+        fewest, most = self.epochs
+        return int(min(max(work / epoch, fewest), most)), int(max(1.0, work / epoch / most))
 
 
-EFFORTS = {"quick": Effort(30, 8, 10e9), "thorough": Effort(1000, 60, 160e9)}
-HOT, COLD = 0.05, 0.008
+EFFORTS = {
+    "quick": Effort(9e3, (1.2e9, 12e9), (4, 150)),
+    "thorough": Effort(330e3, (10e9, 600e9), (60, 1500)),
+}
+FEW_COLUMNS = 32
+PER_PAIR, PER_ROUND = 300, 300e3
+"""Work beside comparisons: of the assignment problem for each of its entries, and of every round."""
+HOT, COLD = 0.08, 0.007
 """Noise at the start and at the end of annealing, in spreads of what exchanging two columns gains."""
 LARGEST_ASSIGNMENT = 1024
 """Groups in one assignment problem; more of them are dealt out at random in every round."""
-COMPILING_PAYS = 20e9
+COMPILING_PAYS = 3e9
 """Comparisons from which on compiling a loop with numba takes less time than it saves."""
 
 
@@ -237,19 +249,34 @@ class _Search:
         self.size = len(places.whole) + len(places.dense) if len(places.whole) else 0
 
     def run(self, pieces: Array, effort: Effort, assign: Callable[..., Any]) -> Array:
-        rounds = int(self._movable.max())
-        comparisons = rounds * self.size * min(self.size, LARGEST_ASSIGNMENT) * float(pieces.shape[0] * pieces.shape[2])
-        epochs = effort.epochs_for(comparisons)
-        add = _adder(comparisons * epochs)
-        done = progress.Counter("permute", epochs + 2)
-        for epoch in range(epochs):
-            self._epoch(pieces, assign, add, rounds, HOT * (COLD / HOT) ** (epoch / epochs))
-            done.add(1)
-        for _ in range(epochs // 2 + 2):
-            if not self._epoch(pieces, assign, add, rounds, 0.0):
+        """Anneal, as often as the effort allows, and return the best order."""
+        start, best, most = self._order, self._order, 0.0
+        rounds, height = int(self._movable.max()), pieces.shape[0] * pieces.shape[2]
+        pairs = float(rounds * self.size * min(self.size, LARGEST_ASSIGNMENT))
+        epochs, runs = effort.epochs_and_runs(height, len(start), pairs * (height + PER_PAIR) + rounds * PER_ROUND)
+        add = _adder(pairs * height * epochs * runs)
+        done = progress.Counter("permute", runs * epochs)
+        for _ in range(runs):
+            self._order, gained = start.copy(), 0.0
+            for epoch in range(epochs):
+                gained += self._epoch(pieces, assign, add, rounds, HOT * (COLD / HOT) ** (epoch / epochs))
+                done.add(1)
+            gained += self._descend(pieces, assign, add, rounds, epochs // 2 + 1)
+            if gained > most:
+                best, most = self._order, gained
+        return best
+
+    def _descend(
+        self, pieces: Array, assign: Callable[..., Any], add: Callable[..., None], rounds: int, epochs: int
+    ) -> float:
+        """Without noise, until an epoch gains nothing; returns what was gained."""
+        gained = 0.0
+        for _ in range(epochs):
+            more = self._epoch(pieces, assign, add, rounds, 0.0)
+            gained += more
+            if not more:
                 break
-        done.add(2)
-        return self._order
+        return gained
 
     def _epoch(
         self, pieces: Array, assign: Callable[..., Any], add: Callable[..., None], rounds: int, noise: float
@@ -281,18 +308,27 @@ class _Search:
         return zip([places[part] for part in parts], gains)
 
     def _assign(self, places: Array, gains: Array, assign: Callable[..., Any], noise: float) -> float:
-        _, chosen = assign(gains + self._noise(gains, noise) if noise else gains, maximize=True)
+        wanted = gains + self._noise(gains, noise) if noise else gains
+        # The same problem, of which scipy solves the most in its first look at each row.
+        wanted = wanted - wanted.max(axis=1, keepdims=True)
+        wanted -= wanted.max(axis=0)
+        _, chosen = assign(wanted, maximize=True)
         self._order[places[chosen]] = self._order[places]
         return float(gains[np.arange(len(gains)), chosen].sum() - np.trace(gains))
 
     def _noise(self, gains: Array, noise: float) -> Array:
         """Whole numbers, nearly normal: sums of four uniform ones, which are the same on every machine."""
         own = np.diagonal(gains)
-        exchanged = np.abs(gains + gains.T - own[:, np.newaxis] - own)
-        spread = exchanged.sum() / max(1, gains.size - len(gains))
-        uniform = self._random.random_raw(gains.size).view(np.uint16).reshape(*gains.shape, 4)
-        centred = uniform.sum(axis=2, dtype=np.int64) - 2 * (2**16 - 1)
-        rounded: Array = np.rint(centred * (round(noise * 2**20) / 2**20 * spread / NOISE))
+        exchanged = gains + gains.T
+        exchanged -= own[:, np.newaxis]
+        exchanged -= own
+        spread = np.abs(exchanged, out=exchanged).sum() / max(1, gains.size - len(gains))
+        bits = self._random.random_raw(gains.size).reshape(gains.shape)
+        halves = (bits & LOW_HALVES) + (bits >> np.uint64(16) & LOW_HALVES)
+        uniform = (halves & np.uint64(2**32 - 1)) + (halves >> np.uint64(32))
+        centred = uniform.astype(np.float64) - 2 * (2**16 - 1)
+        centred *= round(noise * 2**20) / 2**20 * spread / NOISE
+        rounded: Array = np.rint(centred, out=centred)
         return rounded
 
 
@@ -360,7 +396,7 @@ def _kept(rows: Array, n: int, places: _Places, order: Array) -> float:
     """The kept score, by a sum that carries the rounding error of every addition along."""
     if not rows.size:
         return 0.0
-    height = max(1, min(LANES, 2**18 // rows.shape[1]))
+    height = max(1, min(LANES, 2**16 // rows.shape[1]))
     sums, errors = np.zeros((2, rows.shape[1], height))
     for start in range(0, len(rows), height):
         columns = rows[start : start + height].T.astype(np.float64)

@@ -159,8 +159,10 @@ def test_what_a_page_shows_is_what_happens(page: Path, desk: Path, capfd: pytest
     for name, text in FILES.findall(text_of(page)):
         (desk / name).write_text(text, encoding="utf-8")
     for command, shown in steps(page):
-        if command.startswith("onnxsparse compare"):
+        if command.startswith(("onnxsparse compare", "onnxsparse permute")) or "--permute" in command:
             pytest.importorskip("onnxruntime")
+        if "permute" in command:
+            pytest.importorskip("scipy")
         if command == "echo $?":
             assert shown == [str(last)]
             continue
@@ -213,6 +215,9 @@ def test_python_snippets_run(page: Path, desk: Path) -> None:
     """All blocks of a page share their names. Those of docs/extend*.md need a package: see the tests of guides."""
     if "import onnx_graphsurgeon" in text_of(page):
         pytest.importorskip("onnx_graphsurgeon")
+    if "osp.permute(" in text_of(page):
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("scipy")
     names: dict[str, Any] = {}
     for block in blocks(page, "python"):
         exec(compile(block, name_of(page), "exec"), names)

@@ -62,7 +62,7 @@ def searches(draw):
 
 
 @given(searches(), st.integers(0, 3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_an_order_is_never_worse_than_the_identity(search, seed):
     rows, n, m, groups, movable = search
     order = search_columns(rows, n, m, seed=seed, groups=groups, movable=movable)
@@ -80,10 +80,10 @@ def test_an_order_is_never_worse_than_the_identity(search, seed):
 @for_each(("n", "m", "columns"), [(2, 4, 8), (1, 2, 6), (1, 4, 8), (3, 4, 9), (2, 3, 8), (1, 3, 7)])
 def test_small_matrices_reach_the_best_of_all_orders(n, m, columns):
     """Not guaranteed, but on matrices as small as these a local search that works ends nowhere else."""
-    for seed in range(4):
+    for seed in range(3):
         rows = np.abs(normal(3, columns, seed))
         best = max(kept_score(rows, n, m, np.array(order)) for order in splits(columns, m))
-        assert kept_score(rows, n, m, search_columns(rows, n, m, effort="thorough")) == pytest.approx(best, rel=1e-3)
+        assert kept_score(rows, n, m, search_columns(rows, n, m)) == pytest.approx(best, rel=1e-3)
 
 
 def splits(columns, m):
@@ -103,7 +103,7 @@ def splits(columns, m):
     return split(list(range(columns)))
 
 
-@for_each(("size", "effort", "least"), [(256, "quick", 30.5), (512, "quick", 23.0), (256, "thorough", 32.5)])
+@for_each(("size", "effort", "least"), [(256, "quick", 31.0), (512, "quick", 23.0), (256, "thorough", 32.5)])
 def test_normal_matrices(size, effort, least):
     matrix = normal(size, size)
     order = search_permutation(matrix, effort=effort)
@@ -142,6 +142,13 @@ def test_one_row():
     rows = np.arange(16.0)[np.newaxis] ** 2
     order = search_columns(rows, 2, 4)
     assert kept_score(rows, 2, 4, order) == kept_score(rows, 8, 16)
+
+
+def test_more_work_keeps_more():
+    """Epochs go up to a limit, then further runs from the beginning; the best counts."""
+    rows = np.abs(normal(40, 24))
+    quick, thorough = (search_columns(rows, 2, 4, effort=effort) for effort in ("quick", "thorough"))
+    assert kept_score(rows, 2, 4, thorough) >= kept_score(rows, 2, 4, quick) > kept_score(rows, 2, 4)
 
 
 def test_a_rest_takes_columns_that_would_lose_most():

@@ -15,8 +15,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import onnxsparse as osp
 from onnxsparse.channels import classes
 from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
-from onnxsparse.errors import MissingExtraError, OptionError
-from onnxsparse.passes import permutation_proof
+from onnxsparse.engines.ort import library
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError
+from onnxsparse.graph.model import Model
+from onnxsparse.passes import permutation_process, permutation_proof
+from onnxsparse.passes.compare import DiedError
 from tests.channels.net import session
 from tests.messages import refusing
 
@@ -25,6 +28,16 @@ pytest.importorskip("scipy")
 
 WIDTH = 32
 Array = Any
+
+
+@pytest.fixture(autouse=True)
+def proof_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process for each proof takes longer than all else here; tests/channels and tests/test_cli.py have it."""
+
+    def at_once(folder: str, module: str, job: dict[str, Any], names: dict[str, str]) -> Any:
+        return permutation_process.done(folder, job, lambda *_: None)
+
+    monkeypatch.setattr(permutation_proof, "worked", at_once)
 
 
 def numbers(name: str, *shape: int) -> Array:
@@ -311,6 +324,38 @@ def test_a_record_that_is_not_legal_is_refused() -> None:
         )
 
 
+def test_what_has_another_name_moves_with_its_channels() -> None:
+    """A head that the record does not know moves with the layer before it; one of another shape is refused."""
+    first, teacher, wider = osp.permute(mlp()).model, mlp(seed=1), mlp(seed=1)
+    assert first is not None
+    head = next(one for one in teacher.graph.initializer if one.name == "three.weight")
+    head.name = next(node for node in teacher.graph.node if node.name == "three").input[1] = "head"
+    result = osp.permute(teacher, apply=record(first))
+    assert result.model is not None
+    assert "'three.weight'" in "".join(result.report.notes)
+    assert_permuted(teacher, result.model)
+    moved = record(first).tensors["three.weight"](stored(teacher)["head"])
+    assert moved.tobytes() == stored(result.model)["head"].tobytes()
+    head = next(one for one in wider.graph.initializer if one.name == "three.weight")
+    head.CopyFrom(numpy_helper.from_array(numbers("wide", 2 * WIDTH, 24), "three.weight"))
+    bias = next(one for one in wider.graph.initializer if one.name == "three.bias")
+    bias.CopyFrom(numpy_helper.from_array(numbers("wider", 24), "three.bias"))
+    wider.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 24
+    with refusing(OptionError):
+        osp.permute(wider, apply=record(first))
+
+
+def test_a_fine_tune_keeps_the_record() -> None:
+    if not library.available():
+        pytest.skip("needs onnxruntime-training")
+    permuted = osp.permute(mlp()).model
+    assert permuted is not None
+    data = {"x": np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32)}
+    trained = osp.finetune(permuted, data=data, pattern="2:4", steps=2).model
+    assert trained is not None
+    assert record(trained).to_json() == record(permuted).to_json()
+
+
 # -- proof
 
 
@@ -529,3 +574,51 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path, interrupted: object) 
     with pytest.raises(KeyboardInterrupt):
         osp.permute(mlp(), output=tmp_path / "out.onnx", save_permutation=tmp_path / "out.json")
     assert not list(tmp_path.iterdir())
+
+
+# -- what the runtime does not take
+
+
+def test_a_model_that_does_not_run_is_not_proven() -> None:
+    """It is refused, with the way out; then it is permuted as the record says."""
+    dense = mlp()
+    dense.graph.node.append(helper.make_node("Nobody", ["three.out"], ["y"], name="own", domain="own"))
+    dense.opset_import.append(helper.make_opsetid("own", 1))
+    dense.graph.output[0].name = "y"
+    with pytest.raises(ModelError, match="unproven=True"):
+        osp.permute(dense)
+    result = osp.permute(dense, unproven=True)
+    assert result.model is not None
+    assert record(result.model).facts["proven"] is False
+
+
+def test_sizes_that_the_runtime_dies_of_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = permutation_process.done
+
+    def dying(folder: str, module: str, job: dict[str, Any], names: dict[str, str]) -> Any:
+        for place, case in enumerate(job["cases"]):
+            if job["job"] == "reference" and case["shapes"]["x"][0] == 2:
+                death = DiedError("onnxruntime died")
+                death.place = place
+                raise death
+        return real(folder, job, lambda *_: None)
+
+    monkeypatch.setattr(permutation_proof, "worked", dying)
+    proof: Any = osp.permute(mlp()).report.details["permutation"]["proof"]  # type: ignore[index]
+    assert [one["x"] for one in proof["shapes"]] == [[1, 16], [3, 16]]
+
+
+@pytest.mark.parametrize("name", ["one.weight", "one.bias", "two.weight", "two.bias", "three.weight", "three.bias"])
+def test_two_numbers_at_the_wrong_place_are_seen(name: str, tmp_path: Path) -> None:
+    """The proof is not blind: two rows of one tensor alone that change places."""
+    path, wrong = tmp_path / "dense.onnx", mlp()
+    onnx.save(wrong, path)
+    (tensor,) = (one for one in wrong.graph.initializer if one.name == name)
+    array = numpy_helper.to_array(tensor).copy()
+    array[[0, 1]] = array[[1, 0]]
+    tensor.CopyFrom(numpy_helper.from_array(array, name))
+    onnx.save(wrong, tmp_path / "wrong.onnx")
+    proof = permutation_proof.Proof(Model.open(path), str(tmp_path))
+    proof.begin()
+    assert not proof.refusal(str(path))
+    assert "of its norm away" in proof.refusal(str(tmp_path / "wrong.onnx"))

@@ -16,6 +16,7 @@ from tests.cases import for_each
 from tests.messages import refusing
 
 FUNCTIONS = [
+    "channels",
     "compare",
     "finetune",
     "fold_masks",
@@ -23,6 +24,7 @@ FUNCTIONS = [
     "inspect",
     "levels",
     "load",
+    "permute",
     "plan",
     "prune",
     "search_permutation",

@@ -7,23 +7,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import onnx.inliner
-import onnx.shape_inference
-from onnx import AttributeProto, ModelProto, TensorProto
+from onnx import ModelProto
 
+from onnxsparse.channels.bare import bare_copy
 from onnxsparse.channels.labels import Labels, occurrences
 from onnxsparse.channels.rules import table
 from onnxsparse.channels.tensors import Axes, Field
 from onnxsparse.channels.walk import Walk
-from onnxsparse.graph.edit import containers
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.graph.stores import FloatsAttribute, keys
+from onnxsparse.graph.stores import keys
 from onnxsparse.math.values import Array
 
 
@@ -72,10 +70,19 @@ class Channels:
             found.setdefault(member.tensor, []).append(member)
         return found
 
+    @cached_property
+    def _class_of(self) -> Array:
+        """The number of the class of each channel, -1 for those in none."""
+        found = np.full(max((int(one.channels.max()) + 1 for one in self.classes), default=0), -1)
+        for one in self.classes:
+            found[one.channels] = one.number
+        return found
+
     def why(self, member: Member) -> str:
         """The first reason why none of the channels of a member can change places; '' where some can."""
         own = np.unique(member.labels)
-        if any(np.isin(one.channels, own).sum() > 1 for one in self.classes):
+        classes = np.sort(self._class_of[own[own < len(self._class_of)]])
+        if ((classes[1:] == classes[:-1]) & (classes[1:] >= 0)).any():
             return ""
         reasons = (self.reasons[int(channel)] for channel in own if int(channel) in self.reasons)
         return next(reasons, "no two of its channels are alike in every layer that they meet")
@@ -125,73 +132,10 @@ def order_of(labels: Array, new: Mapping[int, int]) -> Array | None:
 def analyse(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Channels:
     """The channel classes of an opened model; `shapes` are those of its inputs where the file leaves sizes open."""
     walk = Walk(table(), _opset(model.proto), _twins(model))
-    outputs, _ = walk.graph(_prepared(model, shapes or {}).graph)
+    outputs, _ = walk.graph(bare_copy(model, shapes or {}).graph)
     for output in outputs:
         walk.freeze(output, "it is an output of the model")
     return _classes(model, walk)
-
-
-def _prepared(model: Model, shapes: Mapping[str, Sequence[int]]) -> ModelProto:
-    """A copy without numbers: stored tensors carry their tags, functions are inlined, all shapes are inferred."""
-    proto = _tagged(model)
-    for value in proto.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ())):
-            dim.dim_value = size
-    if shapes:
-        del proto.graph.value_info[:]
-        for value in proto.graph.output:
-            value.type.tensor_type.ClearField("shape")
-    _name_sizes(proto)
-    if proto.functions:
-        proto = onnx.inliner.inline_local_functions(proto)
-    try:
-        return onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except Exception:  # whatever the inference makes of an odd graph: what has no shape stays where it is
-        return proto
-
-
-def _name_sizes(proto: ModelProto) -> None:
-    """Sizes of inputs that are left open get names, so that shape inference can tell which are equal."""
-    for value in proto.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if not dim.HasField("dim_value") and not dim.dim_param:
-                dim.dim_param = f"{value.name}.{axis}"
-
-
-def _tagged(model: Model) -> ModelProto:
-    """A copy in which every stored tensor has its tag as doc string."""
-    homes = model.flow.stores.homes
-    marked = [(_carrier(tensor), home.tag) for tensor, home in homes.items()]
-    before = [(one, one.doc_string) for one, _ in marked]
-    for one, tag in marked:
-        one.doc_string = tag
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
-    for one, text in before:
-        one.doc_string = text
-        if not text:
-            one.ClearField("doc_string")
-    for container in containers(proto):
-        for node in container.node:
-            if node.op_type == "Constant":
-                _list_as_tensor(node.attribute)
-    return proto
-
-
-def _carrier(tensor: StoredTensor) -> TensorProto | AttributeProto:
-    """What is in the graph of a tensor: of a list of floats the attribute."""
-    attribute = tensor.attribute if isinstance(tensor, FloatsAttribute) else None
-    return tensor.proto if attribute is None else attribute
-
-
-def _list_as_tensor(attributes: Iterable[AttributeProto]) -> None:
-    """A Constant's list of floats becomes a tensor, which the walk can follow."""
-    for one in attributes:
-        if one.type == AttributeProto.FLOATS and one.doc_string:
-            made = TensorProto(dims=[len(one.floats)], data_type=TensorProto.FLOAT, doc_string=one.doc_string)
-            one.t.CopyFrom(made)
-            one.name, one.type = "value", AttributeProto.TENSOR
-            one.ClearField("floats")
 
 
 def _twins(model: Model) -> dict[str, str]:
@@ -229,7 +173,10 @@ def _keep_rows_alike(labels: Labels, fields: Sequence[Field]) -> None:
     for own in fields:
         for axis in own.axes[:-1]:
             rows = next((one for one in fields if one.axes[-1] == axis), None)
-            if rows is None or len(rows.axes) > 1:
+            if rows is None:
+                continue
+            if len(rows.axes) > 1:
+                labels.freeze(rows.labels, "its numbers would move along two axes that depend on each other")
                 continue
             content = np.moveaxis(labels.find(own.labels), own.axes.index(axis), 0).reshape(len(rows.labels), -1)
             _, alike = np.unique(content, axis=0, return_inverse=True)
@@ -242,16 +189,28 @@ def _grouped(labels: Labels, members: Sequence[Member], reasons: Mapping[int, st
     signatures = labels.signatures()
     channels = np.unique(np.concatenate([member.labels.reshape(-1) for member in members] or [np.empty(0, np.int64)]))
     free = channels[~np.isin(channels, np.fromiter(reasons, np.int64, len(reasons)))]
-    _, first, which = np.unique(signatures[free], return_index=True, return_inverse=True)
-    found = []
-    for number in np.argsort(first, kind="stable"):
-        own = free[which.reshape(-1) == number]
-        if len(own) > 1:
-            found.append(own)
-    return [
-        ChannelClass(at, own, tuple(one for one in members if np.isin(one.labels, own).any()))
-        for at, own in enumerate(found)
-    ]
+    _, first, which, counts = np.unique(signatures[free], return_index=True, return_inverse=True, return_counts=True)
+    ranks = np.argsort(np.argsort(first))[which.reshape(-1)]
+    order = np.argsort(ranks, kind="stable")
+    sizes = counts[np.argsort(first)]
+    found = [own for own in np.split(free[order], np.cumsum(sizes)[:-1]) if len(own) > 1]
+    held = _members_of(members, found)
+    return [ChannelClass(at, own, tuple(members[one] for one in held[at])) for at, own in enumerate(found)]
+
+
+def _members_of(members: Sequence[Member], found: Sequence[Array]) -> list[list[int]]:
+    """For each class the numbers of the members that hold channels of it."""
+    channels = np.concatenate([*found, np.empty(0, np.int64)])
+    numbers = np.repeat(np.arange(len(found)), [len(own) for own in found])
+    order = np.argsort(channels)
+    held: list[list[int]] = [[] for _ in found]
+    for at, member in enumerate(members):
+        own = np.unique(member.labels)
+        places = np.searchsorted(channels, own, sorter=order)
+        near = order[np.minimum(places, len(order) - 1)] if len(order) else places[:0]
+        for number in np.unique(numbers[near[channels[near] == own[: len(near)]]]).tolist():
+            held[number].append(at)
+    return held
 
 
 __all__ = ["ChannelClass", "Channels", "Member", "analyse", "order_of"]

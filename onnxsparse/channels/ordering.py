@@ -15,11 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxsparse import progress
 from onnxsparse.channels.classes import ChannelClass, Channels, Member, order_of
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Use
 from onnxsparse.math.values import Array
 from onnxsparse.permutation_search import kept_score, search_columns
+
+ROUNDING = 1e-9
+"""Sums in another order differ by less: whole groups that change places gain nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,14 +73,16 @@ def best_orders(
     orders: dict[int, Array] = {}
     gains: dict[int, Gain] = {}
     new: dict[int, int] = {}
+    done = progress.Counter("search", len(channels.classes))
     for one in channels.classes:
+        done.add(1)
         parts = [part for reader in readers for part in _rows_of(one, reader, channels.by_tensor, new)]
         if not parts:
             continue
         order = _searched(parts, one.size, effort, seed)
         before, after = sum(part.kept(None) for part in parts), sum(part.kept(order) for part in parts)
         whole = sum(float(part.scores[:, part.movable].sum(dtype=np.float64)) for part in parts)
-        if after > before:
+        if after > before * (1 + ROUNDING):
             orders[one.number] = order
             new.update(zip(one.channels.tolist(), one.channels[order].tolist()))
         gains[one.number] = Gain(before, max(before, after), whole)

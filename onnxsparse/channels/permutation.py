@@ -211,6 +211,8 @@ def _tensor(name: str, value: Any, orders: list[Array], where: str) -> MovedTens
     if not isinstance(value, dict):
         raise OptionError(f"{where}: {what} is no table; pass a file that `permute` wrote")
     shape = _listed(value.get("shape"), where, f"the shape of {what}")
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise OptionError(f"{where}: the shape of {what} holds something else than sizes")
     moves = []
     for one in _listed(value.get("moves"), where, f"the moves of {what}"):
         axes = _listed(one.get("axes") if isinstance(one, dict) else None, where, f"a move of {what}")

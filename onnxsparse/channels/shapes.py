@@ -7,6 +7,7 @@ not follow; in the body of a Loop it starts with nothing. The walk knows more by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 import onnx.shape_inference
@@ -24,6 +25,7 @@ from onnx import (
 from onnxsparse.channels.tensors import Sizes, Tensor
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import bodies
+from onnxsparse.graph.shape_values import LARGEST
 from onnxsparse.math.values import Array
 
 
@@ -86,26 +88,43 @@ def _filled(shape: Sizes | None, other: Sizes | None) -> Sizes | None:
     return tuple(two if one is None else one for one, two in zip(shape, other))
 
 
-# -- What an exporter asks about sizes before it lets a branch run.
+# -- What exporters compute of sizes besides the arithmetic of shapes: places, bounds, and which branch runs.
 
-_ASKED: Mapping[str, Callable[..., Array]] = {
+_COMPUTED: Mapping[str, Callable[..., Array]] = {
+    "Abs": np.abs,
     "And": np.logical_and,
     "Equal": np.equal,
+    "Expand": lambda data, shape: data * np.ones(shape, data.dtype),
     "Greater": np.greater,
     "GreaterOrEqual": np.greater_equal,
     "Less": np.less,
     "LessOrEqual": np.less_equal,
+    "Max": lambda *arrays: reduce(np.maximum, arrays),
+    "Min": lambda *arrays: reduce(np.minimum, arrays),
+    "Neg": np.negative,
     "Not": np.logical_not,
     "Or": np.logical_or,
+    "Range": lambda start, limit, step: np.arange(int(start), int(limit), int(step), dtype=start.dtype),
+    "Where": np.where,
 }
 
 
-def decided(node: NodeProto, arrays: Sequence[Array], attributes: Attributes) -> Array | None:
-    """The answer to a question about small integers that are known, or None."""
+def computed(node: NodeProto, arrays: Sequence[Array], attributes: Attributes) -> Array | None:
+    """What a node makes of small integers that are known; None where it is none of these, or they do not fit."""
     if node.op_type == "Cast" and attributes.integer("to") == TensorProto.BOOL:
         return arrays[0].astype(bool)
-    asked = _ASKED.get(node.op_type)
-    return None if asked is None else np.asarray(asked(*arrays))
+    if node.op_type == "Mod":
+        rule: Callable[..., Array] | None = np.fmod if attributes.integer("fmod") else np.mod
+    else:
+        rule = _COMPUTED.get(node.op_type)
+    if rule is None or any(array.size > LARGEST or array.dtype.kind not in "iub" for array in arrays):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            found = np.asarray(rule(*arrays))
+    except (ValueError, TypeError, ZeroDivisionError):  # the runtime will say so
+        return None
+    return found if found.size <= LARGEST else None
 
 
-__all__ = ["asked_again", "decided", "shapes_in", "sizes_of", "symbols_in"]
+__all__ = ["asked_again", "computed", "shapes_in", "sizes_of", "symbols_in"]

@@ -16,12 +16,15 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from onnxsparse.channels.labels import Labels
-from onnxsparse.channels.shapes import asked_again, decided, shapes_in, symbols_in
+from onnxsparse.channels.shapes import asked_again, computed, shapes_in, symbols_in
 from onnxsparse.channels.tensors import Axes, Field, Sizes, StoredLabels, Tensor, View, collapsed
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.shape_values import LARGEST, evaluate
 from onnxsparse.math.values import Array
 
+FEW = 4
+"""Fewer channels than the patterns have that they are permuted for."""
 LARGEST_FIELD = 1 << 24
 """Labels of one field: more than that are not followed through a Reshape."""
 
@@ -149,7 +152,15 @@ class Walk:
     def _results(self, node: Node) -> list[Tensor]:
         domain = "" if node.proto.domain == "ai.onnx" else node.proto.domain
         rule = self._rules.get((domain, node.op))
-        return self.blocked(node) if rule is None else rule(self, node)
+        try:
+            results = self.blocked(node) if rule is None else rule(self, node)
+        except (ModelError, ValueError, IndexError, KeyError, TypeError, ZeroDivisionError) as error:
+            # A file may say anything: axes that are not there, sizes that do not fit. What was united stays so.
+            self._asked.clear()
+            results = self.blocked(node, f"{node.called} does not fit what it reads ({error})")
+        if any(node.proto.output[len(results) :]):
+            results = self.blocked(node, f"{node.called} has more results than its rule")
+        return results
 
     def _checked(self, result: Tensor, shape: Sizes | None, node: Node) -> Tensor:
         """The result with the inferred shape; where that contradicts the rule, nothing moves."""
@@ -161,7 +172,12 @@ class Walk:
         if len(result.shape) != len(shape) or any(a != b for a, b in pairs if a is not None and b is not None):
             self.freeze(result, f"the shapes around {node.called} do not fit together")
             return Tensor(shape)
-        return replace(result, shape=tuple(a if b is None else b for a, b in pairs))
+        made = replace(result, shape=tuple(a if b is None else b for a, b in pairs))
+        for own in made.fields:
+            if any(made.size(axis) not in (None, size) for axis, size in zip(own.axes, own.labels.shape)):
+                self.freeze(made, f"the shapes around {node.called} do not fit together")
+                return Tensor(shape)
+        return made
 
     def blocked(self, node: Node, why: str = "") -> list[Tensor]:
         """Everything that the node and its bodies read stays where it is; so does what it makes."""
@@ -199,7 +215,7 @@ class Walk:
             return None
         found = evaluate(node.op, arrays, node.attributes)
         if found is None:
-            found = decided(node.proto, arrays, node.attributes)
+            found = computed(node.proto, arrays, node.attributes)
         return None if found is None else [Tensor(found.shape, numbers=found)]
 
     # -- labels of a value
@@ -304,7 +320,7 @@ class Walk:
             return self.blocked(node, f"the shapes at {node.called} are not known before it runs")[0]
         shape = shape or _broadcast(known)
         lifted = [_lifted(one, len(shape)) for one in tensors]
-        active = [one for one in lifted if not one.uniform]
+        active = [one if _whole(one) else self.resolved(one) for one in lifted if not one.uniform]
         if active and all(one.stored for one in active):
             views = tuple(view for one in active for view in one.views)
             return Tensor(shape, views=views)
@@ -330,7 +346,7 @@ class Walk:
         """The fields of values of one rank that meet element by element."""
         fields = []
         why = f"its channels meet others that stay where they are at {node.called}"
-        for component in _components(tensors):
+        for component in map(self._inner, _components(tensors)):
             common = set.intersection(*(set(own.axes) for _, own in component))
             if not common:
                 for _, own in component:
@@ -350,6 +366,25 @@ class Walk:
             if met is not None:
                 fields.append(met)
         return tuple(fields)
+
+    def _inner(self, component: list[tuple[int, Field]]) -> list[tuple[int, Field]]:
+        """The fields that go on: where some have more channels inside of what all have, the outer ones stay for these.
+
+        So it is with a weight for each head or expert. What has only few inside goes on as a whole.
+        """
+        common = set.intersection(*(set(own.axes) for _, own in component))
+        inner = [
+            (index, own)
+            for index, own in component
+            if own.axes[-1] not in common
+            and np.prod([size for axis, size in zip(own.axes, own.labels.shape) if axis not in common]) >= FEW
+        ]
+        if not common or not inner:
+            return component
+        for index, own in component:
+            if all(index != other for other, _ in inner):
+                self.labels.freeze(own.labels, "its channels are weights for others, one for all that are inside")
+        return inner
 
     def _meet(self, own: Field, other: Tensor, why: str) -> Field | None:
         """What is left of a field where it meets a value that has none there."""
@@ -379,6 +414,11 @@ def _views(tensor: Tensor) -> Iterator[View]:
     yield from tensor.views
     for part in tensor.parts:
         yield from _views(part)
+
+
+def _whole(tensor: Tensor) -> bool:
+    """Whether every axis of a view is one of the stored tensor: not so where rows were looked up in a table."""
+    return all(view.axes[axis] is not None for view in tensor.views for axis in range(tensor.rank) if tensor.wide(axis))
 
 
 def _spread(labels: Array, axes: Sequence[int], wanted: Axes, tensor: Tensor) -> Array:
@@ -462,4 +502,4 @@ def _size_of(node: Node, shape: Sizes) -> list[Tensor] | None:
     return [Tensor(found.shape, numbers=np.asarray(found))]
 
 
-__all__ = ["Node", "Rule", "Scope", "Walk"]
+__all__ = ["FEW", "Node", "Rule", "Scope", "Walk"]

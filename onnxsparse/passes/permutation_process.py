@@ -36,7 +36,12 @@ Case = Mapping[str, Any]
 
 
 def main(folder: str) -> int:
-    return answered(folder, lambda job, stage: _JOBS[job["job"]](folder, job, stage))
+    return answered(folder, lambda job, stage: done(folder, job, stage))
+
+
+def done(folder: str, job: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
+    """The result of a job; arrays of the reference are in the folder."""
+    return _JOBS[job["job"]](folder, job, stage)
 
 
 def _reference(folder: str, job: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
@@ -177,4 +182,4 @@ def _nudged(array: Array, nudge: int) -> Array:
     return np.asarray(array * (1 + NUDGES[array.dtype.itemsize] * signs), array.dtype)
 
 
-__all__ = ["KINDS", "distance", "main"]
+__all__ = ["KINDS", "distance", "done", "main"]

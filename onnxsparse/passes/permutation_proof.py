@@ -19,7 +19,7 @@ from typing import Any
 
 from onnx import GraphProto, NodeProto
 
-from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.files import Staged
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.compare import DiedError, worked
@@ -62,23 +62,22 @@ class Proof:
 
     def begin(self) -> None:
         """Run the model as it is; an error where the runtime takes it on no inputs."""
-        passed, death = set[int](), None
+        last: ModelError | None = None
         for _ in range(MOST_DEATHS):
-            job = {**self._job("reference"), "cases": self.cases}
-            job["cases"] = [case for case in self.cases if case["number"] not in passed]
             try:
-                ran = self._worked(job)["ran"]
-            except DiedError as error:
-                death = error
-                at = job["cases"][min(error.place, len(job["cases"]) - 1)]
-                passed |= {case["number"] for case in self.cases if case["shapes"] == at["shapes"]}
-                if len(passed) == len(self.cases):
-                    break
-                continue
-            self.cases = job["cases"]
-            self._ran = ran
-            return
-        raise ModelError(f"{death}; the permutation cannot be proven: try other sizes with --dim, or --unproven")
+                self._ran = self._worked(self._job("reference"))["ran"]
+            except DiedError as death:
+                last = death
+                fatal = self.cases[min(death.place, len(self.cases) - 1)]["shapes"]
+                self.cases = [case for case in self.cases if case["shapes"] != fatal]
+                if self.cases:
+                    continue
+            except ModelError as error:
+                last = error
+            else:
+                return
+            break
+        raise ModelError(f"{last}; so nothing can be proven: try other sizes with --dim, or --unproven") from last
 
     def refusal(self, path: str) -> str:
         """What is wrong with the outputs of a permuted model; '' where nothing is."""
@@ -136,7 +135,11 @@ class Proof:
     @cached_property
     def cases(self) -> list[dict[str, Any]]:
         """All kinds of inputs of the first shapes, and normal numbers of the others."""
-        first, *others = input_shapes(self.model)
+        try:
+            first, *others = input_shapes(self.model)
+        except OptionError as error:
+            why = error.as_flags.partition(";")[0]
+            raise OptionError(f"{why}, so nothing can be proven: give it one, or pass --unproven") from error
         pairs = [(first, kind) for kind in KINDS] + [(shapes, KINDS[0]) for shapes in others]
         return [{"number": at, "shapes": shapes, "kind": kind} for at, (shapes, kind) in enumerate(pairs)]
 

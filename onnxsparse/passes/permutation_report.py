@@ -185,16 +185,20 @@ def _details(found: Permuted, figures: Mapping[Weight, Mapping[str, float]]) -> 
     weights = [row.weight for row in found.plan.rows]
     moved = [one for one in found.channels.classes if one.number in found.orders]
     return {
-        "pattern": "",
-        "effort": "",
-        "seed": 0,
+        "pattern": str(found.facts.get("pattern", "")),
+        "effort": str(found.facts.get("effort", "")),
+        "seed": _count(found.facts.get("seed")),
         "proven": found.proof is not None,
-        **{key: value for key, value in found.facts.items() if key in ("pattern", "effort", "seed")},
         "classes": [class_facts(one, weights) for one in moved],
         "weights": [{"name": weight.name, **one} for weight, one in figures.items()],
         "rolled_back": list(_rolled_back(found)),
         "proof": dict(found.proof) if found.proof else None,
     }
+
+
+def _count(value: object) -> int:
+    """A number of a record, which may hold anything."""
+    return value if isinstance(value, int) and value >= 0 else 0
 
 
 def _all_figures(found: Permuted) -> dict[Weight, dict[str, float]]:
@@ -272,6 +276,9 @@ def _notes(found: Permuted) -> tuple[str, ...]:
         f"class {one['class']} ({one['size']} channels, '{one['members'][0]}' first) was rolled back: {one['reason']}"
         for one in _rolled_back(found)
     ]
+    if found.left:
+        count = f"{len(found.left)} tensors" if len(found.left) > 1 else "a tensor"
+        notes.append(f"the record moves {count} that the model has not, '{found.left[0]}' first")
     if not found.orders:
         notes.append(
             "nothing moves; the file is a copy" if not found.failed else "nothing is left to move; the file is a copy"

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxsparse import progress
 from onnxsparse.channels.classes import Channels, analyse
 from onnxsparse.channels.ordering import Reader, best_orders
 from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
@@ -68,6 +69,8 @@ class Permuted:
     failed: Mapping[int, str] = field(default_factory=dict)
     """Why the order of a class was rolled back."""
     proof: Mapping[str, Any] | None = None
+    left: tuple[str, ...] = ()
+    """Tensors of a given record that the model has not."""
 
     def moves_of(self, weight: Weight) -> tuple[Move, ...]:
         """What moves in a weight, under whatever name its bytes have."""
@@ -85,13 +88,18 @@ class Permuted:
 
 
 def channels_of(model: Model) -> Channels:
-    """The channel classes with the sizes that are chosen where the file leaves them open."""
+    """The channel classes with sizes for what the file leaves open.
+
+    Two samples show what happens along the first axis. Where the graph holds a size of one sample for good, that is a
+    contradiction that holds channels: one sample is taken if more of them can move then.
+    """
     try:
         shapes = input_shapes(model)
     except OptionError:  # an input without a shape: what is fixed is enough for some
         return analyse(model)
-    found = analyse(model, shapes[0])
-    return found if found.classes or len(shapes) == 1 else analyse(model, shapes[1])
+    # Sizes that do not fit the model block what they reach.
+    found = [analyse(model, one) for one in shapes]
+    return max(found, key=lambda one: sum(each.size for each in one.classes))
 
 
 # -- orders
@@ -267,8 +275,10 @@ def recorded(model: Model, where: str) -> Permutation | None:
 def plant(model: Model, found: Permuted) -> Permutation:
     """Set the edits, and record what has moved since the first order; that is returned."""
     known = recorded(model, model.path or "the model")
+    if not found.orders:
+        return known or found.record
     whole = found.record if known is None else known.then(found.record)
-    if found.orders and not any(model.metadata.get(PREFIX + key) for key in ORIGINS):
+    if not any(model.metadata.get(PREFIX + key) for key in ORIGINS):
         model.set_metadata({PREFIX + ORIGINS[0]: model.digest()})
     if whole:
         model.set_metadata({METADATA: whole.packed()})
@@ -289,30 +299,34 @@ def given(model: Model, plan: Plan, scores: GivenScores | None, permutation: Per
         made = MovedTensor(one.name, tensor.shape, tuple(moves.get(tensor, ())))
         if not _alike(one, made):
             raise OptionError(f"{where}: its moves of '{tensor.name}' do not fit those of the layers around it here")
-    return Permuted(plan, scores, channels, orders, moves, permutation.facts)
+    facts = {key: value for key, value in permutation.facts.items() if key != "proven"}
+    return Permuted(plan, scores, channels, orders, moves, facts, left=_left(permutation, matched))
 
 
 def _matched(channels: Channels, permutation: Permutation, where: str) -> dict[StoredTensor, MovedTensor]:
-    """Which tensor of the model each one of the record is: by name and shape, else in order by shape."""
+    """Which tensor of the model each one of the record is: by name, or where none has its name, in order by shape."""
     names = {member.name: member.tensor for member in channels.members}
     found: dict[StoredTensor, MovedTensor] = {}
-    left = []
     for name, one in permutation.tensors.items():
-        tensor = names.get(name)
-        fitting = None if tensor is None else _turned(one, tensor)
-        if tensor is None or fitting is None:
-            left.append(one)
-        else:
-            found[tensor] = fitting
-    if left and len(left) < len(permutation.tensors):
-        return found  # a newer export may hold a tensor less: what moves beside it says what it would say
-    if left:
-        found = _in_order(channels, left)
+        if name in names:
+            fitting = _turned(one, names[name])
+            if fitting is None:
+                raise OptionError(
+                    f"{where}: it moves '{name}' of shape {list(one.shape)}, here it has {list(names[name].shape)}; "
+                    "apply it to a model with the same layers"
+                )
+            found[names[name]] = fitting
+    found = found or _in_order(channels, list(permutation.tensors.values()))
     if not found and permutation:
         raise OptionError(
             f"{where}: none of its {len(permutation.tensors)} tensors is in the model, by name or by shape"
         )
     return found
+
+
+def _left(permutation: Permutation, matched: Mapping[StoredTensor, MovedTensor]) -> tuple[str, ...]:
+    known = {one.name for one in matched.values()}
+    return tuple(name for name in permutation.tensors if name not in known)
 
 
 def _in_order(channels: Channels, wanted: Sequence[MovedTensor]) -> dict[StoredTensor, MovedTensor]:
@@ -413,8 +427,9 @@ def proven(model: Model, found: Permuted, seed: int) -> Permuted:
     if not found.orders:
         return found
     with temporary() as folder:
-        proof = Proof(model, folder, seed)
+        proof, done = Proof(model, folder, seed), progress.Counter("prove", 2)
         proof.begin()
+        done.add(1)
         failed: dict[int, str] = {}
 
         def refusal(orders: Orders) -> str:
@@ -423,6 +438,7 @@ def proven(model: Model, found: Permuted, seed: int) -> Permuted:
                 return proof.refusal(write(model, folder, "permuted"))
 
         kept = _kept(found.orders, refusal, failed)
+        done.add(1)
         moves = found.moves if not failed else moves_of(found.channels, kept)
         return replace(found, orders=kept, moves=moves, failed=failed, proof=proof.facts if kept else None)
 

@@ -48,7 +48,10 @@ def _start(net: RandomNet) -> Val:
         ids = net.feed("x", np.arange(12).reshape(2, 6) * 5 % 11)
         return Val(net("Gather", net.weight("words", 11, 16), ids), (2, 6, 16))
     shape = ((2, 8, 4, 4), (2, 8, 6, 6), (2, 6, 8), (2, 8))[net.one_of(0, 0, 1, 2, 2, 3)]
-    dims: list[int | str] = ["N", *shape[1:]] if net.one_of(0, 1, 1) == 0 else list(shape)
+    dims: list[int | str] = list(shape)
+    for at, name in enumerate("NCHW" if len(shape) == 4 else "NTC"[: len(shape)]):
+        if name in "NHWT" and net.dice.random() < 0.25:
+            dims[at] = name
     x = Val(net.input("x", *shape, dims=dims), shape)
     first = {"image": conv, "tokens": linear, "vector": gemm}[x.kind]
     return first(net, x, ()) or x

@@ -179,6 +179,36 @@ def test_multi_head_attention_of_one_token() -> None:
     assert of(found, "o") == []
 
 
+def test_attention_of_one_token_with_its_projection() -> None:
+    """DecoderMaskedSelfAttention keeps past and present in one tensor of the caller."""
+    net = Net()
+    h = net.linear(net.input("x", B, 1, 6), "first", 6, WIDTH)
+    stored = net.weight("qkv", WIDTH, 3 * WIDTH, axis=0), net.weight("qkv_b", 3 * WIDTH)
+    past, count = net.input("past", 2, B, HEADS, 6, SIZE), net.store("count", np.array([3], np.int32))
+    made = net.many("DecoderMaskedSelfAttention", 2, h, *stored, "", past, "", count, domain=MS, num_heads=HEADS)
+    found = classes(net, net.linear(made[0], "o", WIDTH, 3), made[1])
+    assert of(found, "qkv") == [WIDTH]
+    assert of(found, "o") == []
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_multi_head_attention_of_packed_tokens(packed: bool) -> None:
+    net = Net()
+    h = net.linear(net.input("x", T, 6), "first", 6, WIDTH)
+    offsets = net.feed("offsets", np.arange(T, dtype=np.int32)[None])
+    ends = net.feed("ends", np.array([0, T], np.int32))
+    if packed:
+        given = [net.reshape(net.linear(h, "qkv", WIDTH, 3 * WIDTH), T, HEADS, 3, SIZE), "", ""]
+    else:
+        given = three(net, h)
+    mixed = net("PackedMultiHeadAttention", *given, net.weight("bias", 3 * WIDTH), offsets, ends, domain=MS,
+                num_heads=HEADS)  # fmt: skip
+    found = classes(net, net.linear(mixed, "o", WIDTH, 3))
+    assert of(found, "qkv" if packed else "q") == [SIZE] * (4 if packed else 2) + [WIDTH]
+    assert of(found, "bias") == [SIZE] * 4
+    assert of(found, "o") == [SIZE, SIZE]
+
+
 def test_one_token_that_reads_the_keys_of_an_encoder() -> None:
     """DecoderMaskedMultiHeadAttention with a bias at its own place; keys and values have heads in front."""
     net = Net()
@@ -214,6 +244,31 @@ def test_a_mask_made_of_channels_keeps_them() -> None:
     mask = net("Expand", net("Unsqueeze", mask, net.ints(1)), net.ints(B, HEADS, T, T))
     mixed = net("MultiHeadAttention", *three(net, h), "", "", mask, domain=MS, num_heads=HEADS)
     held(net, net.linear(mixed, "o", WIDTH, 3), move="q k v o mask", stay="first")
+
+
+@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
+def test_tokens_that_are_channels_elsewhere_stay(op: str) -> None:
+    """A layer writes the tokens, and another one reads them: the softmax over them is blind, the mask is not."""
+    net = Net()
+    h = net.linear(net.input("x", B, WIDTH, 6), "first", 6, T)
+    h = net.transpose(h, 0, 2, 1)
+    mask = net.weight("positions", B, HEADS, T, T)
+    if op == "Attention":
+        stored = net.weight("qkv", WIDTH, 3 * WIDTH, axis=0), net.weight("qkv_b", 3 * WIDTH)
+        mixed = net(op, h, *stored, "", "", mask, domain=MS, num_heads=HEADS)
+    else:
+        mixed = net(op, *three(net, h), "", "", mask, domain=MS, num_heads=HEADS)
+    held(net, net.linear(net.transpose(mixed, 0, 2, 1), "last", T, 3), stay="first last")
+
+
+def test_a_bias_of_scores_that_a_layer_makes_keeps_its_tokens() -> None:
+    net, h = stream()
+    scores = net.linear(h, "scores", WIDTH, T)
+    scores = net("Expand", net("Unsqueeze", scores, net.ints(1)), net.ints(B, HEADS, T, T))
+    stored = net.weight("qkv", WIDTH, 3 * WIDTH, axis=0), net.weight("qkv_b", 3 * WIDTH)
+    mixed = net("Attention", h, *stored, "", "", scores, domain=MS, num_heads=HEADS)
+    found = held(net, net.linear(mixed, "o", WIDTH, 3), move="qkv o scores", stay="first")
+    assert of(found, "scores_b") == []
 
 
 # -- GroupQueryAttention
@@ -296,6 +351,18 @@ def test_rotary_positions(turned: int, interleaved: int, four: bool) -> None:
     assert of(found, "v") == [SIZE, SIZE, WIDTH]
 
 
+def test_cosines_that_a_layer_makes_stay() -> None:
+    net, h = stream()
+    q, k, v = three(net, h)
+    where = net.feed("places", np.tile(np.arange(T), (B, 1)))
+    angles = net.input("angles", 16, 3)
+    tables = [net.linear(angles, name, 3, SIZE // 2) for name in ("cos", "sin")]
+    q, k = (net("RotaryEmbedding", one, where, *tables, domain=MS) for one in (q, k))
+    mixed = net("MultiHeadAttention", q, k, v, domain=MS, num_heads=HEADS)
+    found = held(net, net.linear(mixed, "o", WIDTH, 3), move="q k v o", stay="first")
+    assert of(found, "cos_b") == []
+
+
 # -- of the standard, by the reference implementation
 
 
@@ -312,6 +379,14 @@ def test_standard_attention(four: bool, shared: int) -> None:
     found = held_by_reference(net, net.linear(mixed, "o", 4 * SIZE, 3), move="q k v o", stay="first")
     assert of(found, "o") == [SIZE] * shared
     assert of(found, "k") == [SIZE] * shared + [WIDTH]
+
+
+def test_standard_attention_with_a_mask_that_a_layer_makes() -> None:
+    net, h = stream(23)
+    mask = net("Unsqueeze", net.linear(h, "mask", WIDTH, T), net.ints(1))
+    mixed = net("Attention", *three(net, h), mask, q_num_heads=HEADS, kv_num_heads=HEADS)
+    found = held_by_reference(net, net.linear(mixed, "o", WIDTH, 3), move="q k v o mask", stay="first")
+    assert of(found, "mask_b") == []
 
 
 def test_standard_attention_with_a_stored_mask() -> None:
@@ -331,6 +406,37 @@ def test_standard_attention_with_a_cache(given: bool) -> None:
                     kv_num_heads=HEADS)  # fmt: skip
     outputs = [net.linear(made[0], "o", WIDTH, 3)] if given else [net.linear(made[0], "o", WIDTH, 3), *made[1:]]
     found = held_by_reference(net, *outputs, move="q k v", stay="first o")
+    assert sizes(found) == [WIDTH]
+
+
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+@pytest.mark.parametrize("shared", [2, 4])
+@pytest.mark.parametrize("wide", [True, False])
+def test_linear_attention(rule: str, shared: int, wide: bool) -> None:
+    """A decay for each place of a key moves with it; that of a head does not."""
+    net, h = stream(27)
+    given = ["", ""] if rule != "linear" else []
+    if "gated" in rule:
+        made = net.linear(h, "decay", WIDTH, shared * SIZE if wide else shared)
+        given[1] = net("Neg", net("Sigmoid", made))
+    if "delta" in rule:
+        given.append(net("Sigmoid", net.linear(h, "beta", WIDTH, shared)))
+    mixed = net("LinearAttention", *three(net, h, shared, 4), *given, update_rule=rule, q_num_heads=4,
+                kv_num_heads=shared)  # fmt: skip
+    found = held_by_reference(net, net.linear(mixed, "o", 4 * SIZE, 3), move="q k v o", stay="first")
+    assert of(found, "o") == [SIZE] * shared
+    assert of(found, "k") == [SIZE] * shared + [WIDTH]
+    if "gated" in rule:
+        assert of(found, "decay_b") == ([SIZE] * shared if wide else [])
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_linear_attention_with_a_state(given: bool) -> None:
+    net, h = stream(27)
+    state = [net.input("state", B, HEADS, SIZE, SIZE)] if given else []
+    made = net.many("LinearAttention", 2, *three(net, h), *state, update_rule="linear", q_num_heads=HEADS,
+                    kv_num_heads=HEADS)  # fmt: skip
+    found = held_by_reference(net, net.linear(made[0], "o", WIDTH, 3), made[1], move="q k v", stay="first o")
     assert sizes(found) == [WIDTH]
 
 
@@ -393,6 +499,18 @@ def test_fused_gemm() -> None:
     h = net("FusedGemm", net.reshape(h, B * T, WIDTH), net.weight("w", 24, WIDTH, axis=1), net.weight("b", 24),
             domain=MS, transB=1, activation="Relu")  # fmt: skip
     held(net, net.linear(h, "last", 24, 3), move="w last", stay="first")
+
+
+def test_a_gated_product_in_one_operator() -> None:
+    net, h = stream(28)
+    made = net("SwiGLU", net.linear(h, "gate", WIDTH, 24), net.linear(h, "up", WIDTH, 24), alpha=1.5)
+    held_by_reference(net, net.linear(made, "last", 24, 3), move="gate up last", stay="first")
+
+
+def test_bits_that_are_read_as_another_type() -> None:
+    net, h = stream(27)
+    made = net("BitCast", net("Neg", net("BitCast", h, to=6)), to=1)
+    held_by_reference(net, net.linear(made, "last", WIDTH, 3), move="last", stay="first")
 
 
 def classes(net: Net, *outputs: str) -> Channels:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxsparse.channels.classes import Channels
 from tests.channels.forms import held
@@ -249,6 +249,24 @@ def test_a_loop_from_a_stored_start() -> None:
     made = net("Add", made, net.linear(h, "b", C, 12))
     found = held(net, end(net, made, width=12), move="a b last", stay="first")
     assert "start" in moving(found)
+
+
+def test_a_state_that_is_equal_in_all_channels_only_at_first() -> None:
+    """Rows of zeros and of ones, in which no channel has a place; the body adds numbers from outside that have one."""
+    net, h = stem()
+    rows = [net("ConstantOfShape", net.ints(2, C), value=numpy_helper.from_array(np.float32([at]))) for at in (0, 1)]
+    given = net.input("given", 4, C)
+    made = loop(net, [net.concat(*rows, axis=0)], lambda turn, state: [net("Add", state, given), net("Mul", state, h)])
+    outputs = [end(net, made[0]), end(net, net("ReduceSum", made[1], net.ints(0), keepdims=0), "rows")]
+    held(net, *outputs, stay="first last rows")
+
+
+def test_a_state_that_stays_equal_in_all_channels() -> None:
+    net, h = stem()
+    rows = [net("ConstantOfShape", net.ints(2, C), value=numpy_helper.from_array(np.float32([at]))) for at in (0, 1)]
+    made = loop(net, [net.concat(*rows, axis=0)], lambda turn, state: [net("Neg", state), net("Mul", state, h)])
+    rows_of_turns = net("ReduceSum", made[1], net.ints(0), keepdims=0)
+    held(net, end(net, rows_of_turns, "rows"), move="rows", stay="first")
 
 
 def test_two_states_that_change_places() -> None:
@@ -546,7 +564,7 @@ def test_a_function_that_is_called_twice_with_a_constant_inside() -> None:
     """The weight is stored once, so that both calls read the same channels."""
     net, h = stem()
     other = net.linear(h, "other", C, C)
-    weight = helper.make_node("Constant", [], ["w"], value=onnx.numpy_helper.from_array(
+    weight = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(
         np.random.default_rng(3).standard_normal((C, C)).astype(np.float32), "w"))  # fmt: skip
     local(net, "Layer", ["x"], ["y"], [weight, helper.make_node("MatMul", ["x", "w"], ["y"])])
     net.reductions["w"] = Reduction(0)

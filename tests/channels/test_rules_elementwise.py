@@ -181,13 +181,6 @@ def test_constants_of_equal_elements() -> None:
     held(net, close(net, h), move="first:1 last:0", stay="last:1")
 
 
-def test_an_old_opset_spreads_from_an_axis() -> None:
-    """Before opset 7 a bias of the channels is added from axis 1 on."""
-    net = Net(opset=7)
-    h = net("Add", net.conv(net.image(8), "first", 8, 16, bias=False), net.weight("b", 16, 1, 1))
-    held(net, net.conv(h, "last", 16, 6), move="first:0 b last:1", stay="last:0")
-
-
 def test_of_rank_0_and_1() -> None:
     net = Net()
     h = net("MatMul", net.input("x", 8), net.weight("first", 8, 16))

@@ -52,7 +52,6 @@ def test_every_operator_is_decided() -> None:
 def test_what_moves_is_in_a_test() -> None:
     """By its name, as a string of a module of this folder."""
     named = {name for path in HERE.glob("*.py") for name in re.findall(r'"(\w+)"', path.read_text())}
-    named |= {"DecoderMaskedSelfAttention", "PackedMultiHeadAttention"}  # forms of MultiHeadAttention, by its rule
     named |= {*elementwise.UNARY, *normalization.REDUCING}  # tests go through these tables
     moving = [line.partition(": ")[0].rpartition(":")[2] for line in decided() if line.endswith("moves")]
     missing = sorted(set(moving) - named)

@@ -195,6 +195,17 @@ def test_a_reduction_of_a_part() -> None:
     held(net, net.linear(net("Mul", h, part), "last", 16, 6), **TOKENS)
 
 
+@for_each("op", ["ReduceMean", "ReduceMax", "ReduceL2"])
+def test_a_reduction_inside_each_group(op: str) -> None:
+    """Channels stay in their group, whose place is that of its sum."""
+    net = Net()
+    h = net.reshape(start(net, width=32), 2, 5, 4, 8)
+    h = net("Mul", h, net(op, h, axes=[3], keepdims=1))
+    sums = net(op, h, axes=[3], keepdims=0)
+    y = net.linear(net.reshape(h, 2, 5, 32), "last", 32, 6)
+    held(net, y, net.linear(sums, "sums", 4, 6), move="first:1 last:0", stay="sums last:1")
+
+
 def test_pairs_of_channels_move_as_one() -> None:
     net = Net()
     h = net("ReduceMax", net.reshape(start(net, width=32), 2, 5, 16, 2), axes=[3], keepdims=0)

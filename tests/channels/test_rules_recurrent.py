@@ -113,6 +113,20 @@ def test_state_of_another_cell(op: str, direction: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "direction"), FORMS)
+def test_states_of_all_layers_side_by_side(op: str, direction: str) -> None:
+    """As torch hands them out: stacked, of which a classifier takes those of the last layer."""
+    net, ways = Net(), WAYS[direction]
+    lower = cell(net, op, stream(net), direction, "lower")
+    y = net.reshape(net.transpose(lower[0], 0, 2, 1, 3), STEPS, BATCH, ways * UNITS)
+    upper = cell(net, op, y, direction, "upper", read=ways * UNITS)
+    states = net.concat(lower[1], upper[1], axis=0)
+    taken = [net("Gather", states, net.store(f"at_{at}", np.array(at)), axis=0) for at in range(-ways, 0)]
+    y = net.gemm(net.concat(*taken, axis=1) if ways > 1 else taken[0], "last", ways * UNITS, 3)
+    found = held(net, y, move="lower_w lower_r upper_w upper_r last", stay="first")
+    assert sorted(one.size for one in found.classes) == [UNITS] * (2 * ways) + [READ]
+
+
+@pytest.mark.parametrize(("op", "direction"), FORMS)
 def test_lengths_of_sequences(op: str, direction: str) -> None:
     net = Net()
     h = stream(net)
@@ -251,3 +265,22 @@ def test_channels_as_steps_or_as_batch(perm: tuple[int, ...]) -> None:
     y = net.linear(net.transpose(net("Squeeze", y, net.ints(1)), 2, 0, 1), "by_batch", UNITS, 3)
     y = net.linear(net.transpose(y, 0, 2, 1), "by_step", UNITS, 3)
     held(net, y)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("state", ["", "stored", "given"])
+def test_a_causal_convolution(bias: bool, state: str) -> None:
+    """Depthwise along the steps, with its last steps as a state; only the reference has a kernel."""
+    net = Net(opset=27)
+    h = net.transpose(net.linear(net.input("x", BATCH, STEPS, 5), "first", 5, READ), 0, 2, 1)
+    given = [net.weight("w", READ, 1, 3), net.weight("b", READ) if bias else ""]
+    given += [net.input("state", BATCH, READ, 2)] if state == "given" else []
+    given += [net.weight("state", BATCH, READ, 2)] if state == "stored" else []
+    made = net.many("CausalConvWithState", 2, h, *given, activation="silu")
+    outputs = [net.linear(net.transpose(one, 0, 2, 1), f"last_{at}", READ, 3) for at, one in enumerate(made)]
+    free = "last_0 last_1"
+    found = held_by_reference(net, *outputs, move="" if state == "given" else free,
+                              stay=f"first {free}" if state == "given" else "first")  # fmt: skip
+    moving = {member.name for one in found.classes for member in one.members}
+    assert ("w" in moving) == (state != "given")
+    assert ("state" in moving) == (state == "stored")

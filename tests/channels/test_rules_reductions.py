@@ -188,3 +188,49 @@ def test_lengths_of_one(axis: int, p: int) -> None:
 def test_neighbours_of_a_channel() -> None:
     net, h = image()
     held(net, net.conv(net("LRN", h, size=3), "last", C, 4), stay="first last")
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceMean"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_values_of_several_layers_side_by_side_meet_in_a_reduction(op: str, count: int) -> None:
+    """A mixture of experts: they are weighted, and added channel by channel."""
+    net, h = stream()
+    experts = [net("Unsqueeze", net.linear(h, f"expert_{at}", C, C), net.ints(2)) for at in range(count)]
+    gate = net("Unsqueeze", net("Softmax", net.linear(h, "gate", C, count), axis=-1), net.ints(3))
+    h = net("Mul", net.concat(*experts, axis=2), gate)
+    h = net(op, h, net.ints(2), keepdims=0) if op == "ReduceSum" else net(op, h, axes=[2], keepdims=0)
+    held(net, net.linear(h, "last", C, 3), move="expert_0 gate last", stay="first")
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_values_of_several_layers_side_by_side_meet_in_a_softmax(count: int) -> None:
+    """Selective kernels: a softmax over the branches, for each channel."""
+    net, h = stream()
+    scores = [net("Unsqueeze", net.linear(h, f"score_{at}", C, C), net.ints(2)) for at in range(count)]
+    branches = [net("Unsqueeze", net.linear(h, f"branch_{at}", C, C), net.ints(2)) for at in range(count)]
+    weights = net("Softmax", net.concat(*scores, axis=2), axis=2)
+    h = net("ReduceSum", net("Mul", weights, net.concat(*branches, axis=2)), net.ints(2), keepdims=0)
+    held(net, net.linear(h, "last", C, 3), move="score_0 branch_0 last", stay="first")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_values_of_several_layers_side_by_side_are_taken_apart_again(axis: int) -> None:
+    """Each has its own order."""
+    net, h = stream()
+    made = [net("Unsqueeze", net.linear(h, name, C, 12), net.ints(axis)) for name in ("a", "b", "c")]
+    parts = net.split(net.concat(*made, axis=axis), 1, 1, 1, axis=axis)
+    outputs = [net.linear(net("Squeeze", one, net.ints(axis)), f"last_{at}", 12, 3) for at, one in enumerate(parts)]
+    found = held(net, *outputs, move="a b c last_0 last_1 last_2", stay="first")
+    assert sorted(one.size for one in found.classes) == [C, 12, 12, 12]
+
+
+def test_a_shape_by_arithmetic_of_places() -> None:
+    """As torch unflattens the last axis: its place by Mod, and slices of the shape around it."""
+    net, h = stream()
+    place = net("Mod", net.ints(2), net.ints(3))
+    shape = net("Shape", h)
+    before = net("Slice", shape, net.ints(0), net("Reshape", place, net.ints(1)))
+    after = net("Slice", shape, net("Add", place, net.ints(1)), net.ints(2**63 - 1))
+    h = net("Reshape", h, net("Concat", before, net.ints(2, C // 2), after, axis=0))
+    h = net("Reshape", net("Tanh", h), net.ints(B, T, C))
+    held(net, net.linear(h, "last", C, 3), move="last", stay="first")

@@ -111,6 +111,32 @@ def test_the_maximum_of_regions() -> None:
     held(net, net.conv(net("MaxRoiPool", h, boxes, pooled_shape=[3, 3]), "last", 16, 6), **IMAGES)
 
 
+@for_each("op", ["MaxPool", "GridSample", "MaxRoiPool", "DepthToSpace", "SpaceToDepth", "Col2Im"])
+def test_channels_in_the_place_of_pixels_stay(op: str) -> None:
+    """What reads its pixels in their order does so where they are channels elsewhere."""
+    net = Net(opset=18)
+    h = start(net, 2, 8)
+    images = net.reshape(h, 2, 8, 2, 8)
+    if op == "MaxPool":
+        made = net(op, h, kernel_shape=[2])
+    elif op == "Col2Im":
+        made = net(op, h, net.ints(8, 8), net.ints(2, 2))
+    elif op in ("DepthToSpace", "SpaceToDepth"):
+        made = net(op, images, blocksize=2)
+    elif op == "GridSample":
+        made = net(op, images, net.store("grid", generator("grid").uniform(-1, 1, (2, 3, 4, 2)).astype(np.float32)))
+    else:
+        made = net(op, images, net.store("boxes", np.float32([[0, 2, 0, 7, 1]])), pooled_shape=[1, 4])
+    held(net, made, stay="first:1")
+
+
+def test_a_grid_that_is_made_of_channels_stays() -> None:
+    net = Net()
+    h = net("Unsqueeze", start(net), net.ints(3))
+    made = net("GridSample", net.weight("image", 2, 3, 6, 6), net.concat(h, h, axis=3))
+    held(net, made, stay="first:1")
+
+
 # -- Pixels and channels.
 
 
@@ -226,6 +252,43 @@ def test_scatter_elements_of_some_channels() -> None:
     held(net, net.linear(h, "last", 16, 6), stay="first:1 new last")
 
 
+def test_scatter_elements_along_channels() -> None:
+    """Each number is written to the channel that its index names."""
+    net = Net()
+    h = start(net)
+    places = net.store("places", generator("places").permuted(np.tile(np.arange(16), (2, 5, 1)), axis=2))
+    h = net("ScatterElements", h, places, net.weight("new", 2, 5, 16), axis=2)
+    held(net, net.linear(h, "last", 16, 6), stay="first:1 places new last")
+
+
+def of_each_channel(net: Net, h: str) -> str:
+    """(2, 16): for each channel the token where it is largest."""
+    return net("ArgMax", h, axis=1, keepdims=0)
+
+
+@for_each("op", ["Gather", "GatherND", "ScatterND"])
+def test_indices_that_are_channels_stay(op: str) -> None:
+    """What is found by them stands where they stand."""
+    net = Net()
+    places, table = of_each_channel(net, start(net)), net.weight("table", 5, 6)
+    deep = net("Unsqueeze", places, net.ints(2))
+    made = {
+        "Gather": lambda: net("Gather", table, places),
+        "GatherND": lambda: net("GatherND", table, deep),
+        "ScatterND": lambda: net("ScatterND", table, deep, net.weight("new", 2, 16, 6), reduction="add"),
+    }[op]()
+    held(net, made, stay="first:1 table:0")
+
+
+def test_updates_that_are_channels_stay() -> None:
+    """Each row that is written is of one channel, and its index says where."""
+    net = Net()
+    rows = net("ReduceMax", net("MatMul", net.weight("left", 6, 5), start(net)), axes=[0], keepdims=0)
+    places = net.store("places", np.arange(16)[:, None] % 7)
+    h = net("ScatterND", net.weight("table", 7, 6), places, net.transpose(rows, 1, 0), reduction="add")
+    held(net, h, stay="first:1 places table:0")
+
+
 def test_a_cache_that_is_written() -> None:
     """Judged by the reference of onnx, since onnxruntime has no such operator."""
     net = Net(opset=24, ir=10)
@@ -249,6 +312,12 @@ def test_channels_that_are_compressed(axis: int | None) -> None:
     h = net("Compress", h, kept, **({} if axis is None else {"axis": axis}))
     h = h if axis else net("Expand", h, net.ints(2, 8))
     held(net, net.linear(h, "last", 8, 6), **STANDING)
+
+
+def test_a_condition_that_is_of_channels_stays() -> None:
+    net = Net()
+    kept = net("Greater", net("ReduceMean", start(net), axes=[0, 1], keepdims=0), net.number(0.5))
+    held(net, net("ReduceSum", net("Compress", net.weight("table", 16, 6), kept, axis=0)), stay="first:1 table:0")
 
 
 def test_reversed_sequences() -> None:

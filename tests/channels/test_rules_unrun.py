@@ -129,3 +129,13 @@ def test_products_up_to_each(axis: int) -> None:
     h = net.linear(net("CumProd", h, net.store("axis", np.array(axis))), "last", 16, 6)
     move = {"move": "first:1 last:0"} if axis == 1 else {"stay": "first:1 last"}
     held_by_reference(net, h, **move)
+
+
+@for_each(("op", "more"), [("Add", {"broadcast": 1, "axis": 1}), ("Mul", {"broadcast": 1, "axis": 1}), ("PRelu", {})])
+def test_values_that_are_spread_from_an_axis(op: str, more: dict[str, int]) -> None:
+    """Before opset 7 a stored vector of the channels stands along axis 1."""
+    net = Net(opset=6, ir=3)
+    h = net(op, net.conv(net.image(8), "first", 8, 16, bias=False), net.weight("b", 16), **more)
+    found = analyse(Model.open(_unrun(net, net.conv(h, "last", 16, 6)))).classes
+    assert [{(one.name, one.axes) for one in found[0].members}] == [{("first", (0,)), ("b", (0,)), ("last", (1,))}]
+    assert len(found) == 1

@@ -108,6 +108,18 @@ def lstm_with_stored_states() -> Trap:
 
 
 @trap
+def lstm_with_states_of_zeros() -> Trap:
+    """Keras through tf2onnx: the states of both directions are a zero that is expanded, and joined with itself."""
+    net, h = _stream()
+    count = net("Slice", net("Shape", h), net.ints(1), net.ints(2))
+    zeros = net("Expand", net.number(0.0), net("Concat", count, net.ints(UNITS), axis=0))
+    one = net("Unsqueeze", zeros, net.ints(0))
+    both = net.concat(one, one, axis=0)
+    y = _both(net, _cell(net, "LSTM", h, "cell", 16, "", both, both, ways=2)[0])
+    return net.trap(net.linear(y, "last", 2 * UNITS, 6), move="cell_w cell_r last", stay="first")
+
+
+@trap
 def lstm_with_states_from_outside() -> Trap:
     """The caller keeps the states: the units stay, what the cell reads is free."""
     net, h = _stream()

@@ -124,6 +124,19 @@ def embedding_and_its_rows_as_weights() -> Trap:
 
 
 @trap
+def looked_up_rows_and_positions() -> Trap:
+    """A factor for each place is added to the rows of a table: which rows these are, is the caller's order."""
+    net = Net()
+    rows = net("Gather", net.weight("table", 11, 16), net.tokens(5))
+    h = net("Add", rows, net.weight("places", 5, 1, axis=0))
+    h = net("Add", h, net("Gather", net.weight("types", 2, 16), net.feed("type", np.array([[0, 1, 1, 0, 1]]))))
+    scores = net("MatMul", h, net.transpose(h, 0, 2, 1))
+    mixed = net("MatMul", net("Softmax", scores, axis=-1), h)
+    y = net("ReduceMean", net.linear(mixed, "last", 16, 6), axes=[1])
+    return net.trap(y, move="last", stay="places")
+
+
+@trap
 def table_of_experts() -> Trap:
     """A matrix is looked up by number from a stack of four: the numbers are the caller's, columns are free."""
     net, h = _stem()

@@ -287,6 +287,45 @@ def test_all_of_it_at_once() -> None:
         assert keep.sum() * 2 == keep.numel()
 
 
+def test_what_fails_leaves_the_model_as_it_was() -> None:
+    model, foreign = small(), torch.optim.SGD(small().parameters(), lr=0.1)
+    for wrong in (foreign, model, None):
+        with refusing(OptionError):
+            ASP.prune_trained_model(model, wrong)
+        assert list(model.state_dict()) == list(small().state_dict())
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("inf")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with refusing(OptionError):
+        ASP.prune_trained_model(model, optimizer)
+    model.load_state_dict(small().state_dict())
+    ASP.prune_trained_model(model, optimizer)
+    trained(model, optimizer)
+    assert not model[0].weight[~ASP.of(model).masks["0.weight"]].any()
+
+
+def test_the_table_that_attention_needed_is_taken() -> None:
+    """Users of apex name the class of its last projection and the parameters of which only some are there."""
+    model = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    linear = nn.modules.linear.NonDynamicallyQuantizableLinear
+    table = {
+        linear: ["weight"],
+        nn.MultiheadAttention: ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_weight"],
+    }
+    names = ["linear1.weight", "linear2.weight", "self_attn.in_proj_weight", "self_attn.out_proj.weight"]
+    other = copy.deepcopy(model)
+    assert sorted(begun(other).masks) == names
+    one = begun(model, whitelist=[nn.Linear, nn.Conv2d], custom_layer_dict=table)
+    assert sorted(one.masks) == names
+    assert not one.left_dense
+    one.compute_sparse_masks()
+    assert one.is_sparsity_enabled()
+    x, model = torch.randn(3, 5, 32), model.eval()
+    with torch.no_grad():  # in one kernel, which reads the weights itself
+        found = model(x)
+    assert torch.allclose(model(x), found, atol=1e-6)
+
+
 def test_what_comes_in_the_wrong_order_is_refused() -> None:
     model, other = small(), small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -59,6 +59,7 @@ def test_the_defaults_are_those_of_apex() -> None:
         True,
         None,
     )
+    assert found["whitelist"] == ("Linear", "Conv1d", "Conv2d", "Conv3d", "MultiheadAttention")
     saving = inspect.signature(ASP.set_permutation_saving_params).parameters
     assert {name: one.default for name, one in saving.items()} == {
         "allow_permutation": True, "save_permutation_graph": False, "permutation_output_dir": ".",

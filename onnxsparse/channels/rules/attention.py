@@ -258,6 +258,26 @@ def grouped(walk: Walk, node: Node) -> list[Tensor]:
     return attend(walk, node, Attended(parts[0], parts[1], parts[2], heads, shared, like, past))
 
 
+def linear(walk: Walk, node: Node) -> list[Tensor]:
+    """LinearAttention: its state has places of keys along one axis, of values along another; a caller's keeps both."""
+    q, k, v, state, decay = (node.input(at) for at in range(5))
+    heads, shared = node.attributes.integer("q_num_heads"), node.attributes.integer("kv_num_heads")
+    if q is None or k is None or v is None or q.shape is None or shared < 1 or heads % shared:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    _hold_the_rest(walk, node, (0, 1, 2, 4))
+    parts = [heads_of(walk, node, one, some) for one, some in ((q, heads), (k, shared), (v, shared))]
+    if decay is not None and decay.size(decay.rank - 1) == shared:
+        walk.freeze(decay, f"{node.called} has one number for each head")
+    elif decay is not None:
+        parts[1] = together(walk, node, parts[1], heads_of(walk, node, decay, shared))
+    if state is not None or any(node.proto.output[1:]):
+        parts = [_hold(walk, node, part) for part in parts]
+    width = v.size(v.rank - 1)
+    like = (*q.shape[:-1], None if width is None else width // shared * heads)
+    made = attend(walk, node, Attended(parts[0], parts[1], parts[2], heads, shared, like))
+    return [made[0], *[Tensor(shape) for shape in node.shapes[1:]]]
+
+
 # -- positions
 
 
@@ -306,6 +326,7 @@ def _rows(walk: Walk, node: Node, table: Tensor) -> Tensor:
 
 RULES: dict[tuple[str, str], Rule] = {
     ("", "Attention"): standard,
+    ("", "LinearAttention"): linear,
     ("", "RotaryEmbedding"): rotary,
     ("com.microsoft", "RotaryEmbedding"): rotary,
     ("com.microsoft", "EmbedLayerNormalization"): embedded,

@@ -113,7 +113,12 @@ def _any(walk: Walk, tensor: Tensor) -> Tensor:
 
 def _alike(walk: Walk, one: Tensor, other: Tensor) -> bool:
     """Whether nothing was found out about a value."""
-    same = one.shape == other.shape and one.uniform == other.uniform and len(one.parts) == len(other.parts)
+    same = (one.shape, one.uniform, one.flat, len(one.parts)) == (
+        other.shape,
+        other.uniform,
+        other.flat,
+        len(other.parts),
+    )
     fields = {own.axes: own.labels for own in one.fields}
     return (
         same
@@ -165,7 +170,8 @@ def _either(walk: Walk, node: Node, one: Tensor, other: Tensor) -> Tensor:
             why = f"its size differs before {node.called} has run"
             pair = [replace(tensor, fields=walk.freeze_axis(tensor, at, why)) for tensor in pair]
     moving = [tensor for tensor in pair if not tensor.uniform]
-    return Tensor(shape, walk.merged(moving, node), uniform=not moving)
+    flat = frozenset(at for at in range(len(shape)) if all(at in tensor.flat for tensor in moving))
+    return Tensor(shape, walk.merged(moving, node), uniform=not moving, flat=flat if moving else frozenset())
 
 
 def _neither(walk: Walk, node: Node, one: Tensor, other: Tensor) -> Tensor:

@@ -144,6 +144,8 @@ RULES: dict[tuple[str, str], Rule] = {
     **{("com.microsoft", name): many for name in MICROSOFT_UNARY},
     **{("", name): passing for name in ("Identity", "Cast")},
     ("", "CastLike"): like,
+    ("", "BitCast"): passing,
+    ("", "SwiGLU"): many,
     ("", "Dropout"): dropout,
     ("com.microsoft", "BiasDropout"): bias_dropout,
     **{

@@ -39,14 +39,9 @@ def gather_elements(walk: Walk, node: Node) -> list[Tensor]:
     if tensor is None or indices is None or not tensor.rank or indices.rank != tensor.rank:
         return _unknown(walk, node)
     axis = node.attributes.integer("axis") % tensor.rank
-    _freeze(walk, node, indices) if _smaller(indices, tensor, axis) else None
     tensor = standing_along(walk, node, tensor, _unlike(indices, tensor, axis))
     indices = standing_along(walk, node, indices, [axis])
     return [Tensor(indices.shape, walk.merged([tensor, indices], node))]
-
-
-def _smaller(indices: Tensor, tensor: Tensor, axis: int) -> bool:
-    return _unlike(indices, tensor, axis) != [axis]
 
 
 def _unlike(indices: Tensor, tensor: Tensor, axis: int) -> list[int]:

@@ -16,6 +16,8 @@ from onnxsparse.channels.tensors import Field, Sizes, Tensor, View, collapsed
 from onnxsparse.channels.walk import LARGEST_FIELD, Node, Rule, Walk
 from onnxsparse.math.values import Array
 
+SIDE_BY_SIDE = 16
+"""Values that are stacked: of more, such as tokens, all have the same channels."""
 Block = tuple[list[int], list[int]]
 
 
@@ -420,6 +422,9 @@ def joined(walk: Walk, node: Node, tensors: Sequence[Tensor], axis: int) -> Tens
         (sum(size or 0 for size in sizes) if None not in sizes else None) if at == axis else size
         for at, size in enumerate(tensors[0].shape or ())
     )
+    beside = _side_by_side(tensors, axis)
+    if beside is not None:
+        return Tensor(shape, (beside,))
     parts: list[Array | None] = []
     others = []
     for tensor in tensors:
@@ -437,7 +442,31 @@ def joined(walk: Walk, node: Node, tensors: Sequence[Tensor], axis: int) -> Tens
     if any(part is not None for part in parts) and None not in sizes:
         whole = [_standing(walk, size or 0) if part is None else part for part, size in zip(parts, sizes)]
         fields.append(Field((axis,), np.concatenate(whole)))
-    return Tensor(shape, tuple(fields), uniform=False)
+    flat = frozenset(at for at in range(len(shape)) if at != axis and all(_flat(one, at) for one in tensors))
+    return Tensor(shape, tuple(fields), flat=flat)
+
+
+def _flat(tensor: Tensor, axis: int) -> bool:
+    """Whether all numbers along an axis are equal."""
+    return tensor.uniform or axis in tensor.flat
+
+
+def _side_by_side(tensors: Sequence[Tensor], axis: int) -> Field | None:
+    """The channels of few values along an axis of which each index has its own: the states of layers and directions."""
+    sizes = [one.size(axis) or SIDE_BY_SIDE for one in tensors]
+    if not 1 < sum(sizes) <= SIDE_BY_SIDE or any(len(one.fields) != 1 for one in tensors):
+        return None
+    owns = [one.fields[0] for one in tensors]
+    axes = sorted({axis, *owns[0].axes})
+    if any(sorted({axis, *own.axes}) != axes for own in owns) or len(axes) < 2:
+        return None
+    if any(axis not in own.axes and size > 1 for own, size in zip(owns, sizes)):
+        return None
+    at = axes.index(axis)
+    labels = [own.labels if axis in own.axes else np.expand_dims(own.labels, at) for own in owns]
+    if len({one.shape[:at] + one.shape[at + 1 :] for one in labels}) > 1:
+        return None
+    return Field(tuple(axes), np.concatenate(labels, at))
 
 
 def _standing(walk: Walk, size: int) -> Array:
@@ -472,7 +501,7 @@ def expand(walk: Walk, node: Node) -> list[Tensor]:
 def tile(walk: Walk, node: Node) -> list[Tensor]:
     """Tile: copies of a channel move with it."""
     tensor, repeats = node.input(0), node.numbers(1)
-    if tensor is None or tensor.shape is None or repeats is None:
+    if tensor is None or tensor.shape is None or repeats is None or len(repeats) != tensor.rank:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
     tensor = walk.resolved(tensor)
     fields = tuple(Field(one.axes, np.tile(one.labels, [repeats[axis] for axis in one.axes])) for one in tensor.fields)

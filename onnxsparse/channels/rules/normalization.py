@@ -9,11 +9,10 @@ import numpy as np
 
 from onnxsparse.channels.rules.elementwise import along_axis
 from onnxsparse.channels.tensors import Field, Sizes, Tensor, collapsed
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channels.walk import FEW, Node, Rule, Walk
 
 COERCED = 13
 """The opset from which Softmax is along one axis; before it the value was read as a matrix, cut at this axis."""
-FEW = 4
 REDUCING = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",
@@ -69,7 +68,8 @@ def skip_layer(walk: Walk, node: Node) -> list[Tensor]:
 
 def over(walk: Walk, tensor: Tensor, axes: Iterable[int]) -> Tensor:
     """The value after something that looks at all numbers along these axes alike, and keeps them in their places."""
-    tensor, held = walk.resolved(tensor), set(axes)
+    held = set(axes)
+    tensor = _as_one(walk, walk.resolved(tensor), held, 1)
     for own in tensor.fields:
         if set(own.axes) & held:
             walk.close(own, held & set(own.axes))
@@ -138,7 +138,7 @@ def reduce(walk: Walk, node: Node) -> list[Tensor]:
 
 def reduced(walk: Walk, tensor: Tensor, axes: Sequence[int], kept: bool) -> Tensor:
     """The value after a reduction that is blind to the order of its terms."""
-    tensor = over(walk, _in_pairs(walk, walk.resolved(tensor), set(axes)), axes)
+    tensor = over(walk, _as_one(walk, walk.resolved(tensor), set(axes), FEW), axes)
     places: dict[int, int] = {}
     for axis in range(tensor.rank):
         if kept or axis not in axes:
@@ -154,15 +154,18 @@ def reduced(walk: Walk, tensor: Tensor, axes: Sequence[int], kept: bool) -> Tens
     return Tensor(shape, tuple(fields), uniform=tensor.uniform)
 
 
-def _in_pairs(walk: Walk, tensor: Tensor, axes: set[int]) -> Tensor:
-    """Groups of fewer channels than N:M patterns have move as one, rather than the channels inside each of them."""
+def _as_one(walk: Walk, tensor: Tensor, axes: set[int], few: int) -> Tensor:
+    """Of channels inside of others the outer ones that meet move as one: values of several layers side by side.
+
+    So do the inner ones where they are fewer than `few`, rather than each of them inside of its group.
+    """
     fields = []
     for own in tensor.fields:
-        inside = [axis for axis in own.axes if axis in axes]
-        size = int(np.prod([own.labels.shape[own.index(axis)] for axis in inside], dtype=np.int64))
-        if inside and len(inside) < len(own.axes) and size < FEW:
+        meeting = [axis for axis in own.axes if axis in axes]
+        size = int(np.prod([own.labels.shape[own.index(axis)] for axis in meeting], dtype=np.int64))
+        if meeting and len(meeting) < len(own.axes) and (own.axes[-1] not in axes or size < few):
             rest = tuple(axis for axis in own.axes if axis not in axes)
-            own = Field(rest, collapsed(walk.labels, own, inside))
+            own = Field(rest, collapsed(walk.labels, own, meeting))
         fields.append(own)
     return replace(tensor, fields=tuple(fields))
 

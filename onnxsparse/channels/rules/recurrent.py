@@ -10,7 +10,9 @@ The algebra, with labels over (direction, unit):
 
 from __future__ import annotations
 
-from onnxsparse.channels.tensors import Axes, Field, Tensor
+from dataclasses import replace
+
+from onnxsparse.channels.tensors import Axes, Field, Tensor, View
 from onnxsparse.channels.walk import Node, Rule, Walk
 from onnxsparse.math.values import Array
 
@@ -70,7 +72,7 @@ def _read(walk: Walk, node: Node, x: Tensor, w: Tensor, columns: int) -> None:
 
 def _unite(walk: Walk, node: Node, units: Array, tensor: Tensor | None, axes: Axes) -> None:
     """The units with the numbers of each gate in W, R, a bias or a state; `axes` are direction and unit there."""
-    if tensor is None or tensor.uniform:
+    if tensor is None or tensor.uniform or axes[-1] in tensor.flat:
         return
     ways, size = units.shape
     labels = walk.along(tensor, axes if ways > 1 else axes[1:])
@@ -89,8 +91,32 @@ def _carrying(units: Array, shape: tuple[int | None, ...], axes: Axes) -> Tensor
     return Tensor(shape, (Field(axes, units) if ways > 1 else Field(axes[1:], units[0]),))
 
 
+def causal(walk: Walk, node: Node) -> list[Tensor]:
+    """CausalConvWithState: each channel by itself, with its own filter, and its own last steps as a state."""
+    x, weight, bias, state = (node.input(at) for at in range(4))
+    if x is None or weight is None or x.rank != 3 or weight.rank != 3:
+        return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    parts = [_by_channel(walk, node, x, 1), _by_channel(walk, node, weight, 0)]
+    parts += [_by_channel(walk, node, one, at) for one, at in ((bias, 0), (state, 1)) if one is not None]
+    fields = walk.elementwise(node, parts, (1, x.size(1), 1)).fields
+    return [Tensor(node.shape() or x.shape, fields), *[Tensor(shape, fields) for shape in node.shapes[1:]]]
+
+
+def _by_channel(walk: Walk, node: Node, tensor: Tensor, axis: int) -> Tensor:
+    """A value with only its channels: along the other axes it stays."""
+    tensor = walk.resolved(tensor) if axis else tensor
+    for other in range(tensor.rank):
+        if other != axis:
+            fields = walk.freeze_axis(tensor, other, f"{node.called} reads it in a fixed order")
+            tensor = replace(tensor, fields=fields)
+    views = tuple(View(one.tag, (None, one.axes[axis], None)) for one in tensor.views)
+    return Tensor((1, tensor.size(axis), 1), tuple(one.moved({axis: 1}) for one in tensor.fields), views,
+                  uniform=tensor.uniform)  # fmt: skip
+
+
 RULES: dict[tuple[str, str], Rule] = {
     **{("", name): recurrent for name in ("LSTM", "GRU", "RNN")},
+    ("", "CausalConvWithState"): causal,
     ("com.microsoft", "DynamicQuantizeLSTM"): quantized,
 }
 

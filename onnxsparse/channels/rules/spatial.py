@@ -60,6 +60,8 @@ def resize(walk: Walk, node: Node) -> list[Tensor]:
     tensor, shape = node.input(0), node.shape()
     if tensor is None or tensor.shape is None:
         return walk.blocked(node, f"the shapes at {node.called} are not known before it runs")
+    if shape is not None and len(shape) != tensor.rank:
+        return walk.blocked(node, f"the shapes at {node.called} do not fit together")
     held = node.attributes.integers("axes")
     axes = range(tensor.rank) if held is None else [axis % tensor.rank for axis in held]
     crops = node.attributes.text("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"

@@ -2,7 +2,7 @@
 
 1. A model whose masks are on and cannot be computed again stays as it is while others are computed; where that is so of
    all of them the call is refused.
-2. An optimizer belongs to the models of which it moves a masked parameter.
+2. An optimizer belongs to the models of which it holds a parameter.
 3. `ASP.of(model)` has the same calls for one model.
 """
 
@@ -18,7 +18,8 @@ from onnxsparse.dialects.asp.pruned_model import Calculator, PrunedModel
 from onnxsparse.engines.torch.attach import bare_module, demand_free
 from onnxsparse.errors import OptionError
 
-WHITELIST = ("Linear", "Conv1d", "Conv2d", "Conv3d")
+WHITELIST = ("Linear", "Conv1d", "Conv2d", "Conv3d", "MultiheadAttention")
+OF_TRAINED_MODELS = ("Linear", "Conv2d", "MultiheadAttention")
 _MODELS: list[PrunedModel] = []
 
 
@@ -60,21 +61,14 @@ class ASP:
         if cls._known(bare):
             raise AspError("ASP was initialized with this model already; call init_model_for_pruning once")
         chosen = Selection.of(whitelist, custom_layer_dict, allowed_layer_names, disallowed_layer_names)
-        made = PrunedModel(
-            bare, mask_calculator, chosen, verbosity, allow_recompute_mask, allow_permutation, example_inputs
-        )
-        made.record_to = cls._record_to
-        _MODELS.append(made)
+        options = allow_recompute_mask, allow_permutation, example_inputs, cls._record_to
+        _MODELS.append(PrunedModel(bare, mask_calculator, chosen, verbosity, *options))
 
     @classmethod
     def init_optimizer_for_pruning(cls, optimizer: Any) -> None:
         """Keep masked places at zero in each step of an optimizer."""
         models = cls._models("init_optimizer_for_pruning")
-        if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-            raise OptionError(
-                f"an optimizer of torch is expected, not a {type(optimizer).__name__:.60}; where one is around another "
-                "hand over the one inside"
-            )
+        cls._demand_optimizer(optimizer)
         moved = [one for one in models if one.is_moved_by(optimizer)] or models[-1:]
         for one in [one for one in moved if not one.follows(optimizer)] or moved:
             one.init_optimizer_for_pruning(optimizer)
@@ -99,13 +93,18 @@ class ASP:
 
     @classmethod
     def prune_trained_model(cls, model: Any, optimizer: Any, *, example_inputs: Any = None) -> None:
-        """All of it for a trained model: 2:4 in its Linear and Conv2d layers, and the optimizer keeps it."""
+        """All of it for a trained model: 2:4 in Linear, Conv2d and MultiheadAttention, and the optimizer keeps it."""
         cls.init_model_for_pruning(
-            model, "m4n2_1d", verbosity=2, whitelist=("Linear", "Conv2d"), example_inputs=example_inputs
+            model, "m4n2_1d", verbosity=2, whitelist=OF_TRAINED_MODELS, example_inputs=example_inputs
         )
         one = cls.of(model)
-        one.init_optimizer_for_pruning(optimizer)
-        one.compute_sparse_masks()
+        try:
+            cls._demand_optimizer(optimizer)
+            one.init_optimizer_for_pruning(optimizer)
+            one.compute_sparse_masks()
+        except OptionError:
+            one.remove()
+            raise
 
     @classmethod
     def already_init_asp_model(cls) -> bool:
@@ -150,6 +149,14 @@ class ASP:
         if not found:
             raise AspError(f"{call} comes after init_model_for_pruning: call that first")
         return found
+
+    @classmethod
+    def _demand_optimizer(cls, optimizer: Any) -> None:
+        if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+            raise OptionError(
+                f"an optimizer of torch is expected, not a {type(optimizer).__name__:.60}; where one is around another "
+                "hand over the one inside"
+            )
 
     @classmethod
     def _changeable(cls, call: str) -> list[PrunedModel]:

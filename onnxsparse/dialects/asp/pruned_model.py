@@ -51,6 +51,7 @@ class PrunedModel:
         allow_recompute_mask: bool = False,
         allow_permutation: bool = True,
         example_inputs: Any = None,
+        record_to: str | None = None,
     ) -> None:
         self._model: Callable[[], Any] = weakref.ref(model)
         self.verbosity = verbosity
@@ -58,7 +59,7 @@ class PrunedModel:
         self.pattern = NM(2, 4) if callable(mask_calculator) else pattern_of(mask_calculator)
         self._recomputes, self._is_permuted = allow_recompute_mask, False
         self.allow_permutation, self._example_inputs = allow_permutation, example_inputs
-        self.record_to: str | None = None
+        self.record_to = record_to
         self._optimizers: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         known = None if self._function else self.pattern
         self._weights, self.left_dense = pruned_weights(model, selection, known, allow_recompute_mask)
@@ -101,7 +102,11 @@ class PrunedModel:
     @property
     def is_fixed(self) -> bool:
         """Whether masks are on that can be neither computed again nor taken back."""
-        return not self._recomputes and any(weight.is_masked for weight in self.weights)
+        return not self._recomputes and self._is_masked
+
+    @property
+    def _is_masked(self) -> bool:
+        return any(weight.is_masked for weight in self.weights)
 
     def is_sparsity_enabled(self) -> bool:
         """Whether masks are on."""
@@ -120,7 +125,7 @@ class PrunedModel:
         """Choose the masks by the dense numbers as they are now, and write the zeros."""
         if self.is_fixed:
             raise AspError(f"the masks are there already, and {NOTHING_KEPT}")
-        if self.allow_permutation and not self._is_permuted and self.weights and not self.is_sparsity_enabled():
+        if self.allow_permutation and not self._is_permuted and not self._is_masked:
             self._permute()
         masks, together = [self._mask_of(weight) for weight in self.weights], meet("cpu") if joined() > 1 else None
         if together is not None:
@@ -146,11 +151,14 @@ class PrunedModel:
             clear_moments(optimizer, weight.parameter, weight.keep)
 
     def _permute(self) -> None:
-        names, inputs = [weight.path for weight in self.weights], self._example_inputs
-        optimizers, self._is_permuted, self._example_inputs = list(self._optimizers), True, None
-        along_inputs = f"{self.pattern.n}:{self.pattern.m}"
+        model, inputs = self._model(), self._example_inputs
+        self._is_permuted, self._example_inputs = True, None
+        if model is None or not self.weights:
+            return
+        names, along_inputs = [weight.path for weight in self.weights], f"{self.pattern.n}:{self.pattern.m}"
+        optimizers = list(self._optimizers)
         reason = permute_module(
-            self._model(), names, along_inputs, SEED, inputs, optimizers=optimizers, record_to=self.record_to
+            model, names, along_inputs, SEED, inputs, optimizers=optimizers, record_to=self.record_to
         )
         if reason:
             warnings.warn(f"the channels stay in their order: {reason}", stacklevel=4)

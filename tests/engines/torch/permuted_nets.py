@@ -89,11 +89,12 @@ class Residual(nn.Module):
 class Flattened(nn.Module):
     """A convolution read by a matrix; one beside it that flattens what it reads itself."""
 
-    def __init__(self, function: bool) -> None:
+    def __init__(self, side: int, function: bool) -> None:
         super().__init__()
         self.first, self.beside = nn.Conv2d(16, 32, 1), nn.Conv2d(32, 32, 1)
         self.flatten = (lambda x: torch.flatten(x, 1)) if function else nn.Flatten()
-        self.one, self.other, self.last = nn.Linear(288, 16), nn.Linear(288, 16), nn.Linear(16, 8)
+        width = 32 * side * side
+        self.one, self.other, self.last = nn.Linear(width, 16), nn.Linear(width, 16), nn.Linear(16, 8)
 
     def forward(self, x: Any) -> Any:
         x = self.first(x)
@@ -231,6 +232,67 @@ class Gated(nn.Module):
         return self.head(x + self.narrow(value * functional.gelu(gate)))
 
 
+class Recurrent(nn.Module):
+    """Two layers in both directions."""
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.first, self.lines = nn.Linear(8, 32), kind(32, 16, num_layers=2, batch_first=True, bidirectional=True)
+        self.then, self.last = nn.Linear(32, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.relu(self.then(self.lines(self.first(x))[0])))
+
+
+class Both(nn.Module):
+    """An encoder and a decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 32), nn.Linear(32, 8)
+        self.both = nn.Transformer(32, 4, 1, 1, 48, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        return self.last(self.both(x, x))
+
+
+class Pixels(nn.Module):
+    """Channels that become pixels and pixels that become channels, and a path by the side of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.down = nn.Conv2d(16, 32, 1), nn.Conv2d(32, 64, 3, stride=2, padding=1)
+        self.up, self.last = nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(96, 16, 1)
+        self.mix, self.out = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(32, 8, 1)
+
+    def forward(self, x: Any) -> Any:
+        x = functional.relu(self.first(x))
+        x = self.last(torch.cat([self.up(self.down(x)), x], 1))
+        return self.out(functional.pixel_unshuffle(self.mix(functional.pixel_shuffle(x, 2)), 2))
+
+
+class Single(nn.Module):
+    """A norm that computes in single precision whatever it is given, over masked attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.scale = nn.Linear(16, 32), nn.Parameter(torch.rand(32) + 0.5)
+        self.q, self.k, self.v, self.out = (nn.Linear(32, 32, bias=False) for _ in range(4))
+        self.register_buffer("mask", torch.ones(16, 16).tril())
+        self.last = nn.Linear(32, 8)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        single = x.to(torch.float32)
+        y = self.scale * (single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+        batch, length = x.shape[:2]
+        q, k, v = (one(y).view(batch, length, 4, 8).transpose(1, 2) for one in (self.q, self.k, self.v))
+        scores = (q @ k.transpose(-2, -1)) * 8**-0.5
+        weights = scores.masked_fill(self.mask[:length, :length] == 0, float("-inf")).softmax(-1)
+        return self.last(x + self.out((weights @ v).transpose(1, 2).contiguous().view(batch, length, 32)))
+
+
 class Shuffle(nn.Module):
     def forward(self, x: Any) -> Any:
         n, c, h, w = x.shape
@@ -277,13 +339,11 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Moved]] = {
         {"first.0.weight": (0,), "first.1.weight": (0,), **{f"down.{at}.weight": (0, 1) for at in range(3)},
          **{f"up.{at}.weight": (0, 1) for at in range(3)}, "last.weight": (1,)},
     ),
-    "flatten": (
-        lambda: Flattened(False), (2, 16, 3, 3),
-        {"first.weight": (0,), "one.weight": (0,), "other.weight": (0, 1), "last.weight": (1,)},
-    ),
-    "flatten function": (
-        lambda: Flattened(True), (2, 16, 3, 3),
-        {"first.weight": (0,), "beside.weight": (0, 1), "one.weight": (0, 1), "last.weight": (1,)},
+    "flatten": (lambda: Flattened(3, False), (2, 16, 3, 3), {"one.weight": (0,), "other.weight": (0,)}),
+    "flatten function": (lambda: Flattened(3, True), (2, 16, 3, 3), {"one.weight": (0,), "last.weight": (1,)}),
+    "flatten pixels": (
+        lambda: Flattened(1, True), (2, 16, 1, 1),
+        {"first.weight": (0,), "beside.weight": (0, 1), "one.weight": (0, 1), "other.weight": (0, 1)},
     ),
     "joined channels": (
         lambda: Joined(1), (2, 16, 5, 5),
@@ -311,6 +371,24 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Moved]] = {
     ),
     "up and down": (UpAndDown, (2, 16, 8, 8), {"first.weight": (0,), "up.weight": (0, 1), "last.weight": (1,)}),
     "functions": (Functions, (2, 16, 5, 5), {"kernel": (0,), "scale": (0,), "mean": (0,), "matrix": (1,)}),
+    "lstm": (
+        lambda: Recurrent(nn.LSTM), (2, 6, 8),
+        {"first.weight": (0,), "lines.weight_ih_l0": (0, 1), "lines.bias_hh_l1_reverse": (0,), "last.weight": (1,)},
+    ),
+    "gru": (
+        lambda: Recurrent(nn.GRU), (2, 6, 8),
+        {"first.weight": (0,), "lines.weight_hh_l0": (0, 1), "lines.weight_ih_l1": (0, 1), "last.weight": (1,)},
+    ),
+    "encoder and decoder": (
+        Both, (2, 6, 8),
+        {"first.weight": (0,), "both.decoder.layers.0.linear1.weight": (0, 1), "both.decoder.norm.weight": (0,)},
+    ),
+    "pixels": (
+        Pixels, (2, 16, 8, 8), {"first.weight": (0,), "down.weight": (0, 1), "last.weight": (1,), "mix.weight": (0,)},
+    ),
+    "single precision": (
+        Single, (2, 6, 16), {"first.weight": (0,), "scale": (0,), "q.weight": (1,), "out.weight": (0, 1)},
+    ),
     "transformer": (
         lambda: nn.Sequential(
             nn.Linear(16, 32), nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 48, batch_first=True), 2),

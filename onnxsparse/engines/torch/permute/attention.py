@@ -147,18 +147,32 @@ def _decoded(emitter: Emitter, layer: Any, path: str, value: Value, memory: Valu
 
 @layers("TransformerEncoder")
 def encoder(emitter: Emitter, call: Call) -> Value:
-    value = call.tensor(0, "src")
     masks = [one for one in (call.get(1, "mask"), call.get(2, "src_key_padding_mask")) if isinstance(one, Value)]
-    for at, layer in enumerate(call.layer.layers):
-        value = _encoded(emitter, layer, f"{call.path}.layers.{at}", value, masks)
-    return value if call.layer.norm is None else _norm(emitter, call.layer, call.path, "norm", value)
+    return _whole_encoder(emitter, call.layer, call.path, call.tensor(0, "src"), masks)
 
 
 @layers("TransformerDecoder")
 def decoder(emitter: Emitter, call: Call) -> Value:
-    value, memory = call.tensor(0, "tgt"), call.tensor(1, "memory")
     if len(call.tensors) > 2:
         raise NotHereError
-    for at, layer in enumerate(call.layer.layers):
-        value = _decoded(emitter, layer, f"{call.path}.layers.{at}", value, memory)
-    return value if call.layer.norm is None else _norm(emitter, call.layer, call.path, "norm", value)
+    return _whole_decoder(emitter, call.layer, call.path, call.tensor(0, "tgt"), call.tensor(1, "memory"))
+
+
+@layers("Transformer")
+def transformer(emitter: Emitter, call: Call) -> Value:
+    if len(call.tensors) > 2:
+        raise NotHereError
+    encoded = _whole_encoder(emitter, call.layer.encoder, f"{call.path}.encoder", call.tensor(0, "src"), ())
+    return _whole_decoder(emitter, call.layer.decoder, f"{call.path}.decoder", call.tensor(1, "tgt"), encoded)
+
+
+def _whole_encoder(emitter: Emitter, whole: Any, path: str, value: Value, masks: Sequence[Value]) -> Value:
+    for at, layer in enumerate(whole.layers):
+        value = _encoded(emitter, layer, f"{path}.layers.{at}", value, masks)
+    return value if whole.norm is None else _norm(emitter, whole, path, "norm", value)
+
+
+def _whole_decoder(emitter: Emitter, whole: Any, path: str, value: Value, memory: Value) -> Value:
+    for at, layer in enumerate(whole.layers):
+        value = _decoded(emitter, layer, f"{path}.layers.{at}", value, memory)
+    return value if whole.norm is None else _norm(emitter, whole, path, "norm", value)

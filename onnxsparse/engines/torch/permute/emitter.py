@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Optional, Union
+from typing import Any, Union
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
@@ -25,7 +25,8 @@ OPSET, IR = 21, 10
 UNKNOWN = "torch"
 """The domain of operators without a rule."""
 
-Sizes = tuple[Optional[int], ...]
+Sizes = tuple[Any, ...]
+"""Sizes of axes; one that is not known has a name, and the same name is the same size."""
 _KINDS = {"bool": TensorProto.BOOL, "int64": TensorProto.INT64, "int32": TensorProto.INT32}
 
 
@@ -59,6 +60,8 @@ class Call:
     result: Any
     layer: Any = None
     path: str = ""
+    only_first: bool = False
+    """Whether nobody reads more than the first of what it made."""
 
     def get(self, index: int, name: str, default: Any = None) -> Any:
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
@@ -165,7 +168,8 @@ class Emitter:
         layer = graph.get_submodule(node.target) if node.op == "call_module" else None
         name = _layer_name(layer) if layer is not None else _name_of(node)
         path = str(node.target) if layer is not None else ""
-        call = Call(name, self._resolved(node.args), self._resolved(node.kwargs), result, layer, path)
+        only_first = all(_name_of(one) == "getitem" and one.args[1] == 0 for one in node.users)
+        call = Call(name, self._resolved(node.args), self._resolved(node.kwargs), result, layer, path, only_first)
         if result is None and (name in _OF_SIZES or not call.tensors):
             return None
         before = len(self.nodes)
@@ -289,10 +293,10 @@ class Emitter:
     # -- the operators that others are made of
 
     def reshaped(self, value: Value, shape: Sizes) -> Value:
-        if tuple(shape) == value.shape and None not in shape:
+        if tuple(shape) == value.shape:
             return value
-        if sum(size is None for size in shape) <= 1:
-            target = self.numbers(np.array([-1 if size is None else size for size in shape], np.int64))
+        if sum(not isinstance(size, int) for size in shape) <= 1:
+            target = self.numbers(np.array([size if isinstance(size, int) else -1 for size in shape], np.int64))
         else:
             target = self._described(self._fresh("shape"), (len(shape),), "int64")
             self.inputs.append(target.name)
@@ -312,14 +316,14 @@ class Emitter:
         made = self.new("MatMul", [value, self.turned(weight, (1, 0))], shape)
         return made if bias is None else self.new("Add", [made, bias], shape)
 
-    def split(self, value: Value, axis: int, sizes: Sequence[int | None]) -> list[Value]:
+    def split(self, value: Value, axis: int, sizes: Sequence[Any]) -> list[Value]:
         axis %= value.rank
         shapes = [(*value.shape[:axis], size, *value.shape[axis + 1 :]) for size in sizes]
-        given = [] if None in sizes else [self.numbers(np.array(sizes, np.int64))]
+        given = [] if not all(isinstance(size, int) for size in sizes) else [self.numbers(np.array(sizes, np.int64))]
         return self.several("Split", [value, *given], [(shape, value.kind) for shape in shapes], axis=axis)
 
     def uniform(self, shape: Sizes) -> Value:
-        sizes = self.numbers(np.array([size or 1 for size in shape], np.int64))
+        sizes = self.numbers(np.array([size if isinstance(size, int) else 1 for size in shape], np.int64))
         return self.new("ConstantOfShape", [sizes], shape)
 
 

@@ -15,8 +15,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.permute.moves import tensors_of
@@ -37,6 +38,7 @@ def exported(module: Any, inputs: Inputs) -> ModelProto:
         except Exception as error:  # whatever an exporter raises
             reasons.append(f"{type(error).__name__}: {one_line(error)[:160]}")
             continue
+        _join_constants(proto)
         return with_numbers(proto, module)
     raise UnprovenError(f"torch cannot export it ({reasons[0]})")
 
@@ -67,6 +69,20 @@ def _by_export(module: Any, inputs: Inputs) -> ModelProto:
     program = torch().onnx.export(module, inputs.args, kwargs=dict(inputs.kwargs), dynamo=True, optimize=False)
     proto: ModelProto = program.model_proto
     return proto
+
+
+def _join_constants(proto: ModelProto) -> None:
+    """The scales of a Resize come in pieces where constants are not folded, and no shape can be inferred behind it."""
+    known = {
+        node.output[0]: numpy_helper.to_array(node.attribute[0].t)
+        for node in proto.graph.node
+        if node.op_type == "Constant" and node.attribute[0].name == "value"
+    }
+    for node in proto.graph.node:
+        if node.op_type == "Concat" and all(name in known and known[name].ndim == 1 for name in node.input):
+            joined = np.concatenate([known[name] for name in node.input])
+            made = helper.make_node("Constant", [], list(node.output), node.name, value=numpy_helper.from_array(joined))
+            node.CopyFrom(made)
 
 
 def with_numbers(proto: ModelProto, module: Any) -> ModelProto:

@@ -132,7 +132,7 @@ def movedim(emitter: Emitter, call: Call) -> Value:
 
 @functions("expand", "expand_as", "broadcast_to")
 def expand(emitter: Emitter, call: Call) -> Value:
-    sizes = emitter.numbers(np.array([size or 1 for size in call.shape], np.int64))
+    sizes = emitter.numbers(np.array([size if isinstance(size, int) else 1 for size in call.shape], np.int64))
     return emitter.new("Expand", [call.tensor(), sizes], call.shape, call.kind)
 
 
@@ -170,10 +170,8 @@ def pixel_unshuffle_layer(emitter: Emitter, call: Call) -> Value:
 
 
 def _pixel_unshuffle(emitter: Emitter, call: Call, block: int) -> Value:
-    n, c, h, w = call.tensor().shape
-    if h is None or w is None:
-        raise NotHereError
-    cut = emitter.reshaped(call.tensor(), (n, c, h // block, block, w // block, block))
+    n, c, *_ = call.tensor().shape
+    cut = emitter.reshaped(call.tensor(), (n, c, call.shape[2], block, call.shape[3], block))
     return emitter.reshaped(emitter.turned(cut, (0, 1, 3, 5, 2, 4)), call.shape)
 
 
@@ -189,7 +187,6 @@ def channel_shuffle_layer(emitter: Emitter, call: Call) -> Value:
 
 def _channel_shuffle(emitter: Emitter, call: Call, groups: int) -> Value:
     n, c, *rest = call.tensor().shape
-    assert c is not None
     cut = emitter.reshaped(call.tensor(), (n, groups, c // groups, *rest))
     order = [0, 2, 1, *range(3, len(rest) + 3)]
     return emitter.reshaped(emitter.turned(cut, order), call.shape)
@@ -268,7 +265,9 @@ def _indexed(emitter: Emitter, value: Value, index: Sequence[Any]) -> Value:
 
 def _sliced(emitter: Emitter, value: Value, axis: int, place: slice) -> Value:
     size = value.shape[axis]
-    if size is None or not all(one is None or isinstance(one, int) for one in (place.start, place.stop, place.step)):
+    if not isinstance(size, int) or not all(
+        one is None or isinstance(one, int) for one in (place.start, place.stop, place.step)
+    ):
         raise NotHereError
     start, stop, step = place.indices(size)
     bounds = [emitter.numbers(np.array([one], np.int64)) for one in (start, stop, axis, step)]
@@ -317,3 +316,13 @@ def embedding(emitter: Emitter, call: Call) -> Value:
 @layers("Embedding")
 def embedding_layer(emitter: Emitter, call: Call) -> Value:
     return emitter.new("Gather", [emitter.own(call, "weight"), call.tensor()], call.shape)
+
+
+@layers("EmbeddingBag")
+def embedding_bag(emitter: Emitter, call: Call) -> Value:
+    """Of a table of bags; bags that are cut from a list by offsets are another thing."""
+    places, table = call.tensor(), emitter.own(call, "weight")
+    if places.rank != 2 or table is None:
+        raise NotHereError
+    rows = emitter.new("Gather", [table, places], (*places.shape, table.shape[1]))
+    return reduced_over(emitter, rows, 1, call.shape)

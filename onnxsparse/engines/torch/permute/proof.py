@@ -1,7 +1,8 @@
 """The proof that moves leave the outputs of a module as they are, on a copy of it.
 
 1. The copy is in double precision where that runs. It gets the inputs of the caller, or those that were guessed, and
-   random ones of the same shapes, also twice as many. Nothing of the module itself is run or changed.
+   random ones of the same shapes, also twice as many. Numbers of it that are all equal become random: what is moved
+   behind a scale of zeros shows too. Nothing of the module itself is run or changed.
 2. A parameter that a graph in eval mode did not meet may be used in training: then the copy is run in training mode,
    too, without dropout.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +24,7 @@ from onnxsparse.engines.torch.permute.moves import Moving, move, tensors_of
 from onnxsparse.errors import OptionError, one_line
 
 CLOSE = {"float64": 1e-7, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
-"""How far outputs may be apart, as a part of their range, by the precision that the copy is run in."""
+"""How far outputs may be apart, as a part of their range, by the lowest precision that is computed with."""
 _DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "dropout_")
 
 
@@ -41,18 +44,23 @@ class Trial:
     def _first_that_runs(self, module: Any, inputs: Inputs, more: Sequence[Inputs]) -> tuple[Any, list[Inputs]]:
         reason = ""
         own = next((one.dtype for one in module.parameters() if one.is_floating_point()), torch().float32)
-        for dtype in dict.fromkeys((torch().float64, torch().float32, own)):
-            self.subject, self._close = copied(module, dtype), CLOSE[str(dtype).partition(".")[2]]
+        for dtype, varied in itertools.product(dict.fromkeys((torch().float64, torch().float32, own)), (True, False)):
+            self.subject = copied(module, dtype)
+            if varied:
+                _vary(self.subject)
             self._state = [(one, one.clone()) for one in self.subject.buffers()]
             given = inputs.cast(dtype, _device(module))
+            kinds: set[str] = set()
             try:
-                before = self._outputs(given)
+                with _recorded(kinds):
+                    before = self._outputs(given)
             except Exception as error:  # whatever a user's module raises
                 reason = reason or f"it does not run on these inputs: {type(error).__name__}: {one_line(error)[:200]}"
                 continue
             if not any(_finite(one) and one.numel() for one in before):
                 reason = reason or "its outputs are no tensors of finite numbers"
                 continue
+            self._close = max(CLOSE.get(kind, 0.0) for kind in {*kinds, str(dtype).partition(".")[2]})
             others = [one.cast(dtype, _device(module)) for one in more]
             return self.subject, [given, *self._that_run([given.random(), *(others or [given.random().doubled()])])]
         raise UnprovenError(reason)
@@ -128,6 +136,14 @@ def copied(module: Any, dtype: Any = None) -> Any:
     return made.requires_grad_(False).eval()
 
 
+def _vary(module: Any) -> None:
+    """Random numbers where all are equal, as the scales of a new network are: behind zeros nothing would be seen."""
+    generator = torch().Generator().manual_seed(2)
+    for one in tensors_of(module).values():
+        if one.is_floating_point() and one.numel() > 1 and bool((one == one.flatten()[0]).all()):
+            one.copy_(torch().rand(one.shape, generator=generator) + 0.5)
+
+
 def _device(module: Any) -> Any:
     return next((one.device for one in tensors_of(module).values()), torch().device("cpu"))
 
@@ -158,6 +174,22 @@ def attention_in_parts() -> Iterator[None]:
         yield
     finally:
         mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def _recorded(kinds: set[str]) -> Iterator[None]:
+    """Which types of floats are computed with: a layer may compute in single precision whatever it is given."""
+    dispatch = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+
+    class Recording(dispatch):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = function(*args, **(kwargs or {}))
+            found = [one for one in leaves(made) if torch().is_tensor(one) and one.is_floating_point()]
+            kinds.update(str(one.dtype).partition(".")[2] for one in found if one.numel() > 1)
+            return made
+
+    with Recording():
+        yield
 
 
 @contextmanager

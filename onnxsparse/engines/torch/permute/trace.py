@@ -17,7 +17,7 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.permute import attention, layers, layout  # noqa: F401 - each enters what it knows
+from onnxsparse.engines.torch.permute import attention, layers, layout, recurrent  # noqa: F401 - each enters what it knows
 from onnxsparse.engines.torch.permute.emitter import Emitter
 from onnxsparse.engines.torch.permute.export import stored_numbers
 from onnxsparse.engines.torch.permute.guesses import guessed
@@ -62,9 +62,12 @@ def traced(module: Any, inputs: Inputs | None) -> Traced:
 
 
 def _trace(subject: Any) -> Any:
+    class Tracer(torch().fx.Tracer):  # type: ignore[misc]
+        proxy_buffer_attributes = True  # a mask may be cut to the length of an input
+
     try:
         with attention_in_parts():
-            tracer = torch().fx.Tracer()
+            tracer = Tracer()
             graph = tracer.trace(subject)
             return torch().fx.GraphModule(tracer.root, graph)
     except Exception as error:  # whatever a user's module raises when it meets a proxy
@@ -120,7 +123,7 @@ def _described(value: Any) -> Any:
 
 
 def _common(found: Sequence[Any]) -> Any:
-    """A description with those sizes that are the same in all runs."""
+    """A description with those sizes that are the same in all runs; others are called by what they were in each."""
     first = found[0]
     if first is None or any(type(one) is not type(first) or len(one) != len(first) for one in found):
         return None
@@ -129,7 +132,7 @@ def _common(found: Sequence[Any]) -> Any:
     if any(len(one[0]) != len(first[0]) for one in found):
         return None
     sizes = zip(*(one[0] for one in found))
-    return tuple(one[0] if len(set(one)) == 1 else None for one in sizes), first[1]
+    return tuple(one[0] if len(set(one)) == 1 else "size " + "/".join(map(str, one)) for one in sizes), first[1]
 
 
 __all__ = ["Traced", "traced"]

@@ -130,6 +130,7 @@ class LegacyQuantizationModifier(Quantizing):
     name: ClassVar[str] = "LegacyQuantizationModifier"
 
     tag: ClassVar[str] = "QuantizationModifier"
+    unwritten: ClassVar[tuple[str, ...]] = ("end_epoch", "update_frequency", "strict")
 
     submodules: tuple[str, ...] | None = None
     quantize_embeddings: bool = True

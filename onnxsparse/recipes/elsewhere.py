@@ -1,5 +1,7 @@
 """Modifiers of the newer form that nothing runs here: those of SparseML 1.6 to 1.8 and of llm-compressor, by name.
 
+ASRegModifier is the one with a tag among them.
+
 1. Their options are read and kept as they are written. One that is not among those of the class is refused where a
    nearer name is known, as a typing mistake.
 2. Some names mean another class in the form with tags; then an option that only the newer class has tells which it is.
@@ -39,6 +41,7 @@ _DISTILLING = (
 _LEVELS = (
     "targets init_sparsity final_sparsity update_scheduler scheduler_args mask_structure leave_enabled apply_globally"
 )
+_PRUNING = "sparsity block_size quantize dampening_frac percdamp sequential_update mask_structure targets target_ids"
 _SMOOTHING = "smoothing_strength alpha mappings ignore num_calibration_steps calibration_function algorithm"
 _ROTATION = "rotations transform_type randomize learnable precision transform_block_size transform_config"
 OPTIONS: dict[str, tuple[str, str]] = {
@@ -53,6 +56,12 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "OutputDistillationModifier": ("what layers give, of the model and of a teacher", _DISTILLING),
     "QuIPModifier": (ROTATED, f"{_ROTATION} targets ignore"),
     "SpinQuantModifier": (ROTATED, f"{_ROTATION} mappings norm_mappings"),
+    "ASRegModifier": (
+        "a penalty on what layers give",
+        "layers alpha layer_normalized reg_func reg_tens start_epoch end_epoch update_frequency",
+    ),
+    "SparseOPTModifier": (CALIBRATED, _PRUNING),
+    "SparseLlamaModifier": (CALIBRATED, _PRUNING),
     "REAPPruningModifier": (CALIBRATED, "sparsity ignore report_path"),
     "MagnitudePruningModifier": ("its schedule of levels (`linear` and `cubic` run)", _LEVELS),
 }
@@ -86,9 +95,9 @@ class Elsewhere(UnknownModifier):
         return max(self._epoch("end"), self._epoch("end_epoch"))
 
 
-def kept(tag: str, options: Mapping[str, Any], reason: str) -> Elsewhere:
+def kept(tag: str, options: Mapping[str, Any], newer: bool, reason: str) -> Elsewhere:
     written = UnknownModifier.of(tag, dict(options)).options
-    return Elsewhere(tag, written, reason)
+    return Elsewhere(tag, written, newer, reason)
 
 
 def is_elsewhere(tag: str, options: Mapping[str, Any]) -> bool:

@@ -55,7 +55,7 @@ def modifier_of(entry: Entry, scope: Scope, strict: bool) -> Modifier:
     except WrongError as error:
         if TAG.fullmatch(entry.tag) is None:
             raise
-        return kept(entry.tag, _written(entry, scope), f"it is not understood: {error}")
+        return kept(entry.tag, _written(entry, scope), True, f"it is not understood: {error}")
 
 
 def _modifier(entry: Entry, scope: Scope, strict: bool) -> Modifier:
@@ -64,7 +64,7 @@ def _modifier(entry: Entry, scope: Scope, strict: bool) -> Modifier:
     if is_elsewhere(entry.tag, written):
         for option in entry.options:
             _demand_option(option, entry.tag, options_of_class(entry.tag))
-        return kept(entry.tag, written, OPTIONS[entry.tag][0])
+        return kept(entry.tag, written, entry.newer, OPTIONS[entry.tag][0])
     forms = _forms(entry.tag, entry.newer)
     if not forms and entry.tag in plugins.broken("modifiers"):
         raise WrongError(entry.line, plugins.broken("modifiers")[entry.tag])

@@ -59,8 +59,17 @@ def test_what_nothing_runs_is_read_and_named_as_that(name: str, options: str) ->
         recipe.driven()
     assert Recipe.load(str(recipe)) == recipe
     assert str(Recipe.load(str(recipe))) == str(recipe)
+    assert ("- !" in str(recipe)) == (name in ("SparseGPTModifier", "WandaPruningModifier"))
     assert Recipe.load(stage(name, options), strict=False).driven().modifiers == ()
     assert recipe.notes == ()
+
+
+def test_the_penalty_of_layers_has_a_tag() -> None:
+    text = "modifiers:\n- !ASRegModifier\n  start_epoch: 0.0\n  end_epoch: 8.0\n  layers: ['a']\n  alpha: 0.1\n"
+    recipe = Recipe.load(text)
+    assert [one.tag for one in recipe.not_applied] == ["ASRegModifier"]
+    assert recipe.max_epochs == 8
+    assert Recipe.load(str(recipe)) == recipe
 
 
 MAGNITUDE = "targets: ['re:.*weight']\ninit_sparsity: 0.0\nfinal_sparsity: 0.5\nstart: 1\nend: 4"
@@ -128,3 +137,5 @@ def test_mistakes_are_refused_and_kept_where_that_is_asked_for(name: str, option
     (left,) = Recipe.load(stage(name, options), strict=False).not_applied
     assert left.tag == name
     assert left.reason.startswith(("it is not understood: ", "no modifier of that name is known"))
+    lenient = Recipe.load(stage(name, options), strict=False)
+    assert Recipe.load(str(lenient), strict=False) == lenient

@@ -51,12 +51,12 @@ class Quantizing(Scheduled):
             raise WrongOptionError("end_epoch", "quantization does not end, so it is -1")
         for option in EPOCHS:
             epoch = getattr(self, option)
-            if epoch is not None and not epoch >= max(self.start_epoch, 0):
+            if epoch not in (None, NEVER) and not epoch >= max(self.start_epoch, 0):
                 raise WrongOptionError(option, f"{epoch} lies before the start_epoch of {self.start_epoch}")
         demand_from("num_calibration_steps", self.num_calibration_steps or 0, 0)
 
     def times_after(self, epochs: float) -> dict[str, Any]:
-        later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) is not None}
+        later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) not in (None, NEVER)}
         return {**super().times_after(epochs), **{option: epoch + epochs for option, epoch in later.items()}}
 
 

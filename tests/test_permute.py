@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.channels import classes
@@ -18,7 +18,7 @@ from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permuta
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes import permutation_process, permutation_proof
+from onnxsparse.passes import compare, permutation_process, permutation_proof
 from onnxsparse.passes.compare import DiedError
 from tests.channels.net import session
 from tests.messages import refusing
@@ -396,6 +396,7 @@ def test_a_class_that_fails_the_proof_is_rolled_back(monkeypatch: pytest.MonkeyP
 def test_where_nothing_is_left_the_file_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong_rule(monkeypatch, "CumSum")
     dense = with_sums(with_sums_of_one(mlp()), "two")
+    dense.graph.output[0].name = "three.sum"
     result = osp.permute(dense)
     assert result.model is not None
     assert len(result.report.details["permutation"]["rolled_back"]) == 2  # type: ignore[index]
@@ -432,6 +433,56 @@ def test_open_sizes_are_run_with_others_than_were_analysed() -> None:
     result = osp.permute(mlp())
     proof: Any = result.report.details["permutation"]["proof"]  # type: ignore[index]
     assert [one["x"] for one in proof["shapes"]] == [[2, 16], [1, 16], [3, 16]]
+
+
+def ending_in(*steps: NodeProto, keep: bool = False, **constants: Array) -> ModelProto:
+    """The model with more operators behind it, and the output of the last, beside the former if that is kept."""
+    made = mlp()
+    made.graph.node.extend(steps)
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items())
+    empty = steps[-1].op_type == "NonZero"
+    last = helper.make_tensor_value_info(steps[-1].output[0], TensorProto.INT64 if empty else TensorProto.FLOAT, None)
+    if not keep:
+        del made.graph.output[:]
+    made.graph.output.append(last)
+    return made
+
+
+def binary(operator: str, constant: str) -> NodeProto:
+    return helper.make_node(operator, ["three.sum", constant], ["end"], name="last")
+
+
+IDLE = {
+    "nan": ending_in(binary("Mul", "c"), c=np.float32(np.nan)),
+    "infinite": ending_in(binary("Add", "c"), c=np.float32(np.inf)),
+    "constant": ending_in(binary("Mul", "c"), c=np.float32(0)),
+    "nearly constant": ending_in(binary("Add", "c"), c=np.float32(1e30)),
+    "empty": ending_in(binary("Greater", "c"), helper.make_node("NonZero", ["end"], ["at"]), c=np.float32(np.inf)),
+}
+
+
+@pytest.mark.parametrize("kind", list(IDLE))
+def test_outputs_that_are_the_same_for_all_inputs_prove_nothing(kind: str) -> None:
+    with refusing(ModelError):
+        osp.permute(IDLE[kind])
+    result = osp.permute(IDLE[kind], unproven=True)
+    assert result.report.details["permutation"]["proven"] is False  # type: ignore[index]
+
+
+def test_an_output_that_proves_nothing_beside_one_that_does_is_named() -> None:
+    result = osp.permute(ending_in(binary("Mul", "c"), keep=True, c=np.float32(np.nan)))
+    proof: Any = result.report.details["permutation"]["proof"]  # type: ignore[index]
+    assert proof["uninformative"] == ["output 'end' is NaN for all random inputs"]
+    assert "output 'end' is NaN for all random inputs: it proves nothing" in str(result)
+
+
+@pytest.mark.parametrize("scale", [10.0, 0.3])
+def test_a_random_output_is_told_from_rounding(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process draws other numbers."""
+    monkeypatch.setattr(permutation_proof, "worked", compare.worked)
+    noise = helper.make_node("RandomNormalLike", ["three.sum"], ["drawn"], name="noise", scale=scale)
+    with pytest.raises(ModelError, match=r"'end' is random.*RandomNormalLike 'noise'.*unproven=True"):
+        osp.permute(ending_in(noise, helper.make_node("Add", ["three.sum", "drawn"], ["end"])))
 
 
 def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:

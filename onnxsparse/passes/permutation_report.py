@@ -275,6 +275,7 @@ def _notes(found: Permuted) -> tuple[str, ...]:
         f"class {one['class']} ({one['size']} channels, '{one['members'][0]}' first) was rolled back: {one['reason']}"
         for one in _rolled_back(found)
     ]
+    notes += [f"{one}: it proves nothing" for one in (found.proof or {}).get("uninformative", ())]
     if found.left:
         count = f"{len(found.left)} tensors" if len(found.left) > 1 else "a tensor"
         notes.append(f"the record moves {count} that the model has not, '{found.left[0]}' first")

@@ -18,7 +18,7 @@ from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permuta
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes import compare, permutation_process, permutation_proof
+from onnxsparse.passes import compare, permutation_process, permutation_proof, permuting
 from onnxsparse.passes.compare import DiedError
 from tests.channels.net import session
 from tests.messages import refusing
@@ -532,6 +532,7 @@ def test_masks_of_prune_are_by_the_scores_that_moved_along() -> None:
         {name: -np.abs(one) for name, one in stored(mlp()).items() if one.ndim == 2},
         {name: np.abs(one).T for name, one in stored(mlp()).items() if one.ndim == 2},
         {name: one.astype(str) for name, one in stored(mlp()).items() if one.ndim == 2},
+        {name: np.full(one.shape, 1.7e308) for name, one in stored(mlp()).items() if one.ndim == 2},
         "no-such-file.npz",
     ],
 )
@@ -576,6 +577,17 @@ def test_a_pruned_model_is_not_torn() -> None:
     assert pruned is not None
     with refusing(OptionError):
         osp.permute(pruned, pattern="1:4")
+
+
+def test_a_record_that_is_damaged_is_found_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permuting, "searched", lambda *_: pytest.fail("it was searched"))
+    damaged, other = mlp(), mlp()
+    damaged.metadata_props.add(key=METADATA, value="????")
+    moved = MovedTensor("one.weight", (2,), (Move((0,), np.array([1, 0])),))
+    other.metadata_props.add(key=METADATA, value=Permutation({"one.weight": moved}).packed())
+    for dense in damaged, other:
+        with refusing(OptionError):
+            osp.permute(dense)
 
 
 # -- channels
@@ -673,3 +685,75 @@ def test_two_numbers_at_the_wrong_place_are_seen(name: str, tmp_path: Path) -> N
     proof.begin()
     assert not proof.refusal(str(path))
     assert "of its norm away" in proof.refusal(str(tmp_path / "wrong.onnx"))
+
+
+# -- what reports say
+
+
+def test_a_weight_that_loses_is_not_counted_among_those_that_gain() -> None:
+    """The order of another model, whose weights gain by it; here most of the scores are of a weight that loses."""
+    dense, other = mlp(), mlp(names="{}", seed=0)
+    for tensor in other.graph.initializer:
+        if tensor.name == "two.weight":
+            tensor.CopyFrom(numpy_helper.from_array(numbers("else", WIDTH, 2 * WIDTH), tensor.name))
+    best = osp.permute(dense).model
+    assert best is not None
+    result = osp.permute(best, apply=record(osp.permute(other).model or other))
+    losing = [name for name, one in figures(result).items() if one["after"] < one["before"]]
+    assert losing
+    said = str(result)
+    assert f"{2 - len(losing)} of 3 weights to be pruned gain, {len(losing)} lose" in said
+    assert said.count("keeps less") == len(losing)
+
+
+def test_only_weights_that_are_to_be_pruned_are_listed() -> None:
+    result = osp.permute(mlp(), include="three")
+    assert result.report.row("one.weight").reason
+    assert "no better order:" not in str(result)
+
+
+def convolutions(side: int) -> ModelProto:
+    """A convolution, a depthwise one, and a matrix behind Flatten that reads `side` x `side` pixels of each channel."""
+    shapes = {"wide": (16, 8, 1, 1), "deep": (16, 1, 3, 3), "head": (16 * side * side, 8)}
+    nodes = [
+        helper.make_node("Conv", ["x", "wide"], ["a"]),
+        helper.make_node("Conv", ["a", "deep"], ["b"], group=16, pads=[1, 1, 1, 1]),
+        helper.make_node("Flatten", ["b"], ["f"]),
+        helper.make_node("MatMul", ["f", "head"], ["y"]),
+    ]
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8, side, side]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8]),
+    ]
+    stored = [numpy_helper.from_array(numbers(name, *shape), name) for name, shape in shapes.items()]
+    graph = helper.make_graph(nodes, "convolutions", values[:1], values[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(("side", "said"), [(4, "each group of 4 lies within one channel"), (3, "")])
+def test_groups_within_one_channel_have_no_better_order(side: int, said: str) -> None:
+    row = osp.permute(convolutions(side), allow="output,stem,small").report.row("head")
+    assert said in row.reason
+    assert bool(said) == (row.status != "permuted")
+
+
+def test_a_depthwise_weight_has_no_reduction() -> None:
+    row = osp.channels(convolutions(4)).report.row("deep")
+    assert "there is no reduction" in row.reason
+    assert "move with those of the layers around it" in row.advice
+
+
+def test_rows_behind_a_length_that_was_assumed_are_not_free() -> None:
+    """The first rows of a table, as many as the input is long; those behind them are used by longer ones."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["length"], start=1, end=2),
+        helper.make_node("Slice", ["table", "zero", "length", "zero"], ["rows"]),
+        helper.make_node("Add", ["x", "rows"], ["sum"]),
+        helper.make_node("MatMul", ["sum", "matrix"], ["y"]),
+    ]
+    stored = {"table": numbers("table", 64, 8), "matrix": numbers("matrix", 8, 8), "zero": np.zeros(1, np.int64)}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "length", 8]) for name in ("x", "y")]
+    constants = [numpy_helper.from_array(one, name) for name, one in stored.items()]
+    graph = helper.make_graph(nodes, "table", values[:1], values[1:], constants)
+    report = osp.channels(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)).report
+    assert not report.details["classes"]

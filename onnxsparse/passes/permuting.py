@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from onnxsparse import progress
-from onnxsparse.channels.classes import Channels, analyse
+from onnxsparse.channels.classes import ChannelClass, Channels, analyse
 from onnxsparse.channels.ordering import Reader, best_orders
-from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
+from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation, demand_shape
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.stores import keys
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.options import Names
@@ -109,7 +110,31 @@ def channels_of(model: Model) -> Channels:
         return analyse(model)
     # Sizes that do not fit the model block what they reach.
     found = [analyse(model, one) for one in shapes]
-    return max(found, key=lambda one: sum(each.size for each in one.classes))
+    best = max(found, key=lambda one: sum(each.size for each in one.classes))
+    return _of_all_sizes(best, [one for one in found if one is not best and one.classes])
+
+
+def _of_all_sizes(found: Channels, others: Sequence[Channels]) -> Channels:
+    """Without classes in one tensor that are free for some sizes alone, such as the rows of a table behind a length."""
+    kept, reasons = [], dict(found.reasons)
+    for one in found.classes:
+        alone = len({member.tensor for member in one.members}) == 1
+        if alone and not all(_free(one, other) for other in others):
+            reasons.update(dict.fromkeys(one.channels.tolist(), "other sizes of the inputs use it otherwise"))
+        else:
+            kept.append(replace(one, number=len(kept)))
+    return replace(found, classes=tuple(kept), reasons=reasons)
+
+
+def _free(one: ChannelClass, other: Channels) -> bool:
+    """Whether the numbers of a class can move in another analysis, too."""
+    channels = np.concatenate([each.channels for each in other.classes])
+    for member in one.members:
+        twin = next((each for each in other.by_tensor.get(member.tensor, ()) if each.axes == member.axes), None)
+        own = np.isin(member.labels, one.channels)
+        if twin is None or not np.isin(twin.labels[own], channels).all():
+            return False
+    return True
 
 
 # -- orders
@@ -118,6 +143,7 @@ def channels_of(model: Model) -> Channels:
 def asked_for(model: Model, asked: Asked) -> Permuted:
     """The permutation that was asked for, searched or given, and proven unless that was not wanted."""
     _demand_known(asked)
+    _demand_record(model)
     plan, scores = _readers_of(model, asked)
     permutation = None if asked.apply is None else record_of(asked.apply)
     if not asked.unproven:
@@ -135,6 +161,23 @@ def _demand_known(asked: Asked) -> None:
         raise OptionError(f"--effort is one of {', '.join(EFFORTS)}, not {brief(asked.effort)}")
     if isinstance(asked.seed, bool) or not isinstance(asked.seed, int) or not 0 <= asked.seed < 1 << 64:
         raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {brief(asked.seed)}")
+
+
+def _demand_record(model: Model) -> None:
+    """What a file says has moved in it can be read: what moves now comes on top of that."""
+    where = model.path or "the model"
+    try:
+        known = recorded(model, where)
+        for tensor, (title, name) in keys(model.flow.stores).items():
+            path = f"{title}/{name}" if title else name
+            if known is not None and path in known.tensors:
+                demand_shape(known.tensors[path], tensor.shape)
+    except OptionError as error:
+        why = error.as_flags.partition(";")[0]
+        raise OptionError(
+            f"{where}: what its metadata '{METADATA}' records cannot be its permutation ({why}); permute the dense "
+            "model it was made from, or remove that entry"
+        ) from error
 
 
 def _readers_of(model: Model, asked: Asked) -> tuple[Plan, GivenScores | None]:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from onnxsparse import progress
-from onnxsparse.channels.classes import ChannelClass, Channels, analyse
-from onnxsparse.channels.ordering import Reader, best_orders
-from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation, demand_shape
+from onnxsparse.channel_classes.classes import ChannelClass, Channels, analyse
+from onnxsparse.channel_classes.ordering import Reader, best_orders
+from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation, demand_shape
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model

@@ -3,6 +3,7 @@
 1. Several modifiers may have one tag; the options say which is meant.
 2. Options of the newer form have other names there: `start` for `start_epoch`, `targets` for `params`.
 3. `log_types` means nothing and is passed over, as ever.
+4. Two modifiers had other names before SparseML 0.1; they are read, and written with those of today.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from onnxsparse.recipes.yaml_tree import Node, WrongError
 
 SUFFIX = "Modifier"
 PASSED_OVER = "log_types"
+OLDER = {"GradualKSModifier": "GMPruningModifier", "ConstantKSModifier": "ConstantPruningModifier"}
 TAG = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 NEWER = {
     "start": "start_epoch",
@@ -112,5 +114,6 @@ def _hint(tag: str) -> str:
 def _forms(tag: str, newer: bool) -> list[type[Modifier]]:
     """Every modifier with a tag; the newer form may leave the end of its name out."""
     known = [cls for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
+    tag = OLDER.get(tag, tag)
     names = (tag, tag + SUFFIX) if newer else (tag,)
     return [cls for cls in known if cls.name in names] + [cls for cls in known if cls.tag in names]

@@ -37,7 +37,7 @@ from onnxsparse.recipes.modifiers.modifier import (
     plain,
     reads_as_other,
 )
-from onnxsparse.recipes.reading import Path, Read, is_page, is_text, sections, text_of
+from onnxsparse.recipes.reading import UNSAID, Path, Read, is_page, is_text, sections, text_of
 from onnxsparse.recipes.variables import Variables, as_text
 from onnxsparse.recipes.yaml_tree import Twice
 from onnxsparse.version import __version__
@@ -253,8 +253,10 @@ def _settled(metadata: Metadata | None) -> Metadata | None:
 
 def _assembled(found: list[Read], staged: bool, called: str, strict: bool) -> Recipe:
     for one in found:
-        if one.metadata is not None and not isinstance(one.metadata, dict):
+        if one.metadata not in (None, UNSAID) and not isinstance(one.metadata, dict):
             raise PlanError(f"{called}, line 1: the metadata of a recipe are names with values")
+    nothing: Metadata | None = {} if any(isinstance(one.metadata, dict) for one in found) else None
+    found = [dataclasses.replace(one, metadata=nothing) if one.metadata == UNSAID else one for one in found]
     if not staged:
         return Recipe(found[0].modifiers, (), found[0].metadata, strict)
     with_metadata = [one.name for one in found if one.metadata is not None]

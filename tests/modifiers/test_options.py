@@ -119,7 +119,6 @@ def test_levels_by_name() -> None:
         ("GMPruningModifier", {"update_frequency": -2}, "update_frequency: it is -1 or a number from 0"),
         ("GMPruningModifier", {"update_frequency": "soon"}, "update_frequency: 'soon' is no number"),
         ("GMPruningModifier", {"params": "conv"}, "params: 'conv' is neither __ALL__ nor __ALL_PRUNABLE__"),
-        ("GMPruningModifier", {"params": ["re:("]}, "params: re:. is no regular expression"),
         ("GMPruningModifier", {"mask_type": "filter"}, "filter is for !StructuredPruningModifier"),
         ("GMPruningModifier", {"mask_type": "unstructurd"}, "did you mean unstructured"),
         ("GMPruningModifier", {"mask_type": 124}, "mask_type: 124 is no text or list"),

@@ -161,6 +161,8 @@ class LearningRateFunctionModifier(Scheduled):
 
     name: ClassVar[str] = "LearningRateFunctionModifier"
 
+    unwritten: ClassVar[tuple[str, ...]] = ("constant_logging",)
+
     start_epoch: float = REQUIRED
     end_epoch: float = REQUIRED
     lr_func: str = REQUIRED

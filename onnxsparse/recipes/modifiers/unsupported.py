@@ -63,6 +63,7 @@ class Quantizing(Scheduled):
 SCHEMES = ("default", "deepsparse", "tensorrt")
 PARTS = ("input_activations", "weights", "output_activations")
 ARGUMENTS = ("num_bits", "symmetric", "strategy", "kwargs")
+WORDS_FOR_NOTHING = ("null", "None")
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,27 @@ class QuantizationModifier(Quantizing):
 
     scheme: str | dict[str, Any] | None = None
     scheme_overrides: dict[str, Any] | None = None
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[str, ...] | None = ()
 
     def check(self) -> None:
         super().check()
+        object.__setattr__(self, "ignore", self.ignore or ())
+        object.__setattr__(self, "scheme", _without_words(self.scheme))
+        if self.scheme_overrides is not None:
+            overrides = {name: _without_words(scheme) for name, scheme in self.scheme_overrides.items()}
+            object.__setattr__(self, "scheme_overrides", overrides)
         for option, scheme in (
             ("scheme", self.scheme),
             *(("scheme_overrides", one) for one in (self.scheme_overrides or {}).values()),
         ):
             _check_scheme(option, scheme)
+
+
+def _without_words(scheme: Any) -> Any:
+    """SparseML writes a part of a scheme that is not there as the text `null`, and reads `None` as that, too."""
+    if not isinstance(scheme, dict):
+        return scheme
+    return {part: None if arguments in WORDS_FOR_NOTHING else arguments for part, arguments in scheme.items()}
 
 
 def _check_scheme(option: str, scheme: Any) -> None:
@@ -98,8 +111,11 @@ def _check_scheme(option: str, scheme: Any) -> None:
             raise WrongOptionError(option, f"a scheme has no {part!r:.40}{hint}")
         if part not in PARTS:
             continue  # what a scheme does not know was passed over, ever
-        if arguments is not None and not (isinstance(arguments, dict) and set(arguments) <= set(ARGUMENTS)):
+        if arguments is not None and not isinstance(arguments, dict):
             raise WrongOptionError(option, f"{part} is null or has {', '.join(ARGUMENTS)}")
+        for name in set(arguments or ()) - set(ARGUMENTS):
+            if hint := nearest(str(name), ARGUMENTS):
+                raise WrongOptionError(option, f"{part} has no {name!r:.40}{hint}")
 
 
 @dataclass(frozen=True)
@@ -114,6 +130,7 @@ class LegacyQuantizationModifier(Quantizing):
     name: ClassVar[str] = "LegacyQuantizationModifier"
 
     tag: ClassVar[str] = "QuantizationModifier"
+    unwritten: ClassVar[tuple[str, ...]] = ("end_epoch", "update_frequency", "strict")
 
     submodules: tuple[str, ...] | None = None
     quantize_embeddings: bool = True

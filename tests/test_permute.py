@@ -18,7 +18,7 @@ from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, 
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes import compare, permutation_process, permutation_proof, permuting
+from onnxsparse.passes import compare, permutation_process, permutation_proof
 from onnxsparse.passes.compare import DiedError
 from tests.channels.net import session
 from tests.messages import refusing
@@ -579,17 +579,6 @@ def test_a_pruned_model_is_not_torn() -> None:
         osp.permute(pruned, pattern="1:4")
 
 
-def test_a_record_that_is_damaged_is_found_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permuting, "searched", lambda *_: pytest.fail("it was searched"))
-    damaged, other = mlp(), mlp()
-    damaged.metadata_props.add(key=METADATA, value="????")
-    moved = MovedTensor("one.weight", (2,), (Move((0,), np.array([1, 0])),))
-    other.metadata_props.add(key=METADATA, value=Permutation({"one.weight": moved}).packed())
-    for dense in damaged, other:
-        with refusing(OptionError):
-            osp.permute(dense)
-
-
 # -- channels
 
 
@@ -757,3 +746,33 @@ def test_rows_behind_a_length_that_was_assumed_are_not_free() -> None:
     graph = helper.make_graph(nodes, "table", values[:1], values[1:], constants)
     report = osp.channels(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)).report
     assert not report.details["classes"]
+
+
+def test_inputs_that_the_model_does_not_run_on_are_counted() -> None:
+    dense = mlp()
+    dense.graph.node.insert(0, helper.make_node("Reshape", ["x", "two_rows"], ["x2"]))
+    dense.graph.node[1].input[0] = "x2"
+    dense.graph.initializer.append(numpy_helper.from_array(np.array([2, 16]), "two_rows"))
+    result = osp.permute(dense)
+    proof: Any = result.report.details["permutation"]["proof"]  # type: ignore[index]
+    assert proof["inputs"] == 3
+    assert "does not run on 2 of 5 random inputs: onnxruntime cannot run the model on x [3, 16]" in str(result)
+
+
+def test_prune_says_what_was_proven() -> None:
+    assert "proven on 5 random inputs" in str(osp.prune(mlp(), pattern="2:4", permute=True))
+    assert "NOT proven" in str(osp.prune(mlp(), pattern="2:4", permute=True, unproven=True))
+
+
+@pytest.mark.parametrize("pattern", ["2:4", "1:4"])
+def test_groups_of_a_file_without_a_record_are_not_torn(pattern: str) -> None:
+    """A layer that is 2:4 already, and a dense one that reads the same channels and would gain by an order of them."""
+    dense = mlp()
+    dense.graph.initializer.append(numpy_helper.from_array(100 * numbers("four", WIDTH, 64), "four.weight"))
+    dense.graph.node.append(helper.make_node("Gemm", ["one.out", "four.weight"], ["four"], name="four"))
+    dense.graph.output.append(helper.make_tensor_value_info("four", TensorProto.FLOAT, ["batch", 64]))
+    pruned = osp.prune(dense, pattern="2:4", include="two").model
+    assert pruned is not None
+    del pruned.metadata_props[:]
+    with refusing(OptionError):
+        osp.permute(pruned, pattern=pattern)

@@ -63,7 +63,12 @@ def _reference(folder: str, job: Mapping[str, Any], stage: Stage) -> dict[str, A
     if error is not None and not ran:
         raise error
     shapes = [job["cases"][place]["shapes"] for place in ran]
-    return {"ran": ran, "outputs": [_spread(folder, ran, shapes, at, name) for at, name in enumerate(names)]}
+    why = "" if error is None else error.as_flags
+    return {
+        "ran": ran,
+        "error": why,
+        "outputs": [_spread(folder, ran, shapes, at, name) for at, name in enumerate(names)],
+    }
 
 
 def _spread(folder: str, ran: Sequence[int], shapes: Sequence[Any], at: int, name: str) -> dict[str, Any]:

@@ -38,6 +38,8 @@ ROUNDING = 4.0
 """How much further than by rounding alone an output may be."""
 BLURRED = 0.05
 """Where rounding alone moves outputs by so much of their norm, nothing can be proven."""
+WHOLLY = 1e300
+"""How far outputs are that cannot be compared."""
 MOST_DEATHS = 3
 RANDOM = {
     "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
@@ -69,9 +71,12 @@ class Proof:
     """How far an output was at most, of what was accepted last."""
     rounded: bool = False
     """Whether the tolerance was that of rounding in the model as it is."""
+    refused: str = ""
+    """How many of the inputs the model does not run on, and why."""
     uninformative: tuple[str, ...] = ()
     """Of each output that proves nothing, what it is."""
     _ran: list[int] = field(default_factory=list)
+    _deadly: int = 0
 
     def begin(self) -> None:
         """Run the model as it is; an error where the runtime takes it on no inputs."""
@@ -82,17 +87,28 @@ class Proof:
             except DiedError as death:
                 last = death
                 fatal = self.cases[min(death.place, len(self.cases) - 1)]["shapes"]
+                self._deadly += sum(case["shapes"] == fatal for case in self.cases)
                 self.cases = [case for case in self.cases if case["shapes"] != fatal]
                 if self.cases:
                     continue
             except ModelError as error:
                 last = error
+            except MissingExtraError as error:
+                raise MissingExtraError(
+                    f"{error.as_flags} to prove a permutation; --unproven goes on without"
+                ) from error
             else:
                 self._ran = found["ran"]
+                self._note_refused(found["error"] or (last.as_flags if last else ""))
                 self._demand_shown(found["outputs"])
                 return
             break
         raise ModelError(f"{last}; so nothing can be proven: {_WAYS_OUT}") from last
+
+    def _note_refused(self, why: str) -> None:
+        count = len(self.cases) - len(self._ran) + self._deadly
+        if count:
+            self.refused = f"the model does not run on {count} of {len(self.cases) + self._deadly} random inputs: {why}"
 
     def _demand_shown(self, outputs: Sequence[Mapping[str, Any]]) -> None:
         """Some output depends on what is computed."""
@@ -127,6 +143,7 @@ class Proof:
             "shapes": sizes,
             "furthest": self.furthest,
             "rounded": self.rounded,
+            "refused": self.refused,
             "uninformative": list(self.uninformative),
         }
 
@@ -137,9 +154,13 @@ class Proof:
         most, mean = (max((other[key] for other in alike), default=0.0) for key in ("most", "mean"))
         if mean > BLURRED:
             return f"{name} moves by {100 * mean:.2g} % by rounding alone: nothing can be proven of it"
-        if one["most"] > ROUNDING * most or one["mean"] > ROUNDING * mean:
-            return f"{name} is {min(one['mean'], 9.99):.2g} of its norm away"
-        return ""
+        if one["most"] <= ROUNDING * most and one["mean"] <= ROUNDING * mean:
+            return ""
+        if one["most"] >= WHOLLY:
+            return f"{name} is of another shape, or not finite in other places"
+        if one["mean"] > TOLERANCES.get(one["kind"], 0.0):
+            return f"{name} is {one['mean']:.2g} of its norm away"
+        return f"an element of {name} is {one['most']:.2g} of its size away"
 
     def _demand_same(self, name: str, again: Sequence[Mapping[str, Any]]) -> None:
         """The model as it is gives the same twice."""

@@ -21,6 +21,7 @@ from onnxsparse.passes.permuting import Permuted, scores_of
 from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.rows import plain_row, totals_of
+from onnxsparse.report.channels_table import proof_line
 from onnxsparse.report.rows import Report, Row
 
 PERMUTED, MOVED, STAYS = "permuted", "moved", "stays"
@@ -187,7 +188,8 @@ def permuted_report(model: Model, called: str, found: Permuted, output: str | No
 def order_facts(found: Permuted) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What `prune --permute` says of the order: details and notes. To be asked for before anything moves."""
     figures = _all_figures(found)
-    return _details(found, figures), (*_notes(found), *_gains(figures))
+    details = _details(found, figures)
+    return details, (*filter(None, [proof_line(details)]), *_notes(found), *_gains(figures))
 
 
 def _details(found: Permuted, figures: Mapping[Weight, Mapping[str, float]]) -> dict[str, Any]:
@@ -274,7 +276,7 @@ def _without_gain(row: PlanRow, found: Permuted) -> str:
         groups = labels.reshape(-1, size)
         if (groups == groups[:, :1]).all():
             return f"each group of {size} lies within one channel, so every order keeps the same of it"
-    return "no order that was found keeps more of it"
+    return "no order that was found keeps more of it" if found.known else "the given order keeps the same of it"
 
 
 def _failed(found: Permuted, weight: Weight) -> str:
@@ -295,6 +297,7 @@ def _notes(found: Permuted) -> tuple[str, ...]:
         f"class {one['class']} ({one['size']} channels, '{one['members'][0]}' first) was rolled back: {one['reason']}"
         for one in _rolled_back(found)
     ]
+    notes += filter(None, [(found.proof or {}).get("refused", "")])
     notes += [f"{one}: it proves nothing" for one in (found.proof or {}).get("uninformative", ())]
     if found.left:
         count = f"{len(found.left)} tensors" if len(found.left) > 1 else "a tensor"

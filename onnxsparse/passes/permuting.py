@@ -18,13 +18,12 @@ import numpy as np
 from onnxsparse import progress
 from onnxsparse.channel_classes.classes import ChannelClass, Channels, analyse
 from onnxsparse.channel_classes.ordering import Reader, best_orders
-from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation, demand_shape
+from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.graph.stores import keys
-from onnxsparse.graph.weights import Weight
+from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.options import Names
 from onnxsparse.passes.given_permutation import Orders, applied_to, moves_of, record_of, recorded
@@ -37,6 +36,9 @@ from onnxsparse.planning.plan import Plan, PlanRow, make_plan
 from onnxsparse.planning.recorded import ORIGINS, PREFIX, readable
 from onnxsparse.planning.rule import Rule
 from onnxsparse.scores import Magnitude
+
+COMMON = ((1, 4), (2, 4), (4, 8), (1, 2))
+"""Patterns that a file may be pruned to without a record of it."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def channels_of(model: Model) -> Channels:
 
 def _of_all_sizes(found: Channels, others: Sequence[Channels]) -> Channels:
     """Without classes in one tensor that are free for some sizes alone, such as the rows of a table behind a length."""
-    kept, reasons = [], dict(found.reasons)
+    kept: list[ChannelClass] = []
+    reasons = dict(found.reasons)
     for one in found.classes:
         alone = len({member.tensor for member in one.members}) == 1
         if alone and not all(_free(one, other) for other in others):
@@ -143,7 +146,6 @@ def _free(one: ChannelClass, other: Channels) -> bool:
 def asked_for(model: Model, asked: Asked) -> Permuted:
     """The permutation that was asked for, searched or given, and proven unless that was not wanted."""
     _demand_known(asked)
-    _demand_record(model)
     plan, scores = _readers_of(model, asked)
     permutation = None if asked.apply is None else record_of(asked.apply)
     if not asked.unproven:
@@ -161,23 +163,6 @@ def _demand_known(asked: Asked) -> None:
         raise OptionError(f"--effort is one of {', '.join(EFFORTS)}, not {brief(asked.effort)}")
     if isinstance(asked.seed, bool) or not isinstance(asked.seed, int) or not 0 <= asked.seed < 1 << 64:
         raise OptionError(f"a seed is a whole number from 0 to 2**64 - 1, not {brief(asked.seed)}")
-
-
-def _demand_record(model: Model) -> None:
-    """What a file says has moved in it can be read: what moves now comes on top of that."""
-    where = model.path or "the model"
-    try:
-        known = recorded(model, where)
-        for tensor, (title, name) in keys(model.flow.stores).items():
-            path = f"{title}/{name}" if title else name
-            if known is not None and path in known.tensors:
-                demand_shape(known.tensors[path], tensor.shape)
-    except OptionError as error:
-        why = error.as_flags.partition(";")[0]
-        raise OptionError(
-            f"{where}: what its metadata '{METADATA}' records cannot be its permutation ({why}); permute the dense "
-            "model it was made from, or remove that entry"
-        ) from error
 
 
 def _readers_of(model: Model, asked: Asked) -> tuple[Plan, GivenScores | None]:
@@ -286,13 +271,37 @@ def kept(row: PlanRow, matrix: Array) -> float:
 def _refuse_pruned(model: Model, found: Permuted) -> None:
     """Zeros that lie in groups would not lie in them any more."""
     known = readable(model)
-    for weight in model.weights if known and found.orders else ():
+    for weight in model.weights if found.orders else ():
+        moves = found.moves_of(weight)
         pattern = known.pruned.get(weight.name, ("unstructured", 0))[0] if known else ""
-        if weight.tensor in found.moves and pattern.partition(":")[0] not in ("unstructured", "alive"):
+        if pattern.partition(":")[0] in ("", "unstructured", "alive"):
+            pattern = _torn(weight, moves) if moves else ""
+        if moves and pattern:
             raise OptionError(
                 f"'{weight.name}' is pruned already ({pattern}), and another order would tear its groups; permute the "
                 "dense model"
             )
+
+
+def _torn(weight: Weight, moves: Sequence[Move]) -> str:
+    """The pattern that the zeros of a weight are in, and would not be in after some moves; '' where there is none."""
+    if not weight.uses or not weight.tensor.readable:
+        return ""
+    alive = weight.tensor.array() != 0
+    after = MovedTensor(weight.name, weight.shape, tuple(moves))(alive)
+    share = np.count_nonzero(alive) / max(1, alive.size)
+    for n, m in COMMON:
+        if 0 < share <= n / m and any(_fits(use, alive, n, m) and not _fits(use, after, n, m) for use in weight.uses):
+            return f"{n}:{m}"
+    return ""
+
+
+def _fits(use: Use, alive: Array, n: int, m: int) -> bool:
+    """Whether no group of a weight has more than N of M numbers that are not zero."""
+    matrix = use.matrix(np.ascontiguousarray(alive).reshape(-1))
+    size = matrix.shape[2] // m * m
+    groups = matrix[:, :, :size].reshape(*matrix.shape[:2], size // m, m, -1)
+    return bool(size) and bool((np.count_nonzero(groups, axis=3) <= n).all())
 
 
 def _reader(row: PlanRow, scores: GivenScores | None) -> Reader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -86,17 +86,16 @@ def summary(report: Report) -> str:
     return f"{classes} moved; {more} of {len(gains)} weights to be pruned gain{losing}"
 
 
-def proof_line(report: Report) -> str:
-    """What the proof was."""
-    details: Any = report.details["permutation"]
+def proof_line(details: Mapping[str, Any]) -> str:
+    """What the proof was, by the details of a permutation."""
     proof = details["proof"]
     if proof is None:
         return "NOT proven in the runtime" if details["classes"] else ""
     shapes = "; ".join(", ".join(f"{name} {size}" for name, size in one.items()) for one in proof["shapes"])
-    held = ", as far as rounding alone moves them" if proof["rounded"] else ""
-    return (
-        f"proven on {proof['inputs']} random inputs ({shapes}): outputs differ by {proof['furthest']:.1g} at most{held}"
-    )
+    held = ", no more than 4 times as far as rounding alone moves them" if proof["rounded"] else ""
+    count = f"{proof['inputs']} random input{'s' if proof['inputs'] > 1 else ''}"
+    far = f"elements of outputs differ by {proof['furthest']:.1g} of their size at most"
+    return f"proven on {count} ({shapes}): {far}{held}"
 
 
 __all__ = ["classes_table", "gains_table", "proof_line", "summary", "to_be_pruned"]

@@ -85,7 +85,8 @@ def _show_levels(console: Console, report: Report, _: int) -> None:
 def _show_channels(console: Console, report: Report, verbosity: int) -> None:
     searched = report.command == "permute"
     console.print(gains_table(report) if searched else classes_table(report, verbosity))
-    lines = ["", channels_summary(report), *([proof_line(report)] if searched else []), *report.notes]
+    details: Any = report.details.get("permutation")
+    lines = ["", channels_summary(report), *([proof_line(details)] if searched else []), *report.notes]
     lines += [f"written: {report.output}"] if report.output else []
     staying = [row for row in report.rows if row.reason and (not searched or row.name in to_be_pruned(report))]
     title = "no better order:" if searched else "nothing moves along the reduction of:"

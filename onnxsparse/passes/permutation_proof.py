@@ -5,9 +5,10 @@
 2. Floats may differ in their last bits: sums are taken in another order. The tolerance is by their type, against the
    scale of the output. An output that exceeds it is held to what rounding alone does to the model as it is: without the
    runtime's optimizations, and with inputs moved by their last bits. Whole numbers have to be equal, likewise.
-3. An output that is the same for all inputs, or NaN, or empty, would be so in any order: it proves nothing. Where all
+3. Where all outputs are whole numbers, the values that they are made from are compared, too.
+4. An output that is the same for all inputs, or NaN, or empty, would be so in any order: it proves nothing. Where all
    outputs are like that, or one is random, there is no proof.
-4. The model as it is runs once. Its outputs wait in a folder, so each permuted one runs alone.
+5. The model as it is runs once. Its outputs wait in a folder, so each permuted one runs alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from onnx import GraphProto, NodeProto
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.files import Staged
@@ -44,6 +45,13 @@ MOST_DEATHS = 3
 RANDOM = {
     "Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
 }  # fmt: skip
+WHOLE_NUMBERS = {
+    "And", "ArgMax", "ArgMin", "Cast", "Equal", "Greater", "GreaterOrEqual", "Identity", "Less", "LessOrEqual",
+    "NonMaxSuppression", "NonZero", "Not", "Or", "Reshape", "Squeeze", "TopK", "Transpose", "Unsqueeze", "Where", "Xor",
+}  # fmt: skip
+"""Operators that make whole numbers and truth values of floats, and those that may follow."""
+FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.UNDEFINED}
+MOST_BELOW = 8
 _WAYS_OUT = (
     "try other sizes with --dim, or pass --unproven and hold the result to the dense model on samples of your own "
     "with `onnxsparse compare`"
@@ -118,6 +126,16 @@ class Proof:
         if len(idle) == len(outputs):
             said = next(iter(self.uninformative), "the model gives no output")
             raise ModelError(f"{said}, so nothing can be proven: {_WAYS_OUT}")
+
+    def write(self, name: str) -> str:
+        """The model as it is now as a file, with the values below outputs that are whole numbers as outputs, too."""
+        outputs = self.model.proto.graph.output
+        before = len(outputs)
+        outputs.extend(ValueInfoProto(name=one) for one in self._below)
+        try:
+            return write(self.model, self.folder, name)
+        finally:
+            del outputs[before:]
 
     def refusal(self, path: str) -> str:
         """What is wrong with the outputs of a permuted model; '' where nothing is."""
@@ -194,7 +212,14 @@ class Proof:
     @cached_property
     def _original(self) -> str:
         path = self.model.path
-        return write(self.model, self.folder, "original") if path is None else os.path.abspath(path)
+        return self.write("original") if path is None or self._below else os.path.abspath(path)
+
+    @cached_property
+    def _below(self) -> list[str]:
+        """What outputs are made from where all are whole numbers: few rows of these would show little."""
+        graph = self.model.proto.graph
+        floats = any(one.type.tensor_type.elem_type in FLOATS for one in graph.output)
+        return [] if floats else list(_made_from(graph))[:MOST_BELOW]
 
     @cached_property
     def cases(self) -> list[dict[str, Any]]:
@@ -265,6 +290,20 @@ def _looked_up(graph: GraphProto) -> Iterator[tuple[str, int]]:
         table = rows.get(node.input[0], ()) if node.op_type == "Gather" else ()
         if -len(table) <= axis < len(table):
             yield _source(node.input[1], made), table[axis]
+
+
+def _made_from(graph: GraphProto) -> Iterator[str]:
+    """The values that whole numbers at the end of a graph are made from."""
+    made = {name: node for node in graph.node for name in node.output}
+    waiting, seen = [one.name for one in graph.output], {""}
+    while waiting:
+        name = waiting.pop(0)
+        if name in made and name not in seen:
+            if made[name].op_type in WHOLE_NUMBERS:
+                waiting += made[name].input
+            elif all(name != one.name for one in graph.output):
+                yield name
+        seen.add(name)
 
 
 def _random(graph: GraphProto) -> Iterator[str]:

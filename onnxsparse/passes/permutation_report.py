@@ -106,7 +106,7 @@ def blocked(channels: Channels, weight: Weight, source: _Sources) -> str:
         own += [
             m for m in channels.by_tensor.get(twin.tensor, ()) if any(m.axes[-1] in _reduced(u) for u in weight.uses)
         ]
-    if not own and all(use.shape4[2] == 1 for use in weight.uses):
+    if not own and all(use.shape4[0] > use.shape4[2] == 1 for use in weight.uses):
         return ALONE
     if not own:
         return source.of(weight) or READ_AS_IT_COMES

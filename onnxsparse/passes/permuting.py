@@ -363,7 +363,7 @@ def proven(model: Model, found: Permuted, seed: int) -> Permuted:
         def refusal(orders: Orders) -> str:
             with model.restored():
                 Permute(moves_of(found.channels, orders))(model)
-                return proof.refusal(write(model, folder, "permuted"))
+                return proof.refusal(proof.write("permuted"))
 
         kept = _kept(found.orders, refusal, failed)
         done.add(1)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.channel_classes import classes
@@ -18,7 +18,7 @@ from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, 
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes import permutation_process, permutation_proof
+from onnxsparse.passes import compare, permutation_process, permutation_proof
 from onnxsparse.passes.compare import DiedError
 from tests.channels.net import session
 from tests.messages import refusing
@@ -396,6 +396,7 @@ def test_a_class_that_fails_the_proof_is_rolled_back(monkeypatch: pytest.MonkeyP
 def test_where_nothing_is_left_the_file_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong_rule(monkeypatch, "CumSum")
     dense = with_sums(with_sums_of_one(mlp()), "two")
+    dense.graph.output[0].name = "three.sum"
     result = osp.permute(dense)
     assert result.model is not None
     assert len(result.report.details["permutation"]["rolled_back"]) == 2  # type: ignore[index]
@@ -432,6 +433,55 @@ def test_open_sizes_are_run_with_others_than_were_analysed() -> None:
     result = osp.permute(mlp())
     proof: Any = result.report.details["permutation"]["proof"]  # type: ignore[index]
     assert [one["x"] for one in proof["shapes"]] == [[2, 16], [1, 16], [3, 16]]
+
+
+def ending_in(*steps: NodeProto, keep: bool = False, **constants: Array) -> ModelProto:
+    """The model with more operators behind it, and the output of the last, beside the former if that is kept."""
+    made = mlp()
+    made.graph.node.extend(steps)
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(one), name) for name, one in constants.items())
+    last = helper.make_tensor_value_info(steps[-1].output[0], TensorProto.FLOAT, None)
+    if not keep:
+        del made.graph.output[:]
+    made.graph.output.append(last)
+    return made
+
+
+def binary(operator: str, constant: str) -> NodeProto:
+    return helper.make_node(operator, ["three.sum", constant], ["end"], name="last")
+
+
+IDLE = {
+    "nan": ending_in(binary("Mul", "c"), c=np.float32(np.nan)),
+    "infinite": ending_in(binary("Add", "c"), c=np.float32(np.inf)),
+    "constant": ending_in(binary("Mul", "c"), c=np.float32(0)),
+    "nearly constant": ending_in(binary("Add", "c"), c=np.float32(1e30)),
+    "empty": ending_in(helper.make_node("Slice", ["three.sum", "c", "c", "axis"], ["end"]), c=[0], axis=[1]),
+}
+
+
+@pytest.mark.parametrize("kind", list(IDLE))
+def test_outputs_that_are_the_same_for_all_inputs_prove_nothing(kind: str) -> None:
+    with refusing(ModelError):
+        osp.permute(IDLE[kind])
+    result = osp.permute(IDLE[kind], unproven=True)
+    assert result.report.details["permutation"]["proven"] is False  # type: ignore[index]
+
+
+def test_an_output_that_proves_nothing_beside_one_that_does_is_named() -> None:
+    result = osp.permute(ending_in(binary("Mul", "c"), keep=True, c=np.float32(np.nan)))
+    proof: Any = result.report.details["permutation"]["proof"]  # type: ignore[index]
+    assert proof["uninformative"] == ["output 'end' is NaN for all random inputs"]
+    assert "output 'end' is NaN for all random inputs: it proves nothing" in str(result)
+
+
+@pytest.mark.parametrize("scale", [10.0, 0.3])
+def test_a_random_output_is_told_from_rounding(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process draws other numbers."""
+    monkeypatch.setattr(permutation_proof, "worked", compare.worked)
+    noise = helper.make_node("RandomNormalLike", ["three.sum"], ["drawn"], name="noise", scale=scale)
+    with pytest.raises(ModelError, match=r"'end' is random.*RandomNormalLike 'noise'.*unproven=True"):
+        osp.permute(ending_in(noise, helper.make_node("Add", ["three.sum", "drawn"], ["end"])))
 
 
 def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,6 +531,7 @@ def test_masks_of_prune_are_by_the_scores_that_moved_along() -> None:
         {name: -np.abs(one) for name, one in stored(mlp()).items() if one.ndim == 2},
         {name: np.abs(one).T for name, one in stored(mlp()).items() if one.ndim == 2},
         {name: one.astype(str) for name, one in stored(mlp()).items() if one.ndim == 2},
+        {name: np.full(one.shape, 1.7e308) for name, one in stored(mlp()).items() if one.ndim == 2},
         "no-such-file.npz",
     ],
 )
@@ -622,3 +673,126 @@ def test_two_numbers_at_the_wrong_place_are_seen(name: str, tmp_path: Path) -> N
     proof.begin()
     assert not proof.refusal(str(path))
     assert "of its norm away" in proof.refusal(str(tmp_path / "wrong.onnx"))
+
+
+# -- what reports say
+
+
+def test_a_weight_that_loses_is_not_counted_among_those_that_gain() -> None:
+    """The order of another model, whose weights gain by it; here most of the scores are of a weight that loses."""
+    dense, other = mlp(), mlp(names="{}", seed=0)
+    for tensor in other.graph.initializer:
+        if tensor.name == "two.weight":
+            tensor.CopyFrom(numpy_helper.from_array(numbers("else", WIDTH, 2 * WIDTH), tensor.name))
+    best = osp.permute(dense).model
+    assert best is not None
+    result = osp.permute(best, apply=record(osp.permute(other).model or other))
+    losing = [name for name, one in figures(result).items() if one["after"] < one["before"]]
+    assert losing
+    said = str(result)
+    assert f"{2 - len(losing)} of 3 weights to be pruned gain, {len(losing)} lose" in said
+    assert said.count("keeps less") == len(losing)
+
+
+def test_only_weights_that_are_to_be_pruned_are_listed() -> None:
+    result = osp.permute(mlp(), include="three")
+    assert result.report.row("one.weight").reason
+    assert "no better order:" not in str(result)
+
+
+def convolutions(side: int) -> ModelProto:
+    """A convolution, a depthwise one, and a matrix behind Flatten that reads `side` x `side` pixels of each channel."""
+    shapes = {"wide": (16, 8, 1, 1), "deep": (16, 1, 3, 3), "head": (16 * side * side, 8)}
+    nodes = [
+        helper.make_node("Conv", ["x", "wide"], ["a"]),
+        helper.make_node("Conv", ["a", "deep"], ["b"], group=16, pads=[1, 1, 1, 1]),
+        helper.make_node("Flatten", ["b"], ["f"]),
+        helper.make_node("MatMul", ["f", "head"], ["y"]),
+    ]
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8, side, side]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8]),
+    ]
+    stored = [numpy_helper.from_array(numbers(name, *shape), name) for name, shape in shapes.items()]
+    graph = helper.make_graph(nodes, "convolutions", values[:1], values[1:], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(("side", "said"), [(4, "each group of 4 lies within one channel"), (3, "")])
+def test_groups_within_one_channel_have_no_better_order(side: int, said: str) -> None:
+    row = osp.permute(convolutions(side), allow="output,stem,small").report.row("head")
+    assert said in row.reason
+    assert bool(said) == (row.status != "permuted")
+
+
+def test_a_depthwise_weight_has_no_reduction() -> None:
+    row = osp.channels(convolutions(4)).report.row("deep")
+    assert "there is no reduction" in row.reason
+    assert "move with those of the layers around it" in row.advice
+
+
+def test_rows_behind_a_length_that_was_assumed_are_not_free() -> None:
+    """The first rows of a table, as many as the input is long; those behind them are used by longer ones."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["length"], start=1, end=2),
+        helper.make_node("Slice", ["table", "zero", "length", "zero"], ["rows"]),
+        helper.make_node("Add", ["x", "rows"], ["sum"]),
+        helper.make_node("MatMul", ["sum", "matrix"], ["y"]),
+    ]
+    stored = {"table": numbers("table", 64, 8), "matrix": numbers("matrix", 8, 8), "zero": np.zeros(1, np.int64)}
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "length", 8]) for name in ("x", "y")]
+    constants = [numpy_helper.from_array(one, name) for name, one in stored.items()]
+    graph = helper.make_graph(nodes, "table", values[:1], values[1:], constants)
+    report = osp.channels(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)).report
+    assert not report.details["classes"]
+
+
+def test_inputs_that_the_model_does_not_run_on_are_counted() -> None:
+    dense = mlp()
+    dense.graph.node.insert(0, helper.make_node("Reshape", ["x", "two_rows"], ["x2"]))
+    dense.graph.node[1].input[0] = "x2"
+    dense.graph.initializer.append(numpy_helper.from_array(np.array([2, 16]), "two_rows"))
+    result = osp.permute(dense)
+    proof: Any = result.report.details["permutation"]["proof"]  # type: ignore[index]
+    assert proof["inputs"] == 3
+    assert "does not run on 2 of 5 random inputs: onnxruntime cannot run the model on x [3, 16]" in str(result)
+
+
+def test_prune_says_what_was_proven() -> None:
+    assert "proven on 5 random inputs" in str(osp.prune(mlp(), pattern="2:4", permute=True))
+    assert "NOT proven" in str(osp.prune(mlp(), pattern="2:4", permute=True, unproven=True))
+
+
+@pytest.mark.parametrize("pattern", ["2:4", "1:4"])
+def test_groups_of_a_file_without_a_record_are_not_torn(pattern: str) -> None:
+    """A layer that is 2:4 already, and a dense one that reads the same channels and would gain by an order of them."""
+    dense = mlp()
+    dense.graph.initializer.append(numpy_helper.from_array(100 * numbers("four", WIDTH, 64), "four.weight"))
+    dense.graph.node.append(helper.make_node("Gemm", ["one.out", "four.weight"], ["four"], name="four"))
+    dense.graph.output.append(helper.make_tensor_value_info("four", TensorProto.FLOAT, ["batch", 64]))
+    pruned = osp.prune(dense, pattern="2:4", include="two").model
+    assert pruned is not None
+    del pruned.metadata_props[:]
+    with refusing(OptionError):
+        osp.permute(pruned, pattern=pattern)
+
+
+def test_below_answers_that_are_whole_numbers_floats_are_compared(tmp_path: Path) -> None:
+    """Two small numbers at the wrong place change no answer of the few rows that are run."""
+    dense = mlp()
+    dense.graph.node.append(helper.make_node("ArgMax", ["three.out"], ["answer"], axis=1))
+    del dense.graph.output[:]
+    dense.graph.output.append(helper.make_tensor_value_info("answer", TensorProto.INT64, ["batch", 1]))
+    (bias,) = (one for one in dense.graph.initializer if one.name == "one.bias")
+    array = 0.2 * numpy_helper.to_array(bias)
+    bias.CopyFrom(numpy_helper.from_array(array, bias.name))
+    proof = permutation_proof.Proof(Model.open(dense), str(tmp_path))
+    proof.begin()
+    assert not proof.refusal(proof.write("same"))
+    array[[0, 1]] = array[[1, 0]]
+    bias.CopyFrom(numpy_helper.from_array(array, bias.name))
+    wrong = permutation_proof.Proof(Model.open(dense), str(tmp_path)).write("wrong")
+    assert "'three.out' is" in proof.refusal(wrong)
+    result = osp.permute(dense)
+    assert result.model is not None
+    assert [one.name for one in result.model.graph.output] == ["answer"]

@@ -4,10 +4,11 @@
 
 Three jobs, one after the other, so that one model at a time is in memory:
 
-    reference   the model as it is runs on random inputs of every case, and its outputs are stored in the folder
+    reference   the model as it is runs on random inputs of every case, and its outputs are stored in the folder; how
+                far apart they are for other inputs
     check       a permuted model runs on the same inputs; how far its outputs are
-    noise       the model as it is again, without the runtime's optimizations and with inputs moved by their last bits:
-                how far apart its outputs are where nothing but rounding differs
+    noise       the model as it is again: as before, which tells random outputs; and without the runtime's optimizations
+                and with inputs moved by their last bits: how far apart outputs are where nothing but rounding differs
 
 A permutation reorders sums, so floats differ in their last bits; whole numbers, words and places of infinity have to
 be the same.
@@ -16,7 +17,7 @@ be the same.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,21 +46,65 @@ def done(folder: str, job: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
 
 
 def _reference(folder: str, job: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
-    """Which cases the model runs; the last error where it runs none."""
+    """Which cases the model runs, and how its outputs depend on them; the last error where it runs none."""
     stage(f"loading {job['called']}")
     session, ran, error = Session(job["model"]), [], None
+    names: list[str] = []
     for place, case in enumerate(job["cases"]):
         try:
             outputs = _outputs(session, case, job, stage, place)
         except ModelError as found:
             error = found
             continue
-        named: dict[str, Any] = {f"o{at}": array for at, array in enumerate(outputs)}
+        named: dict[str, Any] = {f"o{at}": array for at, (_, array) in enumerate(outputs)}
         np.savez(_stored(folder, place), **named)
         ran.append(place)
+        names = [name for name, _ in outputs]
     if error is not None and not ran:
         raise error
-    return {"ran": ran, "outputs": session.outputs}
+    shapes = [job["cases"][place]["shapes"] for place in ran]
+    why = "" if error is None else error.as_flags
+    return {
+        "ran": ran,
+        "error": why,
+        "outputs": [_spread(folder, ran, shapes, at, name) for at, name in enumerate(names)],
+    }
+
+
+def _spread(folder: str, ran: Sequence[int], shapes: Sequence[Any], at: int, name: str) -> dict[str, Any]:
+    """How far apart an output is for several inputs, as far as sizes are the same; without inputs, its elements."""
+    arrays: list[Array] = []
+    for place in ran:
+        with np.load(_stored(folder, place)) as stored:
+            arrays.append(stored[f"o{at}"] if f"o{at}" in stored else np.empty(0))
+    first, *others = arrays
+    pairs = [
+        (first, other) if shape == shapes[0] else _cropped(first, other) for other, shape in zip(others, shapes[1:])
+    ]
+    if not others or not shapes[0]:
+        pairs = [(first, np.roll(first, 1))]
+    furthest = max((distance(*pair) for pair in pairs), key=lambda one: float(one["most"]))
+    return {"output": name, "kind": furthest["kind"], "spread": furthest["most"], "holds": _content(arrays)}
+
+
+def _cropped(one: Array, other: Array) -> tuple[Array, Array]:
+    """What two arrays of the same rank have in common."""
+    if one.ndim != other.ndim:
+        return one, other
+    common = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape))
+    return one[common], other[common]
+
+
+def _content(arrays: Sequence[Array]) -> str:
+    """What an output holds for all inputs, in a word."""
+    if not any(array.size for array in arrays):
+        return "empty"
+    if all(array.dtype.kind in "fc" for array in arrays):
+        if all(np.isnan(array).all() for array in arrays):
+            return "NaN"
+        if not any(np.isfinite(array).any() for array in arrays):
+            return "infinite"
+    return "the same"
 
 
 def _check(folder: str, job: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
@@ -69,11 +114,13 @@ def _check(folder: str, job: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
 
 
 def _noise(folder: str, job: Mapping[str, Any], stage: Stage) -> dict[str, Any]:
+    stage(f"loading {job['called']} again")
+    again = list(_distances(Session(job["model"]), folder, job, stage))
     stage(f"loading {job['called']} without optimizations")
     found = list(_distances(Session(job["model"], optimized=False), folder, job, stage))
     for nudge in (1, 2):
         found += _distances(Session(job["model"]), folder, {**job, "nudge": nudge}, stage)
-    return {"distances": found}
+    return {"distances": found, "again": again}
 
 
 _JOBS: dict[str, Callable[[str, Mapping[str, Any], Stage], dict[str, Any]]] = {
@@ -87,12 +134,12 @@ def _distances(session: Session, folder: str, job: Mapping[str, Any], stage: Sta
     for place in job["ran"]:
         outputs = _outputs(session, job["cases"][place], job, stage, place)
         with np.load(_stored(folder, place)) as stored:
-            names = [f"o{at}" for at in range(len(outputs))]
-            known = [stored[name] for name in names if name in stored]
-            alike = len(known) == len(outputs) == len(stored.files)
-        for at, array in enumerate(outputs):
-            apart = distance(known[at], array) if alike else WHOLLY
-            yield {"case": place, "output": at, **apart}
+            known = [stored[f"o{at}"] for at in range(len(stored.files))]
+        if len(known) != len(outputs):
+            yield {"case": place, "output": session.outputs[0], **WHOLLY}
+            continue
+        for one, (name, array) in zip(known, outputs):
+            yield {"case": place, "output": name, **distance(one, array)}
 
 
 WHOLLY = {"kind": "other", "most": 1e300, "mean": 1e300}
@@ -128,11 +175,12 @@ def _stored(folder: str, place: int) -> str:
     return os.path.join(folder, f"reference-{place}.npz")
 
 
-def _outputs(session: Session, case: Case, job: Mapping[str, Any], stage: Stage, place: int) -> list[Array]:
+def _outputs(session: Session, case: Case, job: Mapping[str, Any], stage: Stage, place: int) -> list[tuple[str, Array]]:
+    """The arrays of all outputs, each with the name of its output."""
     feed = _feed(session, case, job)
     stage(f"running {job['called']} on {sizes_of(feed)}", place)
     found = session.run(feed)
-    return [leaf for name in session.outputs for leaf in _leaves(found[name])]
+    return [(name, leaf) for name in session.outputs for leaf in _leaves(found[name])]
 
 
 def _leaves(value: Any) -> Iterator[Array]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from onnx import NodeProto
 
 from onnxsparse.channel_classes.classes import ChannelClass, Channels, Member
+from onnxsparse.channel_classes.ordering import Reader, reduction_labels
 from onnxsparse.channel_classes.rules import table
 from onnxsparse.graph.attributes import IdentityKey, label
 from onnxsparse.graph.model import Model
@@ -19,14 +21,20 @@ from onnxsparse.passes.permuting import Permuted, scores_of
 from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.rows import plain_row, totals_of
+from onnxsparse.report.channels_table import proof_line
 from onnxsparse.report.rows import Report, Row
 
 PERMUTED, MOVED, STAYS = "permuted", "moved", "stays"
 FREE, BLOCKED = "free", "blocked"
 READ_AS_IT_COMES = "the channels of what it reads are not known"
+ALONE = "each of its outputs reads one channel: there is no reduction to reorder"
 MEETING = "its channels meet others that stay where they are"
 
+ROUNDING = 1e-9
+"""A share of scores in another order of summing differs by less."""
+
 _WAYS_OUT = (
+    ("there is no reduction", "nothing: its channels move with those of the layers around it"),
     ("has no rule for channels", "replace that operator by operators that have one, if it is made of such"),
     ("known", "fold the model's constants, or pass sizes that it is run with by --dim"),
     ("is an output of the model", "nothing: outputs keep their order; take the output away if nobody needs it"),
@@ -98,6 +106,8 @@ def blocked(channels: Channels, weight: Weight, source: _Sources) -> str:
         own += [
             m for m in channels.by_tensor.get(twin.tensor, ()) if any(m.axes[-1] in _reduced(u) for u in weight.uses)
         ]
+    if not own and all(use.shape4[0] > use.shape4[2] == 1 for use in weight.uses):
+        return ALONE
     if not own:
         return source.of(weight) or READ_AS_IT_COMES
     reasons = [channels.why(member) for member in own]
@@ -178,7 +188,8 @@ def permuted_report(model: Model, called: str, found: Permuted, output: str | No
 def order_facts(found: Permuted) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What `prune --permute` says of the order: details and notes. To be asked for before anything moves."""
     figures = _all_figures(found)
-    return _details(found, figures), (*_notes(found), *_gains(figures))
+    details = _details(found, figures)
+    return details, (*filter(None, [proof_line(details)]), *_notes(found), *_gains(figures))
 
 
 def _details(found: Permuted, figures: Mapping[Weight, Mapping[str, float]]) -> dict[str, Any]:
@@ -249,12 +260,23 @@ def _row(row: PlanRow, found: Permuted, figures: Mapping[str, Any] | None, sourc
     if row.pattern is None or figures is None:
         return replace(plain, reason=row.reason, advice=row.advice, words=row.words) if not moves else plain
     plain = replace(plain, pattern=row.pattern.text)
-    if figures["after"] != figures["before"]:
+    if abs(figures["after"] - figures["before"]) > ROUNDING:
         return replace(plain, status=PERMUTED)
-    why = (
-        blocked(found.channels, weight, source) or _failed(found, weight) or "no order that was found keeps more of it"
-    )
+    why = blocked(found.channels, weight, source) or _failed(found, weight) or _without_gain(row, found)
     return replace(plain, reason=why, advice=way_out(why))
+
+
+def _without_gain(row: PlanRow, found: Permuted) -> str:
+    """Why an order gains nothing of a weight that nothing holds in its place."""
+    assert isinstance(row.pattern, NOfM)
+    reader = Reader(row.weight.tensor, row.use, row.pattern.n, row.pattern.m, partial(scores_of, row, found.scores))
+    labels = reduction_labels(reader, found.channels.by_tensor.get(row.weight.tensor, []))
+    size = row.pattern.m
+    if labels is not None and not labels.shape[1] % size:
+        groups = labels.reshape(-1, size)
+        if (groups == groups[:, :1]).all():
+            return f"each group of {size} lies within one channel, so every order keeps the same of it"
+    return "no order that was found keeps more of it" if found.known else "the given order keeps the same of it"
 
 
 def _failed(found: Permuted, weight: Weight) -> str:
@@ -275,6 +297,8 @@ def _notes(found: Permuted) -> tuple[str, ...]:
         f"class {one['class']} ({one['size']} channels, '{one['members'][0]}' first) was rolled back: {one['reason']}"
         for one in _rolled_back(found)
     ]
+    notes += filter(None, [(found.proof or {}).get("refused", "")])
+    notes += [f"{one}: it proves nothing" for one in (found.proof or {}).get("uninformative", ())]
     if found.left:
         count = f"{len(found.left)} tensors" if len(found.left) > 1 else "a tensor"
         notes.append(f"the record moves {count} that the model has not, '{found.left[0]}' first")

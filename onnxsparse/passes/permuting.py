@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from onnxsparse import progress
-from onnxsparse.channel_classes.classes import Channels, analyse
+from onnxsparse.channel_classes.classes import ChannelClass, Channels, analyse
 from onnxsparse.channel_classes.ordering import Reader, best_orders
 from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.graph.weights import Weight
+from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.options import Names
 from onnxsparse.passes.given_permutation import Orders, applied_to, moves_of, record_of, recorded
@@ -36,6 +36,9 @@ from onnxsparse.planning.plan import Plan, PlanRow, make_plan
 from onnxsparse.planning.recorded import ORIGINS, PREFIX, readable
 from onnxsparse.planning.rule import Rule
 from onnxsparse.scores import Magnitude
+
+COMMON = ((1, 4), (2, 4), (4, 8), (1, 2))
+"""Patterns that a file may be pruned to without a record of it."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,32 @@ def channels_of(model: Model) -> Channels:
         return analyse(model)
     # Sizes that do not fit the model block what they reach.
     found = [analyse(model, one) for one in shapes]
-    return max(found, key=lambda one: sum(each.size for each in one.classes))
+    best = max(found, key=lambda one: sum(each.size for each in one.classes))
+    return _of_all_sizes(best, [one for one in found if one is not best and one.classes])
+
+
+def _of_all_sizes(found: Channels, others: Sequence[Channels]) -> Channels:
+    """Without classes in one tensor that are free for some sizes alone, such as the rows of a table behind a length."""
+    kept: list[ChannelClass] = []
+    reasons = dict(found.reasons)
+    for one in found.classes:
+        alone = len({member.tensor for member in one.members}) == 1
+        if alone and not all(_free(one, other) for other in others):
+            reasons.update(dict.fromkeys(one.channels.tolist(), "other sizes of the inputs use it otherwise"))
+        else:
+            kept.append(replace(one, number=len(kept)))
+    return replace(found, classes=tuple(kept), reasons=reasons)
+
+
+def _free(one: ChannelClass, other: Channels) -> bool:
+    """Whether the numbers of a class can move in another analysis, too."""
+    channels = np.concatenate([each.channels for each in other.classes])
+    for member in one.members:
+        twin = next((each for each in other.by_tensor.get(member.tensor, ()) if each.axes == member.axes), None)
+        own = np.isin(member.labels, one.channels)
+        if twin is None or not np.isin(twin.labels[own], channels).all():
+            return False
+    return True
 
 
 # -- orders
@@ -243,13 +271,37 @@ def kept(row: PlanRow, matrix: Array) -> float:
 def _refuse_pruned(model: Model, found: Permuted) -> None:
     """Zeros that lie in groups would not lie in them any more."""
     known = readable(model)
-    for weight in model.weights if known and found.orders else ():
+    for weight in model.weights if found.orders else ():
+        moves = found.moves_of(weight)
         pattern = known.pruned.get(weight.name, ("unstructured", 0))[0] if known else ""
-        if weight.tensor in found.moves and pattern.partition(":")[0] not in ("unstructured", "alive"):
+        if pattern.partition(":")[0] in ("", "unstructured", "alive"):
+            pattern = _torn(weight, moves) if moves else ""
+        if moves and pattern:
             raise OptionError(
                 f"'{weight.name}' is pruned already ({pattern}), and another order would tear its groups; permute the "
                 "dense model"
             )
+
+
+def _torn(weight: Weight, moves: Sequence[Move]) -> str:
+    """The pattern that the zeros of a weight are in, and would not be in after some moves; '' where there is none."""
+    if not weight.uses or not weight.tensor.readable:
+        return ""
+    alive = weight.tensor.array() != 0
+    after = MovedTensor(weight.name, weight.shape, tuple(moves))(alive)
+    share = np.count_nonzero(alive) / max(1, alive.size)
+    for n, m in COMMON:
+        if 0 < share <= n / m and any(_fits(use, alive, n, m) and not _fits(use, after, n, m) for use in weight.uses):
+            return f"{n}:{m}"
+    return ""
+
+
+def _fits(use: Use, alive: Array, n: int, m: int) -> bool:
+    """Whether no group of a weight has more than N of M numbers that are not zero."""
+    matrix = use.matrix(np.ascontiguousarray(alive).reshape(-1))
+    size = matrix.shape[2] // m * m
+    groups = matrix[:, :, :size].reshape(*matrix.shape[:2], size // m, m, -1)
+    return bool(size) and bool((np.count_nonzero(groups, axis=3) <= n).all())
 
 
 def _reader(row: PlanRow, scores: GivenScores | None) -> Reader:
@@ -311,7 +363,7 @@ def proven(model: Model, found: Permuted, seed: int) -> Permuted:
         def refusal(orders: Orders) -> str:
             with model.restored():
                 Permute(moves_of(found.channels, orders))(model)
-                return proof.refusal(write(model, folder, "permuted"))
+                return proof.refusal(proof.write("permuted"))
 
         kept = _kept(found.orders, refusal, failed)
         done.add(1)

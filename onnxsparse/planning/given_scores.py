@@ -16,6 +16,8 @@ from onnxsparse.options import Masks
 from onnxsparse.planning.request import path_of
 
 Scores = Masks
+LARGEST = 1e30
+"""Sums of scores up to here stay below the largest float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +57,14 @@ class GivenScores:
             raise OptionError(f"{where} is of type {array.dtype}; scores are numbers")
         if array.shape != weight.shape:
             raise OptionError(f"{where} has shape {list(array.shape)}, the weight {list(weight.shape)}")
-        scores = array.astype(np.float32 if array.dtype.itemsize < 8 else np.float64, copy=False)
+        with np.errstate(over="ignore"):  # it is infinite then
+            scores = array.astype(np.float32 if array.dtype.itemsize < 8 else np.float64, copy=False)
         if array.size and not (np.isfinite(scores).all() and scores.min() >= 0):
             raise OptionError(f"{where} holds a number below 0, or one that is not finite; scores are at least 0")
+        if array.size and scores.max() > LARGEST:
+            raise OptionError(
+                f"{where} holds {scores.max():.2g}, of which sums overflow; divide all scores by the same number"
+            )
         return scores
 
 

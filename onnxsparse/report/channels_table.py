@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -13,7 +13,9 @@ from onnxsparse.report.weights_table import printable
 
 NAMED = 3
 """How many names of a class are shown, unless all shall be."""
-_STYLES = {"permuted": "green", "stays": "yellow"}
+ROUNDING = 1e-9
+"""A share of scores in another order of summing differs by less."""
+_STYLES = {"permuted": "green", "keeps less": "red", "stays": "yellow"}
 
 
 def classes_table(report: Report, verbosity: int) -> Table:
@@ -46,10 +48,16 @@ def gains_table(report: Report) -> Table:
         one = figures.get(row.name)
         if one is not None:
             kept = [f"{100 * one[key]:.2f} %" for key in ("before", "after", "unstructured")]
-            style = _STYLES.get(row.status, "dim")
+            status = "keeps less" if one["before"] - one["after"] > ROUNDING else row.status
             cells = [printable(row.name), *kept, f"{100 * one['efficacy']:.1f} %"]
-            table.add_row(*map(Text, cells), Text(row.status, style=style))
+            table.add_row(*map(Text, cells), Text(status, style=_STYLES.get(status, "dim")))
     return table
+
+
+def to_be_pruned(report: Report) -> set[str]:
+    """The names of the weights whose order was looked at."""
+    details: Any = report.details["permutation"]
+    return {one["name"] for one in details["weights"]}
 
 
 def _table(numbers: Sequence[str], texts: Sequence[str], first: str = "") -> Table:
@@ -72,20 +80,22 @@ def summary(report: Report) -> str:
         return (
             f"{classes}; along the reduction of {report.totals.done} of {report.totals.weights} weights they can move"
         )
-    return f"{classes} moved; {report.totals.done} of {len(details['weights'])} weights to be pruned gain"
+    gains = [one["after"] - one["before"] for one in details["weights"]]
+    more, less = (sum(sign * gain > ROUNDING for gain in gains) for sign in (1, -1))
+    losing = f", {less} {'loses' if less == 1 else 'lose'}" if less else ""
+    return f"{classes} moved; {more} of {len(gains)} weights to be pruned gain{losing}"
 
 
-def proof_line(report: Report) -> str:
-    """What the proof was."""
-    details: Any = report.details["permutation"]
+def proof_line(details: Mapping[str, Any]) -> str:
+    """What the proof was, by the details of a permutation."""
     proof = details["proof"]
     if proof is None:
         return "NOT proven in the runtime" if details["classes"] else ""
     shapes = "; ".join(", ".join(f"{name} {size}" for name, size in one.items()) for one in proof["shapes"])
-    held = ", as far as rounding alone moves them" if proof["rounded"] else ""
-    return (
-        f"proven on {proof['inputs']} random inputs ({shapes}): outputs differ by {proof['furthest']:.1g} at most{held}"
-    )
+    held = ", no more than 4 times as far as rounding alone moves them" if proof["rounded"] else ""
+    count = f"{proof['inputs']} random input{'s' if proof['inputs'] > 1 else ''}"
+    far = f"elements of outputs differ by {proof['furthest']:.1g} of their size at most"
+    return f"proven on {count} ({shapes}): {far}{held}"
 
 
-__all__ = ["classes_table", "gains_table", "proof_line", "summary"]
+__all__ = ["classes_table", "gains_table", "proof_line", "summary", "to_be_pruned"]

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onnxsparse.errors import spelled
-from onnxsparse.report.channels_table import classes_table, gains_table, proof_line
+from onnxsparse.report.channels_table import classes_table, gains_table, proof_line, to_be_pruned
 from onnxsparse.report.channels_table import summary as channels_summary
 from onnxsparse.report.rows import DENSE, NOTHING, Report, Row
 from onnxsparse.report.weights_table import printable as _printable
@@ -85,9 +85,10 @@ def _show_levels(console: Console, report: Report, _: int) -> None:
 def _show_channels(console: Console, report: Report, verbosity: int) -> None:
     searched = report.command == "permute"
     console.print(gains_table(report) if searched else classes_table(report, verbosity))
-    lines = ["", channels_summary(report), *([proof_line(report)] if searched else []), *report.notes]
+    details: Any = report.details.get("permutation")
+    lines = ["", channels_summary(report), *([proof_line(details)] if searched else []), *report.notes]
     lines += [f"written: {report.output}"] if report.output else []
-    staying = [row for row in report.rows if row.reason]
+    staying = [row for row in report.rows if row.reason and (not searched or row.name in to_be_pruned(report))]
     title = "no better order:" if searched else "nothing moves along the reduction of:"
     _print(console, [*lines[:1], *filter(None, lines[1:]), *_grouped(title, staying, verbosity)])
 

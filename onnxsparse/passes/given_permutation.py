@@ -43,7 +43,7 @@ def record_of(source: Any) -> tuple[Permutation, str]:
 def recorded(model: Model, where: str) -> Permutation | None:
     """What the metadata of a model says has moved in it."""
     text = model.metadata.get(METADATA)
-    return None if text is None else Permutation.unpacked(text, where)
+    return None if text is None else Permutation.unpacked(text, where, model.file_size)
 
 
 @dataclass(frozen=True, eq=False)

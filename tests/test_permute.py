@@ -277,6 +277,30 @@ def test_the_file_of_a_permutation(tmp_path: Path) -> None:
         osp.permute(mlp(), save_permutation=file)
 
 
+@pytest.mark.parametrize("other", ["model", "data", "output", "output's data", "scores", "applied", "-"])
+def test_the_file_of_a_permutation_replaces_no_other_file_of_the_command(other: str, tmp_path: Path) -> None:
+    dense, out, first = tmp_path / "dense.onnx", tmp_path / "out.onnx", tmp_path / "first.onnx"
+    onnx.save(mlp(), dense, save_as_external_data=True, location="dense.data", size_threshold=0)
+    onnx.save(osp.permute(mlp()).model, first)
+    scores = {name: np.abs(one) for name, one in stored(mlp()).items() if one.ndim == 2}
+    np.savez(tmp_path / "scores.npz", **scores)
+    (tmp_path / "link").symlink_to(tmp_path)
+    file = {
+        "model": tmp_path / "link" / "dense.onnx",
+        "data": tmp_path / "dense.data",
+        "output": tmp_path / "link" / "out.onnx",
+        "output's data": tmp_path / "out.onnx.data",
+        "scores": tmp_path / "scores.npz",
+        "applied": first,
+        "-": "-",
+    }[other]
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    given: dict[str, Any] = {"scores": tmp_path / "scores.npz"} if other == "scores" else {"apply": first}
+    with refusing(OptionError):
+        osp.permute(dense, output=out, save_permutation=file, overwrite=True, **given)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
 # -- the same order elsewhere
 
 

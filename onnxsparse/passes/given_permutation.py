@@ -40,6 +40,14 @@ def record_of(source: Any) -> tuple[Permutation, str]:
     return found, where
 
 
+def files_of(source: Any) -> list[str]:
+    """The files that `record_of` reads of a path."""
+    if not isinstance(source, (str, os.PathLike)):
+        return []
+    path = os.fspath(source)
+    return Model.open(path).inputs if path.endswith(".onnx") and os.path.isfile(path) else [path]
+
+
 def recorded(model: Model, where: str) -> Permutation | None:
     """What the metadata of a model says has moved in it."""
     text = model.metadata.get(METADATA)
@@ -187,4 +195,4 @@ def _alike(one: MovedTensor, other: MovedTensor) -> bool:
     return bool(np.array_equal(first, second))
 
 
-__all__ = ["Applied", "Orders", "applied_to", "moves_of", "record_of", "recorded"]
+__all__ = ["Applied", "Orders", "applied_to", "files_of", "moves_of", "record_of", "recorded"]

@@ -334,6 +334,7 @@ def prune(
     if not permute:
         return _pruned(_sized(source, dims), source, path, overwrite, wanted)
     dense = _sized(source, dims)
+    demand_whole(planned(dense, plan, masks, asked)[0], strict)  # before the search, which may take long
     found = permuting.asked_for(dense, order)
     facts = order_facts(found)
     with temporary() as folder:

@@ -16,9 +16,9 @@ import onnxsparse as osp
 from onnxsparse.channels import classes
 from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import MissingExtraError, ModelError, OptionError
+from onnxsparse.errors import LeftOutError, MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes import permutation_process, permutation_proof
+from onnxsparse.passes import permutation_process, permutation_proof, permuting
 from onnxsparse.passes.compare import DiedError
 from tests.channels.net import session
 from tests.messages import refusing
@@ -238,9 +238,10 @@ def test_two_names_of_the_same_bytes_move_together(tmp_path: Path) -> None:
 def test_the_record_is_of_all_that_moved() -> None:
     """A file that is permuted again records what has moved since the first order; what is undone is forgotten."""
     dense = mlp()
-    once = osp.permute(dense, seed=1).model
+    once, other = osp.permute(dense, seed=1).model, osp.permute(dense, pattern="1:4").model
     assert once is not None
-    twice = osp.permute(once, apply=record(once)).model
+    assert other is not None
+    twice = osp.permute(once, apply=record(other)).model
     assert twice is not None
     assert_permuted(dense, twice)
     again = osp.permute(twice, pattern="1:4", seed=9).model
@@ -367,6 +368,69 @@ def test_what_has_another_name_moves_with_its_channels() -> None:
     wider.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 24
     with refusing(OptionError):
         osp.permute(wider, apply=record(first))
+
+
+def renamed(model: ModelProto, names: dict[str, str]) -> ModelProto:
+    for tensor in model.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    return model
+
+
+def test_a_record_of_which_a_part_is_missing_is_refused() -> None:
+    """The second hidden layer and the head are there; a narrower first one has taken the place of the other."""
+    first, narrow = osp.permute(mlp()).model, mlp(seed=1)
+    assert first is not None
+    by_name = {one.name: one for one in narrow.graph.initializer}
+    by_name["one.weight"].CopyFrom(numpy_helper.from_array(numbers("a", 16, 24), "one.weight"))
+    by_name["one.bias"].CopyFrom(numpy_helper.from_array(numbers("b", 24), "one.bias"))
+    by_name["two.weight"].CopyFrom(numpy_helper.from_array(numbers("c", 24, 2 * WIDTH), "two.weight"))
+    renamed(narrow, {"one.weight": "narrow", "one.bias": "narrow.bias", "two.weight": "matrix"})
+    with refusing(OptionError) as caught:
+        osp.permute(narrow, apply=record(first))
+    assert all(f"'{name}'" in str(caught.value) for name in ("one.weight", "one.bias", "two.weight"))
+    assert "'two.bias'" not in str(caught.value)
+
+
+def test_a_newer_export_may_rename_the_matrices_alone() -> None:
+    first, newer = osp.permute(mlp()).model, mlp(seed=1)
+    assert first is not None
+    names = {f"{layer}.weight": f"onnx::MatMul_{at}" for at, layer in enumerate(("one", "two", "three"))}
+    made = osp.permute(renamed(newer, names), apply=record(first)).model
+    assert made is not None
+    moved = record(first).apply(stored(mlp(seed=1)))
+    for name, one in moved.items():
+        assert stored(made)[names.get(name, name)].tobytes() == one.tobytes(), name
+
+
+def test_the_same_record_is_not_applied_twice(tmp_path: Path) -> None:
+    """Whatever the tensors of the file are called; its inverse puts them back."""
+    out, file = tmp_path / "out.onnx", tmp_path / "permutation.json"
+    osp.permute(mlp(), output=out, save_permutation=file)
+    for again in (file, out):
+        with refusing(OptionError):
+            osp.permute(out, apply=again)
+    other = osp.permute(mlp(names="other.{}"), apply=file).model
+    with refusing(OptionError):
+        osp.permute(other, apply=file)
+    back = osp.permute(out, apply=Permutation.load(file).inverse()).model
+    assert back is not None
+    assert {name: one.tobytes() for name, one in stored(back).items()} == {
+        name: one.tobytes() for name, one in stored(mlp()).items()
+    }
+
+
+@pytest.mark.parametrize("damage", ["????", "of another model"])
+def test_a_damaged_record_is_found_before_anything_is_searched(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permuting, "best_orders", lambda *_: pytest.fail("it was searched"))
+    other = Permutation({"one.bias": MovedTensor("one.bias", (2,), (Move((0,), np.array([1, 0])),))})
+    model = mlp()
+    model.metadata_props.add(key=METADATA, value=damage if damage == "????" else other.packed())
+    with refusing(OptionError):
+        osp.permute(model)
+    with refusing(OptionError):
+        osp.prune(model, pattern="2:4", permute=True)
 
 
 def test_a_fine_tune_keeps_the_record() -> None:
@@ -537,10 +601,15 @@ def test_prune_permutes_first() -> None:
         {"pattern": "2:4", "scores": {}},
         {"pattern": "2:4", "unproven": True},
         {"pattern": "2:4", "permute": True, "effort": "slow"},
+        {"pattern": "2:4", "effort": "thorough"},
+        {"permute": True},
+        {"permute": True, "pattern": "2:4", "sparsity": 0.5},
+        {"permute": True, "target": "ampere", "strict": True, "exclude": "*"},
     ],
 )
-def test_what_does_not_go_together_is_refused(given: dict[str, Any]) -> None:
-    with refusing(OptionError):
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permuting, "best_orders", lambda *_: pytest.fail("it was searched"))
+    with refusing(OptionError, LeftOutError):
         osp.prune(mlp(), **given)
 
 

@@ -236,4 +236,4 @@ def _tensor(name: str, value: Any, orders: list[Array], where: str) -> MovedTens
     return MovedTensor(name, tuple(shape), tuple(moves))
 
 
-__all__ = ["METADATA", "Move", "MovedTensor", "Permutation", "demand_shape", "joined"]
+__all__ = ["METADATA", "WAY_OUT", "Move", "MovedTensor", "Permutation", "demand_shape", "joined"]

@@ -4,7 +4,8 @@
    way round.
 2. The moves of all that was found say which channel comes to the place of each one. That has to be an order of each
    class of the model; what else moves with a class follows from the class.
-3. What is no such order is refused: it would change the outputs.
+3. What is no such order is refused: it would change the outputs. So is a record of which only a part is found: each of
+   its orders has to be that of channels here.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from onnxsparse.math.values import Array
 from onnxsparse.passes.permute import Moves
 
 Orders = dict[int, Array]
+SHOWN = 5
+"""Names of missing tensors in a message."""
 
 
 def record_of(source: Any) -> tuple[Permutation, str]:
@@ -69,9 +72,45 @@ def applied_to(channels: Channels, permutation: Permutation, where: str) -> Appl
     moves = moves_of(channels, orders)
     for tensor, one in matched.items():
         made = MovedTensor(one.name, tensor.shape, tuple(moves.get(tensor, ())))
-        if not _alike(one, made):
+        if not alike(one, made):
             raise OptionError(f"{where}: its moves of '{tensor.name}' do not fit those of the layers around it here")
-    return Applied(orders, _left(permutation, matched))
+    left = _left(permutation, matched)
+    _demand_all(channels, moves, matched, [permutation.tensors[name] for name in left], where)
+    return Applied(orders, left)
+
+
+def _demand_all(
+    channels: Channels,
+    moves: Moves,
+    matched: Mapping[StoredTensor, MovedTensor],
+    left: Sequence[MovedTensor],
+    where: str,
+) -> None:
+    """What moves in the tensors of a record that the model has not moves here, too: in others, under other names."""
+    known = {move.order.tobytes() for one in matched.values() for move in one.moves}
+    others = [tensor for tensor in channels.by_tensor if tensor in moves and tensor not in matched]
+    missing = []
+    for one in left:
+        if {move.order.tobytes() for move in one.moves} <= known:
+            continue
+        same = next((tensor for tensor in others if _moves_as(one, tensor, moves[tensor])), None)
+        if same is None:
+            missing.append(one.name)
+        else:
+            others.remove(same)
+    if missing:
+        listed = ", ".join(f"'{name}'" for name in missing[:SHOWN])
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        raise OptionError(
+            f"{where}: the model has only a part of what it moves; neither these are here nor anything in their order: "
+            f"{listed}{more}; apply it to a model with the same layers"
+        )
+
+
+def _moves_as(one: MovedTensor, tensor: StoredTensor, moves: Sequence[Move]) -> bool:
+    """Whether a tensor moves as a record says of another one."""
+    fitting = _turned(one, tensor)
+    return fitting is not None and alike(fitting, MovedTensor(one.name, tensor.shape, tuple(moves)))
 
 
 def moves_of(channels: Channels, orders: Mapping[int, Array]) -> Moves:
@@ -186,8 +225,10 @@ def _orders(channels: Channels, new: Mapping[int, int], where: str) -> Orders:
     return orders
 
 
-def _alike(one: MovedTensor, other: MovedTensor) -> bool:
+def alike(one: MovedTensor, other: MovedTensor) -> bool:
     """Whether both make the same of a tensor."""
+    if one.shape != other.shape:
+        return False
     axes = sorted({axis for move in (*one.moves, *other.moves) for axis in move.axes})
     places = np.arange(int(np.prod([one.shape[axis] for axis in axes], dtype=np.int64)))
     shape = [size if axis in axes else 1 for axis, size in enumerate(one.shape)]
@@ -195,4 +236,4 @@ def _alike(one: MovedTensor, other: MovedTensor) -> bool:
     return bool(np.array_equal(first, second))
 
 
-__all__ = ["Applied", "Orders", "applied_to", "files_of", "moves_of", "record_of", "recorded"]
+__all__ = ["Applied", "Orders", "alike", "applied_to", "files_of", "moves_of", "record_of", "recorded"]

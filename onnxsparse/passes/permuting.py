@@ -18,7 +18,7 @@ import numpy as np
 from onnxsparse import progress
 from onnxsparse.channels.classes import Channels, analyse
 from onnxsparse.channels.ordering import Reader, best_orders
-from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
+from onnxsparse.channels.permutation import METADATA, WAY_OUT, Move, MovedTensor, Permutation
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model
@@ -26,7 +26,7 @@ from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.options import Names
-from onnxsparse.passes.given_permutation import Orders, applied_to, moves_of, record_of, recorded
+from onnxsparse.passes.given_permutation import Orders, alike, applied_to, moves_of, record_of, recorded
 from onnxsparse.passes.permutation_proof import Proof, demand_runtime, input_shapes, write
 from onnxsparse.passes.permute import Moves, Permute
 from onnxsparse.patterns.nm import NOfM
@@ -120,14 +120,40 @@ def asked_for(model: Model, asked: Asked) -> Permuted:
     _demand_known(asked)
     plan, scores = _readers_of(model, asked)
     permutation = None if asked.apply is None else record_of(asked.apply)
+    known = recorded(model, model.path or "the model")
     if not asked.unproven:
         demand_runtime()
-    readers = model, plan, scores
+    channels = channels_of(model)
+    if known is not None:
+        _demand_fitting(known, channels, model.path or "the model")
+    readers = channels, plan, scores
     found = searched(*readers, asked) if permutation is None else given(*readers, *permutation)
+    if permutation is not None and known is not None:
+        _refuse_again(model, known, found, permutation[1])
     _refuse_pruned(model, found)
     if asked.unproven:
         return replace(found, facts={**found.facts, "proven": False})
     return proven(model, found, asked.seed)
+
+
+def _demand_fitting(known: Permutation, channels: Channels, where: str) -> None:
+    """The record that a model carries is of its tensors; found out before anything is searched."""
+    for member in channels.members:
+        if member.name in known.tensors and known.tensors[member.name].shape != tuple(member.tensor.shape):
+            shape = list(known.tensors[member.name].shape)
+            raise OptionError(
+                f"{where} records that '{member.name}' of shape {shape} has moved, and it has "
+                f"{list(member.tensor.shape)}; {WAY_OUT}"
+            )
+
+
+def _refuse_again(model: Model, known: Permutation, found: Permuted, where: str) -> None:
+    """The same moves a second time would be another order."""
+    moves = found.record.tensors
+    if moves and all(name in known.tensors and alike(one, known.tensors[name]) for name, one in moves.items()):
+        raise OptionError(
+            f"{model.path or 'the model'} is in the order of {where} already, as it records; take it as it is"
+        )
 
 
 def _demand_known(asked: Asked) -> None:
@@ -159,7 +185,12 @@ def demand_alone(permute: bool, asked: Asked, others: Mapping[str, Any]) -> None
     beside = next((flag for flag, value in others.items() if value is not None), None)
     if permute and beside is not None:
         raise OptionError(f"{beside} is for the channels as they stand; `onnxsparse permute` first, or leave one out")
-    for flag, given in (("--scores", asked.scores is not None), ("--unproven", asked.unproven)):
+    searching = {
+        "--scores": asked.scores is not None,
+        "--effort": asked.effort != "quick",
+        "--unproven": asked.unproven,
+    }
+    for flag, given in searching.items():
         if given and not permute:
             raise OptionError(f"{flag} is for the order of the channels; pass --permute too")
 
@@ -178,9 +209,8 @@ def _masked(row: PlanRow, found: Permuted) -> PlanRow:
     return replace(row, keep=row.use.restore(row.pattern.select(values, Magnitude(), row.drop)))
 
 
-def searched(model: Model, plan: Plan, scores: GivenScores | None, asked: Asked) -> Permuted:
+def searched(channels: Channels, plan: Plan, scores: GivenScores | None, asked: Asked) -> Permuted:
     """The orders of all classes that the readers in a plan gain by."""
-    channels = channels_of(model)
     readers = [_reader(row, scores) for row in plan.planned]
     orders, _ = best_orders(channels, readers, asked.effort, asked.seed)
     pattern = plan.rule.pattern.text if plan.rule.pattern else ""
@@ -286,9 +316,8 @@ def plant(model: Model, found: Permuted) -> Permutation:
     return whole
 
 
-def given(model: Model, plan: Plan, scores: GivenScores | None, permutation: Permutation, where: str) -> Permuted:
+def given(channels: Channels, plan: Plan, scores: GivenScores | None, permutation: Permutation, where: str) -> Permuted:
     """The moves of a record in this model: legal where they are an order of each of its classes."""
-    channels = channels_of(model)
     applied = applied_to(channels, permutation, where)
     facts = {key: value for key, value in permutation.facts.items() if key != "proven"}
     moves = moves_of(channels, applied.orders)

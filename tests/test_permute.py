@@ -16,7 +16,7 @@ import onnxsparse as osp
 from onnxsparse.channels import classes
 from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import LeftOutError, MissingExtraError, ModelError, OptionError
+from onnxsparse.errors import LeftOutError, MissingExtraError, ModelError, OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.passes import permutation_process, permutation_proof, permuting
 from onnxsparse.passes.compare import DiedError
@@ -134,6 +134,28 @@ def test_the_figures_are_those_of_the_files() -> None:
         assert one["unstructured"] == pytest.approx(flat[flat.size // 2 :].sum() / flat.sum(), rel=1e-6)
         gain = (one["after"] - one["before"]) / (one["unstructured"] - one["before"])
         assert one["efficacy"] == pytest.approx(gain)
+
+
+@pytest.mark.parametrize("pattern", ["2:4:transposable", "2:4:transposable-greedy"])
+def test_a_pattern_along_both_axes_is_counted_by_its_own_masks(pattern: str) -> None:
+    """The order is searched along the inputs, and kept only where the masks of `prune` keep more."""
+    dense = mlp()
+    result, sparse = osp.permute(dense, pattern=pattern), osp.prune(dense, pattern=pattern, permute=True).model
+    plain = osp.prune(dense, pattern=pattern).model
+    assert plain is not None
+    assert sparse is not None
+    assert "searched for 2:4 along the inputs" in "".join(result.report.notes)
+    kept = [0.0, 0.0]
+    for name, one in figures(result).items():
+        sizes = [np.abs(stored(model)[name]).sum(dtype=np.float64) for model in (plain, sparse)]
+        whole = np.abs(stored(dense)[name])
+        assert [one["before"], one["after"]] == pytest.approx([size / whole.sum() for size in sizes], rel=1e-5), name
+        largest = np.sort(whole, axis=None)[whole.size // 2 :].sum() / whole.sum()
+        assert one["unstructured"] == pytest.approx(largest, rel=1e-5)
+        kept = [known + size for known, size in zip(kept, sizes)]
+    assert kept[1] > kept[0]
+    assert result.model is not None
+    assert_permuted(dense, result.model)
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -479,6 +501,15 @@ def test_a_class_that_fails_the_proof_is_rolled_back(monkeypatch: pytest.MonkeyP
     assert figures(result)["two.weight"]["after"] > figures(result)["two.weight"]["before"]
     assert_permuted(dense, result.model)
     assert set(record(result.model).tensors) == {"one.weight", "one.bias", "two.weight"}
+
+
+def test_a_record_is_applied_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a class of it fails the proof, a part of the order would be that of neither model."""
+    first = osp.permute(mlp()).model
+    assert first is not None
+    wrong_rule(monkeypatch, "CumSum")
+    with pytest.raises(PlanError, match="outputs change with the order of 'two"):
+        osp.permute(with_sums(mlp(), "two"), apply=record(first))
 
 
 def test_where_nothing_is_left_the_file_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

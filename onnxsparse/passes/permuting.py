@@ -20,7 +20,7 @@ from onnxsparse.channels.classes import Channels, analyse
 from onnxsparse.channels.ordering import Reader, best_orders
 from onnxsparse.channels.permutation import METADATA, WAY_OUT, Move, MovedTensor, Permutation
 from onnxsparse.engines.working_dirs import temporary
-from onnxsparse.errors import OptionError, brief
+from onnxsparse.errors import OptionError, PlanError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
@@ -29,7 +29,7 @@ from onnxsparse.options import Names
 from onnxsparse.passes.given_permutation import Orders, alike, applied_to, moves_of, record_of, recorded
 from onnxsparse.passes.permutation_proof import Proof, demand_runtime, input_shapes, write
 from onnxsparse.passes.permute import Moves, Permute
-from onnxsparse.patterns.nm import NOfM
+from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.permutation_search import EFFORTS, kept_score
 from onnxsparse.planning.given_scores import GivenScores, Scores
 from onnxsparse.planning.plan import Plan, PlanRow, make_plan
@@ -133,7 +133,12 @@ def asked_for(model: Model, asked: Asked) -> Permuted:
     _refuse_pruned(model, found)
     if asked.unproven:
         return replace(found, facts={**found.facts, "proven": False})
-    return proven(model, found, asked.seed)
+    found = proven(model, found, asked.seed)
+    if permutation is not None and found.failed:
+        number, why = next(iter(found.failed.items()))
+        name = next(one.members[0].name for one in found.channels.classes if one.number == number)
+        raise PlanError(f"{permutation[1]}: in this model the outputs change with the order of '{name}': {why}")
+    return found
 
 
 def _demand_fitting(known: Permutation, channels: Channels, where: str) -> None:
@@ -221,8 +226,12 @@ def searched(channels: Channels, plan: Plan, scores: GivenScores | None, asked: 
 def _gaining(found: Permuted) -> Permuted:
     """Without the orders by which the pattern keeps less of all readers of their class together.
 
-    The search takes copies of a channel one by one; where several stand in one group, it may be wrong about them.
+    The search takes copies of a channel one by one; where several stand in one group, it may be wrong about them. It
+    looks along the reduction alone: for a pattern that is along the outputs, too, classes are taken one after the other
+    as long as more is kept.
     """
+    if not isinstance(found.plan.rule.pattern, NM):
+        return _gaining_in_turn(found)
     known = {
         row.weight.tensor: gain(row, found.moves.get(row.weight.tensor, ()), found.scores) for row in found.planned
     }
@@ -240,6 +249,25 @@ def _gaining(found: Permuted) -> Permuted:
         return replace(found, known=known)
     orders = {number: order for number, order in found.orders.items() if number not in wrong}
     return replace(found, orders=orders, moves=moves_of(found.channels, orders))
+
+
+def _gaining_in_turn(found: Permuted) -> Permuted:
+    """Only the orders by which, after those before them, the pattern keeps more of all weights together."""
+    taken: Orders = {}
+    before = {row.weight.tensor: gain(row, (), found.scores).before for row in found.planned}
+    now = dict(before)
+    for one in found.channels.classes:
+        if one.number not in found.orders:
+            continue
+        tried = {**taken, one.number: found.orders[one.number]}
+        moves, tensors = moves_of(found.channels, tried), {member.tensor for member in one.members}
+        own = [row for row in found.planned if row.weight.tensor in tensors]
+        after = {row.weight.tensor: gain(row, moves.get(row.weight.tensor, ()), found.scores).after for row in own}
+        if sum(after[tensor] - now[tensor] for tensor in after) > 0:
+            taken, now = tried, {**now, **after}
+    moves = moves_of(found.channels, taken)
+    known = {tensor: Gain(moves.get(tensor, ()), before[tensor], now[tensor]) for tensor in before}
+    return replace(found, orders=taken, moves=moves, known=known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,6 +294,9 @@ def moved(row: PlanRow, matrix: Array, moves: Sequence[Move]) -> Array:
 def kept(row: PlanRow, matrix: Array) -> float:
     """What the pattern keeps of scores, as (group, out, reduce, tap)."""
     assert isinstance(row.pattern, NOfM)
+    if not isinstance(row.pattern, NM):
+        mask = row.pattern.select(Values(matrix, Reading(matrix.dtype.name)), Magnitude(), row.drop)
+        return float(matrix[mask].sum(dtype=np.float64))
     rows = (part.transpose(0, 2, 1).reshape(-1, matrix.shape[2]) for part in matrix)
     return sum(kept_score(part, row.pattern.n, row.pattern.m) for part in rows)
 

@@ -443,18 +443,6 @@ def test_the_same_record_is_not_applied_twice(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("damage", ["????", "of another model"])
-def test_a_damaged_record_is_found_before_anything_is_searched(damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(permuting, "best_orders", lambda *_: pytest.fail("it was searched"))
-    other = Permutation({"one.bias": MovedTensor("one.bias", (2,), (Move((0,), np.array([1, 0])),))})
-    model = mlp()
-    model.metadata_props.add(key=METADATA, value=damage if damage == "????" else other.packed())
-    with refusing(OptionError):
-        osp.permute(model)
-    with refusing(OptionError):
-        osp.prune(model, pattern="2:4", permute=True)
-
-
 def test_a_fine_tune_keeps_the_record() -> None:
     if not library.available():
         pytest.skip("needs onnxruntime-training")
@@ -649,6 +637,33 @@ def test_a_pruned_model_is_not_torn() -> None:
     assert pruned is not None
     with refusing(OptionError):
         osp.permute(pruned, pattern="1:4")
+
+
+def halved(model: ModelProto, name: str) -> ModelProto:
+    """The model with 2:4 in one matrix (inputs, outputs), and no record of it."""
+    tensor = next(one for one in model.graph.initializer if one.name == name)
+    groups = numpy_helper.to_array(tensor).T.reshape(-1, 4).copy()
+    np.put_along_axis(groups, np.argsort(np.abs(groups), axis=1)[:, :2], 0, axis=1)
+    tensor.CopyFrom(numpy_helper.from_array(groups.reshape(tensor.dims[1], -1).T.copy(), name))
+    return model
+
+
+def test_groups_of_zeros_that_nothing_records_are_not_torn() -> None:
+    """A layer that another tool pruned holds its channels; the others find their order."""
+    first, sparse = osp.permute(mlp()).model, halved(mlp(), "two.weight")
+    assert first is not None
+    sparse.graph.initializer.append(numpy_helper.from_array(20 * numbers("side", WIDTH, 48), "side.weight"))
+    sparse.graph.node.append(helper.make_node("MatMul", ["one.out", "side.weight"], ["side"], name="side"))
+    sparse.graph.output.append(helper.make_tensor_value_info("side", TensorProto.FLOAT, ["batch", 48]))
+    with refusing(OptionError):
+        osp.permute(sparse, apply=record(first))
+    for pattern in ("2:4", "1:4"):
+        result = osp.permute(sparse, pattern=pattern)
+        assert result.model is not None
+        assert "'two.weight' is 2:4 already" in " ".join(result.report.notes)
+        assert (stored(result.model)["two.weight"].T.reshape(-1, 4) == 0).sum(axis=1).min() == 2
+        assert figures(result)["three.weight"]["after"] > figures(result)["three.weight"]["before"]
+        assert_permuted(sparse, result.model)
 
 
 # -- channels

@@ -15,7 +15,8 @@ from onnxsparse.graph.attributes import IdentityKey, label
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array
-from onnxsparse.passes.permuting import Permuted, scores_of
+from onnxsparse.passes.permutation_gain import scores_of
+from onnxsparse.passes.permuting import Permuted
 from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.rows import plain_row, totals_of

@@ -8,29 +8,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from onnxsparse import progress
 from onnxsparse.channels.classes import Channels, analyse
 from onnxsparse.channels.ordering import Reader, best_orders
-from onnxsparse.channels.permutation import METADATA, WAY_OUT, Move, MovedTensor, Permutation
+from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, PlanError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Weight
-from onnxsparse.math.values import Array, Reading, Values
+from onnxsparse.math.values import Reading, Values
 from onnxsparse.options import Names
 from onnxsparse.passes.given_permutation import Orders, alike, applied_to, moves_of, record_of, recorded
+from onnxsparse.passes.permutation_gain import Gain, gain, grouped, scores_of
 from onnxsparse.passes.permutation_proof import Proof, demand_runtime, input_shapes, write
 from onnxsparse.passes.permute import Moves, Permute
 from onnxsparse.patterns.nm import NM, NOfM
-from onnxsparse.permutation_search import EFFORTS, kept_score
+from onnxsparse.permutation_search import EFFORTS
 from onnxsparse.planning.given_scores import GivenScores, Scores
 from onnxsparse.planning.plan import Plan, PlanRow, make_plan
 from onnxsparse.planning.recorded import ORIGINS, PREFIX, readable
@@ -123,14 +122,12 @@ def asked_for(model: Model, asked: Asked) -> Permuted:
     known = recorded(model, model.path or "the model")
     if not asked.unproven:
         demand_runtime()
-    channels = channels_of(model)
-    if known is not None:
-        _demand_fitting(known, channels, model.path or "the model")
-    readers = channels, plan, scores
+    readers = model, plan, scores
     found = searched(*readers, asked) if permutation is None else given(*readers, *permutation)
     if permutation is not None and known is not None:
         _refuse_again(model, known, found, permutation[1])
     _refuse_pruned(model, found)
+    found = _untorn(found, "" if permutation is None else permutation[1])
     if asked.unproven:
         return replace(found, facts={**found.facts, "proven": False})
     found = proven(model, found, asked.seed)
@@ -139,17 +136,6 @@ def asked_for(model: Model, asked: Asked) -> Permuted:
         name = next(one.members[0].name for one in found.channels.classes if one.number == number)
         raise PlanError(f"{permutation[1]}: in this model the outputs change with the order of '{name}': {why}")
     return found
-
-
-def _demand_fitting(known: Permutation, channels: Channels, where: str) -> None:
-    """The record that a model carries is of its tensors; found out before anything is searched."""
-    for member in channels.members:
-        if member.name in known.tensors and known.tensors[member.name].shape != tuple(member.tensor.shape):
-            shape = list(known.tensors[member.name].shape)
-            raise OptionError(
-                f"{where} records that '{member.name}' of shape {shape} has moved, and it has "
-                f"{list(member.tensor.shape)}; {WAY_OUT}"
-            )
 
 
 def _refuse_again(model: Model, known: Permutation, found: Permuted, where: str) -> None:
@@ -214,8 +200,9 @@ def _masked(row: PlanRow, found: Permuted) -> PlanRow:
     return replace(row, keep=row.use.restore(row.pattern.select(values, Magnitude(), row.drop)))
 
 
-def searched(channels: Channels, plan: Plan, scores: GivenScores | None, asked: Asked) -> Permuted:
+def searched(model: Model, plan: Plan, scores: GivenScores | None, asked: Asked) -> Permuted:
     """The orders of all classes that the readers in a plan gain by."""
+    channels = channels_of(model)
     readers = [_reader(row, scores) for row in plan.planned]
     orders, _ = best_orders(channels, readers, asked.effort, asked.seed)
     pattern = plan.rule.pattern.text if plan.rule.pattern else ""
@@ -270,37 +257,6 @@ def _gaining_in_turn(found: Permuted) -> Permuted:
     return replace(found, orders=taken, moves=moves, known=known)
 
 
-@dataclass(frozen=True, eq=False)
-class Gain:
-    """What the pattern keeps of a weight's scores, before and after some moves."""
-
-    moves: Sequence[Move]
-    before: float
-    after: float
-
-
-def gain(row: PlanRow, moves: Sequence[Move], scores: GivenScores | None) -> Gain:
-    matrix = scores_of(row, scores)
-    before = kept(row, matrix)
-    return Gain(moves, before, kept(row, moved(row, matrix, moves)) if moves else before)
-
-
-def moved(row: PlanRow, matrix: Array, moves: Sequence[Move]) -> Array:
-    """Scores of a weight, as (group, out, reduce, tap), after moves of the stored tensor."""
-    flat = row.use.restore(matrix).reshape(row.weight.shape)
-    return row.use.matrix(MovedTensor(row.name, row.weight.shape, tuple(moves))(flat).reshape(-1))
-
-
-def kept(row: PlanRow, matrix: Array) -> float:
-    """What the pattern keeps of scores, as (group, out, reduce, tap)."""
-    assert isinstance(row.pattern, NOfM)
-    if not isinstance(row.pattern, NM):
-        mask = row.pattern.select(Values(matrix, Reading(matrix.dtype.name)), Magnitude(), row.drop)
-        return float(matrix[mask].sum(dtype=np.float64))
-    rows = (part.transpose(0, 2, 1).reshape(-1, matrix.shape[2]) for part in matrix)
-    return sum(kept_score(part, row.pattern.n, row.pattern.m) for part in rows)
-
-
 def _refuse_pruned(model: Model, found: Permuted) -> None:
     """Zeros that lie in groups would not lie in them any more."""
     known = readable(model)
@@ -313,19 +269,30 @@ def _refuse_pruned(model: Model, found: Permuted) -> None:
             )
 
 
+def _untorn(found: Permuted, where: str) -> Permuted:
+    """Without the orders that would tear the groups of a weight whose zeros are N:M already, whoever pruned it.
+
+    A record, called `where`, is applied as a whole.
+    """
+    rows, pattern = [row for row in found.plan.rows if found.moves_of(row.weight)], found.plan.rule.pattern
+    sparse = [each for row in rows for each in grouped(row, pattern)]
+    failed = {}
+    for number, order in found.orders.items() if sparse else ():
+        moves = moves_of(found.channels, {number: order})
+        torn = next((each for each in sparse if each.torn(moves.get(each.row.weight.tensor, ()))), None)
+        if torn is not None:
+            failed[number] = f"'{torn.row.name}' is {torn.pattern.text} already, and its groups would be torn"
+    if not failed:
+        return found
+    if where:
+        raise OptionError(f"{where}: {next(iter(failed.values()))}; apply it to the dense model, and prune that")
+    orders = {number: order for number, order in found.orders.items() if number not in failed}
+    return replace(found, orders=orders, moves=moves_of(found.channels, orders), failed=failed)
+
+
 def _reader(row: PlanRow, scores: GivenScores | None) -> Reader:
     assert isinstance(row.pattern, NOfM)
     return Reader(row.weight.tensor, row.use, row.pattern.n, row.pattern.m, partial(scores_of, row, scores))
-
-
-def scores_of(row: PlanRow, scores: GivenScores | None) -> Array:
-    """The scores of a weight as (group, out, reduce, tap)."""
-    if scores is not None:
-        return row.use.matrix(scores.scores(row.weight).reshape(-1))
-    found = np.abs(row.param.whole().real())
-    if not np.isfinite(found).all():
-        raise OptionError(f"weight '{row.name}' holds numbers that are not finite; --exclude it")
-    return found
 
 
 # -- a given record
@@ -347,8 +314,9 @@ def plant(model: Model, found: Permuted) -> Permutation:
     return whole
 
 
-def given(channels: Channels, plan: Plan, scores: GivenScores | None, permutation: Permutation, where: str) -> Permuted:
+def given(model: Model, plan: Plan, scores: GivenScores | None, permutation: Permutation, where: str) -> Permuted:
     """The moves of a record in this model: legal where they are an order of each of its classes."""
+    channels = channels_of(model)
     applied = applied_to(channels, permutation, where)
     facts = {key: value for key, value in permutation.facts.items() if key != "proven"}
     moves = moves_of(channels, applied.orders)
@@ -376,6 +344,7 @@ def proven(model: Model, found: Permuted, seed: int) -> Permuted:
         kept = _kept(found.orders, refusal, failed)
         done.add(1)
         moves = found.moves if not failed else moves_of(found.channels, kept)
+        failed = {**found.failed, **failed}
         return replace(found, orders=kept, moves=moves, failed=failed, proof=proof.facts if kept else None)
 
 
@@ -402,5 +371,5 @@ def _kept(orders: Orders, refusal: Callable[[Orders], str], failed: dict[int, st
 
 __all__ = [
     "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "masked", "plant",
-    "record_of", "scores_of", "write",
+    "record_of", "write",
 ]  # fmt: skip

@@ -6,8 +6,6 @@ The names are imported when they are first used, so that `onnxsparse --help` doe
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from onnxsparse.errors import OnnxSparseError
@@ -69,18 +67,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-class _Package(ModuleType):
-    """The function `channels` keeps its name, though importing the room `onnxsparse.channels` sets one like it."""
-
-    @property
-    def channels(self) -> Any:
-        return importlib.import_module("onnxsparse.api").channels
-
-    @channels.setter
-    def channels(self, _: Any) -> None:
-        """The room is found in `sys.modules`."""
-
-
-sys.modules[__name__].__class__ = _Package

@@ -12,7 +12,7 @@ from typing import Any, Union
 import numpy as np
 from onnx import ModelProto
 
-from onnxsparse.channels.permutation import Permutation
+from onnxsparse.channel_classes.permutation import Permutation
 from onnxsparse.engines.torch import attach as attaching
 from onnxsparse.engines.torch import convert, writeback
 from onnxsparse.engines.torch.attach import Attached, bare_module, demand_free

@@ -27,7 +27,7 @@ LEVELS: tuple[set[str], ...] = (
     {"errors", "files", "moved", "options", "progress", "version"},
     {"graph"} | MATHEMATICS,
     {
-        "channels",
+        "channel_classes",
         "engines",
         "targets",
         "calibration",

@@ -13,8 +13,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
-from onnxsparse.channels import classes
-from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
+from onnxsparse.channel_classes import classes
+from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import LeftOutError, MissingExtraError, ModelError, OptionError, PlanError
 from onnxsparse.graph.model import Model
@@ -690,7 +690,7 @@ def test_an_operator_without_a_rule_is_named() -> None:
 
 
 def test_the_function_keeps_its_name_beside_the_room() -> None:
-    from onnxsparse.channels.labels import Labels
+    from onnxsparse.channel_classes.labels import Labels
 
     assert Labels
     assert osp.channels.__name__ == "channels"

@@ -109,12 +109,7 @@ def _meant(params: Sequence[Param], known: NamedWeights, entry: str, where: str)
 
 
 def _matcher(text: str, where: str) -> Callable[[str], bool]:
-    # The standard library's `re` cannot be stopped: a pattern such as (a+)+b would hang a run on a long name.
-    regex: Any = importlib.import_module("regex")
-    try:
-        pattern = regex.compile(text)
-    except (regex.error, ValueError, OverflowError, RecursionError) as error:
-        raise OptionError(f"{where}: re:{' '.join(text[:60].splitlines())} is no regular expression: {error}") from None
+    pattern = compiled(text, where)
 
     def matches(name: str) -> bool:
         try:
@@ -125,6 +120,18 @@ def _matcher(text: str, where: str) -> Callable[[str], bool]:
             ) from None
 
     return matches
+
+
+def compiled(text: str, where: str) -> Any:
+    """The regular expression that a text is, or an error that says what is wrong with it."""
+    # The standard library's `re` cannot be stopped: a pattern such as (a+)+b would hang a run on a long name.
+    regex: Any = importlib.import_module("regex")
+    try:
+        return regex.compile(text)
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        hint = "; any text is `.*`" if text.startswith("*") else ""
+        shown = " ".join(text[:60].splitlines())
+        raise OptionError(f"{where}: re:{shown} is no regular expression: {error}{hint}") from None
 
 
 def _nothing(params: Sequence[Param], entries: Sequence[str], where: str) -> str:

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.channels.classes import Channels
-from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
+from onnxsparse.channel_classes.classes import Channels
+from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from onnxsparse.channels.classes import ChannelClass, Channels, Member
-from onnxsparse.channels.rules import table
+from onnxsparse.channel_classes.classes import ChannelClass, Channels, Member
+from onnxsparse.channel_classes.rules import table
 from onnxsparse.graph.attributes import IdentityKey, label
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight

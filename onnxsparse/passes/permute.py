@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxsparse import progress
-from onnxsparse.channels.permutation import Move
+from onnxsparse.channel_classes.permutation import Move
 from onnxsparse.errors import OnnxSparseError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor

@@ -17,9 +17,9 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxsparse import patterns
-from onnxsparse.channels.classes import Channels, Member, analyse
-from onnxsparse.channels.ordering import Reader, best_orders
-from onnxsparse.channels.permutation import Move, MovedTensor, Permutation
+from onnxsparse.channel_classes.classes import Channels, Member, analyse
+from onnxsparse.channel_classes.ordering import Reader, best_orders
+from onnxsparse.channel_classes.permutation import Move, MovedTensor, Permutation
 from onnxsparse.engines.torch.distributed import joined, meet
 from onnxsparse.engines.torch.permute.export import exported
 from onnxsparse.engines.torch.permute.moves import names_of, tensors_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.channels.permutation import Move, MovedTensor, Permutation, demand_shape
+from onnxsparse.channel_classes.permutation import Move, MovedTensor, Permutation, demand_shape
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.graph.torch_match import Matched
 from onnxsparse.math.values import Array

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from onnxsparse import progress
-from onnxsparse.channels.classes import Channels, analyse
-from onnxsparse.channels.ordering import Reader, best_orders
-from onnxsparse.channels.permutation import METADATA, Move, MovedTensor, Permutation
+from onnxsparse.channel_classes.classes import Channels, analyse
+from onnxsparse.channel_classes.ordering import Reader, best_orders
+from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, PlanError, brief
 from onnxsparse.graph.model import Model

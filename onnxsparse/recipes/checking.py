@@ -7,6 +7,7 @@ is given. A rule is a method of `_Linter`.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 import os
@@ -16,8 +17,8 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR
-from onnxsparse.errors import OnnxSparseError
+from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, compiled
+from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, GradualPruning
@@ -170,6 +171,13 @@ class _Linter:
             for one in driven:
                 problem = self._problem([one])
                 if problem:
+                    self._add(WRONG, one, problem)
+
+    def patterns(self) -> None:
+        """Regular expressions that are none; where there is a model, `names` says so of what runs."""
+        for one in self.scheduled:
+            if self.model is None or one.missing:
+                for problem in _wrong_patterns(one):
                     self._add(WRONG, one, problem)
 
     def _problem(self, modifiers: list[Any]) -> str:
@@ -376,11 +384,31 @@ class _Linter:
                     self._add(NOTE, one, text)
 
 
+def _wrong_patterns(modifier: Modifier) -> Iterator[str]:
+    """What is wrong with the regular expressions of a modifier, by option."""
+    for field in dataclasses.fields(modifier):  # type: ignore[arg-type]
+        for name in _texts(getattr(modifier, field.name)):
+            if name.startswith(REGULAR):
+                try:
+                    compiled(name[len(REGULAR) :], field.name)
+                except OptionError as error:
+                    yield str(error)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (Mapping, tuple)):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(one)
+
+
 RULES: tuple[Callable[[_Linter], None], ...] = (
     _Linter.doubled, _Linter.two_clocks, _Linter.refused, _Linter.teachers, _Linter.low, _Linter.rises, _Linter.let_go,
-    _Linter.two_rates, _Linter.length, _Linter.frequency, _Linter.late, _Linter.names, _Linter.keys, _Linter.overlaps,
-    _Linter.along, _Linter.missed, _Linter.groups, _Linter.nothing_to_hold, _Linter.quantized, _Linter.adam,
-    _Linter.misfit, _Linter.between_steps,
+    _Linter.two_rates, _Linter.length, _Linter.frequency, _Linter.late, _Linter.names, _Linter.patterns, _Linter.keys,
+    _Linter.overlaps, _Linter.along, _Linter.missed, _Linter.groups, _Linter.nothing_to_hold, _Linter.quantized,
+    _Linter.adam, _Linter.misfit, _Linter.between_steps,
 )  # fmt: skip
 """In this order they are told, what is worse before all others."""
 

@@ -26,6 +26,8 @@ from onnxsparse.recipes.yaml_tree import LONGEST, Node, Twice, WrongError, locat
 Path = Union[str, "os.PathLike[str]"]
 MARKDOWN = (".md", ".markdown")
 ZOO = "zoo:"
+UNSAID = "None"
+"""How SparseML writes the metadata of a stage that has none."""
 FENCE = re.compile(r"^([ \t]*)(---|\+\+\+)[ \t]*\r?$", re.MULTILINE)
 COMMENT = re.compile(r"\s*<!--.*?-->", re.DOTALL)
 LIST = re.compile(r"modifiers[\w.-]{0,99}[\"']?[ \t]*:|^[ \t]*(?:- +)?![A-Za-z]", re.MULTILINE)
@@ -33,7 +35,7 @@ LIST = re.compile(r"modifiers[\w.-]{0,99}[\"']?[ \t]*:|^[ \t]*(?:- +)?![A-Za-z]"
 
 @dataclass(frozen=True)
 class Read:
-    """One section: its modifiers as they are written, and what is told about it."""
+    """One section: its modifiers as they are written, and what is told about it, which may be UNSAID."""
 
     name: str
     modifiers: tuple[Modifier, ...]
@@ -163,4 +165,5 @@ def _read(section: Section, staged: bool, outer: Scope, strict: bool, place: tup
         object.__setattr__(made, PLACE, f"{place[0]}, line {place[1] + entry.line}")
     scope.demand_whole()
     metadata = None if section.metadata is None else plain(section.metadata.plain())
-    return Read(section.name, modifiers, metadata)
+    unsaid = section.metadata is not None and metadata is None
+    return Read(section.name, modifiers, UNSAID if unsaid else metadata)

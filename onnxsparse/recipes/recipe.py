@@ -27,6 +27,7 @@ import yaml
 
 from onnxsparse.errors import OptionError, OutputError, PlanError
 from onnxsparse.recipes import writing
+from onnxsparse.recipes.entries import PASSED
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
 from onnxsparse.recipes.modifiers.modifier import (
     NEVER,
@@ -37,7 +38,7 @@ from onnxsparse.recipes.modifiers.modifier import (
     plain,
     reads_as_other,
 )
-from onnxsparse.recipes.reading import Path, Read, is_page, is_text, sections, text_of
+from onnxsparse.recipes.reading import UNSAID, Path, Read, is_page, is_text, sections, text_of
 from onnxsparse.recipes.variables import Variables, as_text
 from onnxsparse.recipes.yaml_tree import Twice
 from onnxsparse.version import __version__
@@ -179,8 +180,9 @@ class Recipe:
         """The recipe that a text holds."""
         found = sections(text, called, variables, strict)
         made = _assembled(found.sections, found.staged, called, strict)
-        notes = tuple(f"{called}: {one}" for one in found.twice)
-        return dataclasses.replace(made, notes=notes, twice=found.twice) if found.twice else made
+        passed = (text for section in found.sections for one in section.modifiers for text in getattr(one, PASSED, ()))
+        notes = tuple(f"{called}: {one}" for one in (*found.twice, *passed))
+        return dataclasses.replace(made, notes=notes, twice=found.twice) if notes else made
 
     @classmethod
     def load(
@@ -253,8 +255,10 @@ def _settled(metadata: Metadata | None) -> Metadata | None:
 
 def _assembled(found: list[Read], staged: bool, called: str, strict: bool) -> Recipe:
     for one in found:
-        if one.metadata is not None and not isinstance(one.metadata, dict):
+        if one.metadata not in (None, UNSAID) and not isinstance(one.metadata, dict):
             raise PlanError(f"{called}, line 1: the metadata of a recipe are names with values")
+    nothing: Metadata | None = {} if any(isinstance(one.metadata, dict) for one in found) else None
+    found = [dataclasses.replace(one, metadata=nothing) if one.metadata == UNSAID else one for one in found]
     if not staged:
         return Recipe(found[0].modifiers, (), found[0].metadata, strict)
     with_metadata = [one.name for one in found if one.metadata is not None]

@@ -9,7 +9,7 @@ import onnx
 import onnx.reference
 from onnx import helper
 
-from onnxsparse.channels.classes import Channels
+from onnxsparse.channel_classes.classes import Channels
 from tests.channels import judge, subject
 from tests.channels.net import Array, Net, Trap
 

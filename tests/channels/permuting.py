@@ -7,8 +7,8 @@ import onnx.shape_inference
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxsparse.channels.classes import analyse
-from onnxsparse.channels.permutation import Move, MovedTensor
+from onnxsparse.channel_classes.classes import analyse
+from onnxsparse.channel_classes.permutation import Move, MovedTensor
 from onnxsparse.graph.model import Model
 from tests.channels import judge
 from tests.channels.net import Array, Net

@@ -9,8 +9,8 @@ from typing import Callable
 import numpy as np
 from onnx import ModelProto
 
-from onnxsparse.channels.classes import Channels, analyse
-from onnxsparse.channels.permutation import Move, MovedTensor, Permutation
+from onnxsparse.channel_classes.classes import Channels, analyse
+from onnxsparse.channel_classes.permutation import Move, MovedTensor, Permutation
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import keys

@@ -7,7 +7,7 @@ import time
 import onnx.shape_inference
 from onnx import ModelProto, ValueInfoProto, helper
 
-from onnxsparse.channels.classes import Channels, analyse
+from onnxsparse.channel_classes.classes import Channels, analyse
 from onnxsparse.graph.model import Model
 from tests.channels.net import Net
 

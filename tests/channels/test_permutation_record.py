@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxsparse.channels.permutation import Move, MovedTensor, Permutation
+from onnxsparse.channel_classes.permutation import Move, MovedTensor, Permutation
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.passes import permute

@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 import onnxsparse as osp
-from onnxsparse.channels.permutation import METADATA, Permutation
+from onnxsparse.channel_classes.permutation import METADATA, Permutation
 from tests.channels import judge, traps
 
 pytest.importorskip("scipy")

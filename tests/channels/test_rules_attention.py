@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxsparse.channels.classes import Channels
+from onnxsparse.channel_classes.classes import Channels
 from tests.channels.forms import held, held_by_reference
 from tests.channels.net import Net, Reduction, generator
 
@@ -517,7 +517,7 @@ def classes(net: Net, *outputs: str) -> Channels:
     """Of a graph that no kernel here runs."""
     from onnx import ValueInfoProto, helper
 
-    from onnxsparse.channels.classes import analyse
+    from onnxsparse.channel_classes.classes import analyse
     from onnxsparse.graph.model import Model
 
     graph = helper.make_graph(

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxsparse.channels.classes import Channels
+from onnxsparse.channel_classes.classes import Channels
 from tests.channels.forms import held
 from tests.channels.net import Net, Reduction
 

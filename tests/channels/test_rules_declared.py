@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from onnxsparse.channels.classes import analyse
+from onnxsparse.channel_classes.classes import analyse
 from onnxsparse.graph.model import Model
 from tests.cases import for_each
 from tests.channels.net import Net

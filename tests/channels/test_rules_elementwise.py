@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from onnxsparse.channels.rules.elementwise import UNARY
+from onnxsparse.channel_classes.rules.elementwise import UNARY
 from tests.cases import for_each
 from tests.channels.net import Net, generator
 from tests.channels.permuting import held

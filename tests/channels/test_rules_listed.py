@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx.defs
 
-from onnxsparse.channels.rules import control, elementwise, indexing, normalization, quantized, table
+from onnxsparse.channel_classes.rules import control, elementwise, indexing, normalization, quantized, table
 from onnxsparse.graph import operators
 
 HERE = Path(__file__).resolve().parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnxsparse.channels.rules.normalization import REDUCING
+from onnxsparse.channel_classes.rules.normalization import REDUCING
 from tests.cases import for_each
 from tests.channels.net import Net
 from tests.channels.permuting import held

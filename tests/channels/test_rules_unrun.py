@@ -8,7 +8,7 @@ import numpy as np
 import onnx.shape_inference
 from onnx import ModelProto, ValueInfoProto, helper
 
-from onnxsparse.channels.classes import analyse
+from onnxsparse.channel_classes.classes import analyse
 from onnxsparse.graph.model import Model
 from tests.cases import for_each
 from tests.channels.net import Net

@@ -403,6 +403,21 @@ def test_errors_have_their_line_and_the_nearest_name(text: str, says: str) -> No
     assert says in str(caught.value)
 
 
+@for_each(
+    ("older", "newer", "options"),
+    [
+        ("GradualKSModifier", "GMPruningModifier", gmp("  log_types: __ALL__\n").partition("\n  ")[2]),
+        ("ConstantKSModifier", "ConstantPruningModifier", "params: __ALL__\n  start_epoch: 1\n"),
+    ],
+)
+def test_names_of_old_are_those_of_today(older: str, newer: str, options: str) -> None:
+    recipe = load(f"modifiers:\n- !{older}\n  {options}")
+    assert recipe == load(f"modifiers:\n- !{newer}\n  {options}")
+    assert f"- !{newer}\n" in str(recipe)
+    with pytest.raises(PlanError, match=f"line 2: !{older} has no option 'layer'"):
+        load(f"modifiers:\n- !{older} {{layer: a}}\n")
+
+
 def test_what_nobody_knows_is_kept_where_that_is_asked_for() -> None:
     holo = "    - !HoloPruningModifier\n        start_epoch: 1\n        shape: 2:4\n"
     text = f"{SAMPLE}\n{holo}    - !QuantizationModifier\n"

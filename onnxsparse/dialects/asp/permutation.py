@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from onnxsparse.channels.permutation import Permutation
+from onnxsparse.channel_classes.permutation import Permutation
 from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.engines.torch.permute.moves import demand_movable, move
 from onnxsparse.engines.torch.permute.proof import Inputs

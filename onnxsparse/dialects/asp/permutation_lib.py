@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from onnxsparse.channels.permutation import Permutation as Recorded
+from onnxsparse.channel_classes.permutation import Permutation as Recorded
 from onnxsparse.dialects.asp.permutation import permuted
 from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.engines.torch.attach import bare_module, demand_free

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnxsparse.channels.permutation import Permutation
+from onnxsparse.channel_classes.permutation import Permutation
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.graph.model import Model
 from onnxsparse.passes import permuting

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-import importlib
 import math
 from abc import ABC
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from onnxsparse.acts.act import Act, Run, TimedAct
-from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR
+from onnxsparse.acts.params import ALL, ALL_PRUNABLE
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.plugins import Plugin
 from onnxsparse.rates import LARGEST
@@ -199,21 +198,8 @@ def demand_params(option: str, value: str | tuple[str, ...]) -> None:
                 option, f"{value!r:.60} is neither {ALL} nor {ALL_PRUNABLE}; a name stands in a list"
             )
         return
-    for name in value:
-        if name.startswith(REGULAR):
-            demand_regular(option, name[len(REGULAR) :])
-        elif not name:
-            raise WrongOptionError(option, "a name is empty")
-
-
-def demand_regular(option: str, pattern: str) -> None:
-    regex: Any = importlib.import_module("regex")
-    try:
-        regex.compile(pattern)
-    except (regex.error, ValueError, OverflowError, RecursionError) as error:
-        raise WrongOptionError(
-            option, f"re:{' '.join(pattern[:60].splitlines())} is no regular expression: {error}"
-        ) from None
+    if "" in value:  # a pattern that is none is refused where names are looked up, as in SparseML
+        raise WrongOptionError(option, "a name is empty")
 
 
 def demand_end(modifier: Scheduled) -> None:

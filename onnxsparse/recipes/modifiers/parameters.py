@@ -36,6 +36,8 @@ class SetParamModifier(Scheduled):
 
     name: ClassVar[str] = "SetParamModifier"
 
+    unwritten: ClassVar[tuple[str, ...]] = ("update_frequency", "constant_logging")
+
     params: str | tuple[str, ...] = REQUIRED
     val: float | tuple[float, ...] = REQUIRED
     params_strict: bool = True

@@ -51,18 +51,19 @@ class Quantizing(Scheduled):
             raise WrongOptionError("end_epoch", "quantization does not end, so it is -1")
         for option in EPOCHS:
             epoch = getattr(self, option)
-            if epoch is not None and not epoch >= max(self.start_epoch, 0):
+            if epoch not in (None, NEVER) and not epoch >= max(self.start_epoch, 0):
                 raise WrongOptionError(option, f"{epoch} lies before the start_epoch of {self.start_epoch}")
         demand_from("num_calibration_steps", self.num_calibration_steps or 0, 0)
 
     def times_after(self, epochs: float) -> dict[str, Any]:
-        later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) is not None}
+        later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) not in (None, NEVER)}
         return {**super().times_after(epochs), **{option: epoch + epochs for option, epoch in later.items()}}
 
 
 SCHEMES = ("default", "deepsparse", "tensorrt")
 PARTS = ("input_activations", "weights", "output_activations")
 ARGUMENTS = ("num_bits", "symmetric", "strategy", "kwargs")
+WORDS_FOR_NOTHING = ("null", "None")
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,27 @@ class QuantizationModifier(Quantizing):
 
     scheme: str | dict[str, Any] | None = None
     scheme_overrides: dict[str, Any] | None = None
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[str, ...] | None = ()
 
     def check(self) -> None:
         super().check()
+        object.__setattr__(self, "ignore", self.ignore or ())
+        object.__setattr__(self, "scheme", _without_words(self.scheme))
+        if self.scheme_overrides is not None:
+            overrides = {name: _without_words(scheme) for name, scheme in self.scheme_overrides.items()}
+            object.__setattr__(self, "scheme_overrides", overrides)
         for option, scheme in (
             ("scheme", self.scheme),
             *(("scheme_overrides", one) for one in (self.scheme_overrides or {}).values()),
         ):
             _check_scheme(option, scheme)
+
+
+def _without_words(scheme: Any) -> Any:
+    """SparseML writes a part of a scheme that is not there as the text `null`, and reads `None` as that, too."""
+    if not isinstance(scheme, dict):
+        return scheme
+    return {part: None if arguments in WORDS_FOR_NOTHING else arguments for part, arguments in scheme.items()}
 
 
 def _check_scheme(option: str, scheme: Any) -> None:
@@ -98,8 +111,11 @@ def _check_scheme(option: str, scheme: Any) -> None:
             raise WrongOptionError(option, f"a scheme has no {part!r:.40}{hint}")
         if part not in PARTS:
             continue  # what a scheme does not know was passed over, ever
-        if arguments is not None and not (isinstance(arguments, dict) and set(arguments) <= set(ARGUMENTS)):
+        if arguments is not None and not isinstance(arguments, dict):
             raise WrongOptionError(option, f"{part} is null or has {', '.join(ARGUMENTS)}")
+        for name in set(arguments or ()) - set(ARGUMENTS):
+            if hint := nearest(str(name), ARGUMENTS):
+                raise WrongOptionError(option, f"{part} has no {name!r:.40}{hint}")
 
 
 @dataclass(frozen=True)
@@ -114,6 +130,7 @@ class LegacyQuantizationModifier(Quantizing):
     name: ClassVar[str] = "LegacyQuantizationModifier"
 
     tag: ClassVar[str] = "QuantizationModifier"
+    unwritten: ClassVar[tuple[str, ...]] = ("end_epoch", "update_frequency", "strict")
 
     submodules: tuple[str, ...] | None = None
     quantize_embeddings: bool = True
@@ -316,16 +333,25 @@ class WandaPruningModifier(Scheduled):
     name: ClassVar[str] = "WandaPruningModifier"
     missing: ClassVar[str] = "what comes into each layer, on samples"
 
-    sparsity: float = 0.0
+    sparsity: float | tuple[float, ...] | None = 0.0
+    sparsity_profile: str | None = None
+    owl_m: float | None = None
+    owl_lmbda: float | None = None
     mask_structure: str = "0:0"
+    sequential_targets: str | tuple[str, ...] | None = None
+    prunen: int | None = None
+    prunem: int | None = None
+    sequential_update: bool = False
     targets: str | tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
 
     def check(self) -> None:
         _demand_structure(self.sparsity, self.mask_structure)
 
 
-def _demand_structure(sparsity: float, mask_structure: str) -> None:
-    demand_between("sparsity", sparsity, 0, 1)
+def _demand_structure(sparsity: float | tuple[float, ...] | None, mask_structure: str) -> None:
+    for level in sparsity if isinstance(sparsity, tuple) else (sparsity or 0.0,):
+        demand_between("sparsity", level, 0, 1)
     if mask_structure != "0:0" and GROUPS.fullmatch(mask_structure) is None:
         raise WrongOptionError("mask_structure", f"it is N:M, or 0:0 for any zeros, not {mask_structure!r:.40}")
 
@@ -342,13 +368,23 @@ class SparseGPTModifier(Scheduled):
     name: ClassVar[str] = "SparseGPTModifier"
     missing: ClassVar[str] = "what comes into each layer, on samples"
 
-    sparsity: float = 0.0
+    sparsity: float | tuple[float, ...] | None = 0.0
+    sparsity_profile: str | None = None
+    owl_m: float | None = None
+    owl_lmbda: float | None = None
     mask_structure: str = "0:0"
+    sequential_targets: str | tuple[str, ...] | None = None
+    prunen: int | None = None
+    prunem: int | None = None
     block_size: int = 128
-    dampening_frac: float = 0.01
+    dampening_frac: float | None = 0.01
     sequential_update: bool = False
     percdamp: float | None = None
     quantize: bool | dict[str, Any] | None = None
+    preserve_sparsity_mask: bool = False
+    offload_hessians: bool = False
+    target_ids: tuple[str, ...] | None = None
+    layer_prefix: str | None = None
     targets: str | tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
 

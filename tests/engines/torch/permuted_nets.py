@@ -345,6 +345,14 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Moved]] = {
         lambda: Flattened(1, True), (2, 16, 1, 1),
         {"first.weight": (0,), "beside.weight": (0, 1), "one.weight": (0, 1), "other.weight": (0, 1)},
     ),
+    "strides and sizes that are fixed": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.AvgPool2d(3, 2, 1),
+            nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 8),
+        ),
+        (2, 3, 32, 32),
+        {"0.weight": (0,), "2.weight": (0, 1), "4.weight": (0, 1), "6.weight": (0, 1), "8.weight": (1,)},
+    ),
     "joined channels": (
         lambda: Joined(1), (2, 16, 5, 5),
         {"first.weight": (0,), "left.weight": (0, 1), "right.weight": (0, 1), "last.weight": (1,)},

@@ -298,7 +298,7 @@ class Emitter:
         if sum(not isinstance(size, int) for size in shape) <= 1:
             target = self.numbers(np.array([size if isinstance(size, int) else -1 for size in shape], np.int64))
         else:
-            target = self._described(self._fresh("shape"), (len(shape),), "int64")
+            target = self._described(self._fresh("shape"), ("axes",), "int64")  # so that nothing is inferred of it
             self.inputs.append(target.name)
         return self.new("Reshape", [value, target], shape, value.kind)
 

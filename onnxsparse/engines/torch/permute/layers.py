@@ -280,7 +280,9 @@ def _conv(emitter: Emitter, call: Call, weight: Value, bias: Any, groups: int, o
     if value.rank != weight.rank:
         raise NotHereError  # without a batch the channels are elsewhere
     inputs = [value, weight, *([bias] if isinstance(bias, Value) else [])]
-    return emitter.new(op, inputs, call.shape, group=int(groups), kernel_shape=list(weight.shape[2:]))
+    # Strides and pads are left out. A kernel of too many axes keeps sizes from being inferred without them: they are
+    # those of the run.
+    return emitter.new(op, inputs, call.shape, group=int(groups), kernel_shape=[1] * (weight.rank - 1))
 
 
 # -- norms

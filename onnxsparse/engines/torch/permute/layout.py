@@ -45,9 +45,9 @@ def _spatial(emitter: Emitter, call: Call, axes: int) -> Value:
     value = call.tensor()
     if value.rank < 3 or (axes and value.rank != axes + 2) or call.shape[:2] != value.shape[:2]:
         raise NotHereError  # without a batch the channels are elsewhere
-    op = "Resize" if not axes else "AveragePool"
-    extra: dict[str, Any] = {"kernel_shape": [1] * axes} if axes else {}
-    return emitter.new(op, [value], call.shape, **extra)
+    return emitter.new(
+        "AveragePool" if axes else "Resize", [value], call.shape
+    )  # without what sizes could be inferred by
 
 
 @functions("mean", "sum", "amax", "amin", "prod", "var", "std", "logsumexp", "norm", "all", "any", "nansum", "nanmean",

@@ -16,9 +16,9 @@ from typing import Optional
 
 import numpy as np
 
-from onnxsparse.channels.rules.normalization import over
-from onnxsparse.channels.tensors import Field, Sizes, Tensor, View
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channel_classes.rules.normalization import over
+from onnxsparse.channel_classes.tensors import Field, Sizes, Tensor, View
+from onnxsparse.channel_classes.walk import Node, Rule, Walk
 from onnxsparse.math.values import Array
 
 Places = Optional[Array]

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxsparse.channels.rules.contractions import contraction, convolved, matmul_letters
-from onnxsparse.channels.rules.elementwise import along_axis, many, passing
-from onnxsparse.channels.rules.layout import joined, transposed
-from onnxsparse.channels.rules.normalization import over, reduced, softmax
-from onnxsparse.channels.tensors import Tensor, View
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channel_classes.rules.contractions import contraction, convolved, matmul_letters
+from onnxsparse.channel_classes.rules.elementwise import along_axis, many, passing
+from onnxsparse.channel_classes.rules.layout import joined, transposed
+from onnxsparse.channel_classes.rules.normalization import over, reduced, softmax
+from onnxsparse.channel_classes.tensors import Tensor, View
+from onnxsparse.channel_classes.walk import Node, Rule, Walk
 from onnxsparse.graph.operators import REFUSED
 
 MICROSOFT = "com.microsoft"

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxsparse.channels.tensors import Field, Sizes, Tensor, View, collapsed
-from onnxsparse.channels.walk import LARGEST_FIELD, Node, Rule, Walk
+from onnxsparse.channel_classes.tensors import Field, Sizes, Tensor, View, collapsed
+from onnxsparse.channel_classes.walk import LARGEST_FIELD, Node, Rule, Walk
 from onnxsparse.math.values import Array
 
 SIDE_BY_SIDE = 16

@@ -14,11 +14,11 @@ from functools import cached_property
 import numpy as np
 from onnx import ModelProto
 
-from onnxsparse.channels.bare import bare_copy
-from onnxsparse.channels.labels import Labels, occurrences
-from onnxsparse.channels.rules import table
-from onnxsparse.channels.tensors import Axes, Field
-from onnxsparse.channels.walk import Walk
+from onnxsparse.channel_classes.bare import bare_copy
+from onnxsparse.channel_classes.labels import Labels, occurrences
+from onnxsparse.channel_classes.rules import table
+from onnxsparse.channel_classes.tensors import Axes, Field
+from onnxsparse.channel_classes.walk import Walk
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import keys

@@ -14,7 +14,7 @@ from typing import Optional
 
 import numpy as np
 
-from onnxsparse.channels.labels import Labels
+from onnxsparse.channel_classes.labels import Labels
 from onnxsparse.math.values import Array
 
 Axes = tuple[int, ...]

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxsparse.channels.rules.elementwise import along_axis
-from onnxsparse.channels.tensors import Field, Sizes, Tensor, collapsed
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channel_classes.rules.elementwise import along_axis
+from onnxsparse.channel_classes.tensors import Field, Sizes, Tensor, collapsed
+from onnxsparse.channel_classes.walk import Node, Rule, Walk
 from onnxsparse.math.values import Array
 
 MICROSOFT = "com.microsoft"

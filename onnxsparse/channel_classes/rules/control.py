@@ -16,9 +16,9 @@ from functools import reduce
 import numpy as np
 from onnx import GraphProto
 
-from onnxsparse.channels.rules.layout import chosen, concat, reshaped
-from onnxsparse.channels.tensors import Sizes, Tensor
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channel_classes.rules.layout import chosen, concat, reshaped
+from onnxsparse.channel_classes.tensors import Sizes, Tensor
+from onnxsparse.channel_classes.walk import Node, Rule, Walk
 
 TURNS = 32
 """How often a body is walked. Each walk leaves fewer axes free, so that it ends well before."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from onnxsparse.channels.tensors import Axes, Field, Tensor, View
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channel_classes.tensors import Axes, Field, Tensor, View
+from onnxsparse.channel_classes.walk import Node, Rule, Walk
 from onnxsparse.math.values import Array
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnxsparse.channels.rules.spatial import standing_along
-from onnxsparse.channels.tensors import Tensor
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channel_classes.rules.spatial import standing_along
+from onnxsparse.channel_classes.tensors import Tensor
+from onnxsparse.channel_classes.walk import Node, Rule, Walk
 
 MICROSOFT = "com.microsoft"
 STANDING = (

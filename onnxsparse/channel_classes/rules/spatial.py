@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxsparse.channels.rules.normalization import reduced
-from onnxsparse.channels.tensors import Field, Sizes, Tensor
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channel_classes.rules.normalization import reduced
+from onnxsparse.channel_classes.tensors import Field, Sizes, Tensor
+from onnxsparse.channel_classes.walk import Node, Rule, Walk
 from onnxsparse.math.values import Array
 
 MICROSOFT = "com.microsoft"

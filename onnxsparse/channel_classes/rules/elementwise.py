@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxsparse.channels.tensors import Sizes, Tensor, View
-from onnxsparse.channels.walk import Node, Rule, Walk
+from onnxsparse.channel_classes.tensors import Sizes, Tensor, View
+from onnxsparse.channel_classes.walk import Node, Rule, Walk
 from onnxsparse.graph.shape_values import LARGEST
 from onnxsparse.math.values import Array
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
-from onnxsparse.channels.labels import Labels
-from onnxsparse.channels.shapes import asked_again, computed, shapes_in, symbols_in
-from onnxsparse.channels.tensors import Axes, Field, Sizes, StoredLabels, Tensor, View, collapsed
+from onnxsparse.channel_classes.labels import Labels
+from onnxsparse.channel_classes.shapes import asked_again, computed, shapes_in, symbols_in
+from onnxsparse.channel_classes.tensors import Axes, Field, Sizes, StoredLabels, Tensor, View, collapsed
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.shape_values import LARGEST, evaluate

@@ -22,7 +22,7 @@ from onnx import (
     numpy_helper,
 )
 
-from onnxsparse.channels.tensors import Sizes, Tensor
+from onnxsparse.channel_classes.tensors import Sizes, Tensor
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import bodies
 from onnxsparse.graph.shape_values import LARGEST

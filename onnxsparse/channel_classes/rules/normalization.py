@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxsparse.channels.rules.elementwise import along_axis
-from onnxsparse.channels.tensors import Field, Sizes, Tensor, collapsed
-from onnxsparse.channels.walk import FEW, Node, Rule, Walk
+from onnxsparse.channel_classes.rules.elementwise import along_axis
+from onnxsparse.channel_classes.tensors import Field, Sizes, Tensor, collapsed
+from onnxsparse.channel_classes.walk import FEW, Node, Rule, Walk
 
 COERCED = 13
 """The opset from which Softmax is along one axis; before it the value was read as a matrix, cut at this axis."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxsparse.channels.rules import (
+from onnxsparse.channel_classes.rules import (
     attention,
     contractions,
     control,
@@ -16,7 +16,7 @@ from onnxsparse.channels.rules import (
     recurrent,
     spatial,
 )
-from onnxsparse.channels.walk import Rule
+from onnxsparse.channel_classes.walk import Rule
 
 FAMILIES = (
     elementwise, layout, contractions, normalization, spatial, indexing, quantized, recurrent, control, attention,

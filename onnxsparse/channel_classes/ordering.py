@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxsparse import progress
-from onnxsparse.channels.classes import ChannelClass, Channels, Member, order_of
+from onnxsparse.channel_classes.classes import ChannelClass, Channels, Member, order_of
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.weights import Use
 from onnxsparse.math.values import Array

@@ -371,6 +371,19 @@ def test_a_record_that_is_not_legal_is_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("order", [[1, 0], [0, 0], [1, 0] * 8, [[1, 0], [0, 1]]])
+def test_a_permutation_put_together_by_hand_has_to_fit_its_tensors(order: Any) -> None:
+    made = Permutation({"one.bias": MovedTensor("one.bias", (WIDTH,), (Move((0,), np.array(order)),))})
+    with refusing(OptionError):
+        osp.permute(mlp(), apply=made)
+
+
+@pytest.mark.parametrize("option", ["output", "save_permutation", "apply", "scores"])
+def test_a_path_with_a_zero_byte_is_one_line(option: str) -> None:
+    with refusing(OptionError):
+        osp.permute(mlp(), **{option: "a\0"})
+
+
 def test_what_has_another_name_moves_with_its_channels() -> None:
     """A head that the record does not know moves with the layer before it; one of another shape is refused."""
     first, teacher, wider = osp.permute(mlp()).model, mlp(seed=1), mlp(seed=1)

@@ -98,9 +98,14 @@ class Permutation:
         made = dict(arrays)
         for name, one in self.tensors.items():
             if name in made:
-                demand_shape(one, made[name].shape)
-                made[name] = one(made[name])
+                array = np.asarray(made[name])
+                demand_shape(one, array.shape)
+                made[name] = one(array)
         return made
+
+    def checked(self, where: str) -> Permutation:
+        """The same, as it is read from its own text: what was put together by hand may not fit together."""
+        return Permutation(Permutation.from_json(Permutation(self.tensors).to_json(), where).tensors, self.facts)
 
     def to_json(self) -> str:
         """The record as text; an order that several tensors have stands there once."""

@@ -24,6 +24,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.values import Array
 from onnxsparse.passes.permute import Moves
+from onnxsparse.planning.request import path_of
 
 Orders = dict[int, Array]
 SHOWN = 5
@@ -33,9 +34,11 @@ SHOWN = 5
 def record_of(source: Any) -> tuple[Permutation, str]:
     """The permutation in a file, in the metadata of a model, or at hand, and what messages call it."""
     if isinstance(source, Permutation):
-        return source, "the permutation"
-    if isinstance(source, (str, os.PathLike)) and not os.fspath(source).endswith(".onnx"):
-        return Permutation.load(source), os.fspath(source)
+        return source.checked("the permutation"), "the permutation"
+    if isinstance(source, (str, os.PathLike)):
+        path = path_of(source, "apply")
+        if not path.endswith(".onnx"):
+            return Permutation.load(path), path
     where = os.fspath(source) if isinstance(source, (str, os.PathLike)) else "the model of --apply"
     found = recorded(Model.open(source), where)
     if found is None:

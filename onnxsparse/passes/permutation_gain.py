@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxsparse.channels.permutation import Move, MovedTensor
+from onnxsparse.channel_classes.permutation import Move, MovedTensor
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.patterns.nm import NM, NOfM

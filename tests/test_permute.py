@@ -428,11 +428,25 @@ def test_a_record_of_which_a_part_is_missing_is_refused() -> None:
     assert "'two.bias'" not in str(caught.value)
 
 
-def test_a_newer_export_may_rename_the_matrices_alone() -> None:
+@pytest.mark.parametrize("kinds", [["weight"], ["bias"], ["weight", "bias"]])
+def test_a_newer_export_may_rename_a_part_of_the_tensors(kinds: list[str]) -> None:
     first, newer = osp.permute(mlp()).model, mlp(seed=1)
     assert first is not None
-    names = {f"{layer}.weight": f"onnx::MatMul_{at}" for at, layer in enumerate(("one", "two", "three"))}
+    layers = ("one", "two", "three")
+    names = {f"{layer}.{kind}": f"onnx::{layer}_{kind}" for layer in layers for kind in kinds}
     made = osp.permute(renamed(newer, names), apply=record(first)).model
+    assert made is not None
+    moved = record(first).apply(stored(mlp(seed=1)))
+    for name, one in moved.items():
+        assert stored(made)[names.get(name, name)].tobytes() == one.tobytes(), name
+
+
+def test_what_names_do_not_tell_shapes_do() -> None:
+    """The names of the head alone are those of the record, which say nothing of the first hidden layer."""
+    first = osp.permute(mlp()).model
+    assert first is not None
+    names = {name: f"newer.{name}" for name in ("one.weight", "one.bias", "two.weight", "two.bias")}
+    made = osp.permute(renamed(mlp(seed=1), names), apply=record(first)).model
     assert made is not None
     moved = record(first).apply(stored(mlp(seed=1)))
     for name, one in moved.items():

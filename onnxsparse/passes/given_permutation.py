@@ -1,7 +1,7 @@
 """A given permutation in another model: found by names or shapes, and held to the channel classes there.
 
-1. Tensors are found by name, or where none has its name, by shape in the order of the graph. A matrix may lie the other
-   way round.
+1. Tensors are found by name, or where none has its name, or too few have, by shape in the order of the graph. A matrix
+   may lie the other way round.
 2. The moves of all that was found say which channel comes to the place of each one. That has to be an order of each
    class of the model; what else moves with a class follows from the class.
 3. What is no such order is refused: it would change the outputs. So is a record of which only a part is found: each of
@@ -69,29 +69,41 @@ class Applied:
 
 
 def applied_to(channels: Channels, permutation: Permutation, where: str) -> Applied:
-    """What a record means in a model; an error where that is no order of its classes."""
+    """What a record means in a model; an error where that is no order of its classes, or only a part is there."""
     matched = _matched(channels, permutation, where)
+    orders, missing = _meant(channels, permutation, matched, where)
+    if missing:  # an exporter may keep some names: those of biases, but not of the matrices that it transposed
+        left = [permutation.tensors[name] for name in _left(permutation, matched)]
+        matched = {**matched, **_in_order([one for one in channels.by_tensor if one not in matched], left)}
+        orders, missing = _meant(channels, permutation, matched, where)
+    if missing:
+        listed = ", ".join(f"'{name}'" for name in missing[:SHOWN])
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        raise OptionError(
+            f"{where}: the model has only a part of what it moves; neither these are here nor anything in their order: "
+            f"{listed}{more}; apply it to a model with the same layers"
+        )
+    return Applied(orders, _left(permutation, matched))
+
+
+def _meant(
+    channels: Channels, permutation: Permutation, matched: Mapping[StoredTensor, MovedTensor], where: str
+) -> tuple[Orders, list[str]]:
+    """The order of each class that the moves of these tensors mean, and what of the record moves nothing here."""
     orders = _orders(channels, _new_channels(channels, matched, where), where)
     moves = moves_of(channels, orders)
     for tensor, one in matched.items():
         made = MovedTensor(one.name, tensor.shape, tuple(moves.get(tensor, ())))
         if not alike(one, made):
             raise OptionError(f"{where}: its moves of '{tensor.name}' do not fit those of the layers around it here")
-    left = _left(permutation, matched)
-    _demand_all(channels, moves, matched, [permutation.tensors[name] for name in left], where)
-    return Applied(orders, left)
+    left = [permutation.tensors[name] for name in _left(permutation, matched)]
+    return orders, _missing(moves, matched, left)
 
 
-def _demand_all(
-    channels: Channels,
-    moves: Moves,
-    matched: Mapping[StoredTensor, MovedTensor],
-    left: Sequence[MovedTensor],
-    where: str,
-) -> None:
-    """What moves in the tensors of a record that the model has not moves here, too: in others, under other names."""
+def _missing(moves: Moves, matched: Mapping[StoredTensor, MovedTensor], left: Sequence[MovedTensor]) -> list[str]:
+    """Tensors of a record whose order nothing has here, neither tensors of the same names nor others."""
     known = {move.order.tobytes() for one in matched.values() for move in one.moves}
-    others = [tensor for tensor in channels.by_tensor if tensor in moves and tensor not in matched]
+    others = [tensor for tensor in moves if tensor not in matched]
     missing = []
     for one in left:
         if {move.order.tobytes() for move in one.moves} <= known:
@@ -101,13 +113,7 @@ def _demand_all(
             missing.append(one.name)
         else:
             others.remove(same)
-    if missing:
-        listed = ", ".join(f"'{name}'" for name in missing[:SHOWN])
-        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        raise OptionError(
-            f"{where}: the model has only a part of what it moves; neither these are here nor anything in their order: "
-            f"{listed}{more}; apply it to a model with the same layers"
-        )
+    return missing
 
 
 def _moves_as(one: MovedTensor, tensor: StoredTensor, moves: Sequence[Move]) -> bool:
@@ -134,7 +140,7 @@ def _matched(channels: Channels, permutation: Permutation, where: str) -> dict[S
                     "apply it to a model with the same layers"
                 )
             found[names[name]] = fitting
-    found = found or _in_order(channels, list(permutation.tensors.values()))
+    found = found or _in_order(list(channels.by_tensor), list(permutation.tensors.values()))
     if not found and permutation:
         raise OptionError(
             f"{where}: none of its {len(permutation.tensors)} tensors is in the model, by name or by shape"
@@ -147,11 +153,11 @@ def _left(permutation: Permutation, matched: Mapping[StoredTensor, MovedTensor])
     return tuple(name for name in permutation.tensors if name not in known)
 
 
-def _in_order(channels: Channels, wanted: Sequence[MovedTensor]) -> dict[StoredTensor, MovedTensor]:
+def _in_order(tensors: Sequence[StoredTensor], wanted: Sequence[MovedTensor]) -> dict[StoredTensor, MovedTensor]:
     """Tensors of both in the order of the graph, where as many have each shape."""
     found: dict[StoredTensor, MovedTensor] = {}
     have: dict[tuple[int, ...], list[StoredTensor]] = {}
-    for tensor in channels.by_tensor:
+    for tensor in tensors:
         have.setdefault(tuple(sorted(tensor.shape)), []).append(tensor)
     need: dict[tuple[int, ...], list[MovedTensor]] = {}
     for one in wanted:

@@ -650,6 +650,7 @@ def test_prune_permutes_first() -> None:
         {"pattern": "2:4", "effort": "thorough"},
         {"permute": True},
         {"permute": True, "pattern": "2:4", "sparsity": 0.5},
+        {"permute": True, "pattern": "2:4", "include": [1]},
         {"permute": True, "target": "ampere", "strict": True, "exclude": "*"},
     ],
 )

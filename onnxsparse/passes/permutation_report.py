@@ -278,7 +278,7 @@ def _notes(found: Permuted) -> tuple[str, ...]:
     ]
     if found.left:
         count = f"{len(found.left)} tensors" if len(found.left) > 1 else "a tensor"
-        notes.append(f"the record moves {count} that the model has not, '{found.left[0]}' first")
+        notes.append(f"the model has not {count} of the record, '{found.left[0]}' first; every order of it is applied")
     pattern = found.plan.rule.pattern
     if found.known and isinstance(pattern, NOfM) and not isinstance(pattern, NM):
         searched = f"the order is searched for {pattern.n}:{pattern.m} along the inputs"

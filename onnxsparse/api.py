@@ -24,6 +24,7 @@ from onnxsparse.passes import delivery, permuting
 from onnxsparse.passes.compare import Compare
 from onnxsparse.passes.delivery import called, target_of
 from onnxsparse.passes.fold_masks import FoldMasks
+from onnxsparse.passes.given_permutation import files_of
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
 from onnxsparse.passes.inspect import Inspect
 from onnxsparse.passes.permutation_report import channels_report, order_facts, permuted_report
@@ -234,10 +235,11 @@ def permute(
     source = taken(source)
     path = target_of(output, source, overwrite)
     text = None if save_permutation is None else path_of(save_permutation, "save_permutation")
-    if text is not None:
-        check_target(text, overwrite)
     asked = permuting.Asked(pattern, target, include, exclude, allow, scores, effort, seed, apply, unproven)
     model = load(source)
+    if text is not None:
+        _demand_own_file(text, [*model.inputs, path, path and f"{path}.data", scores, *files_of(apply)])
+        check_target(text, overwrite)
     set_sizes(model, dims)
     found = permuting.asked_for(model, asked)
     report = permuted_report(model, called(source), found, path)
@@ -247,6 +249,15 @@ def permute(
     if text is not None and path is None:
         write_text(text, whole.to_json() + "\n", overwrite)
     return Result(*done)
+
+
+def _demand_own_file(text: str, others: Sequence[Any]) -> None:
+    """The record of a permutation takes the place of nothing that the same call reads or writes."""
+    if text == "-":
+        raise OptionError("--save-permutation cannot be standard output; name a file")
+    taken = [os.path.realpath(one) for one in others if isinstance(one, (str, os.PathLike))]
+    if os.path.realpath(text) in taken:
+        raise OptionError(f"--save-permutation {text} is another file of this command; choose another name")
 
 
 def prune(
@@ -323,6 +334,7 @@ def prune(
     if not permute:
         return _pruned(_sized(source, dims), source, path, overwrite, wanted)
     dense = _sized(source, dims)
+    demand_whole(planned(dense, plan, masks, asked)[0], strict)  # before the search, which may take long
     found = permuting.asked_for(dense, order)
     facts = order_facts(found)
     with temporary() as folder:

@@ -16,9 +16,9 @@ import onnxsparse as osp
 from onnxsparse.channel_classes import classes
 from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import MissingExtraError, ModelError, OptionError
+from onnxsparse.errors import LeftOutError, MissingExtraError, ModelError, OptionError, PlanError
 from onnxsparse.graph.model import Model
-from onnxsparse.passes import compare, permutation_process, permutation_proof
+from onnxsparse.passes import compare, permutation_process, permutation_proof, permuting
 from onnxsparse.passes.compare import DiedError
 from tests.channels.net import session
 from tests.messages import refusing
@@ -136,6 +136,28 @@ def test_the_figures_are_those_of_the_files() -> None:
         assert one["efficacy"] == pytest.approx(gain)
 
 
+@pytest.mark.parametrize("pattern", ["2:4:transposable", "2:4:transposable-greedy"])
+def test_a_pattern_along_both_axes_is_counted_by_its_own_masks(pattern: str) -> None:
+    """The order is searched along the inputs, and kept only where the masks of `prune` keep more."""
+    dense = mlp()
+    result, sparse = osp.permute(dense, pattern=pattern), osp.prune(dense, pattern=pattern, permute=True).model
+    plain = osp.prune(dense, pattern=pattern).model
+    assert plain is not None
+    assert sparse is not None
+    assert "searched for 2:4 along the inputs" in "".join(result.report.notes)
+    kept = [0.0, 0.0]
+    for name, one in figures(result).items():
+        sizes = [np.abs(stored(model)[name]).sum(dtype=np.float64) for model in (plain, sparse)]
+        whole = np.abs(stored(dense)[name])
+        assert [one["before"], one["after"]] == pytest.approx([size / whole.sum() for size in sizes], rel=1e-5), name
+        largest = np.sort(whole, axis=None)[whole.size // 2 :].sum() / whole.sum()
+        assert one["unstructured"] == pytest.approx(largest, rel=1e-5)
+        kept = [known + size for known, size in zip(kept, sizes)]
+    assert kept[1] > kept[0]
+    assert result.model is not None
+    assert_permuted(dense, result.model)
+
+
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     paths = [tmp_path / f"{place}.onnx" for place in range(3)]
     for path, seed in zip(paths, (7, 7, 8)):
@@ -238,9 +260,10 @@ def test_two_names_of_the_same_bytes_move_together(tmp_path: Path) -> None:
 def test_the_record_is_of_all_that_moved() -> None:
     """A file that is permuted again records what has moved since the first order; what is undone is forgotten."""
     dense = mlp()
-    once = osp.permute(dense, seed=1).model
+    once, other = osp.permute(dense, seed=1).model, osp.permute(dense, pattern="1:4").model
     assert once is not None
-    twice = osp.permute(once, apply=record(once)).model
+    assert other is not None
+    twice = osp.permute(once, apply=record(other)).model
     assert twice is not None
     assert_permuted(dense, twice)
     again = osp.permute(twice, pattern="1:4", seed=9).model
@@ -275,6 +298,30 @@ def test_the_file_of_a_permutation(tmp_path: Path) -> None:
     assert Permutation.load(file).to_json() == record(onnx.load(out)).to_json()
     with refusing(osp.OnnxSparseError):
         osp.permute(mlp(), save_permutation=file)
+
+
+@pytest.mark.parametrize("other", ["model", "data", "output", "output's data", "scores", "applied", "-"])
+def test_the_file_of_a_permutation_replaces_no_other_file_of_the_command(other: str, tmp_path: Path) -> None:
+    dense, out, first = tmp_path / "dense.onnx", tmp_path / "out.onnx", tmp_path / "first.onnx"
+    onnx.save(mlp(), dense, save_as_external_data=True, location="dense.data", size_threshold=0)
+    onnx.save(osp.permute(mlp()).model, first)
+    scores = {name: np.abs(one) for name, one in stored(mlp()).items() if one.ndim == 2}
+    np.savez(tmp_path / "scores.npz", **scores)
+    (tmp_path / "link").symlink_to(tmp_path)
+    file = {
+        "model": tmp_path / "link" / "dense.onnx",
+        "data": tmp_path / "dense.data",
+        "output": tmp_path / "link" / "out.onnx",
+        "output's data": tmp_path / "out.onnx.data",
+        "scores": tmp_path / "scores.npz",
+        "applied": first,
+        "-": "-",
+    }[other]
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    given: dict[str, Any] = {"scores": tmp_path / "scores.npz"} if other == "scores" else {"apply": first}
+    with refusing(OptionError):
+        osp.permute(dense, output=out, save_permutation=file, overwrite=True, **given)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 # -- the same order elsewhere
@@ -324,6 +371,19 @@ def test_a_record_that_is_not_legal_is_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("order", [[1, 0], [0, 0], [1, 0] * 8, [[1, 0], [0, 1]]])
+def test_a_permutation_put_together_by_hand_has_to_fit_its_tensors(order: Any) -> None:
+    made = Permutation({"one.bias": MovedTensor("one.bias", (WIDTH,), (Move((0,), np.array(order)),))})
+    with refusing(OptionError):
+        osp.permute(mlp(), apply=made)
+
+
+@pytest.mark.parametrize("option", ["output", "save_permutation", "apply", "scores"])
+def test_a_path_with_a_zero_byte_is_one_line(option: str) -> None:
+    with refusing(OptionError):
+        osp.permute(mlp(), **{option: "a\0"})
+
+
 def test_what_has_another_name_moves_with_its_channels() -> None:
     """A head that the record does not know moves with the layer before it; one of another shape is refused."""
     first, teacher, wider = osp.permute(mlp()).model, mlp(seed=1), mlp(seed=1)
@@ -343,6 +403,71 @@ def test_what_has_another_name_moves_with_its_channels() -> None:
     wider.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 24
     with refusing(OptionError):
         osp.permute(wider, apply=record(first))
+
+
+def renamed(model: ModelProto, names: dict[str, str]) -> ModelProto:
+    for tensor in model.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    return model
+
+
+def test_a_record_of_which_a_part_is_missing_is_refused() -> None:
+    """The second hidden layer and the head are there; a narrower first one has taken the place of the other."""
+    first, narrow = osp.permute(mlp()).model, mlp(seed=1)
+    assert first is not None
+    by_name = {one.name: one for one in narrow.graph.initializer}
+    by_name["one.weight"].CopyFrom(numpy_helper.from_array(numbers("a", 16, 24), "one.weight"))
+    by_name["one.bias"].CopyFrom(numpy_helper.from_array(numbers("b", 24), "one.bias"))
+    by_name["two.weight"].CopyFrom(numpy_helper.from_array(numbers("c", 24, 2 * WIDTH), "two.weight"))
+    renamed(narrow, {"one.weight": "narrow", "one.bias": "narrow.bias", "two.weight": "matrix"})
+    with refusing(OptionError) as caught:
+        osp.permute(narrow, apply=record(first))
+    assert all(f"'{name}'" in str(caught.value) for name in ("one.weight", "one.bias", "two.weight"))
+    assert "'two.bias'" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kinds", [["weight"], ["bias"], ["weight", "bias"]])
+def test_a_newer_export_may_rename_a_part_of_the_tensors(kinds: list[str]) -> None:
+    first, newer = osp.permute(mlp()).model, mlp(seed=1)
+    assert first is not None
+    layers = ("one", "two", "three")
+    names = {f"{layer}.{kind}": f"onnx::{layer}_{kind}" for layer in layers for kind in kinds}
+    made = osp.permute(renamed(newer, names), apply=record(first)).model
+    assert made is not None
+    moved = record(first).apply(stored(mlp(seed=1)))
+    for name, one in moved.items():
+        assert stored(made)[names.get(name, name)].tobytes() == one.tobytes(), name
+
+
+def test_what_names_do_not_tell_shapes_do() -> None:
+    """The names of the head alone are those of the record, which say nothing of the first hidden layer."""
+    first = osp.permute(mlp()).model
+    assert first is not None
+    names = {name: f"newer.{name}" for name in ("one.weight", "one.bias", "two.weight", "two.bias")}
+    made = osp.permute(renamed(mlp(seed=1), names), apply=record(first)).model
+    assert made is not None
+    moved = record(first).apply(stored(mlp(seed=1)))
+    for name, one in moved.items():
+        assert stored(made)[names.get(name, name)].tobytes() == one.tobytes(), name
+
+
+def test_the_same_record_is_not_applied_twice(tmp_path: Path) -> None:
+    """Whatever the tensors of the file are called; its inverse puts them back."""
+    out, file = tmp_path / "out.onnx", tmp_path / "permutation.json"
+    osp.permute(mlp(), output=out, save_permutation=file)
+    for again in (file, out):
+        with refusing(OptionError):
+            osp.permute(out, apply=again)
+    other = osp.permute(mlp(names="other.{}"), apply=file).model
+    with refusing(OptionError):
+        osp.permute(other, apply=file)
+    back = osp.permute(out, apply=Permutation.load(file).inverse()).model
+    assert back is not None
+    assert {name: one.tobytes() for name, one in stored(back).items()} == {
+        name: one.tobytes() for name, one in stored(mlp()).items()
+    }
 
 
 def test_a_fine_tune_keeps_the_record() -> None:
@@ -391,6 +516,15 @@ def test_a_class_that_fails_the_proof_is_rolled_back(monkeypatch: pytest.MonkeyP
     assert figures(result)["two.weight"]["after"] > figures(result)["two.weight"]["before"]
     assert_permuted(dense, result.model)
     assert set(record(result.model).tensors) == {"one.weight", "one.bias", "two.weight"}
+
+
+def test_a_record_is_applied_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a class of it fails the proof, a part of the order would be that of neither model."""
+    first = osp.permute(mlp()).model
+    assert first is not None
+    wrong_rule(monkeypatch, "CumSum")
+    with pytest.raises(PlanError, match="outputs change with the order of 'two"):
+        osp.permute(with_sums(mlp(), "two"), apply=record(first))
 
 
 def test_where_nothing_is_left_the_file_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -564,10 +698,16 @@ def test_prune_permutes_first() -> None:
         {"pattern": "2:4", "scores": {}},
         {"pattern": "2:4", "unproven": True},
         {"pattern": "2:4", "permute": True, "effort": "slow"},
+        {"pattern": "2:4", "effort": "thorough"},
+        {"permute": True},
+        {"permute": True, "pattern": "2:4", "sparsity": 0.5},
+        {"permute": True, "pattern": "2:4", "include": [1]},
+        {"permute": True, "target": "ampere", "strict": True, "exclude": "*"},
     ],
 )
-def test_what_does_not_go_together_is_refused(given: dict[str, Any]) -> None:
-    with refusing(OptionError):
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permuting, "best_orders", lambda *_: pytest.fail("it was searched"))
+    with refusing(OptionError, LeftOutError):
         osp.prune(mlp(), **given)
 
 
@@ -576,6 +716,33 @@ def test_a_pruned_model_is_not_torn() -> None:
     assert pruned is not None
     with refusing(OptionError):
         osp.permute(pruned, pattern="1:4")
+
+
+def halved(model: ModelProto, name: str) -> ModelProto:
+    """The model with 2:4 in one matrix (inputs, outputs), and no record of it."""
+    tensor = next(one for one in model.graph.initializer if one.name == name)
+    groups = numpy_helper.to_array(tensor).T.reshape(-1, 4).copy()
+    np.put_along_axis(groups, np.argsort(np.abs(groups), axis=1)[:, :2], 0, axis=1)
+    tensor.CopyFrom(numpy_helper.from_array(groups.reshape(tensor.dims[1], -1).T.copy(), name))
+    return model
+
+
+def test_groups_of_zeros_that_nothing_records_are_not_torn() -> None:
+    """A layer that another tool pruned holds its channels; the others find their order."""
+    first, sparse = osp.permute(mlp()).model, halved(mlp(), "two.weight")
+    assert first is not None
+    sparse.graph.initializer.append(numpy_helper.from_array(20 * numbers("side", WIDTH, 48), "side.weight"))
+    sparse.graph.node.append(helper.make_node("MatMul", ["one.out", "side.weight"], ["side"], name="side"))
+    sparse.graph.output.append(helper.make_tensor_value_info("side", TensorProto.FLOAT, ["batch", 48]))
+    with refusing(OptionError):
+        osp.permute(sparse, apply=record(first))
+    for pattern in ("2:4", "1:4"):
+        result = osp.permute(sparse, pattern=pattern)
+        assert result.model is not None
+        assert "'two.weight' is 2:4 already" in " ".join(result.report.notes)
+        assert (stored(result.model)["two.weight"].T.reshape(-1, 4) == 0).sum(axis=1).min() == 2
+        assert figures(result)["three.weight"]["after"] > figures(result)["three.weight"]["before"]
+        assert_permuted(sparse, result.model)
 
 
 # -- channels
@@ -761,20 +928,6 @@ def test_inputs_that_the_model_does_not_run_on_are_counted() -> None:
 def test_prune_says_what_was_proven() -> None:
     assert "proven on 5 random inputs" in str(osp.prune(mlp(), pattern="2:4", permute=True))
     assert "NOT proven" in str(osp.prune(mlp(), pattern="2:4", permute=True, unproven=True))
-
-
-@pytest.mark.parametrize("pattern", ["2:4", "1:4"])
-def test_groups_of_a_file_without_a_record_are_not_torn(pattern: str) -> None:
-    """A layer that is 2:4 already, and a dense one that reads the same channels and would gain by an order of them."""
-    dense = mlp()
-    dense.graph.initializer.append(numpy_helper.from_array(100 * numbers("four", WIDTH, 64), "four.weight"))
-    dense.graph.node.append(helper.make_node("Gemm", ["one.out", "four.weight"], ["four"], name="four"))
-    dense.graph.output.append(helper.make_tensor_value_info("four", TensorProto.FLOAT, ["batch", 64]))
-    pruned = osp.prune(dense, pattern="2:4", include="two").model
-    assert pruned is not None
-    del pruned.metadata_props[:]
-    with refusing(OptionError):
-        osp.permute(pruned, pattern=pattern)
 
 
 def test_below_answers_that_are_whole_numbers_floats_are_compared(tmp_path: Path) -> None:

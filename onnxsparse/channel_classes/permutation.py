@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable, Mapping
@@ -19,14 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, brief
 from onnxsparse.files import write_text
 from onnxsparse.math.values import Array
 
 FORMAT = 1
 METADATA = "onnxsparse.permutation"
-LARGEST = 1 << 28
-"""Bytes of a file that is read."""
+LARGEST = 1 << 26
+"""Bytes of a record that is read."""
+BASE, TIMES = 1 << 20, 4
+"""Bytes that a record in a model's metadata may have, and how many more for each byte of the model."""
+WAY_OUT = f"take a file that `permute` wrote as it is, or remove '{METADATA}' from the metadata"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +98,14 @@ class Permutation:
         made = dict(arrays)
         for name, one in self.tensors.items():
             if name in made:
-                demand_shape(one, made[name].shape)
-                made[name] = one(made[name])
+                array = np.asarray(made[name])
+                demand_shape(one, array.shape)
+                made[name] = one(array)
         return made
+
+    def checked(self, where: str) -> Permutation:
+        """The same, as it is read from its own text: what was put together by hand may not fit together."""
+        return Permutation(Permutation.from_json(Permutation(self.tensors).to_json(), where).tensors, self.facts)
 
     def to_json(self) -> str:
         """The record as text; an order that several tensors have stands there once."""
@@ -121,8 +130,9 @@ class Permutation:
             raise OptionError(f"{where} is no JSON; pass a file that `permute` wrote") from None
         if not isinstance(content, dict) or not isinstance(content.get("tensors"), dict):
             raise OptionError(f"{where} has no 'tensors'; pass a file that `permute` wrote")
-        if content.get("format") != FORMAT:
-            raise OptionError(f"{where} is of format {str(content.get('format'))[:20]}; this version reads {FORMAT}")
+        written = content.get("format")
+        if type(written) is not int or written != FORMAT:
+            raise OptionError(f"{where} is of format {brief(written)}; this version reads {FORMAT}")
         orders = [_whole_list(one, where, "an order") for one in _listed(content.get("orders"), where, "orders")]
         tensors = {name: _tensor(name, one, orders, where) for name, one in content["tensors"].items()}
         facts = {key: value for key, value in content.items() if key not in ("format", "orders", "tensors")}
@@ -137,13 +147,19 @@ class Permutation:
         return base64.b64encode(zlib.compress(self.to_json().encode(), 9)).decode("ascii")
 
     @classmethod
-    def unpacked(cls, text: str, where: str) -> Permutation:
-        """Read what `packed` made."""
+    def unpacked(cls, text: str, where: str, size: int = LARGEST) -> Permutation:
+        """Read what `packed` made for a model of so many bytes."""
+        limit = min(LARGEST, BASE + TIMES * size)
         try:
             stream = zlib.decompressobj()
-            plain = stream.decompress(base64.b64decode(text, validate=True), LARGEST).decode("utf-8")
+            data = stream.decompress(base64.b64decode(text, validate=True), limit + 1)
+            if len(data) > limit:
+                raise OptionError(f"{where} records a permutation that is larger than the model; {WAY_OUT}")
+            if not stream.eof or stream.unused_data:
+                raise ValueError
+            plain = data.decode("utf-8")
         except (ValueError, binascii.Error, zlib.error):
-            raise OptionError(f"{where} records a permutation that is damaged") from None
+            raise OptionError(f"{where} records a permutation that is damaged; {WAY_OUT}") from None
         return cls.from_json(plain, f"the permutation recorded in {where}")
 
     @classmethod
@@ -200,10 +216,10 @@ def _whole_list(value: Any, where: str, what: str) -> Array:
     listed = _listed(value, where, what)
     if not all(type(one) is int for one in listed):
         raise OptionError(f"{where}: {what} holds something else than whole numbers")
-    found = np.array(listed, np.int64)
-    if not np.array_equal(np.sort(found), np.arange(len(found))):
+    whole = all(0 <= one < len(listed) for one in listed)  # whole numbers of JSON need not fit into int64
+    if not whole or len(set(listed)) < len(listed):
         raise OptionError(f"{where}: {what} does not name every place once")
-    return found
+    return np.array(listed, np.int64)
 
 
 def _tensor(name: str, value: Any, orders: list[Array], where: str) -> MovedTensor:
@@ -219,10 +235,10 @@ def _tensor(name: str, value: Any, orders: list[Array], where: str) -> MovedTens
         number = one.get("order")
         fits = all(type(axis) is int and 0 <= axis < len(shape) for axis in axes) and len(set(axes)) == len(axes)
         fits = fits and type(number) is int and 0 <= number < len(orders)
-        if not fits or int(np.prod([shape[axis] for axis in axes])) != len(orders[number]):
+        if not fits or math.prod(shape[axis] for axis in axes) != len(orders[number]):
             raise OptionError(f"{where}: a move of {what} does not fit its shape")
         moves.append(Move(tuple(axes), orders[number]))
     return MovedTensor(name, tuple(shape), tuple(moves))
 
 
-__all__ = ["METADATA", "Move", "MovedTensor", "Permutation", "demand_shape", "joined"]
+__all__ = ["METADATA", "WAY_OUT", "Move", "MovedTensor", "Permutation", "demand_shape", "joined"]

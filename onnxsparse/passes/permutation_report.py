@@ -17,8 +17,9 @@ from onnxsparse.graph.attributes import IdentityKey, label
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array
-from onnxsparse.passes.permuting import Permuted, scores_of
-from onnxsparse.patterns.nm import NOfM
+from onnxsparse.passes.permutation_gain import scores_of
+from onnxsparse.passes.permuting import Permuted
+from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.rows import plain_row, totals_of
 from onnxsparse.report.channels_table import proof_line
@@ -231,7 +232,7 @@ def _figures(row: PlanRow, found: Permuted) -> dict[str, float]:
     assert isinstance(row.pattern, NOfM)
     gain, whole = found.gain(row), scores_of(row, found.scores)
     before, after = gain.before, gain.after
-    gone = row.pattern.units(row.use.shape4) * (row.pattern.m - row.pattern.n)
+    gone = row.pattern.drop_count(row.use.shape4, None)
     free = _unstructured(whole, gone)
     efficacy = (after - before) / (free - before) if free > before else 0.0
     total = float(whole.sum(dtype=np.float64))
@@ -301,7 +302,11 @@ def _notes(found: Permuted) -> tuple[str, ...]:
     notes += [f"{one}: it proves nothing" for one in (found.proof or {}).get("uninformative", ())]
     if found.left:
         count = f"{len(found.left)} tensors" if len(found.left) > 1 else "a tensor"
-        notes.append(f"the record moves {count} that the model has not, '{found.left[0]}' first")
+        notes.append(f"the model has not {count} of the record, '{found.left[0]}' first; every order of it is applied")
+    pattern = found.plan.rule.pattern
+    if found.known and isinstance(pattern, NOfM) and not isinstance(pattern, NM):
+        searched = f"the order is searched for {pattern.n}:{pattern.m} along the inputs"
+        notes.append(f"{searched}, and taken where {pattern.text} keeps more")
     if not found.orders:
         notes.append(
             "nothing moves; the file is a copy" if not found.failed else "nothing is left to move; the file is a copy"

@@ -20,25 +20,23 @@ from onnxsparse.channel_classes.classes import ChannelClass, Channels, analyse
 from onnxsparse.channel_classes.ordering import Reader, best_orders
 from onnxsparse.channel_classes.permutation import METADATA, Move, MovedTensor, Permutation
 from onnxsparse.engines.working_dirs import temporary
-from onnxsparse.errors import OptionError, brief
+from onnxsparse.errors import OptionError, PlanError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.graph.weights import Use, Weight
-from onnxsparse.math.values import Array, Reading, Values
+from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Reading, Values
 from onnxsparse.options import Names
-from onnxsparse.passes.given_permutation import Orders, applied_to, moves_of, record_of, recorded
+from onnxsparse.passes.given_permutation import Orders, alike, applied_to, moves_of, record_of, recorded
+from onnxsparse.passes.permutation_gain import Gain, gain, grouped, scores_of
 from onnxsparse.passes.permutation_proof import Proof, demand_runtime, input_shapes, write
 from onnxsparse.passes.permute import Moves, Permute
-from onnxsparse.patterns.nm import NOfM
-from onnxsparse.permutation_search import EFFORTS, kept_score
+from onnxsparse.patterns.nm import NM, NOfM
+from onnxsparse.permutation_search import EFFORTS
 from onnxsparse.planning.given_scores import GivenScores, Scores
 from onnxsparse.planning.plan import Plan, PlanRow, make_plan
 from onnxsparse.planning.recorded import ORIGINS, PREFIX, readable
 from onnxsparse.planning.rule import Rule
 from onnxsparse.scores import Magnitude
-
-COMMON = ((1, 4), (2, 4), (4, 8), (1, 2))
-"""Patterns that a file may be pruned to without a record of it."""
 
 
 @dataclass(frozen=True)
@@ -148,14 +146,32 @@ def asked_for(model: Model, asked: Asked) -> Permuted:
     _demand_known(asked)
     plan, scores = _readers_of(model, asked)
     permutation = None if asked.apply is None else record_of(asked.apply)
+    known = recorded(model, model.path or "the model")
     if not asked.unproven:
         demand_runtime()
     readers = model, plan, scores
     found = searched(*readers, asked) if permutation is None else given(*readers, *permutation)
+    if permutation is not None and known is not None:
+        _refuse_again(model, known, found, permutation[1])
     _refuse_pruned(model, found)
+    found = _untorn(found, "" if permutation is None else permutation[1])
     if asked.unproven:
         return replace(found, facts={**found.facts, "proven": False})
-    return proven(model, found, asked.seed)
+    found = proven(model, found, asked.seed)
+    if permutation is not None and found.failed:
+        number, why = next(iter(found.failed.items()))
+        name = next(one.members[0].name for one in found.channels.classes if one.number == number)
+        raise PlanError(f"{permutation[1]}: in this model the outputs change with the order of '{name}': {why}")
+    return found
+
+
+def _refuse_again(model: Model, known: Permutation, found: Permuted, where: str) -> None:
+    """The same moves a second time would be another order."""
+    moves = found.record.tensors
+    if moves and all(name in known.tensors and alike(one, known.tensors[name]) for name, one in moves.items()):
+        raise OptionError(
+            f"{model.path or 'the model'} is in the order of {where} already, as it records; take it as it is"
+        )
 
 
 def _demand_known(asked: Asked) -> None:
@@ -187,7 +203,12 @@ def demand_alone(permute: bool, asked: Asked, others: Mapping[str, Any]) -> None
     beside = next((flag for flag, value in others.items() if value is not None), None)
     if permute and beside is not None:
         raise OptionError(f"{beside} is for the channels as they stand; `onnxsparse permute` first, or leave one out")
-    for flag, given in (("--scores", asked.scores is not None), ("--unproven", asked.unproven)):
+    searching = {
+        "--scores": asked.scores is not None,
+        "--effort": asked.effort != "quick",
+        "--unproven": asked.unproven,
+    }
+    for flag, given in searching.items():
         if given and not permute:
             raise OptionError(f"{flag} is for the order of the channels; pass --permute too")
 
@@ -219,8 +240,12 @@ def searched(model: Model, plan: Plan, scores: GivenScores | None, asked: Asked)
 def _gaining(found: Permuted) -> Permuted:
     """Without the orders by which the pattern keeps less of all readers of their class together.
 
-    The search takes copies of a channel one by one; where several stand in one group, it may be wrong about them.
+    The search takes copies of a channel one by one; where several stand in one group, it may be wrong about them. It
+    looks along the reduction alone: for a pattern that is along the outputs, too, classes are taken one after the other
+    as long as more is kept.
     """
+    if not isinstance(found.plan.rule.pattern, NM):
+        return _gaining_in_turn(found)
     known = {
         row.weight.tensor: gain(row, found.moves.get(row.weight.tensor, ()), found.scores) for row in found.planned
     }
@@ -240,32 +265,23 @@ def _gaining(found: Permuted) -> Permuted:
     return replace(found, orders=orders, moves=moves_of(found.channels, orders))
 
 
-@dataclass(frozen=True, eq=False)
-class Gain:
-    """What the pattern keeps of a weight's scores, before and after some moves."""
-
-    moves: Sequence[Move]
-    before: float
-    after: float
-
-
-def gain(row: PlanRow, moves: Sequence[Move], scores: GivenScores | None) -> Gain:
-    matrix = scores_of(row, scores)
-    before = kept(row, matrix)
-    return Gain(moves, before, kept(row, moved(row, matrix, moves)) if moves else before)
-
-
-def moved(row: PlanRow, matrix: Array, moves: Sequence[Move]) -> Array:
-    """Scores of a weight, as (group, out, reduce, tap), after moves of the stored tensor."""
-    flat = row.use.restore(matrix).reshape(row.weight.shape)
-    return row.use.matrix(MovedTensor(row.name, row.weight.shape, tuple(moves))(flat).reshape(-1))
-
-
-def kept(row: PlanRow, matrix: Array) -> float:
-    """What the pattern keeps of scores, as (group, out, reduce, tap)."""
-    assert isinstance(row.pattern, NOfM)
-    rows = (part.transpose(0, 2, 1).reshape(-1, matrix.shape[2]) for part in matrix)
-    return sum(kept_score(part, row.pattern.n, row.pattern.m) for part in rows)
+def _gaining_in_turn(found: Permuted) -> Permuted:
+    """Only the orders by which, after those before them, the pattern keeps more of all weights together."""
+    taken: Orders = {}
+    before = {row.weight.tensor: gain(row, (), found.scores).before for row in found.planned}
+    now = dict(before)
+    for one in found.channels.classes:
+        if one.number not in found.orders:
+            continue
+        tried = {**taken, one.number: found.orders[one.number]}
+        moves, tensors = moves_of(found.channels, tried), {member.tensor for member in one.members}
+        own = [row for row in found.planned if row.weight.tensor in tensors]
+        after = {row.weight.tensor: gain(row, moves.get(row.weight.tensor, ()), found.scores).after for row in own}
+        if sum(after[tensor] - now[tensor] for tensor in after) > 0:
+            taken, now = tried, {**now, **after}
+    moves = moves_of(found.channels, taken)
+    known = {tensor: Gain(moves.get(tensor, ()), before[tensor], now[tensor]) for tensor in before}
+    return replace(found, orders=taken, moves=moves, known=known)
 
 
 def _refuse_pruned(model: Model, found: Permuted) -> None:
@@ -274,49 +290,37 @@ def _refuse_pruned(model: Model, found: Permuted) -> None:
     for weight in model.weights if found.orders else ():
         moves = found.moves_of(weight)
         pattern = known.pruned.get(weight.name, ("unstructured", 0))[0] if known else ""
-        if pattern.partition(":")[0] in ("", "unstructured", "alive"):
-            pattern = _torn(weight, moves) if moves else ""
-        if moves and pattern:
+        if moves and pattern.partition(":")[0] not in ("", "unstructured", "alive"):
             raise OptionError(
                 f"'{weight.name}' is pruned already ({pattern}), and another order would tear its groups; permute the "
                 "dense model"
             )
 
 
-def _torn(weight: Weight, moves: Sequence[Move]) -> str:
-    """The pattern that the zeros of a weight are in, and would not be in after some moves; '' where there is none."""
-    if not weight.uses or not weight.tensor.readable:
-        return ""
-    alive = weight.tensor.array() != 0
-    after = MovedTensor(weight.name, weight.shape, tuple(moves))(alive)
-    share = np.count_nonzero(alive) / max(1, alive.size)
-    for n, m in COMMON:
-        if 0 < share <= n / m and any(_fits(use, alive, n, m) and not _fits(use, after, n, m) for use in weight.uses):
-            return f"{n}:{m}"
-    return ""
+def _untorn(found: Permuted, where: str) -> Permuted:
+    """Without the orders that would tear the groups of a weight whose zeros are N:M already, whoever pruned it.
 
-
-def _fits(use: Use, alive: Array, n: int, m: int) -> bool:
-    """Whether no group of a weight has more than N of M numbers that are not zero."""
-    matrix = use.matrix(np.ascontiguousarray(alive).reshape(-1))
-    size = matrix.shape[2] // m * m
-    groups = matrix[:, :, :size].reshape(*matrix.shape[:2], size // m, m, -1)
-    return bool(size) and bool((np.count_nonzero(groups, axis=3) <= n).all())
+    A record, called `where`, is applied as a whole.
+    """
+    rows, pattern = [row for row in found.plan.rows if found.moves_of(row.weight)], found.plan.rule.pattern
+    sparse = [each for row in rows for each in grouped(row, pattern)]
+    failed = {}
+    for number, order in found.orders.items() if sparse else ():
+        moves = moves_of(found.channels, {number: order})
+        torn = next((each for each in sparse if each.torn(moves.get(each.row.weight.tensor, ()))), None)
+        if torn is not None:
+            failed[number] = f"'{torn.row.name}' is {torn.pattern.text} already, and its groups would be torn"
+    if not failed:
+        return found
+    if where:
+        raise OptionError(f"{where}: {next(iter(failed.values()))}; apply it to the dense model, and prune that")
+    orders = {number: order for number, order in found.orders.items() if number not in failed}
+    return replace(found, orders=orders, moves=moves_of(found.channels, orders), failed=failed)
 
 
 def _reader(row: PlanRow, scores: GivenScores | None) -> Reader:
     assert isinstance(row.pattern, NOfM)
     return Reader(row.weight.tensor, row.use, row.pattern.n, row.pattern.m, partial(scores_of, row, scores))
-
-
-def scores_of(row: PlanRow, scores: GivenScores | None) -> Array:
-    """The scores of a weight as (group, out, reduce, tap)."""
-    if scores is not None:
-        return row.use.matrix(scores.scores(row.weight).reshape(-1))
-    found = np.abs(row.param.whole().real())
-    if not np.isfinite(found).all():
-        raise OptionError(f"weight '{row.name}' holds numbers that are not finite; --exclude it")
-    return found
 
 
 # -- a given record
@@ -368,6 +372,7 @@ def proven(model: Model, found: Permuted, seed: int) -> Permuted:
         kept = _kept(found.orders, refusal, failed)
         done.add(1)
         moves = found.moves if not failed else moves_of(found.channels, kept)
+        failed = {**found.failed, **failed}
         return replace(found, orders=kept, moves=moves, failed=failed, proof=proof.facts if kept else None)
 
 
@@ -394,5 +399,5 @@ def _kept(orders: Orders, refusal: Callable[[Orders], str], failed: dict[int, st
 
 __all__ = [
     "Asked", "Permuted", "asked_for", "channels_of", "demand_alone", "given", "masked", "plant",
-    "record_of", "scores_of", "write",
+    "record_of", "write",
 ]  # fmt: skip

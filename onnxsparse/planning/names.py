@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from onnxsparse.errors import OptionError, nearest
+from onnxsparse.errors import OptionError, brief, nearest
 from onnxsparse.graph.weights import Weight
 
 REGEX_SECONDS = 2.0
@@ -202,6 +202,8 @@ class NameFilter:
         matched: dict[str, str] = {}
         weights = NamedWeights(known if entries else ())
         for entry in entries:
+            if not isinstance(entry, str):
+                raise OptionError(f"a name is text, not {brief(entry)}, in {option}")
             hits = _hits(known, weights, entry, option)
             if not hits:
                 names = {name for one in known for name in one.all}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxsparse.data.array_files import load_arrays
-from onnxsparse.errors import LeftOutError, OptionError, PlanError
+from onnxsparse.errors import LeftOutError, OptionError, PlanError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.options import Masks, Path, SparsityOptions
 from onnxsparse.planning.plan import Plan, make_plan
@@ -73,6 +73,9 @@ def demand_whole(made: Plan, strict: bool, some: bool = True) -> None:
 
 def path_of(value: object, name: str) -> str:
     """A path the user gave, as text."""
-    if isinstance(value, (str, os.PathLike)):
-        return str(os.fspath(value))
-    raise OptionError(f"{name} is a path, not {value!r:.60}")
+    if not isinstance(value, (str, os.PathLike)):
+        raise OptionError(f"{name} is a path, not {value!r:.60}")
+    path = str(os.fspath(value))
+    if "\0" in path:
+        raise OptionError(f"{name} is a path, and no path holds a zero byte, as {brief(path)} does")
+    return path

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +98,14 @@ TENSOR = GOOD["tensors"]["w"]
         "{",
         "[]",
         json.dumps({**GOOD, "format": 99}),
+        json.dumps({**GOOD, "format": True}),
+        json.dumps({**GOOD, "format": 1.0}),
         json.dumps({**GOOD, "orders": [[0, 1, 1, 2]]}),
         json.dumps({**GOOD, "orders": [[0, 1.5, 2, 3]]}),
+        json.dumps({**GOOD, "orders": [[0, 1, 2, 10**30]]}),
+        json.dumps({**GOOD, "orders": [[0, 1, 2, 2**63]]}),
+        json.dumps({**GOOD, "orders": [[0, 1, 2, -1]]}),
+        json.dumps({**GOOD, "orders": [[]], "tensors": {"w": {**TENSOR, "shape": [2**32, 2**32, 1]}}}),
         json.dumps({**GOOD, "orders": 3}),
         json.dumps({**GOOD, "tensors": {"w": 3}}),
         json.dumps({**GOOD, "tensors": {"w": {**TENSOR, "shape": [4, "x"]}}}),
@@ -114,7 +122,30 @@ def test_a_damaged_file_is_one_line(content: str, tmp_path: Path) -> None:
         Permutation.load(path)
 
 
-@pytest.mark.parametrize("text", ["", "????", "AAAA", "eJw="])
-def test_damaged_metadata_is_one_line(text: str) -> None:
+PACKED = base64.b64decode(record(Move((0,), np.array([1, 0, 3, 2]))).packed())
+DAMAGED = {
+    "nothing": b"",
+    "not packed": b"\0\0\0",
+    "only a head": PACKED[:2],
+    "cut": PACKED[:-4],
+    "with something after it": PACKED + b"x",
+    "twice": PACKED + PACKED,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_metadata_is_one_line(damage: str) -> None:
     with refusing(OptionError):
-        Permutation.unpacked(text, "model.onnx")
+        Permutation.unpacked(base64.b64encode(DAMAGED[damage]).decode(), "model.onnx")
+
+
+def test_metadata_that_is_no_base64_is_one_line() -> None:
+    with refusing(OptionError):
+        Permutation.unpacked("????", "model.onnx")
+
+
+def test_a_record_much_larger_than_its_model_is_not_unpacked() -> None:
+    """Few bytes of metadata may hold hundreds of megabytes of zeros."""
+    bomb = zlib.compress(b'{"orders":[[' + b"0," * (1 << 20), 9)
+    with refusing(OptionError):
+        Permutation.unpacked(base64.b64encode(bomb).decode(), "model.onnx", 1000)

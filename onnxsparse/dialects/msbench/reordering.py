@@ -15,6 +15,7 @@ from onnxsparse.channel_classes.permutation import Permutation
 from onnxsparse.errors import OnnxSparseError
 from onnxsparse.graph.model import Model
 from onnxsparse.passes import permuting
+from onnxsparse.passes.given_permutation import recorded
 from onnxsparse.patterns.nm import NOfM
 from onnxsparse.planning.rule import WORDS
 from onnxsparse.train.layers import Network, Site
@@ -43,7 +44,9 @@ def reordered(network: Network, sites: Sequence[Site], pattern: NOfM, given: str
 
 def _of_onnx(network: SteppedModel, names: Sequence[str], pattern: NOfM, given: str) -> Reordered:
     live, text = network.with_live_weights(), f"{pattern.n}:{pattern.m}"
-    apply = Permutation.unpacked(given, CHECKPOINT) if given else None
+    apply, known = Permutation.unpacked(given, CHECKPOINT) if given else None, recorded(live, "the model")
+    if apply is not None and known is not None:  # a checkpoint has what moved since the first order
+        apply = known.inverse().then(apply)
     try:
         found = permuting.asked_for(live, permuting.Asked(text, include=names, allow=tuple(WORDS), apply=apply))
     except OnnxSparseError as error:

@@ -763,20 +763,6 @@ def test_prune_says_what_was_proven() -> None:
     assert "NOT proven" in str(osp.prune(mlp(), pattern="2:4", permute=True, unproven=True))
 
 
-@pytest.mark.parametrize("pattern", ["2:4", "1:4"])
-def test_groups_of_a_file_without_a_record_are_not_torn(pattern: str) -> None:
-    """A layer that is 2:4 already, and a dense one that reads the same channels and would gain by an order of them."""
-    dense = mlp()
-    dense.graph.initializer.append(numpy_helper.from_array(100 * numbers("four", WIDTH, 64), "four.weight"))
-    dense.graph.node.append(helper.make_node("Gemm", ["one.out", "four.weight"], ["four"], name="four"))
-    dense.graph.output.append(helper.make_tensor_value_info("four", TensorProto.FLOAT, ["batch", 64]))
-    pruned = osp.prune(dense, pattern="2:4", include="two").model
-    assert pruned is not None
-    del pruned.metadata_props[:]
-    with refusing(OptionError):
-        osp.permute(pruned, pattern=pattern)
-
-
 def test_below_answers_that_are_whole_numbers_floats_are_compared(tmp_path: Path) -> None:
     """Two small numbers at the wrong place change no answer of the few rows that are run."""
     dense = mlp()

@@ -18,7 +18,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array
 from onnxsparse.passes.permuting import Permuted, scores_of
-from onnxsparse.patterns.nm import NOfM
+from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.planning.rows import plain_row, totals_of
 from onnxsparse.report.channels_table import proof_line
@@ -272,7 +272,7 @@ def _without_gain(row: PlanRow, found: Permuted) -> str:
     reader = Reader(row.weight.tensor, row.use, row.pattern.n, row.pattern.m, partial(scores_of, row, found.scores))
     labels = reduction_labels(reader, found.channels.by_tensor.get(row.weight.tensor, []))
     size = row.pattern.m
-    if labels is not None and not labels.shape[1] % size:
+    if isinstance(row.pattern, NM) and labels is not None and not labels.shape[1] % size:
         groups = labels.reshape(-1, size)
         if (groups == groups[:, :1]).all():
             return f"each group of {size} lies within one channel, so every order keeps the same of it"

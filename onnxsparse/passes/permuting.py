@@ -23,7 +23,7 @@ from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
-from onnxsparse.graph.weights import Use, Weight
+from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.options import Names
 from onnxsparse.passes.given_permutation import Orders, applied_to, moves_of, record_of, recorded
@@ -36,9 +36,6 @@ from onnxsparse.planning.plan import Plan, PlanRow, make_plan
 from onnxsparse.planning.recorded import ORIGINS, PREFIX, readable
 from onnxsparse.planning.rule import Rule
 from onnxsparse.scores import Magnitude
-
-COMMON = ((1, 4), (2, 4), (4, 8), (1, 2))
-"""Patterns that a file may be pruned to without a record of it."""
 
 
 @dataclass(frozen=True)
@@ -271,37 +268,13 @@ def kept(row: PlanRow, matrix: Array) -> float:
 def _refuse_pruned(model: Model, found: Permuted) -> None:
     """Zeros that lie in groups would not lie in them any more."""
     known = readable(model)
-    for weight in model.weights if found.orders else ():
-        moves = found.moves_of(weight)
+    for weight in model.weights if known and found.orders else ():
         pattern = known.pruned.get(weight.name, ("unstructured", 0))[0] if known else ""
-        if pattern.partition(":")[0] in ("", "unstructured", "alive"):
-            pattern = _torn(weight, moves) if moves else ""
-        if moves and pattern:
+        if weight.tensor in found.moves and pattern.partition(":")[0] not in ("unstructured", "alive"):
             raise OptionError(
                 f"'{weight.name}' is pruned already ({pattern}), and another order would tear its groups; permute the "
                 "dense model"
             )
-
-
-def _torn(weight: Weight, moves: Sequence[Move]) -> str:
-    """The pattern that the zeros of a weight are in, and would not be in after some moves; '' where there is none."""
-    if not weight.uses or not weight.tensor.readable:
-        return ""
-    alive = weight.tensor.array() != 0
-    after = MovedTensor(weight.name, weight.shape, tuple(moves))(alive)
-    share = np.count_nonzero(alive) / max(1, alive.size)
-    for n, m in COMMON:
-        if 0 < share <= n / m and any(_fits(use, alive, n, m) and not _fits(use, after, n, m) for use in weight.uses):
-            return f"{n}:{m}"
-    return ""
-
-
-def _fits(use: Use, alive: Array, n: int, m: int) -> bool:
-    """Whether no group of a weight has more than N of M numbers that are not zero."""
-    matrix = use.matrix(np.ascontiguousarray(alive).reshape(-1))
-    size = matrix.shape[2] // m * m
-    groups = matrix[:, :, :size].reshape(*matrix.shape[:2], size // m, m, -1)
-    return bool(size) and bool((np.count_nonzero(groups, axis=3) <= n).all())
 
 
 def _reader(row: PlanRow, scores: GivenScores | None) -> Reader:

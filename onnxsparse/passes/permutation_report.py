@@ -273,7 +273,7 @@ def _without_gain(row: PlanRow, found: Permuted) -> str:
     reader = Reader(row.weight.tensor, row.use, row.pattern.n, row.pattern.m, partial(scores_of, row, found.scores))
     labels = reduction_labels(reader, found.channels.by_tensor.get(row.weight.tensor, []))
     size = row.pattern.m
-    if labels is not None and not labels.shape[1] % size:
+    if isinstance(row.pattern, NM) and labels is not None and not labels.shape[1] % size:
         groups = labels.reshape(-1, size)
         if (groups == groups[:, :1]).all():
             return f"each group of {size} lies within one channel, so every order keeps the same of it"

@@ -287,10 +287,9 @@ def _gaining_in_turn(found: Permuted) -> Permuted:
 def _refuse_pruned(model: Model, found: Permuted) -> None:
     """Zeros that lie in groups would not lie in them any more."""
     known = readable(model)
-    for weight in model.weights if found.orders else ():
-        moves = found.moves_of(weight)
+    for weight in model.weights if known and found.orders else ():
         pattern = known.pruned.get(weight.name, ("unstructured", 0))[0] if known else ""
-        if moves and pattern.partition(":")[0] not in ("", "unstructured", "alive"):
+        if weight.tensor in found.moves and pattern.partition(":")[0] not in ("unstructured", "alive"):
             raise OptionError(
                 f"'{weight.name}' is pruned already ({pattern}), and another order would tear its groups; permute the "
                 "dense model"

@@ -5,12 +5,13 @@
    behind a scale of zeros shows too. Nothing of the module itself is run or changed.
 2. A parameter that a graph in eval mode did not meet may be used in training: then the copy is run in training mode,
    too, without dropout.
+3. A graph has one branch of an `if` that asks the data. The copy is run along the other branches, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import dataclasses
 import importlib
 import itertools
 import warnings
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.permute.decisions import MOST_WAYS, Decisions, Way, leaves
 from onnxsparse.engines.torch.permute.moves import Moving, move, tensors_of
 from onnxsparse.errors import OptionError, one_line
 
@@ -40,6 +42,8 @@ class Trial:
         self.subject, self._runs = self._first_that_runs(module, inputs, more)
         self._before = [self._outputs(run) for run in self._runs]
         self._modes: list[bool] = [False] * len(self._runs)
+        self._ways: list[Way] = [()] * len(self._runs)
+        self._branch()
 
     def _first_that_runs(self, module: Any, inputs: Inputs, more: Sequence[Inputs]) -> tuple[Any, list[Inputs]]:
         reason = ""
@@ -78,18 +82,47 @@ class Trial:
     def train_too(self) -> None:
         """Have the copy run in training mode, too, as far as it does that."""
         try:
-            self._before += [self._outputs(self._runs[0], True)]
+            before = self._outputs(self._runs[0], True)
         except Exception:  # such as a batch normalization of a single value
             return
-        self._runs, self._modes = [*self._runs, self._runs[0]], [*self._modes, True]
+        self._add(self._runs[0], True, (), before)
+
+    def _branch(self) -> None:
+        """Run along the other answers of what the module asks its data, as far as it runs there."""
+        for run in self._runs[:2]:
+            waiting: list[Way] = [()]
+            for way in waiting:
+                answers, before = self._answers(run, way)
+                waiting += [(*answers[:at], not answers[at]) for at in range(len(way), len(answers))]
+                if len(waiting) > MOST_WAYS:
+                    raise UnprovenError(f"its data decide more than {MOST_WAYS} ways that it may take")
+                if way and before:
+                    self._add(run, False, way, before)
+
+    def _answers(self, run: Inputs, way: Way) -> tuple[Way, list[Any]]:
+        decisions = Decisions(run, way)
+        try:
+            before = self._outputs(run, decisions=decisions)
+        except Exception:  # such as a check of the inputs, or a way that they do not fit
+            before = []
+        if decisions.number:
+            raise UnprovenError(f"its Python code reads numbers of its data, by {decisions.number}")
+        return tuple(decisions.answers), before
+
+    def _add(self, run: Inputs, mode: bool, way: Way, before: list[Any]) -> None:
+        self._runs, self._modes = [*self._runs, run], [*self._modes, mode]
+        self._ways, self._before = [*self._ways, way], [*self._before, before]
 
     def holds(self, movings: Sequence[Moving]) -> bool:
         """Whether the outputs are the same after these moves; the copy is as it was then."""
         move(self.subject, movings)
         self._state = [(one, one.clone()) for one in self.subject.buffers()]
         try:
-            pairs = zip(self._runs, self._modes, self._before)
-            return all(self._alike(self._outputs(run, mode), before) for run, mode, before in pairs)
+            runs = zip(self._runs, self._modes, self._ways, self._before)
+            return all(
+                self._alike(self._outputs(run, mode, Decisions(run, way) if way else None), before)
+                for run, mode, way, before in runs
+            )
         except Exception:
             return False
         finally:
@@ -103,7 +136,7 @@ class Trial:
     def _alike(self, now: Sequence[Any], before: Sequence[Any]) -> bool:
         return len(now) == len(before) and all(_near(a, b, self._close) for a, b in zip(now, before))
 
-    def _outputs(self, inputs: Inputs, training: bool = False) -> list[Any]:
+    def _outputs(self, inputs: Inputs, training: bool = False, decisions: Decisions | None = None) -> list[Any]:
         self.subject.train(training)
         with (
             torch().no_grad(),
@@ -111,6 +144,7 @@ class Trial:
             warnings.catch_warnings(),
             attention_in_parts(),
             _without_dropout(),
+            contextlib.nullcontext() if decisions is None else decisions.followed(),
         ):
             warnings.simplefilter("ignore")
             torch().manual_seed(0)
@@ -206,17 +240,6 @@ def _without_dropout() -> Iterator[None]:
 
     with NoDropout():
         yield
-
-
-def leaves(value: Any) -> list[Any]:
-    """Everything in what a module returned, whatever it is nested in."""
-    if isinstance(value, Mapping):
-        return [leaf for one in value.values() for leaf in leaves(one)]
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return [leaf for one in value for leaf in leaves(one)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [leaf for one in dataclasses.fields(value) for leaf in leaves(getattr(value, one.name))]
-    return [value]
 
 
 # -- what a module is called with

@@ -29,6 +29,7 @@ from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.engines.torch.distributed import joined, meet
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.parametrization import array_of, clear_moments, zero
+from onnxsparse.engines.torch.permute.proof import Inputs
 from onnxsparse.errors import OptionError, brief, one_line
 from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.scores import Magnitude
@@ -54,11 +55,12 @@ class PrunedModel:
         record_to: str | None = None,
     ) -> None:
         self._model: Callable[[], Any] = weakref.ref(model)
-        self.verbosity = verbosity
+        self.verbosity = _verbosity(verbosity)
         self._function = mask_calculator if callable(mask_calculator) else None
         self.pattern = NM(2, 4) if callable(mask_calculator) else pattern_of(mask_calculator)
         self._recomputes, self._is_permuted = allow_recompute_mask, False
-        self.allow_permutation, self._example_inputs = allow_permutation, example_inputs
+        self.allow_permutation = allow_permutation
+        self._example_inputs = None if example_inputs is None else Inputs.of(example_inputs)
         self.record_to = record_to
         self._optimizers: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         known = None if self._function else self.pattern
@@ -202,6 +204,7 @@ class PrunedModel:
         for weight in self.weights:
             parameter = weight.parameter
             if parameter in held:
+                weight.demand_shape()
                 yield parameter, weight.keep
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -244,6 +247,12 @@ class PrunedModel:
         for weight in self.weights:
             weight.remove()
         self._weights, self._model = [], _GONE
+
+
+def _verbosity(given: Any) -> int:
+    if not isinstance(given, int):
+        raise OptionError(f"verbosity is a number from 0 to 3, not {brief(given)}")
+    return given
 
 
 def _held(optimizer: Any) -> set[Any]:

@@ -333,6 +333,52 @@ def test_auxiliary_heads_of_training_count() -> None:
             assert axes_of(found, "aux.weight") == {1}
 
 
+class Trains(nn.Module):
+    """In training it computes something else, with the same parameters."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Linear(16, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.first(x))
+        if not self.training:
+            return self.last(x)
+        return {
+            "flipped": lambda: self.last(x.flip(1)),
+            "scaled": lambda: self.last(x * torch.linspace(0, 1, 32, dtype=x.dtype)),
+            "beside": lambda: self.last(x) + x[:, :8].sum(),
+            "noise": lambda: self.last(x + torch.randn_like(x)),
+        }[self.kind]()
+
+
+@ROUTES
+@pytest.mark.parametrize("kind", ["flipped", "scaled", "beside", "noise"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_outputs_in_training_stay_too(kind: str, rows: int, by_export: bool) -> None:
+    module, x = seeded(lambda: Trains(kind)), torch.randn(rows, 16)
+    before = output(module.train(), x)
+    found = permute(module, x if by_export else None)
+    assert bool(found) == (kind == "noise" and by_export)  # a trace has the noise in its graph
+    if kind != "noise":
+        demand_same(output(module.train(), x), before)
+
+
+@pytest.mark.parametrize("last", [lambda y: y * 0, lambda y: y > 1e9], ids=["zeros", "never"])
+def test_outputs_that_say_nothing_prove_nothing(last: Any, caplog: Any) -> None:
+    class Silent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 8)
+
+        def forward(self, x: Any) -> Any:
+            return last(self.last(torch.relu(self.first(x))))
+
+    with caplog.at_level(logging.WARNING, "onnxsparse"):
+        assert not permute(seeded(Silent), torch.randn(3, 16))
+    assert "proves nothing" in caplog.records[0].getMessage()
+
+
 class Doubtful(nn.Module):
     """What an exporter and torch.fx make of it is not what it does: the last scale is zero, so that nothing shows."""
 
@@ -427,6 +473,14 @@ def test_what_cannot_move_is_one_line() -> None:
         permute(module, optimizer=3)
     with refusing(OnnxSparseError):
         permute(module, "images")
+    with refusing(OnnxSparseError):
+        permute(module, torch.ones(2, 16, 5, 5, device="meta"))
+    with refusing(OnnxSparseError):
+        permute(module, {"x": torch.ones(2, 16, 5, 5, device="meta")})
+    with refusing(OnnxSparseError):
+        permute(module, scores={"last.weight": torch.ones(8, 32, 1, 1, device="meta")})
+    with refusing(OnnxSparseError):
+        permute(module, match={})
     with refusing(OnnxSparseError):
         permute(module, effort="long")
     masks = osp.torch.attach(module, {"last.weight": np.ones((8, 32, 1, 1), bool)})

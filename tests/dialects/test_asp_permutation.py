@@ -154,3 +154,25 @@ def test_a_record_that_cannot_be_written_is_said_before_anything_moves(tmp_path:
     for folder in (1, "\0"):
         with refusing(OptionError):
             ASP.set_permutation_saving_params(True, True, folder)
+
+
+def test_what_moved_is_said_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = trained(Net)
+    ASP.init_model_for_pruning(model, verbosity=2)
+    one = ASP.of(model)
+    assert not one.permutation
+    one.compute_sparse_masks()
+    assert "one.weight" in one.permutation.tensors
+    assert "ASP: channels permuted in " in capsys.readouterr().err
+
+
+def test_an_optimizer_that_comes_after_the_permutation_is_warned_of() -> None:
+    model, optimizer = trained(Net)
+    ASP.init_model_for_pruning(model, verbosity=0)
+    one = ASP.of(model)
+    one.compute_sparse_masks()
+    with pytest.warns(UserWarning, match="in the former order"):
+        one.init_optimizer_for_pruning(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.init_optimizer_for_pruning(torch.optim.AdamW(model.parameters()))

@@ -232,8 +232,9 @@ def _refusal(owner: Any, name: str, path: str, pattern: Pattern | None) -> str:
         return f"its shape {list(parameter.shape)} has no inputs and outputs"
     shape4 = _views(owner, name)[0](np.broadcast_to(np.zeros(1, bool), parameter.numel())).shape
     groups, out, inputs, _ = shape4
-    if groups * out % ALIGNMENT.out or inputs % ALIGNMENT.inputs:
-        return f"{inputs} inputs and {groups * out} outputs are no multiples of {ALIGNMENT.inputs} and {ALIGNMENT.out}"
+    for count, what, unit in ((inputs, "inputs", ALIGNMENT.inputs), (groups * out, "outputs", ALIGNMENT.out)):
+        if count % unit:
+            return f"{count} {what} are no multiple of {unit}"
     return "" if pattern is None or pattern.units(shape4) else f"it holds no whole group of {pattern.text}"
 
 

@@ -27,16 +27,16 @@ def permute_module(
     *,
     optimizers: Sequence[Any] = (),
     record_to: str | None = None,
-) -> str | None:
+) -> tuple[Permutation, str]:
     """Permute channels in place, for the weights of these names, and what optimizers remember of them.
 
-    Returns why that was not done, if it was not; the module is as it was then. The permutation is recorded in the
-    folder `record_to`. Of several processes the first decides, by its weights.
+    Returns what moved, and why nothing did; the module is as it was then. The permutation is recorded in the folder
+    `record_to`. Of several processes the first decides, by its weights.
     """
     found, reason = permuted(model, weights, pattern, seed, inputs, optimizers, record_to)
     if record_to is not None and is_first_joined():
         found.save(os.path.join(record_to, FILE), overwrite=True)
-    return reason or None
+    return found, reason
 
 
 def permuted(

@@ -182,6 +182,10 @@ class TimedAct(Act):
         """The parameters that have to have a mask."""
         return ()
 
+    def remembered(self) -> Iterable[Param]:
+        """Of what it masks, that whose optimizer state in a user's loop stays as it is when places are masked."""
+        return ()
+
     def final_masks(self) -> dict[str, FinalMask]:
         """By tag, what the masks are in the end."""
         return {}

@@ -156,7 +156,10 @@ class Trainee(ABC):
 
     @abstractmethod
     def put(self, param: Param, keep: Array) -> None:
-        """Set the mask of a parameter; masked numbers are zero from now on, and so is their optimizer state."""
+        """Set the mask of a parameter; masked numbers are zero from now on, and so is their optimizer state.
+
+        In a user's loop the state stays where an act has it `remembered`.
+        """
 
     @abstractmethod
     def release(self, param: Param) -> None:
@@ -171,6 +174,10 @@ class Trainee(ABC):
     @abstractmethod
     def forget(self, param: Param) -> None:
         """Clear the optimizer state of a parameter."""
+
+    @abstractmethod
+    def forget_momentum(self) -> None:
+        """Clear the momentum of everything that trains."""
 
     @abstractmethod
     def held(self, param: Param) -> bool:

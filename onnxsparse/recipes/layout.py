@@ -129,7 +129,17 @@ def _listed(key: str, value: Node) -> list[Entry]:
         return [Entry(name, _options(one, f"{name:.60}"), one.line, newer=True) for name, one in _keys(value).items()]
     if not value.is_list:
         raise WrongError(value.line, f"`{key:.60}` is a list of entries such as {EXAMPLE}")
-    return [_entry(one) for one in value.items]
+    return [_untagged(one) or _entry(one) for one in value.items]
+
+
+def _untagged(node: Node) -> Entry | None:
+    """An entry of the newer form in a list: a name with its options."""
+    if node.tag or not node.is_mapping or len(node.pairs) != 1:
+        return None
+    ((name, options),) = node.pairs
+    if not options.is_mapping:
+        return None
+    return Entry(str(name.text), _options(options, f"{name.text:.60}"), options.line, newer=True)
 
 
 def _entry(node: Node) -> Entry:

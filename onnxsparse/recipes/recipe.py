@@ -27,6 +27,7 @@ import yaml
 
 from onnxsparse.errors import OptionError, OutputError, PlanError
 from onnxsparse.recipes import writing
+from onnxsparse.recipes.entries import PASSED
 from onnxsparse.recipes.layout import METADATA, MODIFIERS, STAGES
 from onnxsparse.recipes.modifiers.modifier import (
     NEVER,
@@ -179,8 +180,9 @@ class Recipe:
         """The recipe that a text holds."""
         found = sections(text, called, variables, strict)
         made = _assembled(found.sections, found.staged, called, strict)
-        notes = tuple(f"{called}: {one}" for one in found.twice)
-        return dataclasses.replace(made, notes=notes, twice=found.twice) if found.twice else made
+        passed = (text for section in found.sections for one in section.modifiers for text in getattr(one, PASSED, ()))
+        notes = tuple(f"{called}: {one}" for one in (*found.twice, *passed))
+        return dataclasses.replace(made, notes=notes, twice=found.twice) if notes else made
 
     @classmethod
     def load(

@@ -42,6 +42,8 @@ class UnknownModifier(Modifier):
 
     written_tag: str
     options: tuple[tuple[str, Any], ...]
+    newer: bool = dataclasses.field(default=False, compare=False)
+    """Whether it is written without a tag, as an entry of the newer form."""
 
     @classmethod
     def of(cls, tag: str, options: dict[str, Any]) -> UnknownModifier:
@@ -104,6 +106,8 @@ def text_of(sections: Iterable[tuple[str, tuple[Modifier, ...], Mapping[str, Any
 
 def _entry(modifier: Modifier, indent: str) -> str:
     lines = [f"{indent}    - !{tag_of(modifier)}"]
+    if isinstance(modifier, UnknownModifier) and modifier.newer:
+        lines = [f"{indent}    - {tag_of(modifier)}:" + ("" if modifier.options else " {}")]
     lines += [f"{indent}        {_key(name)}: {value_text(value)}" for name, value in options_of(modifier).items()]
     return "\n".join(lines)
 

@@ -195,6 +195,9 @@ class FileTrainee(Trainee):
     def forget(self, param: Param) -> None:
         """There is no optimizer."""
 
+    def forget_momentum(self) -> None:
+        """There is no optimizer."""
+
     def held(self, param: Param) -> bool:
         return False
 

@@ -54,6 +54,7 @@ class ModuleTrainee(Trainee):
         self._tensors = {param.tag: tensor for param, tensor, _ in found}
         self._homes: dict[str, Homes] = {param.tag: homes for param, _, homes in found}
         self._masked: dict[str, None] = {}
+        self._remembered: set[str] = set()
         self.loggers = loggers
         self.optimizer = optimizer
         self.per_epoch = 1
@@ -75,6 +76,7 @@ class ModuleTrainee(Trainee):
     def admit(self, act: TimedAct) -> None:
         super().admit(act)
         self.attach(act.masked())
+        self._remembered.update(param.tag for param in act.remembered())
 
     # -- masks
 
@@ -122,6 +124,8 @@ class ModuleTrainee(Trainee):
         for owner, name in self._homes[param.tag]:
             mask_of(owner, name).keep = made
         zero(tensor, made)
+        if param.tag in self._remembered:
+            return
         if tensor.grad is not None:  # it came before the mask
             zero(tensor.grad, made)
         if changed:
@@ -155,6 +159,12 @@ class ModuleTrainee(Trainee):
     def forget(self, param: Param) -> None:
         tensor = self._tensors[param.tag]
         self._clear(tensor, torch().zeros(tensor.shape, dtype=torch().bool, device=tensor.device))
+
+    def forget_momentum(self) -> None:
+        """Of optimizers that have one, known by its name in torch as in SparseML; those of Adam's kind have none."""
+        for state in getattr(self.optimizer, "state", {}).values():
+            if torch().is_tensor(state.get("momentum_buffer")):
+                state["momentum_buffer"].zero_()
 
     def _clear(self, tensor: Any, keep: Any) -> None:
         if hasattr(self.optimizer, "state"):

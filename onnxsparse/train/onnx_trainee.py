@@ -133,6 +133,11 @@ class OnnxTrainee(Trainee):
     def forget(self, param: Param) -> None:
         self.engine.clear_moments(param.tag)
 
+    def forget_momentum(self) -> None:
+        """Whatever the optimizer keeps."""
+        for tag in self.engine.weights:
+            self.engine.clear_moments(tag)
+
     def held(self, param: Param) -> bool:
         return param.tag in self._held
 

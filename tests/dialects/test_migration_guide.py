@@ -12,6 +12,7 @@ import pytest
 from onnxsparse import plugins
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
+from onnxsparse.recipes.elsewhere import OPTIONS
 
 PAGE = "migrating_from_sparseml.md"
 
@@ -46,3 +47,9 @@ def test_the_table_of_recipes_is_that_of_the_code(repository: Path) -> None:
     rows = dict(re.findall(r"^\| `(\w+Modifier)` \|.*\| (\S.*) \|$", page, re.MULTILINE))
     known = {name: cls for name, cls in plugins.ours("modifiers").items() if name.endswith("Modifier")}
     assert rows == {name: f"no: {cls.missing}" if cls.missing else "yes" for name, cls in known.items()}
+
+
+def test_what_is_kept_of_the_newer_form_is_on_the_page_with_its_reason(repository: Path) -> None:
+    page = (repository / "docs" / "recipes.md").read_text(encoding="utf-8")
+    for name, (reason, _) in OPTIONS.items():
+        assert re.search(rf"^\|.*`{name}`.*\| {re.escape(reason)} \|$", page, re.MULTILINE), name

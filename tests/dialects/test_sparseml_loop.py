@@ -262,7 +262,7 @@ def test_phases_and_what_the_optimizer_remembers() -> None:
     net, optimizer = made()
     manager = manager_of(
         "ACDCPruningModifier {compression_sparsity: 0.5, start_epoch: 0, end_epoch: 4, update_frequency: 1, "
-        "params: [head.weight], global_sparsity: false}"
+        "params: [head.weight], global_sparsity: false, momentum_reset_at: phase}"
     )
     wrapped = manager.modify(net, optimizer, 2)
     found = []

@@ -60,6 +60,9 @@ class Arrays(Trainee):
     def forget(self, param: Param) -> None:
         self.forgotten.append(param.tag)
 
+    def forget_momentum(self) -> None:
+        self.forgotten += self.arrays
+
     def held(self, param: Param) -> bool:
         return param.tag in self.still
 

@@ -98,6 +98,17 @@ def test_no_params_are_all_that_can_be_pruned(params: object) -> None:
     assert made("GMPruningModifier", params=params).params == ()
 
 
+def test_a_rate_that_moves_at_every_step_has_no_frequency() -> None:
+    assert made("LearningRateFunctionModifier", update_frequency=1) == made("LearningRateFunctionModifier")
+
+
+@for_each("name", ["QuantizationModifier", "LegacyQuantizationModifier"])
+def test_epochs_of_quantization_that_never_come(name: str) -> None:
+    modifier = made(name, start_epoch=2, freeze_bn_stats_epoch=-1, disable_quantization_observer_epoch=3)
+    later = modifier.advanced(5)
+    assert (later.freeze_bn_stats_epoch, later.disable_quantization_observer_epoch) == (-1, 8)
+
+
 def test_levels_by_name() -> None:
     levels = {0.5: ["a"], "0.8": ["b", "c"]}
     modifier = made("GMPruningModifier", params=[], final_sparsity=levels)
@@ -141,7 +152,6 @@ def test_levels_by_name() -> None:
         ),
         ("LearningRateFunctionModifier", {"init_lr": 2}, "init_lr: it is a number from 0 to 1"),
         ("LearningRateFunctionModifier", {"end_epoch": 0}, "end_epoch: it has to come after"),
-        ("LearningRateFunctionModifier", {"update_frequency": 1}, "update_frequency: the rate moves at every step"),
         ("SetLearningRateModifier", {"learning_rate": 0}, "learning_rate: it is a number above 0"),
         ("SetWeightDecayModifier", {"weight_decay": float("nan")}, "weight_decay: it is a number from 0"),
         ("SetWeightDecayModifier", {"weight_decay": 1e300}, "weight_decay: 1e.300 is no number that a parameter can"),

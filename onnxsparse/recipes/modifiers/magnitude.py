@@ -279,8 +279,13 @@ class Gradual(TimedAct):
 # -- AC/DC pruning: pruned and dense by turns, and pruned in the end.
 #
 # 1. Phases last `update_frequency` epochs; the first, third, ... are dense, but for the last one before the end.
-# 2. In a dense phase nothing is masked, and what was pruned grows again from zero. The optimizer state of the weights
-#    is cleared when such a phase begins, if `momentum_buffer_reset` wants it.
+# 2. In a dense phase nothing is masked, and what was pruned grows again from zero.
+# 3. With `momentum_buffer_reset` the momentum of everything that trains is zero after the first step of a dense phase,
+#    as SparseML has it: that step still goes by the momentum from before the mask. `momentum_reset_at: phase` clears
+#    what the optimizer knows of the pruned weights before that step, and of masked places when they are masked.
+
+
+FIRST_STEP, PHASE = "first_step", "phase"
 
 
 @dataclass(frozen=True)
@@ -297,10 +302,13 @@ class ACDCPruningModifier(Masked):
 
     name: ClassVar[str] = "ACDCPruningModifier"
 
+    unwritten: ClassVar[tuple[str, ...]] = ("momentum_reset_at",)
+
     compression_sparsity: float = REQUIRED
     global_sparsity: bool = True
     leave_enabled: bool = True
     momentum_buffer_reset: bool = True
+    momentum_reset_at: str = FIRST_STEP
 
     def check(self) -> None:
         super().check()
@@ -308,6 +316,7 @@ class ACDCPruningModifier(Masked):
             if not getattr(self, option).is_integer():
                 raise WrongOptionError(option, f"phases last whole epochs, so it is no {getattr(self, option):g}")
         demand_positive("update_frequency", self.update_frequency)
+        demand_known("momentum_reset_at", self.momentum_reset_at, (FIRST_STEP, PHASE))
         demand_end(self)
         demand_inside("compression_sparsity", self.compression_sparsity, 0, 1)
         self.demand_fit("compression_sparsity", self.compression_sparsity)
@@ -322,18 +331,37 @@ class Alternating(Gradual):
     def __init__(self, options: ACDCPruningModifier) -> None:
         level = options.compression_sparsity
         super().__init__(options, level, level, "linear", options.global_sparsity, options.leave_enabled)
-        self._reset = options.momentum_buffer_reset
+        self._at = options.momentum_reset_at
+        self._resets = options.momentum_buffer_reset
+        self._dense, self._stale = True, False
 
     def is_dense(self, epoch: float) -> bool:
         if epoch >= self.span.end - self.span.frequency:
             return False  # the last phase is pruned, so that the weights have time to settle under the final mask
         return math.floor((epoch - self.span.start) / self.span.frequency) % 2 == 0
 
+    def remembered(self) -> list[Param]:
+        return self._params if self._at == FIRST_STEP else []
+
     def update(self, trainee: Trainee, epoch: float) -> None:
-        if not self.is_dense(epoch):
+        self._dense = self.is_dense(epoch)
+        if not self._dense:
+            self._stale = True
             super().update(trainee, epoch)
             return
         for param in self._params:
             trainee.release_for(self, param)
-            if self._reset:
+            if self._resets and self._at == PHASE:
                 trainee.forget(param)
+
+    def after(self, trainee: Trainee) -> None:
+        if self._dense and self._stale and self._resets and self._at == FIRST_STEP:
+            trainee.forget_momentum()
+            self._stale = False
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "dense": self._dense, "stale": self._stale}
+
+    def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
+        super().restore(state, trainee)
+        self._dense, self._stale = bool(state.get("dense", True)), bool(state.get("stale", False))

@@ -179,8 +179,7 @@ class LearningRateFunctionModifier(Scheduled):
         demand_positive("cycle_epochs", self.cycle_epochs)
         demand_between("cycle_epochs", self.cycle_epochs, 0, FARTHEST)
         demand_end(self)
-        if self.update_frequency != NEVER:
-            raise WrongOptionError("update_frequency", "the rate moves at every step, so it is -1")
+        object.__setattr__(self, "update_frequency", NEVER)  # the rate moves at every step: unused, as in SparseML
 
     def act(self) -> RateFunction:
         return RateFunction(self)

@@ -51,12 +51,12 @@ class Quantizing(Scheduled):
             raise WrongOptionError("end_epoch", "quantization does not end, so it is -1")
         for option in EPOCHS:
             epoch = getattr(self, option)
-            if epoch is not None and not epoch >= max(self.start_epoch, 0):
+            if epoch not in (None, NEVER) and not epoch >= max(self.start_epoch, 0):
                 raise WrongOptionError(option, f"{epoch} lies before the start_epoch of {self.start_epoch}")
         demand_from("num_calibration_steps", self.num_calibration_steps or 0, 0)
 
     def times_after(self, epochs: float) -> dict[str, Any]:
-        later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) is not None}
+        later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) not in (None, NEVER)}
         return {**super().times_after(epochs), **{option: epoch + epochs for option, epoch in later.items()}}
 
 
@@ -333,16 +333,25 @@ class WandaPruningModifier(Scheduled):
     name: ClassVar[str] = "WandaPruningModifier"
     missing: ClassVar[str] = "what comes into each layer, on samples"
 
-    sparsity: float = 0.0
+    sparsity: float | tuple[float, ...] | None = 0.0
+    sparsity_profile: str | None = None
+    owl_m: float | None = None
+    owl_lmbda: float | None = None
     mask_structure: str = "0:0"
+    sequential_targets: str | tuple[str, ...] | None = None
+    prunen: int | None = None
+    prunem: int | None = None
+    sequential_update: bool = False
     targets: str | tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
 
     def check(self) -> None:
         _demand_structure(self.sparsity, self.mask_structure)
 
 
-def _demand_structure(sparsity: float, mask_structure: str) -> None:
-    demand_between("sparsity", sparsity, 0, 1)
+def _demand_structure(sparsity: float | tuple[float, ...] | None, mask_structure: str) -> None:
+    for level in sparsity if isinstance(sparsity, tuple) else (sparsity or 0.0,):
+        demand_between("sparsity", level, 0, 1)
     if mask_structure != "0:0" and GROUPS.fullmatch(mask_structure) is None:
         raise WrongOptionError("mask_structure", f"it is N:M, or 0:0 for any zeros, not {mask_structure!r:.40}")
 
@@ -359,13 +368,23 @@ class SparseGPTModifier(Scheduled):
     name: ClassVar[str] = "SparseGPTModifier"
     missing: ClassVar[str] = "what comes into each layer, on samples"
 
-    sparsity: float = 0.0
+    sparsity: float | tuple[float, ...] | None = 0.0
+    sparsity_profile: str | None = None
+    owl_m: float | None = None
+    owl_lmbda: float | None = None
     mask_structure: str = "0:0"
+    sequential_targets: str | tuple[str, ...] | None = None
+    prunen: int | None = None
+    prunem: int | None = None
     block_size: int = 128
-    dampening_frac: float = 0.01
+    dampening_frac: float | None = 0.01
     sequential_update: bool = False
     percdamp: float | None = None
     quantize: bool | dict[str, Any] | None = None
+    preserve_sparsity_mask: bool = False
+    offload_hessians: bool = False
+    target_ids: tuple[str, ...] | None = None
+    layer_prefix: str | None = None
     targets: str | tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()
 

@@ -274,6 +274,8 @@ def permute(
         match: which tensor of the file each parameter is, for apply= of a file. Default: None, by name. Example:
             match=osp.torch.match("model.onnx", module)
     """
+    if match is not None and apply is None:
+        raise OptionError("match= says which tensor of the file of apply= each parameter is; pass apply=, or no match=")
     demand_movable(bare_module(module))
     inner = demand_free(module)
     inputs = None if example_inputs is None else Inputs.of(example_inputs)

@@ -65,9 +65,10 @@ def found_for(
     moves = partial(_moves, channels, names_of(module))
     searched, _ = best_orders(channels, readers, effort, seed)
     orders = _gaining(channels, searched, readers, pattern, moves)
-    if not _meets_all(proto, module):
-        trial.train_too()
+    trial.train_too(at_random=not _meets_all(proto, module))
     proven = _proven(orders, lambda some: trial.holds(list(moves(some).values())))
+    if proven and not trial.shows(moves(proven)):
+        return Permutation({}, facts), "its outputs are the same whatever its parameters are, which proves nothing"
     found = Permutation(moves(proven), {**facts, "kept": _kept(readers, moves(proven), pattern)})
     return found, _reason(orders, proven, trial)
 
@@ -185,6 +186,8 @@ def _given_scores(scores: Any, module: Any, weights: Sequence[Weight]) -> GivenS
 
 
 def as_array(tensor: Any) -> Any:
+    if getattr(tensor, "is_meta", False):
+        raise OptionError("scores have no numbers, they are on the device meta")
     plain = tensor.detach().cpu() if hasattr(tensor, "detach") else tensor
     return (
         plain.float().numpy()

@@ -413,6 +413,12 @@ def test_the_plain_model_again() -> None:
         {"whitelist": ["Dense"]},
         {"whitelist": 3},
         {"custom_layer_dict": {"Custom": ["matrix"]}},
+        {"custom_layer_dict": [1]},
+        {"custom_layer_dict": {nn.Linear: None}},
+        {"verbosity": "3"},
+        {"verbosity": None},
+        {"example_inputs": "images"},
+        {"example_inputs": torch.ones(2, 32, device="meta")},
     ],
 )
 def test_what_means_nothing_is_refused(options: Any) -> None:
@@ -421,6 +427,22 @@ def test_what_means_nothing_is_refused(options: Any) -> None:
         begun(model, **options)
     assert list(model.state_dict()) == list(small().state_dict())
     begun(model)
+
+
+def test_a_weight_of_another_shape_is_one_line() -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 16))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    asp = begun(model, optimizer)
+    plain = model[0].weight.data
+    model[0].weight.data = torch.randn(32, 32)
+    with refusing(OptionError):
+        asp.compute_sparse_masks()
+    model[0].weight.data = plain
+    asp.compute_sparse_masks()
+    trained(model, optimizer)
+    model[0].weight.data = torch.randn(32, 32)
+    with refusing(OptionError):
+        optimizer.step()
 
 
 class Lazy(nn.Module):

@@ -14,6 +14,8 @@ pytest.importorskip("scipy")
 from torch import nn
 
 from onnxsparse.dialects.asp import ASP
+from onnxsparse.errors import OptionError, OutputError
+from tests.messages import refusing
 
 
 class Net(nn.Module):
@@ -135,3 +137,42 @@ def test_the_permutation_is_recorded_where_it_is_asked_for(tmp_path: Path) -> No
     ASP.set_permutation_saving_params()
     record = json.loads((tmp_path / "new" / "model_offline_permutation_graph.json").read_text(encoding="utf-8"))
     assert "one.weight" in str(record)
+
+
+def test_a_record_that_cannot_be_written_is_said_before_anything_moves(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    model, optimizer = trained(Net)
+    plain = {name: one.clone() for name, one in model.state_dict().items()}
+    ASP.set_permutation_saving_params(True, True, str(tmp_path / "file"))
+    try:
+        with refusing(OutputError):
+            ASP.prune_trained_model(model, optimizer)
+    finally:
+        ASP.set_permutation_saving_params()
+    assert list(model.state_dict()) == list(plain)
+    assert all(torch.equal(one, plain[name]) for name, one in model.state_dict().items())
+    for folder in (1, "\0"):
+        with refusing(OptionError):
+            ASP.set_permutation_saving_params(True, True, folder)
+
+
+def test_what_moved_is_said_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = trained(Net)
+    ASP.init_model_for_pruning(model, verbosity=2)
+    one = ASP.of(model)
+    assert not one.permutation
+    one.compute_sparse_masks()
+    assert "one.weight" in one.permutation.tensors
+    assert "ASP: channels permuted in " in capsys.readouterr().err
+
+
+def test_an_optimizer_that_comes_after_the_permutation_is_warned_of() -> None:
+    model, optimizer = trained(Net)
+    ASP.init_model_for_pruning(model, verbosity=0)
+    one = ASP.of(model)
+    one.compute_sparse_masks()
+    with pytest.warns(UserWarning, match="in the former order"):
+        one.init_optimizer_for_pruning(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.init_optimizer_for_pruning(torch.optim.AdamW(model.parameters()))

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from onnxsparse.dialects.asp import permutation_lib
 from onnxsparse.dialects.asp.eligible import AspError, Selection
 from onnxsparse.dialects.asp.pruned_model import Calculator, PrunedModel
 from onnxsparse.engines.torch.attach import bare_module, demand_free
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OnnxSparseError, OptionError, brief
 
 WHITELIST = ("Linear", "Conv1d", "Conv2d", "Conv3d", "MultiheadAttention")
 OF_TRAINED_MODELS = ("Linear", "Conv2d", "MultiheadAttention")
@@ -102,7 +103,7 @@ class ASP:
             cls._demand_optimizer(optimizer)
             one.init_optimizer_for_pruning(optimizer)
             one.compute_sparse_masks()
-        except OptionError:
+        except OnnxSparseError:
             one.remove()
             raise
 
@@ -116,7 +117,9 @@ class ASP:
         cls, allow_permutation: bool = True, save_permutation_graph: bool = False, permutation_output_dir: str = "."
     ) -> None:
         """Whether channels are permuted, and the folder in which the permutation of a model is recorded."""
-        cls._record_to = permutation_output_dir if save_permutation_graph else None
+        if not isinstance(permutation_output_dir, (str, os.PathLike)) or "\0" in os.fspath(permutation_output_dir):
+            raise OptionError(f"permutation_output_dir is a folder, not {brief(permutation_output_dir)}")
+        cls._record_to = os.fspath(permutation_output_dir) if save_permutation_graph else None
         for one in cls._alive():
             one.allow_permutation, one.record_to = allow_permutation, cls._record_to
 

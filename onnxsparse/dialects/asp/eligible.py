@@ -82,9 +82,13 @@ class Selection:
 def _custom(given: Any) -> dict[type, Sequence[str]]:
     """Names of parameters by class, as `{CustomLinear: ["weight"]}`."""
     found: dict[type, Sequence[str]] = {}
-    for kind, names in dict(given or {}).items():
+    rows = given or {}
+    if not isinstance(rows, Mapping):
+        raise OptionError(f"custom_layer_dict has names of parameters by class, not {brief(given)}")
+    for kind, names in rows.items():
         listed = [names] if isinstance(names, str) else names
-        if not isinstance(kind, type) or not all(isinstance(one, str) for one in listed):
+        named = isinstance(listed, Iterable) and all(isinstance(one, str) for one in listed)
+        if not isinstance(kind, type) or not named:
             raise OptionError(f"custom_layer_dict has names of parameters by class, not {brief({kind: names})}")
         found[kind] = tuple(listed)
     return found
@@ -143,8 +147,17 @@ class PrunedWeight:
     def dense(self) -> Any:
         """The numbers with those that were put away."""
         demand_numbers(self.path, self.parameter)
+        self.demand_shape()
         parameter, stash = self.parameter.detach(), self.buffers[0].stash
         return parameter if stash is None else torch().where(self.keep, parameter, stash.to(parameter))
+
+    def demand_shape(self) -> None:
+        now, then = list(self.parameter.shape), list(self.keep.shape)
+        if now != then:
+            raise AspError(
+                f"parameter '{self.path}' is {now}, and was {then} when ASP was initialized; give it its shape back, "
+                "or call ASP.of(model).remove() and begin again"
+            )
 
     def put(self, keep: Any) -> None:
         """Mask the dense numbers; what is under the mask is put away where there is a place for it."""
@@ -219,8 +232,9 @@ def _refusal(owner: Any, name: str, path: str, pattern: Pattern | None) -> str:
         return f"its shape {list(parameter.shape)} has no inputs and outputs"
     shape4 = _views(owner, name)[0](np.broadcast_to(np.zeros(1, bool), parameter.numel())).shape
     groups, out, inputs, _ = shape4
-    if groups * out % ALIGNMENT.out or inputs % ALIGNMENT.inputs:
-        return f"{inputs} inputs and {groups * out} outputs are no multiples of {ALIGNMENT.inputs} and {ALIGNMENT.out}"
+    for count, what, unit in ((inputs, "inputs", ALIGNMENT.inputs), (groups * out, "outputs", ALIGNMENT.out)):
+        if count % unit:
+            return f"{count} {what} are no multiple of {unit}"
     return "" if pattern is None or pattern.units(shape4) else f"it holds no whole group of {pattern.text}"
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from onnxsparse.channel_classes.permutation import Permutation
 from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.engines.torch.permute.moves import demand_movable, move
 from onnxsparse.engines.torch.permute.proof import Inputs
-from onnxsparse.errors import OnnxSparseError
-from onnxsparse.files import make_folder
+from onnxsparse.errors import OnnxSparseError, OutputError
+from onnxsparse.files import check_target, make_folder
 from onnxsparse.passes.permute_module import decided, found_for, pattern_of
 
 FILE = "model_offline_permutation_graph.json"
@@ -24,32 +23,44 @@ def permute_module(
     weights: Sequence[str],
     pattern: str,
     seed: int,
-    example_inputs: Any,
+    inputs: Inputs | None,
     *,
     optimizers: Sequence[Any] = (),
     record_to: str | None = None,
-) -> str | None:
+) -> tuple[Permutation, str]:
     """Permute channels in place, for the weights of these names, and what optimizers remember of them.
 
-    Returns why that was not done, if it was not; the module is as it was then. The permutation is recorded in the
-    folder `record_to`. Of several processes the first decides, by its weights.
+    Returns what moved, and why nothing did; the module is as it was then. The permutation is recorded in the folder
+    `record_to`. Of several processes the first decides, by its weights.
     """
-    found, reason = permuted(model, weights, pattern, seed, example_inputs, optimizers)
+    found, reason = permuted(model, weights, pattern, seed, inputs, optimizers, record_to)
     if record_to is not None and is_first_joined():
-        make_folder(record_to)
         found.save(os.path.join(record_to, FILE), overwrite=True)
-    return reason or None
+    return found, reason
 
 
 def permuted(
-    model: Any, weights: Sequence[str], pattern: str, seed: int, example_inputs: Any, optimizers: Sequence[Any] = ()
+    model: Any,
+    weights: Sequence[str],
+    pattern: str,
+    seed: int,
+    inputs: Inputs | None,
+    optimizers: Sequence[Any] = (),
+    record_to: str | None = None,
 ) -> tuple[Permutation, str]:
     """What moved, and why nothing could be found or proven where that is so."""
-    inputs = None if example_inputs is None else Inputs.of(example_inputs)
-    search = partial(found_for, model, inputs, pattern_of(pattern), names=set(weights), seed=seed)
+
+    def search() -> tuple[Permutation, str]:
+        if record_to is not None:  # before anything moves: where a module was permuted is known by the record alone
+            make_folder(record_to)
+            check_target(os.path.join(record_to, FILE), overwrite=True)
+        return found_for(model, inputs, pattern_of(pattern), names=set(weights), seed=seed)
+
     try:
         demand_movable(model)
         found, reason = decided(search)
+    except OutputError:
+        raise
     except OnnxSparseError as error:  # such as a search without scipy
         return Permutation({}), str(error)
     move(model, found.tensors.values(), optimizers)

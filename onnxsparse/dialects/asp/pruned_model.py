@@ -22,6 +22,7 @@ from typing import Any, Union, cast
 import numpy as np
 
 from onnxsparse import patterns
+from onnxsparse.channel_classes.permutation import Permutation
 from onnxsparse.dialects.asp.eligible import AspError, PrunedWeight, Selection, pruned_weights
 from onnxsparse.dialects.asp.mask_buffers import keep_from_wrappers
 from onnxsparse.dialects.asp.permutation import permute_module
@@ -29,6 +30,7 @@ from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.engines.torch.distributed import joined, meet
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.parametrization import array_of, clear_moments, zero
+from onnxsparse.engines.torch.permute.proof import Inputs
 from onnxsparse.errors import OptionError, brief, one_line
 from onnxsparse.patterns.nm import NM, NOfM
 from onnxsparse.scores import Magnitude
@@ -40,7 +42,7 @@ NOTHING_KEPT = "what is under the masks was not kept; pass allow_recompute_mask=
 
 
 class PrunedModel:
-    """The calls of ASP for one model; `left_dense` says why a layer that was meant has no mask."""
+    """The calls of ASP for one model; `left_dense` says why a layer stays dense, `permutation` what moved."""
 
     def __init__(
         self,
@@ -54,12 +56,13 @@ class PrunedModel:
         record_to: str | None = None,
     ) -> None:
         self._model: Callable[[], Any] = weakref.ref(model)
-        self.verbosity = verbosity
+        self.verbosity = _verbosity(verbosity)
         self._function = mask_calculator if callable(mask_calculator) else None
         self.pattern = NM(2, 4) if callable(mask_calculator) else pattern_of(mask_calculator)
         self._recomputes, self._is_permuted = allow_recompute_mask, False
-        self.allow_permutation, self._example_inputs = allow_permutation, example_inputs
-        self.record_to = record_to
+        self.allow_permutation = allow_permutation
+        self._example_inputs = None if example_inputs is None else Inputs.of(example_inputs)
+        self.record_to, self.permutation = record_to, Permutation({})
         self._optimizers: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         known = None if self._function else self.pattern
         self._weights, self.left_dense = pruned_weights(model, selection, known, allow_recompute_mask)
@@ -157,11 +160,18 @@ class PrunedModel:
             return
         names, along_inputs = [weight.path for weight in self.weights], f"{self.pattern.n}:{self.pattern.m}"
         optimizers = list(self._optimizers)
-        reason = permute_module(
+        self.permutation, reason = permute_module(
             model, names, along_inputs, SEED, inputs, optimizers=optimizers, record_to=self.record_to
         )
         if reason:
             warnings.warn(f"the channels stay in their order: {reason}", stacklevel=4)
+            return
+        kept = self.permutation.facts["kept"]
+        self._say(
+            2,
+            f"channels permuted in {len(self.permutation.tensors)} parameters and buffers: {along_inputs} keeps "
+            f"{kept['after']:.2%} of the magnitudes, {kept['before']:.2%} before",
+        )
 
     def _mask_of(self, weight: PrunedWeight) -> Any:
         dense = weight.dense()
@@ -182,10 +192,23 @@ class PrunedModel:
             raise AspError("ASP is around the steps of this optimizer already; call init_optimizer_for_pruning once")
         if not self.is_moved_by(optimizer):
             raise AspError("the optimizer holds no parameter of the model; make it of model.parameters() of this model")
+        self._warn_of_moments(optimizer)
         self._optimizers[optimizer] = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
+
+    def _warn_of_moments(self, optimizer: Any) -> None:
+        """Whether they are of before the permutation or of after it nobody can tell."""
+        model, names = self._model(), self.permutation.tensors
+        moved = [] if model is None else [one for name, one in model.named_parameters() if name in names]
+        held = [part for one in moved for part in optimizer.state.get(one, {}).values()]
+        if any(torch().is_tensor(part) and part.dim() for part in held):
+            warnings.warn(
+                "the channels were permuted before this optimizer was handed over: what it remembers of steps before "
+                "is in the former order; call init_optimizer_for_pruning before the first masks",
+                stacklevel=3,
+            )
 
     def is_moved_by(self, optimizer: Any) -> bool:
         """Whether it holds a parameter of the model; of two optimizers one may hold none that is masked."""
@@ -202,6 +225,7 @@ class PrunedModel:
         for weight in self.weights:
             parameter = weight.parameter
             if parameter in held:
+                weight.demand_shape()
                 yield parameter, weight.keep
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -244,6 +268,12 @@ class PrunedModel:
         for weight in self.weights:
             weight.remove()
         self._weights, self._model = [], _GONE
+
+
+def _verbosity(given: Any) -> int:
+    if not isinstance(given, int):
+        raise OptionError(f"verbosity is a number from 0 to 3, not {brief(given)}")
+    return given
 
 
 def _held(optimizer: Any) -> set[Any]:

@@ -240,6 +240,76 @@ def test_what_cannot_be_traced_stays_with_one_warning(caplog: Any) -> None:
     assert "\n" not in message
 
 
+class Branching(nn.Module):
+    """Which weights are used depends on the data, in a way that `kind` names."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first = kind, nn.Linear(16, 32)
+        self.one, self.other, self.last = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 8)
+        self.beside = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8))
+
+    def forward(self, x: Any) -> Any:
+        if self.kind == "guard" and x.isnan().any():
+            raise ValueError("no number")
+        x = torch.relu(self.first(x))
+        return self.beside(self.last(torch.relu((self.one if self._chooses(x) else self.other)(x))))
+
+    def _chooses(self, x: Any) -> bool:
+        return {
+            "guard": lambda: True,
+            "if": lambda: bool(x.abs().max() < 100),
+            "equal": lambda: not torch.equal(x, -x),
+            "item": lambda: x.abs().max().item() < 100,
+            "list": lambda: max(x.flatten().tolist()) < 100,
+            "numpy": lambda: bool(x.numpy().max() < 100),
+            "count": lambda: len(x[x > 100]) == 0,
+            "where": lambda: torch.where(x > 100)[0].shape[0] == 0,
+            "written": lambda: bool(_written(x)),
+        }[self.kind]()
+
+
+def _written(x: Any) -> Any:
+    """A number of x by way of a part of another tensor."""
+    made = torch.zeros(4)
+    made[:2].copy_(x.abs().max().reshape(1).expand(2))
+    return made.sum() < 1000
+
+
+@pytest.mark.parametrize("kind", ["if", "equal", "guard", "item", "list", "numpy", "count", "where", "written"])
+def test_what_depends_on_the_data_is_proven_both_ways_or_stays(kind: str, caplog: Any) -> None:
+    module, x = seeded(lambda: Branching(kind)), torch.randn(3, 16)
+    inputs = [x, 1e4 * x, torch.zeros(3, 16)]
+    before = [output(module, one) for one in inputs]
+    with caplog.at_level(logging.WARNING, "onnxsparse"):
+        found = permute(module, x)
+    for one, wanted in zip(inputs, before):
+        demand_same(output(module, one), wanted)
+    numbers = kind in ("item", "list", "numpy", "count", "where")
+    assert ("beside.2.weight" in found.tensors) != numbers
+    assert len(caplog.records) == numbers
+    assert all("its Python code" in one.getMessage() for one in caplog.records)
+    assert ("first.weight" in found.tensors) == (kind == "guard")  # the branch that is in no graph reads it
+
+
+def test_too_many_ways_are_one_warning(caplog: Any) -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 8)
+
+        def forward(self, x: Any) -> Any:
+            x = self.first(x)
+            for _ in range(20):
+                x = x / 2 if x.abs().max() > 1 else x
+            return self.last(x)
+
+    with caplog.at_level(logging.WARNING, "onnxsparse"):
+        assert not permute(seeded(Loop), torch.randn(3, 16))
+    assert len(caplog.records) == 1
+    assert "ways" in caplog.records[0].getMessage()
+
+
 def test_auxiliary_heads_of_training_count() -> None:
     class Helped(nn.Module):
         def __init__(self) -> None:
@@ -261,6 +331,52 @@ def test_auxiliary_heads_of_training_count() -> None:
         assert bool(found) == (given is None)  # an export has no auxiliary head, and the proof says so
         if found:
             assert axes_of(found, "aux.weight") == {1}
+
+
+class Trains(nn.Module):
+    """In training it computes something else, with the same parameters."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.last = kind, nn.Linear(16, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.first(x))
+        if not self.training:
+            return self.last(x)
+        return {
+            "flipped": lambda: self.last(x.flip(1)),
+            "scaled": lambda: self.last(x * torch.linspace(0, 1, 32, dtype=x.dtype)),
+            "beside": lambda: self.last(x) + x[:, :8].sum(),
+            "noise": lambda: self.last(x + torch.randn_like(x)),
+        }[self.kind]()
+
+
+@ROUTES
+@pytest.mark.parametrize("kind", ["flipped", "scaled", "beside", "noise"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_outputs_in_training_stay_too(kind: str, rows: int, by_export: bool) -> None:
+    module, x = seeded(lambda: Trains(kind)), torch.randn(rows, 16)
+    before = output(module.train(), x)
+    found = permute(module, x if by_export else None)
+    assert bool(found) == (kind == "noise" and by_export)  # a trace has the noise in its graph
+    if kind != "noise":
+        demand_same(output(module.train(), x), before)
+
+
+@pytest.mark.parametrize("last", [lambda y: y * 0, lambda y: y > 1e9], ids=["zeros", "never"])
+def test_outputs_that_say_nothing_prove_nothing(last: Any, caplog: Any) -> None:
+    class Silent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 8)
+
+        def forward(self, x: Any) -> Any:
+            return last(self.last(torch.relu(self.first(x))))
+
+    with caplog.at_level(logging.WARNING, "onnxsparse"):
+        assert not permute(seeded(Silent), torch.randn(3, 16))
+    assert "proves nothing" in caplog.records[0].getMessage()
 
 
 class Doubtful(nn.Module):
@@ -357,6 +473,14 @@ def test_what_cannot_move_is_one_line() -> None:
         permute(module, optimizer=3)
     with refusing(OnnxSparseError):
         permute(module, "images")
+    with refusing(OnnxSparseError):
+        permute(module, torch.ones(2, 16, 5, 5, device="meta"))
+    with refusing(OnnxSparseError):
+        permute(module, {"x": torch.ones(2, 16, 5, 5, device="meta")})
+    with refusing(OnnxSparseError):
+        permute(module, scores={"last.weight": torch.ones(8, 32, 1, 1, device="meta")})
+    with refusing(OnnxSparseError):
+        permute(module, match={})
     with refusing(OnnxSparseError):
         permute(module, effort="long")
     masks = osp.torch.attach(module, {"last.weight": np.ones((8, 32, 1, 1), bool)})

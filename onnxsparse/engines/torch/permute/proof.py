@@ -3,23 +3,26 @@
 1. The copy is in double precision where that runs. It gets the inputs of the caller, or those that were guessed, and
    random ones of the same shapes, also twice as many. Numbers of it that are all equal become random: what is moved
    behind a scale of zeros shows too. Nothing of the module itself is run or changed.
-2. A parameter that a graph in eval mode did not meet may be used in training: then the copy is run in training mode,
-   too, without dropout.
+2. What a module computes in training may be something else: the copy is run in training mode, too, without dropout.
+   Where it draws other numbers there nothing can be compared; that counts where the graph in eval mode did not meet a
+   parameter.
+3. A graph has one branch of an `if` that asks the data. The copy is run along the other branches, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import dataclasses
 import importlib
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.permute.decisions import MOST_WAYS, Decisions, Way, leaves
 from onnxsparse.engines.torch.permute.moves import Moving, move, tensors_of
 from onnxsparse.errors import OptionError, one_line
 
@@ -40,6 +43,8 @@ class Trial:
         self.subject, self._runs = self._first_that_runs(module, inputs, more)
         self._before = [self._outputs(run) for run in self._runs]
         self._modes: list[bool] = [False] * len(self._runs)
+        self._ways: list[Way] = [()] * len(self._runs)
+        self._branch()
 
     def _first_that_runs(self, module: Any, inputs: Inputs, more: Sequence[Inputs]) -> tuple[Any, list[Inputs]]:
         reason = ""
@@ -75,21 +80,72 @@ class Trial:
                 continue
         return found
 
-    def train_too(self) -> None:
-        """Have the copy run in training mode, too, as far as it does that."""
+    def train_too(self, at_random: bool) -> None:
+        """Have the copy run in training mode, too, as far as it does that; where it draws numbers, on demand.
+
+        Numbers that are drawn for each place of a tensor are another channel's after a permutation.
+        """
+        for run in dict.fromkeys((self._runs[0], self._runs[self._modes.count(False) - 1])):
+            try:
+                before = self._outputs(run, True)
+                if at_random or self._alike(self._outputs(run, True, seed=1), before):
+                    self._add(run, True, (), before)
+            except Exception:  # noqa: S112 - such as a batch normalization of a single value
+                continue
+
+    def shows(self, names: Collection[str]) -> bool:
+        """Whether the outputs depend on these tensors at all."""
+        held = [(one, one.clone()) for name, one in tensors_of(self.subject).items() if name in names]
+        generator = torch().Generator().manual_seed(3)
         try:
-            self._before += [self._outputs(self._runs[0], True)]
-        except Exception:  # such as a batch normalization of a single value
-            return
-        self._runs, self._modes = [*self._runs, self._runs[0]], [*self._modes, True]
+            for one, numbers in held:
+                if one.is_floating_point():
+                    one.copy_(numbers * (0.5 + torch().rand(numbers.shape, generator=generator)).to(numbers))
+            self._state = [(one, one.clone()) for one in self.subject.buffers()]
+            return not all(self._alike(self._outputs(run), one) for run, one in zip(self._runs, self._before))
+        except Exception:
+            return True
+        finally:
+            for one, numbers in held:
+                one.copy_(numbers)
+            self._state = [(one, one.clone()) for one in self.subject.buffers()]
+
+    def _branch(self) -> None:
+        """Run along the other answers of what the module asks its data, as far as it runs there."""
+        for run in self._runs[:2]:
+            waiting: list[Way] = [()]
+            for way in waiting:
+                answers, before = self._answers(run, way)
+                waiting += [(*answers[:at], not answers[at]) for at in range(len(way), len(answers))]
+                if len(waiting) > MOST_WAYS:
+                    raise UnprovenError(f"its data decide more than {MOST_WAYS} ways that it may take")
+                if way and before:
+                    self._add(run, False, way, before)
+
+    def _answers(self, run: Inputs, way: Way) -> tuple[Way, list[Any]]:
+        decisions = Decisions(run, way)
+        try:
+            before = self._outputs(run, decisions=decisions)
+        except Exception:  # such as a check of the inputs, or a way that they do not fit
+            before = []
+        if decisions.number:
+            raise UnprovenError(f"its Python code reads numbers of its data, by {decisions.number}")
+        return tuple(decisions.answers), before
+
+    def _add(self, run: Inputs, mode: bool, way: Way, before: list[Any]) -> None:
+        self._runs, self._modes = [*self._runs, run], [*self._modes, mode]
+        self._ways, self._before = [*self._ways, way], [*self._before, before]
 
     def holds(self, movings: Sequence[Moving]) -> bool:
         """Whether the outputs are the same after these moves; the copy is as it was then."""
         move(self.subject, movings)
         self._state = [(one, one.clone()) for one in self.subject.buffers()]
         try:
-            pairs = zip(self._runs, self._modes, self._before)
-            return all(self._alike(self._outputs(run, mode), before) for run, mode, before in pairs)
+            runs = zip(self._runs, self._modes, self._ways, self._before)
+            return all(
+                self._alike(self._outputs(run, mode, Decisions(run, way) if way else None), before)
+                for run, mode, way, before in runs
+            )
         except Exception:
             return False
         finally:
@@ -103,7 +159,9 @@ class Trial:
     def _alike(self, now: Sequence[Any], before: Sequence[Any]) -> bool:
         return len(now) == len(before) and all(_near(a, b, self._close) for a, b in zip(now, before))
 
-    def _outputs(self, inputs: Inputs, training: bool = False) -> list[Any]:
+    def _outputs(
+        self, inputs: Inputs, training: bool = False, decisions: Decisions | None = None, seed: int = 0
+    ) -> list[Any]:
         self.subject.train(training)
         with (
             torch().no_grad(),
@@ -111,9 +169,10 @@ class Trial:
             warnings.catch_warnings(),
             attention_in_parts(),
             _without_dropout(),
+            contextlib.nullcontext() if decisions is None else decisions.followed(),
         ):
             warnings.simplefilter("ignore")
-            torch().manual_seed(0)
+            torch().manual_seed(seed)
             try:
                 found = [one.detach().clone() for one in leaves(inputs.call(self.subject)) if torch().is_tensor(one)]
             finally:
@@ -208,17 +267,6 @@ def _without_dropout() -> Iterator[None]:
         yield
 
 
-def leaves(value: Any) -> list[Any]:
-    """Everything in what a module returned, whatever it is nested in."""
-    if isinstance(value, Mapping):
-        return [leaf for one in value.values() for leaf in leaves(one)]
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return [leaf for one in value for leaf in leaves(one)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [leaf for one in dataclasses.fields(value) for leaf in leaves(getattr(value, one.name))]
-    return [value]
-
-
 # -- what a module is called with
 
 
@@ -235,14 +283,19 @@ class Inputs:
         if isinstance(given, Mapping):
             if not all(isinstance(name, str) for name in given):
                 raise OptionError("example_inputs as a dictionary has the names of forward's arguments")
-            return cls((), dict(given))
+            return cls((), dict(given)).with_numbers()
         found = cls(tuple(given) if isinstance(given, (tuple, list)) else (given,))
         if not any(torch().is_tensor(one) for one in leaves(found.args)):
             raise OptionError(
                 "example_inputs is a tensor, a tuple of forward's arguments, or a dictionary of named ones, with a "
                 f"tensor in it; not {one_line(type(given).__name__)}"
             )
-        return found
+        return found.with_numbers()
+
+    def with_numbers(self) -> Inputs:
+        if any(torch().is_tensor(one) and one.is_meta for one in leaves((self.args, self.kwargs))):
+            raise OptionError("example_inputs has no numbers, it is on the device meta")
+        return self
 
     def call(self, module: Any) -> Any:
         return module(*self.args, **self.kwargs)

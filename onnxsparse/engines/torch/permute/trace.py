@@ -17,7 +17,7 @@ from typing import Any
 from onnx import ModelProto
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.engines.torch.permute import attention, layers, layout, recurrent  # noqa: F401 - each enters what it knows
+from onnxsparse.engines.torch.permute import layers, layout, sequences  # noqa: F401 - each enters what it knows
 from onnxsparse.engines.torch.permute.emitter import Emitter
 from onnxsparse.engines.torch.permute.export import stored_numbers
 from onnxsparse.engines.torch.permute.guesses import guessed

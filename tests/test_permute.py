@@ -718,18 +718,19 @@ def test_a_pruned_model_is_not_torn() -> None:
         osp.permute(pruned, pattern="1:4")
 
 
-def halved(model: ModelProto, name: str) -> ModelProto:
-    """The model with 2:4 in one matrix (inputs, outputs), and no record of it."""
+def halved(model: ModelProto, name: str, group: int) -> ModelProto:
+    """The model with half of each group of zeros in one matrix (inputs, outputs), and no record of it."""
     tensor = next(one for one in model.graph.initializer if one.name == name)
-    groups = numpy_helper.to_array(tensor).T.reshape(-1, 4).copy()
-    np.put_along_axis(groups, np.argsort(np.abs(groups), axis=1)[:, :2], 0, axis=1)
+    groups = numpy_helper.to_array(tensor).T.reshape(-1, group).copy()
+    np.put_along_axis(groups, np.argsort(np.abs(groups), axis=1)[:, : group // 2], 0, axis=1)
     tensor.CopyFrom(numpy_helper.from_array(groups.reshape(tensor.dims[1], -1).T.copy(), name))
     return model
 
 
-def test_groups_of_zeros_that_nothing_records_are_not_torn() -> None:
+@pytest.mark.parametrize("group", [4, 8])
+def test_groups_of_zeros_that_nothing_records_are_not_torn(group: int) -> None:
     """A layer that another tool pruned holds its channels; the others find their order."""
-    first, sparse = osp.permute(mlp()).model, halved(mlp(), "two.weight")
+    first, sparse = osp.permute(mlp()).model, halved(mlp(), "two.weight", group)
     assert first is not None
     sparse.graph.initializer.append(numpy_helper.from_array(20 * numbers("side", WIDTH, 48), "side.weight"))
     sparse.graph.node.append(helper.make_node("MatMul", ["one.out", "side.weight"], ["side"], name="side"))
@@ -739,8 +740,8 @@ def test_groups_of_zeros_that_nothing_records_are_not_torn() -> None:
     for pattern in ("2:4", "1:4"):
         result = osp.permute(sparse, pattern=pattern)
         assert result.model is not None
-        assert "'two.weight' is 2:4 already" in " ".join(result.report.notes)
-        assert (stored(result.model)["two.weight"].T.reshape(-1, 4) == 0).sum(axis=1).min() == 2
+        assert f"'two.weight' is {group // 2}:{group} already" in " ".join(result.report.notes)
+        assert (stored(result.model)["two.weight"].T.reshape(-1, group) == 0).sum(axis=1).min() == group // 2
         assert figures(result)["three.weight"]["after"] > figures(result)["three.weight"]["before"]
         assert_permuted(sparse, result.model)
 

@@ -19,6 +19,9 @@ from onnxsparse.planning.given_scores import GivenScores
 from onnxsparse.planning.plan import PlanRow
 from onnxsparse.scores import Magnitude
 
+COMMON = (NM(2, 4), NM(1, 4), NM(4, 8), NM(1, 2))
+"""Patterns that a file may be pruned to without a record of it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Gain:
@@ -74,11 +77,11 @@ class Grouped:
 
 
 def grouped(row: PlanRow, asked: object) -> Iterator[Grouped]:
-    """The patterns that a weight has already: 2:4, and the one that is asked for."""
+    """The patterns that a weight has already: those that are common, and the one that is asked for."""
     if not row.weight.uses or row.weight.refusal:
         return
     zero = row.param.whole().is_zero()
-    for pattern in dict.fromkeys((asked, NM(2, 4))):
+    for pattern in dict.fromkeys((asked, *COMMON)):
         if isinstance(pattern, NOfM) and pattern.units(zero.shape) and not pattern.violations(zero, 0).count:
             yield Grouped(row, pattern, zero)
 

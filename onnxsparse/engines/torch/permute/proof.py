@@ -3,9 +3,9 @@
 1. The copy is in double precision where that runs. It gets the inputs of the caller, or those that were guessed, and
    random ones of the same shapes, also twice as many. Numbers of it that are all equal become random: what is moved
    behind a scale of zeros shows too. Nothing of the module itself is run or changed.
-2. What a module computes in training may be something else: the copy is run in training mode, too, without dropout.
-   Where it draws other numbers there nothing can be compared; that counts where the graph in eval mode did not meet a
-   parameter.
+2. What a module computes in training may be something else: the copy is run in training mode, too, but for layers of
+   torch, and without dropout. Where it draws other numbers there nothing can be compared; that counts where the graph
+   in eval mode did not meet a parameter.
 3. A graph has one branch of an `if` that asks the data. The copy is run along the other branches, too.
 """
 
@@ -163,6 +163,9 @@ class Trial:
         self, inputs: Inputs, training: bool = False, decisions: Decisions | None = None, seed: int = 0
     ) -> list[Any]:
         self.subject.train(training)
+        for part in self.subject.modules() if training else ():
+            if type(part).__module__.startswith("torch.nn."):  # these treat all channels alike, or drop them at random
+                part.training = False
         with (
             torch().no_grad(),
             torch().random.fork_rng(self._devices),
@@ -261,6 +264,9 @@ def _without_dropout() -> Iterator[None]:
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function in functions:
                 return args[0] if args else (kwargs or {})["input"]
+            if function is torch().nn.functional.scaled_dot_product_attention:
+                args, kwargs = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args, {**(kwargs or {})}
+                kwargs.update({"dropout_p": 0.0} if "dropout_p" in kwargs else {})
             return function(*args, **(kwargs or {}))
 
     with NoDropout():

@@ -37,15 +37,6 @@ class Reader:
     scores: Callable[[], Array]
 
 
-@dataclass(frozen=True)
-class Gain:
-    """The scores that a pattern keeps in the rows that meet a class, before and after; `whole` is all of them."""
-
-    before: float
-    after: float
-    whole: float
-
-
 @dataclass(frozen=True, eq=False)
 class _Rows:
     """Rows in which the channels of a class stand at the same places: one reader, group and copy."""
@@ -68,10 +59,9 @@ class _Rows:
 
 def best_orders(
     channels: Channels, readers: Sequence[Reader], effort: str = "quick", seed: int = 0
-) -> tuple[dict[int, Array], dict[int, Gain]]:
-    """The orders of the classes that gain something, by number, and what each class that is read keeps."""
+) -> dict[int, Array]:
+    """The orders of the classes by which something is gained, by number."""
     orders: dict[int, Array] = {}
-    gains: dict[int, Gain] = {}
     new: dict[int, int] = {}
     done = progress.Counter("search", len(channels.classes))
     for one in channels.classes:
@@ -81,12 +71,10 @@ def best_orders(
             continue
         order = _searched(parts, one.size, effort, seed)
         before, after = sum(part.kept(None) for part in parts), sum(part.kept(order) for part in parts)
-        whole = sum(float(part.scores[:, part.movable].sum(dtype=np.float64)) for part in parts)
         if after > before * (1 + ROUNDING):
             orders[one.number] = order
             new.update(zip(one.channels.tolist(), one.channels[order].tolist()))
-        gains[one.number] = Gain(before, max(before, after), whole)
-    return orders, gains
+    return orders
 
 
 def _searched(parts: Sequence[_Rows], size: int, effort: str, seed: int) -> Array:
@@ -167,4 +155,4 @@ def reduction_labels(reader: Reader, members: Sequence[Member]) -> Array | None:
     return np.ascontiguousarray(first[:, 0, :, 0]) if (found == first).all() else None
 
 
-__all__ = ["Gain", "Reader", "best_orders", "reduction_labels"]
+__all__ = ["Reader", "best_orders", "reduction_labels"]

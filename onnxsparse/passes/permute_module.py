@@ -63,7 +63,7 @@ def found_for(
     channels = _of_module(analyse(model), module)
     readers = _readers(model, module, pattern, names, scores)
     moves = partial(_moves, channels, names_of(module))
-    searched, _ = best_orders(channels, readers, effort, seed)
+    searched = best_orders(channels, readers, effort, seed)
     orders = _gaining(channels, searched, readers, pattern, moves)
     trial.train_too(at_random=not _meets_all(proto, module))
     proven = _proven(orders, lambda some: trial.holds(list(moves(some).values())))

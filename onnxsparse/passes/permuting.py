@@ -3,7 +3,7 @@
 1. Readers are the weights that `prune` would prune with the same options. Their scores are magnitudes, or given.
 2. The orders of all classes are proven together. Where the outputs are not what they were, halves of the classes are
    tried, and those that fail stay as they are, with the reason.
-3. The record says what has moved since the first permutation of the file: see `channels.permutation`.
+3. The record says what has moved since the first permutation of the file: see `channel_classes.permutation`.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def searched(model: Model, plan: Plan, scores: GivenScores | None, asked: Asked)
     """The orders of all classes that the readers in a plan gain by."""
     channels = channels_of(model)
     readers = [_reader(row, scores) for row in plan.planned]
-    orders, _ = best_orders(channels, readers, asked.effort, asked.seed)
+    orders = best_orders(channels, readers, asked.effort, asked.seed)
     pattern = plan.rule.pattern.text if plan.rule.pattern else ""
     facts = {"pattern": pattern, "effort": asked.effort, "seed": asked.seed}
     return _gaining(Permuted(plan, scores, channels, orders, moves_of(channels, orders), facts))

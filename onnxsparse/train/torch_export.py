@@ -13,10 +13,10 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.library import attention_in_parts, torch
 from onnxsparse.engines.torch.match.match import match
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.files import Staged, make_folder
@@ -60,7 +60,7 @@ def _exported(module: Any, inputs: Any, file: str, path: str) -> str:
             warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
             torch().no_grad(),
-            _attention_in_parts(),
+            attention_in_parts(),
         ):
             warnings.simplefilter("ignore")
             torch().onnx.export(module, parts, file, dynamo=False)
@@ -107,18 +107,6 @@ def _said(lost: Sequence[str], total: int) -> list[str]:
         f"theirs: {', '.join(lost[:3])}{more}; verify them by a rule (--pattern, or --target and --level)"
     )
     return [line]
-
-
-@contextlib.contextmanager
-def _attention_in_parts() -> Iterator[None]:
-    """Attention in one kernel, which torch takes where nothing trains, has no form in ONNX."""
-    mha = torch().backends.mha
-    before = mha.get_fastpath_enabled()
-    mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        mha.set_fastpath_enabled(before)
 
 
 def _beside(weight: Weight) -> str:

@@ -14,7 +14,9 @@ pytest.importorskip("scipy")
 from torch import nn
 
 from onnxsparse.dialects.asp import ASP
+from onnxsparse.dialects.asp.permutation_lib import Permutation
 from onnxsparse.errors import OptionError, OutputError
+from onnxsparse.torch import permute
 from tests.messages import refusing
 
 
@@ -176,3 +178,21 @@ def test_an_optimizer_that_comes_after_the_permutation_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         one.init_optimizer_for_pruning(torch.optim.AdamW(model.parameters()))
+
+
+def test_a_script_permutes_without_asp(tmp_path: Path) -> None:
+    """Upstream's calls for a model alone: what moved and what did not, and a record that other modules take."""
+    torch.manual_seed(0)
+    model, x = Net().eval(), torch.randn(2, 3, 8, 8)
+    before, other = model(x), Net().eval()
+    other.load_state_dict(model.state_dict())
+    layers = [(name, layer, "weight") for name, layer in model.named_modules() if name in ("stem", "one", "two", "mix")]
+    Permutation.set_permutation_params_from_asp(model, layers, model.named_parameters())
+    assert Permutation.permute_model(model, dump_fx_graph=True, save_dumped_fx_graph=str(tmp_path / "order.json"))
+    inputs, outputs, left = Permutation.get_permutation_stats()
+    assert {"one.weight", "two.weight", "mix.weight"} <= {*inputs}
+    assert {"stem.weight", "one.weight", "two.weight"} <= {*outputs}
+    assert left == ["stem.weight"]  # it reads the input of the model
+    assert torch.allclose(model(x), before, atol=1e-5)
+    permute(other, apply=str(tmp_path / "order.json"))
+    assert torch.equal(other.one.weight, model.one.weight)

@@ -439,4 +439,4 @@ RULES: dict[tuple[str, str], Rule] = {
     **{(MICROSOFT, name): fused_matmul for name in ("FusedMatMul", "FusedMatMulActivation", "TransposeMatMul")},
 }
 
-__all__ = ["RULES", "collapsed", "contraction", "convolved", "matmul_letters"]
+__all__ = ["RULES", "contraction", "convolved", "matmul_letters"]

@@ -222,4 +222,4 @@ RULES: dict[tuple[str, str], Rule] = {
     ("com.microsoft", "GroupNorm"): group,
 }
 
-__all__ = ["RULES", "collapsed", "np", "over", "reduced"]
+__all__ = ["RULES", "over", "reduced"]

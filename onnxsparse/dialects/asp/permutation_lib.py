@@ -62,7 +62,8 @@ class Permutation:
     @classmethod
     def get_permutation_stats(cls) -> tuple[list[str], list[str], list[str]]:
         """The parameters that moved along their inputs, along their outputs, and those that should have and did not."""
-        return (*cls._moved, [])
+        inputs, outputs = cls._moved
+        return inputs, outputs, [name for name in cls._weights if name not in inputs]
 
 
 def _by_axis(model: Any, found: Recorded) -> tuple[list[str], list[str]]:

@@ -1,9 +1,11 @@
-"""Lazy import of torch: when it is first needed; nothing else of the project waits for it."""
+"""Lazy import of torch: when it is first needed; nothing else of the project waits for it. And one of its switches."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -24,3 +26,15 @@ def torch() -> Any:
     package = importlib.import_module("torch")
     importlib.import_module("torch.fx")
     return package
+
+
+@contextmanager
+def attention_in_parts() -> Iterator[None]:
+    """Attention in one kernel, which torch takes where nothing trains, has no form in ONNX and none in a trace."""
+    mha = torch().backends.mha
+    before = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        mha.set_fastpath_enabled(before)

@@ -19,9 +19,9 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.library import attention_in_parts, torch
 from onnxsparse.engines.torch.permute.moves import tensors_of
-from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, attention_in_parts, copied
+from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, copied
 from onnxsparse.errors import one_line
 
 

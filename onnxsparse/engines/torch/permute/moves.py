@@ -26,7 +26,7 @@ class OneMove(Protocol):
 
 
 class Moving(Protocol):
-    """What moves in one tensor: `channels.permutation.MovedTensor`."""
+    """What moves in one tensor: `channel_classes.permutation.MovedTensor`."""
 
     @property
     def name(self) -> str: ...

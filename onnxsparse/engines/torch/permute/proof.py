@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.library import attention_in_parts, torch
 from onnxsparse.engines.torch.permute.decisions import MOST_WAYS, Decisions, Way, leaves
 from onnxsparse.engines.torch.permute.moves import Moving, move, tensors_of
 from onnxsparse.errors import OptionError, one_line
@@ -227,18 +227,6 @@ def _near(one: Any, other: Any, close: float) -> bool:
 
 
 @contextmanager
-def attention_in_parts() -> Iterator[None]:
-    """Attention in one kernel, which torch takes where nothing trains, has no form in ONNX and none in a trace."""
-    mha = torch().backends.mha
-    before = mha.get_fastpath_enabled()
-    mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        mha.set_fastpath_enabled(before)
-
-
-@contextmanager
 def _recorded(kinds: set[str]) -> Iterator[None]:
     """Which types of floats are computed with: a layer may compute in single precision whatever it is given."""
     dispatch = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
@@ -338,4 +326,4 @@ class Inputs:
         return self.mapped(made)
 
 
-__all__ = ["Inputs", "Trial", "UnprovenError", "attention_in_parts", "copied", "leaves"]
+__all__ = ["Inputs", "Trial", "UnprovenError", "copied", "leaves"]

@@ -16,13 +16,13 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxsparse.engines.torch.library import torch
+from onnxsparse.engines.torch.library import attention_in_parts, torch
 from onnxsparse.engines.torch.permute import layers, layout, sequences  # noqa: F401 - each enters what it knows
 from onnxsparse.engines.torch.permute.emitter import Emitter
 from onnxsparse.engines.torch.permute.export import stored_numbers
 from onnxsparse.engines.torch.permute.guesses import guessed
 from onnxsparse.engines.torch.permute.moves import names_of, tensors_of
-from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, attention_in_parts, copied
+from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, copied
 from onnxsparse.errors import one_line
 
 

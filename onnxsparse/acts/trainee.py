@@ -24,6 +24,7 @@ from onnxsparse.acts.params import Param
 from onnxsparse.engines.engine import Batch, Pace
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
+from onnxsparse.planning.quantization import Scheme
 from onnxsparse.rates import in_steps
 from onnxsparse.schedules import epoch_at
 
@@ -202,6 +203,18 @@ class Trainee(ABC):
     @abstractmethod
     def tell(self, epoch: float) -> None:
         """Report how sparse the model is."""
+
+    # -- fake quantization
+
+    def quantize(self, scheme: Scheme) -> None:
+        """Round weights and activations from the next step on, behind their masks; ranges are observed."""
+        raise OptionError("what is trained here cannot be quantized")
+
+    def stop_observing(self) -> None:  # noqa: B027 - nothing is observed
+        """Ranges stay as they are from now on."""
+
+    def freeze_normalization(self) -> None:  # noqa: B027 - they never move
+        """The statistics of normalizations stay as they are from now on."""
 
     # -- training steps, where our own loop takes them
 

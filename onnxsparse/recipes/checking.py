@@ -25,6 +25,7 @@ from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifi
 from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import NEVER, PLACE, Modifier, Scheduled
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
+from onnxsparse.recipes.modifiers.quantization import Quantizing
 from onnxsparse.recipes.modifiers.rates import (
     LearningRateFunctionModifier,
     LearningRateModifier,
@@ -32,7 +33,6 @@ from onnxsparse.recipes.modifiers.rates import (
 )
 from onnxsparse.recipes.modifiers.structured import StructuredPruningModifier
 from onnxsparse.recipes.modifiers.training import Training
-from onnxsparse.recipes.modifiers.unsupported import Quantizing
 from onnxsparse.recipes.recipe import Recipe, has_epochs
 from onnxsparse.recipes.writing import tag_of
 

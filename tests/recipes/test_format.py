@@ -15,8 +15,8 @@ from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.magnitude import GMPruningModifier, MagnitudePruningModifier
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
+from onnxsparse.recipes.modifiers.quantization import LegacyQuantizationModifier, QuantizationModifier
 from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier
-from onnxsparse.recipes.modifiers.unsupported import LegacyQuantizationModifier, QuantizationModifier
 from tests.cases import for_each
 from tests.messages import refusing
 from tests.recipes.sparseml import EXAMPLES, LONG, NEWER, PAGE, SAMPLE, STAGED

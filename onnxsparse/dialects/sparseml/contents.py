@@ -14,6 +14,7 @@ from onnxsparse.recipes.modifiers.distillation import DistillationModifier
 from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
+from onnxsparse.recipes.modifiers.quantization import Quantizing
 from onnxsparse.recipes.modifiers.rates import (
     LearningRateFunctionModifier,
     LearningRateModifier,
@@ -24,7 +25,6 @@ from onnxsparse.recipes.modifiers.unsupported import (
     LayerPruningModifier,
     LayerThinningModifier,
     PerLayerDistillationModifier,
-    Quantizing,
 )
 
 Given = Union[Recipe, Sequence[Scheduled], Mapping[str, Sequence[Scheduled]]]

@@ -1,4 +1,4 @@
-"""Modifiers that are read, checked and written, but that no engine runs yet, such as quantization and RigL.
+"""Modifiers that are read, checked and written, but that no engine runs yet, such as RigL and M-FAC.
 
 Each says in `missing` what a run of it would need. A recipe with one is refused before a run begins, unless it is read
 leniently. One that learns to run gets a module of its own.
@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from onnxsparse.errors import nearest
 from onnxsparse.recipes.modifiers.magnitude import GradualPruning
 from onnxsparse.recipes.modifiers.masked import BLOCK4, CHANNEL, FILTER, GROUPS, UNSTRUCTURED, Masked, demand_levels
 from onnxsparse.recipes.modifiers.modifier import (
-    NEVER,
     REQUIRED,
     Scheduled,
     WrongOptionError,
@@ -25,133 +23,6 @@ from onnxsparse.recipes.modifiers.modifier import (
     demand_params,
     demand_positive,
 )
-
-# -- quantization
-
-
-EPOCHS = ("disable_quantization_observer_epoch", "freeze_bn_stats_epoch")
-
-
-@dataclass(frozen=True)
-class Quantizing(Scheduled):
-    """What both forms of quantization have in common: once it has begun, it does not end."""
-
-    unwritten: ClassVar[tuple[str, ...]] = ("end_epoch", "update_frequency")
-    missing: ClassVar[str] = "fake quantization while it trains"
-
-    disable_quantization_observer_epoch: float | None = None
-    freeze_bn_stats_epoch: float | None = None
-    num_calibration_steps: int | None = None
-    model_fuse_fn_name: str | None = None
-    model_fuse_fn_kwargs: dict[str, Any] | None = None
-    strict: bool = True
-
-    def check(self) -> None:
-        if self.end_epoch != NEVER:
-            raise WrongOptionError("end_epoch", "quantization does not end, so it is -1")
-        for option in EPOCHS:
-            epoch = getattr(self, option)
-            if epoch not in (None, NEVER) and not epoch >= max(self.start_epoch, 0):
-                raise WrongOptionError(option, f"{epoch} lies before the start_epoch of {self.start_epoch}")
-        demand_from("num_calibration_steps", self.num_calibration_steps or 0, 0)
-
-    def times_after(self, epochs: float) -> dict[str, Any]:
-        later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) not in (None, NEVER)}
-        return {**super().times_after(epochs), **{option: epoch + epochs for option, epoch in later.items()}}
-
-
-SCHEMES = ("default", "deepsparse", "tensorrt")
-PARTS = ("input_activations", "weights", "output_activations")
-ARGUMENTS = ("num_bits", "symmetric", "strategy", "kwargs")
-WORDS_FOR_NOTHING = ("null", "None")
-
-
-@dataclass(frozen=True)
-class QuantizationModifier(Quantizing):
-    """Train with rounded weights and activations.
-
-    - !QuantizationModifier
-      start_epoch: 5.0
-      freeze_bn_stats_epoch: 6.0
-    """
-
-    name: ClassVar[str] = "QuantizationModifier"
-
-    scheme: str | dict[str, Any] | None = None
-    scheme_overrides: dict[str, Any] | None = None
-    ignore: tuple[str, ...] | None = ()
-
-    def check(self) -> None:
-        super().check()
-        object.__setattr__(self, "ignore", self.ignore or ())
-        object.__setattr__(self, "scheme", _without_words(self.scheme))
-        if self.scheme_overrides is not None:
-            overrides = {name: _without_words(scheme) for name, scheme in self.scheme_overrides.items()}
-            object.__setattr__(self, "scheme_overrides", overrides)
-        for option, scheme in (
-            ("scheme", self.scheme),
-            *(("scheme_overrides", one) for one in (self.scheme_overrides or {}).values()),
-        ):
-            _check_scheme(option, scheme)
-
-
-def _without_words(scheme: Any) -> Any:
-    """SparseML writes a part of a scheme that is not there as the text `null`, and reads `None` as that, too."""
-    if not isinstance(scheme, dict):
-        return scheme
-    return {part: None if arguments in WORDS_FOR_NOTHING else arguments for part, arguments in scheme.items()}
-
-
-def _check_scheme(option: str, scheme: Any) -> None:
-    if isinstance(scheme, str) and scheme not in SCHEMES:
-        hint = nearest(scheme, SCHEMES) or f" (known: {', '.join(SCHEMES)})"
-        raise WrongOptionError(option, f"{scheme!r:.40} is no scheme{hint}")
-    for part, arguments in scheme.items() if isinstance(scheme, dict) else ():
-        if part not in PARTS and (hint := nearest(part, PARTS)):
-            raise WrongOptionError(option, f"a scheme has no {part!r:.40}{hint}")
-        if part not in PARTS:
-            continue  # what a scheme does not know was passed over, ever
-        if arguments is not None and not isinstance(arguments, dict):
-            raise WrongOptionError(option, f"{part} is null or has {', '.join(ARGUMENTS)}")
-        for name in set(arguments or ()) - set(ARGUMENTS):
-            if hint := nearest(str(name), ARGUMENTS):
-                raise WrongOptionError(option, f"{part} has no {name!r:.40}{hint}")
-
-
-@dataclass(frozen=True)
-class LegacyQuantizationModifier(Quantizing):
-    """Train with rounded weights and activations, by the older options.
-
-    - !LegacyQuantizationModifier
-      start_epoch: 5.0
-      quantize_linear_activations: false
-    """
-
-    name: ClassVar[str] = "LegacyQuantizationModifier"
-
-    tag: ClassVar[str] = "QuantizationModifier"
-    unwritten: ClassVar[tuple[str, ...]] = ("end_epoch", "update_frequency", "strict")
-
-    submodules: tuple[str, ...] | None = None
-    quantize_embeddings: bool = True
-    reduce_range: bool = False
-    quantize_linear_activations: bool = True
-    quantize_conv_activations: bool = True
-    quantize_embedding_activations: bool = True
-    activation_bits: int = 8
-    weight_bits: int = 8
-    exclude_batchnorm: bool = True
-    exclude_module_types: tuple[str, ...] | None = None
-    custom_quantizable_module_types: tuple[str, ...] | None = None
-    activation_qconfig_kwargs: dict[str, Any] | None = None
-    weight_qconfig_kwargs: dict[str, Any] | None = None
-    tensorrt: bool = False
-
-    def check(self) -> None:
-        super().check()
-        demand_between("activation_bits", self.activation_bits, 1, 32)
-        demand_between("weight_bits", self.weight_bits, 1, 32)
-
 
 # -- gradual pruning by gradients
 

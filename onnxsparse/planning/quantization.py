@@ -1,0 +1,122 @@
+"""How a model is quantized: a scheme says it of kinds of layers, and a `Quantization` of every tensor of one graph.
+
+    Scheme            asked for: integer grids of weights, inputs and outputs; what is left out, what is different
+    Quantization      decided for one graph: which values and weights are rounded, on which grid, for which readers
+
+A `Quantization` is plain data, and has a JSON form for checkpoints and for training graphs. Scales are not in it: they
+come of statistics or of training, as `QParams` by the names of values and weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from onnxsparse.math.quantization import ACTIVATIONS, SYMMETRIC_ACTIVATIONS, WEIGHTS, Grid
+
+Reader = tuple[str, int]
+"""An input of a node: the node's first output, and the number of the input."""
+
+
+@dataclass(frozen=True)
+class LayerScheme:
+    """How one layer is quantized; None where something stays float."""
+
+    weights: Grid | None = WEIGHTS
+    inputs: Grid | None = ACTIVATIONS
+    outputs: Grid | None = None
+    per_channel: bool = True
+    block: int = 0
+    """So many neighbours along the inputs have a scale of their own, for weights alone."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a model is quantized. Overrides and what is ignored go by the names of layers or by kinds of operators."""
+
+    layers: LayerScheme = LayerScheme()
+    overrides: Mapping[str, LayerScheme] = field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
+    target: str = ""
+    """The device whose rules say where pairs of QuantizeLinear and DequantizeLinear stand: '', ampere or vnni."""
+    residuals: bool = True
+    """Whether every operand of an addition is rounded, as onnxruntime fuses them; TensorRT fuses one into the layer
+    before, and wants the others rounded."""
+
+
+ONNXRUNTIME = Scheme()
+AMPERE = Scheme(LayerScheme(inputs=SYMMETRIC_ACTIVATIONS), target="ampere", residuals=False)
+
+
+@dataclass(frozen=True)
+class QuantizedValue:
+    """A value of the graph that is rounded before some of its readers see it."""
+
+    name: str
+    grid: Grid
+    readers: tuple[Reader, ...] = ()
+    like: str = ""
+    """The value whose scale and zero point this one has."""
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """A stored tensor that becomes integers, for some of its readers."""
+
+    name: str
+    grid: Grid
+    axis: int | None
+    """Of the stored tensor: each of its indices has a scale."""
+    readers: tuple[Reader, ...] = ()
+    input: str = ""
+    """The quantized value that it is multiplied with."""
+    bias: str = ""
+    """The stored tensor that is added to their product, in 32 bits."""
+    block: int = 0
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What is rounded in one graph, and why the rest is not: by the first outputs of nodes."""
+
+    values: tuple[QuantizedValue, ...] = ()
+    weights: tuple[QuantizedWeight, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Quantization:
+        found = json.loads(text)
+        values = tuple(QuantizedValue(**_typed(one)) for one in found["values"])
+        weights = tuple(QuantizedWeight(**_typed(one)) for one in found["weights"])
+        return cls(values, weights, found["left"])
+
+    @property
+    def observed(self) -> tuple[QuantizedValue, ...]:
+        """The values that have scales of their own."""
+        return tuple(one for one in self.values if not one.like)
+
+    def without(self, readers: Iterable[str]) -> Quantization:
+        """The same with some nodes left in float, by their first outputs."""
+        gone = frozenset(readers)
+        values = [_unread(one, gone) for one in self.values]
+        weights = [_unread(one, gone) for one in self.weights]
+        left = {**self.left, **dict.fromkeys(sorted(gone), "left in float")}
+        return Quantization(tuple(one for one in values if one), tuple(one for one in weights if one), left)
+
+
+def _typed(found: dict[str, Any]) -> dict[str, Any]:
+    readers = tuple((str(node), int(slot)) for node, slot in found["readers"])
+    return {**found, "grid": Grid(**found["grid"]), "readers": readers}
+
+
+def _unread(one: Any, gone: frozenset[str]) -> Any:
+    """A value or weight for the readers that are left; None where none is."""
+    readers = tuple(reader for reader in one.readers if reader[0] not in gone)
+    if not readers:
+        return None
+    return type(one)(**{**vars(one), "readers": readers})

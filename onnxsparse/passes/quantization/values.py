@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import onnx.shape_inference
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 from onnx.helper import make_tensor_value_info
 
 from onnxsparse.graph.edit import bodies, reads
@@ -44,7 +44,8 @@ class Values:
             for slot, name in enumerate(node.input):
                 self.readers[name].append((key(node), slot))
             self.inside.update(reads(node)[sum(map(bool, node.input)) :])
-        self._kinds = _kinds(proto)
+        self._kinds = {name: found.elem_type for name, found in types_of(proto).items()}
+        self._kinds.update((tensor.name, tensor.data_type) for tensor in proto.graph.initializer)
 
     def is_float(self, name: str, unknown: bool = True) -> bool:
         """Whether a value is float32; `unknown` is what to say where shape inference knows nothing."""
@@ -72,8 +73,8 @@ class Values:
         return node
 
 
-def _kinds(proto: ModelProto) -> dict[str, int]:
-    """The element types that shape inference finds, without the numbers of large tensors."""
+def types_of(proto: ModelProto) -> dict[str, TypeProto.Tensor]:
+    """The types that shape inference finds, without the numbers of large tensors."""
     bare = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     bare.graph.name = proto.graph.name or "graph"
     bare.graph.node.extend(proto.graph.node)
@@ -91,8 +92,7 @@ def _kinds(proto: ModelProto) -> dict[str, int]:
     except Exception:  # inference is C++ and raises what it likes; a graph that it cannot read may run all the same
         found = bare.graph
     declared = (*found.value_info, *found.input, *found.output)
-    kinds = {value.name: value.type.tensor_type.elem_type for value in declared}
-    return {**kinds, **{tensor.name: tensor.data_type for tensor in proto.graph.initializer}}
+    return {value.name: value.type.tensor_type for value in declared}
 
 
 def nodes_in_bodies(nodes: list[NodeProto]) -> list[tuple[NodeProto, str]]:

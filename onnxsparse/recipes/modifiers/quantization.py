@@ -7,15 +7,18 @@ statistics of normalizations do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.act import Act, Run, TimedAct
 from onnxsparse.acts.trainee import Trainee
-from onnxsparse.errors import nearest
+from onnxsparse.engines.engine import Spec
+from onnxsparse.errors import OptionError, nearest
 from onnxsparse.planning.quantization import Scheme
 from onnxsparse.recipes.modifiers.modifier import (
     NEVER,
+    Modifier,
     Scheduled,
     WrongOptionError,
     demand_between,
@@ -161,6 +164,19 @@ class QuantizeAct(TimedAct):
         self.scheme = modifier.scheme_of()
         self._observing = self._normalizing = True
 
+    def boundaries(self, trainee: Trainee) -> Iterable[int]:
+        return (self._first(trainee),)
+
+    def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
+        rounded = trainee.quantization if step >= self._first(trainee) else ""
+        return replace(super().shape(trainee, spec, step), quantization=rounded)
+
+    def final_from(self, trainee: Trainee) -> int:
+        return self._first(trainee)
+
+    def _first(self, trainee: Trainee) -> int:
+        return trainee.step_at(max(self.span.start, 0.0))
+
     def begin(self, trainee: Trainee, epoch: float) -> None:
         trainee.quantize(self.scheme)
 
@@ -183,3 +199,60 @@ class QuantizeAct(TimedAct):
 
 def _reached(at: float | None, epoch: float) -> bool:
     return at is not None and at != NEVER and epoch >= at
+
+
+# -- By shares of a run, for runs without epochs of a recipe: what the flags of `finetune` ask for.
+
+
+@dataclass(frozen=True)
+class TrainQuantized(Modifier):
+    """Round weights and activations from a share of the run on, and deliver integers.
+
+    - !quantization
+      scheme: int8
+      begin: 0.7
+      freeze: 0.9
+    """
+
+    name: ClassVar[str] = "quantization"
+    scheme: str = "int8"
+    begin: float = 0.7
+    freeze: float = 0.9
+    learn_scales: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scheme != "int8":
+            raise OptionError(f"quantize is int8 in training, not {self.scheme!r:.40}")
+        if not 0 <= self.begin < self.freeze <= 1:
+            raise OptionError(
+                f"begin and freeze are shares of the run, the first below the second, not {self.begin} and {self.freeze}"
+            )
+
+    def start(self, run: Run) -> Act:
+        return TrainQuantizedAct(self, run.total)
+
+
+class TrainQuantizedAct(Act):
+    """Fake quantization from a step on, with ranges that stand still from a later one on."""
+
+    def __init__(self, options: TrainQuantized, total: int) -> None:
+        self._first = min(round(options.begin * total), total - 1)
+        self._still = max(round(options.freeze * total), self._first + 1)
+        self._learned = options.learn_scales
+
+    def boundaries(self, trainee: Trainee) -> Iterable[int]:
+        return (self._first,)
+
+    def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
+        if step < self._first:
+            return spec
+        return replace(spec, quantization=trainee.quantization, learned_scales=self._learned)
+
+    def final_from(self, trainee: Trainee) -> int:
+        return self._first
+
+    def before_step(self, trainee: Trainee, step: int) -> None:
+        if step == self._first:
+            trainee.quantize(Scheme())
+        elif step == self._still:
+            trainee.stop_observing()

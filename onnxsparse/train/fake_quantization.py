@@ -82,7 +82,7 @@ class FakeQuantization:
 
     def rates(self, engine: Engine, rate: float) -> dict[str, float]:
         """The rates of scales that learn."""
-        return {key: rate * SLOWER for key in self.scales(engine)} if self.learned else {}
+        return dict.fromkeys(self.scales(engine), rate * SLOWER) if self.learned else {}
 
     def scales(self, engine: Engine) -> list[str]:
         """The live arrays of all scales that the training graph has."""

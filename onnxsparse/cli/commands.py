@@ -16,7 +16,7 @@ from onnxsparse.errors import OptionError, nearest
 
 KINDS = (
     "patterns", "scores", "allocations", "targets", "schedules", "sparsers", "losses", "optimizers", "rates", "metrics",
-    "modifiers",
+    "modifiers", "observers",
 )  # fmt: skip
 WRITES = ("plan", "permute", "prune", "mask", "fold")
 

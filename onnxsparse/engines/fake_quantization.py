@@ -1,4 +1,4 @@
-"""Fake quantization in a training graph: a node of our own domain, which each engine writes in what it can differentiate.
+"""Fake quantization in a training graph: a node of our own domain, which each engine can differentiate.
 
     FakeQuantize(x, scale) = (clip(round(x / scale) + zero point, low, high) - zero point) * scale
 

@@ -1,4 +1,4 @@
-"""Scales of a training with fake quantization: observed, held, learned, kept of the best state, and as the file needs them.
+"""Scales in quantization-aware training: observed, held, learned, kept of the best state, and as the file needs.
 
 1. Scales and zero points are live arrays of the engine. Those of a weight follow its largest number behind the mask,
    before each step; those of a value follow a moving average of the least and the greatest number of each batch.

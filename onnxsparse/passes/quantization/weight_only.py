@@ -128,7 +128,7 @@ def _quantized(weight: Weight, layer: LayerScheme, readers: tuple[Reader, ...]) 
 
 def _outputs(use: Use) -> int | None:
     """The stored axis of the outputs; of a grouped convolution's that of the groups, which is the same one."""
-    group, out, _, _ = use.runs
+    _, out, _, _ = use.runs
     axes = use.stored_axes(out)
     if len(axes) != 1 or (use.family == "Recurrent" and not out):
         return None

@@ -78,7 +78,8 @@ class _Writer:
             numbers = numpy_helper.to_array(self._stored[name])
             self._as_integers(name, self._params[name], self._params[name].quantize(numbers), readers)
         for value in self._quantization.values:
-            self._value(value)
+            if value.readers:
+                self._value(value)
         self._place()
 
     # -- weights

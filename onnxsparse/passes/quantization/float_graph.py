@@ -62,8 +62,7 @@ def _demand_float(proto: ModelProto) -> None:
     for node in (node for container in containers(proto) for node in container.node):
         if node.op_type.startswith(QUANTIZED) or node.op_type.endswith(INTEGER):
             raise ModelError(
-                f"the model is quantized already ({called(node)}); quantize the float model that it was made of, or "
-                "take the scales of one with QuantizeLinear and DequantizeLinear over with --scales"
+                f"the model is quantized already ({called(node)}); quantize the float model that it was made of"
             )
 
 

@@ -4,8 +4,7 @@
    recurrent layer, the rows of a table. Where several nodes read a tensor along different axes it has one scale.
 2. A tensor that several layers read has an entry for each input and bias that it is used with, all of one scale.
 3. Where a layer reads a tensor through views that others read, too, the first view reads the integers.
-4. The bias of a layer becomes integers where onnxruntime runs the file. TensorRT wants floats: its importer knows no
-   DequantizeLinear of 32 bits.
+4. The bias of a layer becomes integers of 32 bits; for TensorRT floats that are rounded in the same way.
 """
 
 from __future__ import annotations
@@ -76,7 +75,8 @@ class Layers:
             axis, block = axes.pop() if len(axes) == 1 else None, max(use.block for use in uses)
             for place in dict.fromkeys((use.input, use.bias) for use in uses):
                 readers = tuple(use.reader for use in uses if (use.input, use.bias) == place)
-                yield QuantizedWeight(name, grid, axis, readers, *place, block if axis is not None else 0)
+                floats = bool(place[1]) and not self._scheme.residuals
+                yield QuantizedWeight(name, grid, axis, readers, *place, block if axis is not None else 0, floats)
 
     # -- one node
 
@@ -139,7 +139,7 @@ class Layers:
         axis = reduced if layer.block else out if layer.per_channel else None
         if axis is not None:
             axis = weight.axes[axis] if weight.axes else None
-        bias = self._bias(node) if source and not weight.seen_by and self._scheme.residuals else ""
+        bias = self._bias(node) if source and not weight.seen_by else ""
         reader = weight.seen_by or (key(node), slot)
         use = _Use(reader, layer.weights, axis, source, bias, layer.block if axis is not None else 0)
         self._uses.setdefault(weight.name, []).append(use)

@@ -104,7 +104,11 @@ class _Writer:
                 zero_point=np.zeros(numbers.size, np.int32),
             )
         params = replace(params, axis=int(np.argmax(numbers.shape)) if params.scale.size > 1 else None)
-        self._as_integers(weight.bias, params, params.quantize(numbers), self._readers_of_bias(weight))
+        readers = self._readers_of_bias(weight)
+        if weight.float_bias:
+            self._point(readers, weight.bias, self._keep(_tensor(params.fake(numbers), weight.bias), readers))
+        else:
+            self._as_integers(weight.bias, params, params.quantize(numbers), readers)
 
     def _readers_of_bias(self, weight: QuantizedWeight) -> tuple[Reader, ...]:
         """The layers that add it, or the nodes behind them."""
@@ -118,14 +122,21 @@ class _Writer:
         return tuple(found)
 
     def _as_integers(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
-        """The name goes to the integers, unless something else still reads the floats."""
-        self._reads[name] -= len(readers)
-        kept = self._fresh(f"{name}_quantized") if self._reads[name] else name
-        tensor = self._graph.initializer.add() if self._reads[name] else self._stored[name]
-        tensor.CopyFrom(_integers(integers, params.grid, kept))
+        kept = self._keep(_integers(integers, params.grid, name), readers)
         made = self._fresh(f"{name}_dequantized")
         self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
         self._point(readers, name, made)
+
+    def _keep(self, tensor: TensorProto, readers: tuple[Reader, ...]) -> str:
+        """Store new numbers of a tensor for some readers, under its name if nothing else reads the old ones."""
+        name = tensor.name
+        self._reads[name] -= len(readers)
+        if self._reads[name]:
+            tensor.name = self._fresh(f"{name}_quantized")
+            self._graph.initializer.append(tensor)
+        else:
+            self._stored[name].CopyFrom(tensor)
+        return tensor.name
 
     # -- values
 

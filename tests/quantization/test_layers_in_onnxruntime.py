@@ -22,7 +22,8 @@ def test_the_layers_of_a_network(scheme: Scheme) -> None:
     layers = list(layers_of(proto, feed))
     assert len(layers) >= 5
     for layer in layers:
-        assert layer.equal >= 0.999 and layer.apart <= 1, layer
+        assert layer.equal >= 0.999, layer
+        assert layer.apart <= 1, layer
     assert max(moved(proto, feed).values()) < 0.05
 
 
@@ -30,7 +31,8 @@ def test_the_layers_of_a_network(scheme: Scheme) -> None:
 def test_the_layers_of_odd_graphs(name: str) -> None:
     feed = {"x": np.tile(IMAGE["x"], (8, 1, 1, 1)) + drawn([16, 3, 8, 8], 4) / 8}
     for layer in layers_of(quantized(model_of(CASES[name]()), [feed]), feed):
-        assert layer.equal >= 0.999 and layer.apart <= 1, layer
+        assert layer.equal >= 0.999, layer
+        assert layer.apart <= 1, layer
 
 
 def test_the_benchmark_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

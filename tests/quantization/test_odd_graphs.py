@@ -171,7 +171,7 @@ def test_a_shared_bias_is_written_for_each_scale(name: str) -> None:
     biases = [weight.input for weight in found.weights if weight.bias == "b"]
     assert len(set(biases)) == 2
     kinds = Counter(tensor.data_type for tensor in result.graph.initializer if tensor.name.startswith("b"))
-    assert kinds[TensorProto.FLOAT] == 2 and kinds[TensorProto.INT32] == 4, "two of numbers and their zero points"
+    assert kinds == {TensorProto.FLOAT: 2, TensorProto.INT32: 4}, "numbers, scales and zero points of two"
 
 
 def test_biases_for_tensorrt_are_floats_on_the_grid_of_the_products() -> None:

@@ -602,7 +602,8 @@ def quantize(
             Example: target="ampere"
         per_tensor: one scale for each weight, in place of one for each of its outputs. Default: False. Example:
             per_tensor=True
-        observer: how the range of a value is found: minmax (default). Example: observer="minmax"
+        observer: how the range of a value is found: minmax (default), moving-average, percentile, entropy or mse.
+            Example: observer="entropy"
         reduce_range: weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate. Default:
             False. Example: reduce_range=True
         max_loss: leave the most sensitive layers in float until no more than this is lost: points of the metric,

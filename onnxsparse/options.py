@@ -920,10 +920,13 @@ class QuantizeOptions(ImageOptions):
     )
     observer: str = option(
         "minmax",
-        "how the range of a value is found: `minmax` (default)",
-        "minmax",
+        "how the range of a value is found: `minmax` (default), `moving-average`, `percentile`, `entropy` or `mse`",
+        "entropy",
+        more=". `minmax`: all of it. `moving-average`: the ranges of the batches, averaged. `percentile:99.9`: all but "
+        "a share of the numbers. `entropy`: the range whose integers are distributed most like the numbers. `mse`: the "
+        "one with the least rounding error. See `onnxsparse list observers`",
         group=HOW_ROUNDED,
-        values=("minmax",),
+        values=("minmax", "moving-average", "percentile", "entropy", "mse"),
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED

@@ -244,7 +244,7 @@ def test_without_labels_a_classifier_is_measured_by_agreement_and_others_by_dist
 
 
 def hard() -> onnx.ModelProto:
-    """One layer of three is far harder on integers: a channel of its input dwarfs the others, which its weights undo."""
+    """One layer of three is hard on integers: a channel of its input dwarfs the others, which its weights undo."""
     proto = classifier()
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
     stem, body = (numpy_helper.to_array(arrays[name]).copy() for name in ("stem.weight", "body.weight"))

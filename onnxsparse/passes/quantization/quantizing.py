@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from onnxsparse.calibration.collecting import collect
+from onnxsparse.calibration import observers
 from onnxsparse.calibration.feeding import Feeds
-from onnxsparse.calibration.statistics import Range
 from onnxsparse.data import Field, open_data
 from onnxsparse.engines.inference import Feed
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError, brief, nearest
 from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model
-from onnxsparse.math.quantization import QParams, from_range, of_weight, widened_for_bias
+from onnxsparse.math.quantization import QParams, of_weight, widened_for_bias
 from onnxsparse.math.values import Array
 from onnxsparse.metrics import parse as parse_metric
 from onnxsparse.options import Names
@@ -45,7 +44,6 @@ from onnxsparse.report.rows import Report
 
 SCHEMES = ("int8",)
 TARGETS = {"": ONNXRUNTIME, "ampere": AMPERE, "vnni": replace(ONNXRUNTIME, target="vnni")}
-OBSERVERS = ("minmax",)
 INTEGERS = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger")
 LARGEST = 2**31 - 1
 
@@ -66,13 +64,13 @@ class Asked:
         for option, value, known in (
             ("scheme", self.scheme, SCHEMES),
             ("target", self.target, tuple(TARGETS)),
-            ("observer", self.observer, OBSERVERS),
         ):
             if value not in known:
                 words = [word for word in known if word]
                 raise OptionError(
                     f"--{option} is one of {', '.join(words)}, not {brief(value)}{nearest(str(value), words)}"
                 )
+        observers.parse(self.observer)
 
     @property
     def layers(self) -> Scheme:
@@ -128,7 +126,7 @@ class Quantizing:
 
     def observe(self, feeds: Iterable[Feed]) -> None:
         """The scales of all values, by what samples say of them; then those of the weights."""
-        self.params = {**observed(self.proto, self.quantization, feeds, self.asked.observer), **self.params}
+        self.params = {**observers.observed(self.proto, self.quantization, feeds, self.asked.observer), **self.params}
         for name, params in self.params.items():
             if not np.isfinite(params.scale).all():
                 raise ModelError(f"the value '{name}' is NaN or infinite for some of these samples; look at the model")
@@ -152,16 +150,6 @@ class Quantizing:
         proto = copied(self.proto)
         write_qdq(proto, quantization, self.params)
         return proto
-
-
-def observed(
-    proto: ModelProto, quantization: Quantization, feeds: Iterable[Feed], observer: str = "minmax"
-) -> dict[str, QParams]:
-    """Scale and zero point of every value, by its least and greatest number."""
-    assert observer == "minmax"
-    grids = {value.name: value.grid for value in quantization.observed}
-    found = collect(proto, grids, feeds, lambda _: Range())
-    return {name: from_range(one.low, one.high, grids[name]) for name, one in found.items()}
 
 
 def _demand_float(model: Model) -> None:

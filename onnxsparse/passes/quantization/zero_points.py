@@ -1,7 +1,7 @@
 """Proof that zeros stay zeros: in a written model with integers, every pruned place is the zero point of its weight.
 
-1. The file that was written is opened again. Each weight is read through the DequantizeLinear before its readers, by
-   the scale and the zero point that stand in the file.
+1. The file that was written is opened again. The integers of each weight have the name of its tensor, or that with
+   `_quantized` behind it where something else still reads the floats. Their zero points are those in the file.
 2. What the file records of its pruning is verified on the integers, where it held in the float model.
 """
 
@@ -14,6 +14,7 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from onnxsparse.errors import ProofError
+from onnxsparse.graph.edit import FLOATS
 from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import QParams
 from onnxsparse.math.values import Array
@@ -40,13 +41,14 @@ def demand_zeros(
     """Each of them is the zero point in the model that was written."""
     proto = written.copy_proto()
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-    made = {name: node for node in proto.graph.node for name in node.output}
+    grids = {node.input[0]: node.input[1:] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
     for weight in weights:
-        reader, slot = weight.readers[0]
-        integers, scale, zero_point = (
-            numpy_helper.to_array(stored[name]) for name in made[made[reader].input[slot]].input
-        )
-        known = replace(params[weight.name], scale=scale, zero_point=zero_point)
+        name = weight.name if stored[weight.name].data_type not in FLOATS else f"{weight.name}_quantized"
+        integers = numpy_helper.to_array(stored[name])
+        known = params[weight.name]
+        if name in grids:
+            scale, zero_point = (numpy_helper.to_array(stored[one]) for one in grids[name])
+            known = replace(known, scale=scale, zero_point=zero_point)
         was_zero = np.unpackbits(zeros[weight.name], count=integers.size).astype(bool).reshape(integers.shape)
         if known.dequantize(integers)[was_zero].any():
             raise ProofError(f"a zero of '{weight.name}' is not the zero point in the result; nothing was written")

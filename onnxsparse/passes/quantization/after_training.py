@@ -101,8 +101,7 @@ def quantized(
 
     def check(report: Report, written: Model) -> Report:
         demand_zeros(written, measured.quantization.weights, work.params, zeros)
-        demand_record(written, work.float_model)
-        return report
+        return replace(report, notes=(*report.notes, *demand_record(written, work.float_model)))
 
     return finish(result, report, target, overwrite, check=check)
 

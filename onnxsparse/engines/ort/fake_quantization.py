@@ -92,6 +92,6 @@ def _write(writer: Writer, steps: str, zero_point: str, said: FakeQuantize, to: 
         "FakeQuant", steps, one, zero, to=[writer.fresh("whole"), writer.fresh("inside")],
         domain=MICROSOFT, quant_min=-WIDEST, quant_max=WIDEST,
     )  # fmt: skip
-    low, high = (writer.constant(np.float32(end), "level") for end in (said.low, said.high))
+    low, high = (writer.constant(np.float32(end), "level") for end in (said.grid.low, said.grid.high))
     inside = writer.node("Clip", writer.node("Add", whole, zero_point), low, high)
     writer.node("Sub", inside, zero_point, to=to)

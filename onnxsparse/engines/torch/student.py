@@ -36,6 +36,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.sparsers.sparser import Moment
 
 Turned = Mapping[str, Mapping[str, int]]
+Change = Callable[[ModelProto], None]
 _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
@@ -48,9 +49,11 @@ class Networks:
     signals: list[DistillationTarget]
 
 
-def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned) -> Networks:
-    """The module of a copy of the model; `tags` are tensors of the model itself."""
-    proto, signals = _with_targets(model, turned)
+def networks(
+    model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned, change: Change | None = None
+) -> Networks:
+    """The module of a copy of the model, to which `change` is done; `tags` are tensors of the model itself."""
+    proto, signals = _with_targets(model, turned, change)
     module = widened(to_module(proto, train_bn=train_bn))
     draw_by_inputs(module, proto)
     own = keys(model.flow.stores)
@@ -70,10 +73,17 @@ def widened(module: Any) -> Any:
     return module.float()
 
 
-def _with_targets(model: Model, turned: Turned) -> tuple[ModelProto, list[DistillationTarget]]:
-    """A whole copy whose outputs are the model's, and their taps."""
-    proto = turn(model.copy_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
+def _with_targets(
+    model: Model, turned: Turned, change: Change | None
+) -> tuple[ModelProto, list[DistillationTarget]]:
+    """A whole copy whose outputs are the model's, and their taps: those are what they are without the change."""
+    axes = turned.get("inputs", {}), turned.get("outputs", {})
+    proto = turn(model.copy_proto(), *axes)
     signals = stated(proto)
+    if change is not None:
+        proto = model.copy_proto()
+        change(proto)
+        turn(proto, *axes)
     for signal in signals:
         if signal.kind == "tap":
             proto.graph.output.add(name=signal.name)
@@ -91,6 +101,8 @@ def frozen_copy(module: Any) -> Any:
     """The dense model: the same numbers, in measuring mode, without gradients."""
     dense = copy.deepcopy(module).eval()
     draw_alike(module, dense)
+    for one in quantizers(dense):
+        one.rounds = False
     for parameter in dense.parameters():
         parameter.requires_grad_(False)
     return dense
@@ -112,6 +124,7 @@ def student_class() -> Any:
             named = dict(module.named_parameters())
             for tag, sparser in self.sparsers.items():
                 self._begin(tag, sparser, named[self.paths[tag]], spec.trained[tag], device)
+            self.scales = self._rounding(device)
 
         def _begin(self, tag: str, sparser: Any, parameter: Any, name: str, device: Any) -> None:
             weight = parameter.detach().cpu().numpy()
@@ -121,6 +134,20 @@ def student_class() -> Any:
                 self.extra[f"{self._numbers[tag]}_{role}"] = torch().nn.Parameter(_tensor(array, device))
             for role, array in sparser.feed(weight, trained, ones, Moment(name)).items():
                 self.frozen[f"{tag}/{role}"] = _tensor(array, device)
+
+        def _rounding(self, device: Any) -> dict[str, Any]:
+            """Scales that train, by key; each belongs to all modules that round alike."""
+            found: dict[str, Any] = {}
+            for one in quantizers(self.module):
+                said = one.said
+                if said.scale not in found and said.scale not in self.frozen:
+                    scale = torch().full(one.shape, 0.5, device=device)
+                    home = found if said.learned else self.frozen
+                    home[said.scale] = torch().nn.Parameter(scale) if said.learned else scale
+                    self.frozen[said.zero_point] = torch().zeros((), device=device)
+                one.scale = found[said.scale] if said.learned else self.frozen[said.scale]
+                one.zero_point = self.frozen[said.zero_point]
+            return found
 
         def trained_of(self, tag: str) -> dict[str, Any]:
             """What the sparser of a weight trains, by role."""
@@ -149,7 +176,12 @@ def tensors_of(student: Any) -> dict[str, Any]:
     found = {tag: own[path] for tag, path in student.paths.items()}
     for tag in student.sparsers:
         found.update({f"{tag}/{role}": one for role, one in student.trained_of(tag).items()})
-    return found
+    return {**found, **student.scales}
+
+
+def quantizers(module: Any) -> list[Any]:
+    """The modules of fake quantization in a converted module."""
+    return [one for one in module.modules() if type(one).__name__ == "FakeQuantize"]
 
 
 def loss_module_class() -> Any:

@@ -26,7 +26,7 @@ def insert_fake_quantization(proto: ModelProto, quantization: Quantization, lear
     own = {one.name for one in quantization.observed}
     for value in quantization.values:
         key = writer.keys[value.like or value.name]
-        said = FakeQuantize(key, value.grid.low, value.grid.high, value.name in own, learned)
+        said = FakeQuantize(key, value.grid, value.name in own, learned)
         writer.behind(value.name, writer.scale(said, ()), said, value.readers)
     writer.place()
     import_domain(proto)
@@ -49,7 +49,7 @@ class _Writer:
         shape = [1] * len(self._stored[weight.name].dims)
         if weight.axis is not None:
             shape[weight.axis] = self._stored[weight.name].dims[weight.axis]
-        said = FakeQuantize(self.keys[weight.name], weight.grid.low, weight.grid.high, learned=learned)
+        said = FakeQuantize(self.keys[weight.name], weight.grid, learned=learned)
         self.behind(weight.name, self.scale(said, tuple(shape)), said, weight.readers)
 
     def scale(self, said: FakeQuantize, shape: tuple[int, ...]) -> str:

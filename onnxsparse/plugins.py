@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
 
-HOMES = {"modifiers": "onnxsparse.recipes.modifiers"}
+HOMES = {"modifiers": "onnxsparse.recipes.modifiers", "observers": "onnxsparse.calibration.observers"}
 """Where plug-ins of a kind are, unless it is `onnxsparse.<kind>`."""
 
 

@@ -39,6 +39,7 @@ settings.load_profile("any machine")
 HERE = Path(__file__).resolve().parent
 CASES_APART, LENGTHY_APART = 16, 32
 LENGTHY = (
+    "calibration/test_statistics",
     "checkpoints/",
     "conformance/test_conformance_files",
     "conformance/test_conformance_mutat",
@@ -64,6 +65,7 @@ LENGTHY = (
 """Modules that train, start a process or draw hundreds of examples in nearly every test."""
 WITHOUT_RUNTIME = (
     "allocations/",
+    "calibration/test_statistics",
     "checkpoints/",
     "conformance/test_conformance_broken",
     "conformance/test_conformance_discovery",

@@ -37,6 +37,7 @@ _DONE = {
     "finetune": {"pruned"},
     "fold": {"folded", "discarded"},
     "permute": {"permuted"},
+    "quantize": {"quantized"},
 }
 """Which rows of a report count as done."""
 

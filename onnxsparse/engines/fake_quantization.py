@@ -1,4 +1,4 @@
-"""Fake quantization in a training graph: a node of our own domain, which each engine writes in what it can differentiate.
+"""Fake quantization in a training graph: a node of our own domain, which each engine writes in what it differentiates.
 
     FakeQuantize(x, scale) = (clip(round(x / scale) + zero point, low, high) - zero point) * scale
 
@@ -47,9 +47,7 @@ class FakeQuantize:
         given = Attributes(node, {})
         flags = {one.name: bool(given.integer(one.name)) for one in fields(Grid) if one.name != "bits"}
         grid = Grid(given.integer("bits"), **flags)
-        return cls(
-            given.text("key"), grid, bool(given.integer("observed")), bool(given.integer("learned"))
-        )
+        return cls(given.text("key"), grid, bool(given.integer("observed")), bool(given.integer("learned")))
 
     @property
     def scale(self) -> str:

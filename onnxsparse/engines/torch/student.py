@@ -73,9 +73,7 @@ def widened(module: Any) -> Any:
     return module.float()
 
 
-def _with_targets(
-    model: Model, turned: Turned, change: Change | None
-) -> tuple[ModelProto, list[DistillationTarget]]:
+def _with_targets(model: Model, turned: Turned, change: Change | None) -> tuple[ModelProto, list[DistillationTarget]]:
     """A whole copy whose outputs are the model's, and their taps: those are what they are without the change."""
     axes = turned.get("inputs", {}), turned.get("outputs", {})
     proto = turn(model.copy_proto(), *axes)
@@ -124,7 +122,8 @@ def student_class() -> Any:
             named = dict(module.named_parameters())
             for tag, sparser in self.sparsers.items():
                 self._begin(tag, sparser, named[self.paths[tag]], spec.trained[tag], device)
-            self.scales = self._rounding(device)
+            self.scales, more = rounding_of(self.module, device)
+            self.frozen.update(more)
 
         def _begin(self, tag: str, sparser: Any, parameter: Any, name: str, device: Any) -> None:
             weight = parameter.detach().cpu().numpy()
@@ -134,20 +133,6 @@ def student_class() -> Any:
                 self.extra[f"{self._numbers[tag]}_{role}"] = torch().nn.Parameter(_tensor(array, device))
             for role, array in sparser.feed(weight, trained, ones, Moment(name)).items():
                 self.frozen[f"{tag}/{role}"] = _tensor(array, device)
-
-        def _rounding(self, device: Any) -> dict[str, Any]:
-            """Scales that train, by key; each belongs to all modules that round alike."""
-            found: dict[str, Any] = {}
-            for one in quantizers(self.module):
-                said = one.said
-                if said.scale not in found and said.scale not in self.frozen:
-                    scale = torch().full(one.shape, 0.5, device=device)
-                    home = found if said.learned else self.frozen
-                    home[said.scale] = torch().nn.Parameter(scale) if said.learned else scale
-                    self.frozen[said.zero_point] = torch().zeros((), device=device)
-                one.scale = found[said.scale] if said.learned else self.frozen[said.scale]
-                one.zero_point = self.frozen[said.zero_point]
-            return found
 
         def trained_of(self, tag: str) -> dict[str, Any]:
             """What the sparser of a weight trains, by role."""
@@ -177,6 +162,23 @@ def tensors_of(student: Any) -> dict[str, Any]:
     for tag in student.sparsers:
         found.update({f"{tag}/{role}": one for role, one in student.trained_of(tag).items()})
     return {**found, **student.scales}
+
+
+def rounding_of(module: Any, device: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the modules of fake quantization their scales and zero points, one for all that round alike; those that
+    train and those that do not, by key."""
+    learned, still = dict[str, Any](), dict[str, Any]()
+    for one in quantizers(module):
+        said, scale = one.said, torch().full(one.shape, 0.5, device=device)
+        if said.zero_point not in still:
+            still[said.zero_point] = torch().zeros((), device=device)
+            if said.learned:
+                learned[said.scale] = torch().nn.Parameter(scale)
+            else:
+                still[said.scale] = scale
+        one.scale = learned[said.scale] if said.learned else still[said.scale]
+        one.zero_point = still[said.zero_point]
+    return learned, still
 
 
 def quantizers(module: Any) -> list[Any]:

@@ -14,8 +14,8 @@ from onnxsparse.planning.quantization import Quantization, QuantizedWeight, Read
 
 def keys_of(quantization: Quantization) -> dict[str, str]:
     """What each weight and each value with a scale of its own is called among live arrays."""
-    names = dict.fromkeys(one.name for one in (*quantization.observed, *quantization.weights))
-    return {name: f"quantized:{place}" for place, name in enumerate(names)}
+    names = [*(one.name for one in quantization.observed), *(one.name for one in quantization.weights)]
+    return {name: f"quantized:{place}" for place, name in enumerate(dict.fromkeys(names))}
 
 
 def insert_fake_quantization(proto: ModelProto, quantization: Quantization, learned: bool = False) -> None:

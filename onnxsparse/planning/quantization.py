@@ -54,6 +54,8 @@ class Scheme:
     """Where there are some, everything else is ignored."""
     strict: bool = False
     """Whether an entry that means no layer is an error."""
+    checked: tuple[str, ...] | None = None
+    """The entries that are to mean a layer, where not all are."""
     target: str = ""
     """The device whose rules say where pairs of QuantizeLinear and DequantizeLinear stand: '', ampere or vnni."""
     residuals: bool = True
@@ -87,6 +89,8 @@ class Scheme:
         words = dict.fromkeys(word for names, kinds in known for word in (*names, *sorted(kinds)))
         lost, told = list[str](), list[str]()
         for option, entry in self._entries():
+            if self.checked is not None and entry not in self.checked:
+                continue
             if not any(entry in kinds or means_name(entry, names) for names, kinds in known):
                 harmless = not self.strict or (option == "ignore" and not classes and is_class(entry))
                 problem = f"{option}: {entry[:80]!r} is no layer and no module type of the model"

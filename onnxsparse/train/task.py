@@ -42,7 +42,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import RATES
 from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
-from onnxsparse.recipes.modifiers.quantization import Quantizing, TrainQuantized
+from onnxsparse.recipes.modifiers.quantization import QuantizeAct, Quantizing, TrainQuantized
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
 from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs
 from onnxsparse.scores import Score
@@ -269,7 +269,7 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
         raise OptionError(f"the recipe quantizes {len(asked)} times; a model is quantized once")
     (one,) = asked
     device = str(recipe.only(Pruning).target or "").partition(":")[0]
-    scheme = one.scheme_of() if isinstance(one, Quantizing) else TARGETS.get(device, TARGETS[""])
+    scheme = QuantizeAct(one).scheme if isinstance(one, Quantizing) else TARGETS.get(device, TARGETS[""])
     if importlib.util.find_spec("onnxruntime") is None:
         raise MissingExtraError("the ranges of values are taken in onnxruntime: pip install 'onnxsparse[runtime]'")
     proto, notes = float_graph(model)

@@ -71,9 +71,7 @@ def trained(folder: Path, engine: str, made: Recipe, **more: Any) -> tuple[Run, 
 def delivered(run: Run, outcome: Any) -> ModelProto:
     task = run.task
     integers = outcome.integers
-    made = deliver(
-        task.model, task.plan, outcome.arrays, task.tags, None, change=integers.write, check=integers.check
-    )
+    made = deliver(task.model, task.plan, outcome.arrays, task.tags, None, change=integers.write, check=integers.check)
     assert made.proto is not None
     return made.proto
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper, version_converter
 from onnx.helper import make_tensor_value_info
 
 from onnxsparse.engines.ort.versions import FIRST_OPSET, upgraded
@@ -33,6 +33,8 @@ FIRST_IR = 7
 QUANTIZED = ("QLinear", "QGemm", "QAttention", "QuantizeLinear", "DequantizeLinear", "DynamicQuantize", "QOrdered")
 INTEGER = ("Integer", "IntegerToFloat", "NBits", "MatMulBnb4", "MatMulFpQ4")
 VIEWS = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast")
+_IR_VERSIONS = {21: 10}
+"""The first version of the file format that has the element types of an opset."""
 
 
 def float_graph(model: Model) -> tuple[ModelProto, list[str]]:
@@ -68,13 +70,33 @@ def _demand_float(proto: ModelProto) -> None:
 
 def _raised(proto: ModelProto, notes: list[str]) -> ModelProto:
     """The model in an operator set that can quantize per channel."""
-    opset = next((one.version for one in proto.opset_import if one.domain in OWN), FIRST_OPSET)
+    opset = _opset(proto)
     if opset >= FIRST_OPSET:
         return proto
-    notes.append(f"the operator set was raised from {opset} to {FIRST_OPSET}, which quantization per channel needs")
+    notes.append(_told(opset, FIRST_OPSET, "quantization per channel needs"))
     raised = _without_large(proto, lambda one: upgraded(one, opset))
     keep(raised.metadata_props, proto.metadata_props)  # the converter drops them, and what they record
     return raised
+
+
+def raise_opset(proto: ModelProto, opset: int, needed: str) -> list[str]:
+    """Make the operator set of a graph at least this one, in place; what was done, and what for."""
+    have = _opset(proto)
+    if have >= opset:
+        return []
+    raised = _without_large(proto, lambda one: version_converter.convert_version(one, opset))
+    keep(raised.metadata_props, proto.metadata_props)
+    raised.ir_version = max(raised.ir_version, proto.ir_version, _IR_VERSIONS.get(opset, 0))
+    proto.CopyFrom(raised)
+    return [_told(have, opset, needed)]
+
+
+def _opset(proto: ModelProto) -> int:
+    return next((one.version for one in proto.opset_import if one.domain in OWN), 1)
+
+
+def _told(have: int, opset: int, needed: str) -> str:
+    return f"the operator set was raised from {have} to {opset}, which {needed}"
 
 
 def _without_large(proto: ModelProto, change: Callable[[ModelProto], ModelProto]) -> ModelProto:

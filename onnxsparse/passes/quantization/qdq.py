@@ -18,7 +18,8 @@ from onnx.helper import make_attribute, make_node
 
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import FreshNames, all_names, reads
-from onnxsparse.math.quantization import QParams, of_bias, widened_for_bias
+from onnxsparse.graph.storage import INT4, UINT4, packed
+from onnxsparse.math.quantization import Grid, QParams, of_bias, widened_for_bias
 from onnxsparse.math.values import Array
 from onnxsparse.planning.quantization import Quantization, QuantizedValue, QuantizedWeight, Reader
 
@@ -106,7 +107,7 @@ class _Writer:
         self._reads[name] -= len(readers)
         kept = self._fresh(f"{name}_quantized") if self._reads[name] else name
         tensor = self._graph.initializer.add() if self._reads[name] else self._stored[name]
-        tensor.CopyFrom(numpy_helper.from_array(integers, kept))
+        tensor.CopyFrom(_integers(integers, params.grid, kept))
         made = self._fresh(f"{name}_dequantized")
         self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
         self._point(readers, name, made)
@@ -128,16 +129,18 @@ class _Writer:
         zero_point = params.zero_point.astype(params.grid.dtype)
         one = params.scale.size == 1 and not params.block  # an array of one number would want an axis
         scale, zero_point = (params.scale.reshape(()), zero_point.reshape(())) if one else (params.scale, zero_point)
-        return [self._constant(f"{name}_scale", scale), self._constant(f"{name}_zero_point", zero_point)]
+        named = self._fresh(f"{name}_zero_point")
+        self._graph.initializer.append(_integers(zero_point, params.grid, named))
+        return [self._constant(f"{name}_scale", scale), named]
 
     def _constant(self, name: str, array: Array) -> str:
         found = self._fresh(name)
-        self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), found))
+        self._graph.initializer.append(_tensor(array, found))
         return found
 
     def _node(self, operator: str, inputs: list[str], output: str, params: QParams) -> NodeProto:
         node = make_node(operator, inputs, [output], self._fresh(f"{output}_node"))
-        if params.scale.size > 1:
+        if params.scale.size > 1 or params.block:
             node.attribute.append(make_attribute("axis", params.axis))
         if params.block:
             node.attribute.append(make_attribute("block_size", params.block))
@@ -164,6 +167,19 @@ class _Writer:
         copies = [NodeProto.FromString(node.SerializeToString()) for node in placed]
         del self._graph.node[:]
         self._graph.node.extend(copies)
+
+
+def _tensor(array: Array, name: str) -> TensorProto:
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def _integers(array: Array, grid: Grid, name: str) -> TensorProto:
+    """Integers in the type of a grid, two in a byte where they have 4 bits: numpy has no such type."""
+    if grid.bits > 4:
+        return _tensor(array, name)
+    return TensorProto(
+        name=name, data_type=INT4 if grid.signed else UINT4, dims=array.shape, raw_data=packed(array).tobytes()
+    )
 
 
 def _slots(node: NodeProto, name: str) -> list[int]:

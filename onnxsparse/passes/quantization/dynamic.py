@@ -17,11 +17,11 @@ from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import FreshNames, all_names, called
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Use, Weight
-from onnxsparse.math.quantization import WEIGHTS, Grid, QParams, of_weight
+from onnxsparse.math.quantization import Grid, of_weight
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.qdq import Params, write_qdq
-from onnxsparse.passes.quantization.weight_only import TABLE, Refine, Rounded, layer_scheme, weights_of
-from onnxsparse.planning.quantization import Quantization, QuantizedWeight
+from onnxsparse.passes.quantization.weight_only import TABLE, Refine, Rounded, weights_of
+from onnxsparse.planning.quantization import Quantization, QuantizedWeight, Reader, Scheme
 
 PRODUCTS = {"MatMul": "MatMulInteger", "Gemm": "MatMulInteger", "Conv": "ConvInteger"}
 CONVOLUTIONS = Grid(signed=False)
@@ -29,12 +29,10 @@ CONVOLUTIONS = Grid(signed=False)
 
 
 def dynamic(
-    proto: ModelProto, tables: bool = True, convolutions: bool = False, reduced: bool = False,
-    refine: Refine | None = None,
-) -> Rounded:  # fmt: skip
-    """Round a float graph, in place. `tables`: weights that are looked up, too; `reduced`: leave a bit of each weight
-    unused, for CPUs without VNNI, whose kernels add pairs of products in 16 bits."""
-    quantization = dynamic_weights(proto, tables, convolutions, reduced)
+    proto: ModelProto, scheme: Scheme, tables: bool = True, convolutions: bool = False, refine: Refine | None = None
+) -> Rounded:
+    """Round the products of a float graph, in place; `tables`: the weights that are looked up, too."""
+    quantization = dynamic_weights(proto, scheme, tables, convolutions)
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     params = {
         one.name: of_weight(numpy_helper.to_array(stored[one.name]), one.grid, one.axis)
@@ -54,11 +52,10 @@ def dynamic(
 # -- which weights
 
 
-def dynamic_weights(proto: ModelProto, tables: bool, convolutions: bool, reduced: bool) -> Quantization:
+def dynamic_weights(proto: ModelProto, scheme: Scheme, tables: bool, convolutions: bool) -> Quantization:
     """What is rounded when the ranges of activations are those of each run."""
-    grid = Grid(narrow=True, reduced=reduced) if reduced else WEIGHTS
     found, left = list[QuantizedWeight](), dict[str, str]()
-    alone = weights_of(proto, layer_scheme(8), tables)
+    alone = weights_of(proto, scheme, tables)
     rounded = {one.name: one for one in alone.weights}
     left.update(alone.left)
     for weight in Model.over(proto).weights:
@@ -72,7 +69,7 @@ def dynamic_weights(proto: ModelProto, tables: bool, convolutions: bool, reduced
         left.update({output: reason for output, reason in reasons.items() if reason})
         readers = tuple(reader for reader in one.readers if reasons.get(reader[0]) == "")
         if readers:
-            found.append(_quantized(weight, one, readers, grid))
+            found.append(_quantized(weight, one, readers))
     return Quantization((), tuple(found), left)
 
 
@@ -96,11 +93,11 @@ def _reason(use: Use, weight: Weight, convolutions: bool) -> str:
     return ""
 
 
-def _quantized(weight: Weight, one: QuantizedWeight, readers: tuple[tuple[str, int], ...], grid: Grid) -> QuantizedWeight:
+def _quantized(weight: Weight, one: QuantizedWeight, readers: tuple[Reader, ...]) -> QuantizedWeight:
     op = weight.uses[0].op
     # onnxruntime (1.19 to 1.31) takes the scales of the first matrix for all when it fuses a product with several.
     axis = one.axis if op == "Conv" or len(weight.shape) == 2 else None
-    return QuantizedWeight(one.name, CONVOLUTIONS if op == "Conv" else grid, axis, readers)
+    return QuantizedWeight(one.name, CONVOLUTIONS if op == "Conv" else one.grid, axis, readers)
 
 
 # -- the nodes
@@ -190,6 +187,3 @@ class _Writer:
         name = self._fresh(f"{called_as or found}_quant" if called_as else f"{found}_node")
         self._made.append(make_node(operator, inputs, [found], name, **attributes))
         return found
-
-
-__all__ = ["QParams", "dynamic", "dynamic_weights"]

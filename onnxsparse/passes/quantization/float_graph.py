@@ -9,29 +9,19 @@ from onnx import ModelProto, version_converter
 
 from onnxsparse.graph.model import Model
 
-_IR_VERSIONS = {21: 10}
-"""The first version of the file format that has the element types of an opset."""
-
 OPSET = 13
 """The first one whose QuantizeLinear and DequantizeLinear have an axis."""
 
 
 def float_graph(model: Model) -> tuple[ModelProto, list[str]]:
     """A copy of a model in the form that is quantized, and what was done for that."""
-    proto = model.copy_proto()
-    notes = raise_opset(proto, OPSET, "quantization per channel needs")
+    proto, notes = model.copy_proto(), list[str]()
+    opset = next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), 1)
+    if opset < OPSET:
+        proto = version_converter.convert_version(proto, OPSET)
+        notes.append(f"the opset was raised from {opset} to {OPSET}, which quantization per channel needs")
     _constants_as_initializers(proto)
     return proto, notes
-
-
-def raise_opset(proto: ModelProto, opset: int, needed: str) -> list[str]:
-    """Make the opset of a graph at least this one, in place; what was done, and what for."""
-    have = next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), 1)
-    if have >= opset:
-        return []
-    proto.CopyFrom(version_converter.convert_version(proto, opset))
-    proto.ir_version = max(proto.ir_version, _IR_VERSIONS.get(opset, 0))
-    return [f"the opset was raised from {have} to {opset}, which {needed}"]
 
 
 def _constants_as_initializers(proto: ModelProto) -> None:

@@ -4,17 +4,20 @@
    reader still needs floats, the float tensor keeps its name.
 2. Every pruned place is exactly the zero point, because zero is a step of every grid.
 3. Each value has one pair of nodes, however many read it.
+4. A lookup table is dequantized behind its Gather, so that a run touches no rows but those that it looks up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_attribute, make_node
 
 from onnxsparse.errors import ModelError
+from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import FreshNames, all_names, reads
 from onnxsparse.graph.storage import INT4, UINT4, packed
 from onnxsparse.math.quantization import Grid, QParams, of_bias
@@ -28,6 +31,8 @@ Params = Mapping[str, QParams]
 def write_qdq(proto: ModelProto, quantization: Quantization, params: Params) -> None:
     """Change a float graph, in place, into one that is rounded; weights have the numbers that the graph has."""
     _Writer(proto, params).write(quantization)
+
+_LOOKED_UP = ("quantized", "steps", "scales", "scale")
 
 
 class _Writer:
@@ -55,7 +60,10 @@ class _Writer:
 
     def _weight(self, weight: QuantizedWeight) -> None:
         params, numbers = self._params[weight.name], numpy_helper.to_array(self._stored[weight.name])
-        self._as_integers(weight.name, params, params.quantize(numbers), weight.readers)
+        looked_up = params.axis in (0, None) and not params.block and not params.zero_point.any()
+        looked_up &= all(slot == 0 and _is_lookup(self._by_output[one]) for one, slot in weight.readers)
+        write = self._as_looked_up if looked_up else self._as_integers
+        write(weight.name, params, params.quantize(numbers), weight.readers)
 
     def _bias(self, weight: QuantizedWeight) -> None:
         """In 32 bits where only this layer reads it."""
@@ -72,14 +80,40 @@ class _Writer:
         self._as_integers(weight.bias, params, params.quantize(numbers), tuple(readers))
 
     def _as_integers(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
+        kept = self._kept(name, params, integers, readers)
+        made = self._fresh(f"{name}_dequantized")
+        self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
+        self._point(readers, name, made)
+
+    def _as_looked_up(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
+        """Rows times their scales, which are looked up, too: DequantizeLinear has no scale for each looked-up row."""
+        kept = self._kept(name, params, integers, readers)
+        self._point(readers, name, kept)
+        scale = self._constant(f"{name}_scale", params.scale)
+        axes = "" if params.scale.size == 1 else self._constant(f"{name}_axes", np.arange(-1, -integers.ndim, -1))
+        for output, _ in readers:
+            node = self._by_output[output]
+            rows, steps, scales, own = (self._fresh(f"{output}_{word}") for word in _LOOKED_UP)
+            node.output[0] = rows
+            own = own if axes else scale
+            of_rows = [
+                self._made("Gather", [scale, node.input[1]], scales),
+                self._made("Unsqueeze", [scales, axes], own),
+            ]
+            self._behind[rows] = [
+                self._made("Cast", [rows], steps, to=TensorProto.FLOAT),
+                *(of_rows if axes else ()),
+                self._made("Mul", [steps, own], output),
+            ]
+
+    def _kept(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> str:
+        """The tensor of integers: the weight itself, or one beside it where others still read floats."""
         others = sum(len(_slots(node, name)) for node in self._graph.node) - len(readers)
         others += sum(name == output.name for output in self._graph.output)
         kept = name if not others else self._fresh(f"{name}_quantized")
         tensor = self._stored[name] if not others else self._graph.initializer.add()
         tensor.CopyFrom(_integers(integers, params.grid, kept))
-        made = self._fresh(f"{name}_dequantized")
-        self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
-        self._point(readers, name, made)
+        return kept
 
     # -- values
 
@@ -96,10 +130,11 @@ class _Writer:
 
     def _grid_of(self, name: str, params: QParams) -> list[str]:
         scale = self._constant(f"{name}_scale", params.scale)
+        if params.block and not params.zero_point.any():
+            return [scale]
         zero_point = self._fresh(f"{name}_zero_point")
-        self._graph.initializer.append(
-            _integers(params.zero_point.astype(params.grid.dtype), params.grid, zero_point)
-        )
+        numbers = params.zero_point.astype(params.grid.dtype)
+        self._graph.initializer.append(_integers(numbers, params.grid, zero_point))
         return [scale, zero_point]
 
     def _constant(self, name: str, array: Array) -> str:
@@ -107,8 +142,11 @@ class _Writer:
         self._graph.initializer.append(_tensor(array, found))
         return found
 
+    def _made(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> NodeProto:
+        return make_node(operator, inputs, [output], self._fresh(f"{output}_node"), **attributes)
+
     def _node(self, operator: str, inputs: list[str], output: str, params: QParams) -> NodeProto:
-        node = make_node(operator, inputs, [output], self._fresh(f"{output}_node"))
+        node = self._made(operator, inputs, output)
         if params.scale.size > 1 or params.block:
             node.attribute.append(make_attribute("axis", params.axis))
         if params.block:
@@ -129,13 +167,18 @@ class _Writer:
         made = {name for node in self._graph.node for name in node.output}
         placed = [node for name, pair in self._behind.items() if name not in made for node in pair]
         placed = [*self._first, *placed]
-        for node in self._graph.node:
-            placed.append(node)
-            for name in node.output:
-                placed += self._behind.get(name, ())
+        waiting = list(self._graph.node)[::-1]
+        while waiting:
+            placed.append(waiting.pop())
+            waiting += [node for name in placed[-1].output for node in self._behind.get(name, ())][::-1]
         copies = [NodeProto.FromString(node.SerializeToString()) for node in placed]
         del self._graph.node[:]
         self._graph.node.extend(copies)
+
+
+def _is_lookup(node: NodeProto) -> bool:
+    """Of rows."""
+    return node.op_type == "Gather" and not Attributes(node, {}).integer("axis")
 
 
 def _tensor(array: Array, name: str) -> TensorProto:

@@ -6,22 +6,21 @@ inputs. Layers with no more inputs than one block have one scale for each output
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
-from onnx import ModelProto, StringStringEntryProto, numpy_helper, version_converter
+from onnx import ModelProto, NodeProto, numpy_helper
 
 from onnxsparse.errors import OptionError
-from onnxsparse.graph.edit import keep, reads
-from onnxsparse.graph.model import Model
-from onnxsparse.graph.weights import Weight
+from onnxsparse.graph.attributes import Attributes
 from onnxsparse.math.quantization import Grid, QParams, of_weight
 from onnxsparse.math.values import Array
+from onnxsparse.passes.quantization.float_graph import raise_opset
+from onnxsparse.passes.quantization.placement import quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
-from onnxsparse.planning.layer_kinds import kinds_of_node
-from onnxsparse.planning.quantization import LayerScheme, Quantization, QuantizedWeight, Reader, Scheme
+from onnxsparse.passes.quantization.values import key
+from onnxsparse.planning.quantization import LayerScheme, Quantization, QuantizedWeight, Scheme
 
 GRIDS = {8: Grid(8, narrow=True), 4: Grid(4)}
 ASYMMETRIC = {8: Grid(8, signed=False, symmetric=False), 4: Grid(4, signed=False, symmetric=False)}
@@ -29,11 +28,10 @@ BLOCK = 32
 """Neighbours with one scale in 4 bits, where nothing else is asked for."""
 BLOCKS = (16, 32, 64, 128, 256)
 """Those that the kernels of onnxruntime have."""
-OPSET, IR_VERSION = 21, 10
-"""The first ones with 4-bit integers, and with a scale for each block."""
+OPSET = 21
+"""The first one with 4-bit integers, and with a scale for each block."""
 SHRINK = np.linspace(1.0, 0.7, 13)
 """Parts of the range that are tried for a scale of 4 bits: clipping a few numbers costs less than coarse steps."""
-TABLE = "Embedding"
 
 Refine = Callable[[ModelProto, Quantization, dict[str, QParams]], None]
 """Chooses better numbers on the grids, such as by the inputs of layers, and writes them into the graph's tensors."""
@@ -58,11 +56,10 @@ def layer_scheme(bits: int = 8, block: int | None = None, symmetric: bool = True
     return LayerScheme((GRIDS if symmetric else ASYMMETRIC)[bits], inputs=None, block=block)
 
 
-def weight_only(proto: ModelProto, scheme: Scheme, tables: bool = True, refine: Refine | None = None) -> Rounded:
-    """Round the weights of a float graph, in place; `tables`: those that are looked up, too."""
-    quantization, notes = weights_of(proto, scheme, tables), list[str]()
-    if any(one.block or one.grid.bits < 8 for one in quantization.weights):
-        notes = _raise_opset(proto)
+def weight_only(proto: ModelProto, scheme: Scheme, refine: Refine | None = None) -> Rounded:
+    """Round the weights of a float graph, in place."""
+    quantization = weights_of(proto, scheme)
+    notes = raised(proto, quantization)
     params = params_of(proto, quantization)
     if refine is not None:
         refine(proto, quantization, params)
@@ -70,84 +67,32 @@ def weight_only(proto: ModelProto, scheme: Scheme, tables: bool = True, refine: 
     return Rounded(quantization, params, tuple(notes))
 
 
-def _raise_opset(proto: ModelProto) -> list[str]:
-    have = next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), 1)
-    if have >= OPSET:
-        return []
-    metadata = [StringStringEntryProto.FromString(one.SerializeToString()) for one in proto.metadata_props]
-    proto.CopyFrom(version_converter.convert_version(proto, OPSET))
-    proto.ir_version = max(proto.ir_version, IR_VERSION)
-    keep(proto.metadata_props, metadata)  # the converter drops them, and what they record
-    return [f"the operator set was raised from {have} to {OPSET}, which 4-bit integers and blocks of scales need"]
-
-
-# -- which weights
-
-
-def weights_of(proto: ModelProto, scheme: Scheme, tables: bool = True) -> Quantization:
+def weights_of(proto: ModelProto, scheme: Scheme) -> Quantization:
     """What is rounded of a float graph when activations are not."""
-    readers = _readers(proto)
-    found, left = list[QuantizedWeight](), dict[str, str]()
-    for weight in Model.over(proto).weights:
-        reason, layer = _reason(weight, readers[weight.tensor.name], tables), _layer(weight, scheme)
-        if reason or layer is None:
-            left.update({use.source.output[0]: reason or IGNORED for use in weight.uses})
-        else:
-            found.append(_quantized(weight, layer, tuple(readers[weight.tensor.name])))
-    return Quantization((), tuple(found), left)
+    found = quantization_of(proto, scheme)
+    nodes = {key(node): node for node in proto.graph.node}
+    weights = [_as_table(one) if _looked_up(one, nodes) else one for one in found.weights]
+    return replace(found, weights=tuple(weights))
 
 
-IGNORED = "it is ignored"
+def _looked_up(one: QuantizedWeight, nodes: Mapping[str, NodeProto]) -> bool:
+    """Whether only rows of it are read."""
+    readers = [(nodes[output], slot) for output, slot in one.readers]
+    return all(
+        node.op_type == "Gather" and not slot and not Attributes(node, {}).integer("axis") for node, slot in readers
+    )
 
 
-def _readers(proto: ModelProto) -> dict[str, list[Reader]]:
-    """Who reads each value; input -1 stands for a body of a node."""
-    found: dict[str, list[Reader]] = defaultdict(list)
-    for node in proto.graph.node:
-        for slot, name in enumerate(node.input):
-            found[name].append((node.output[0], slot))
-        for name in reads(node)[len(node.input) :]:
-            found[name].append((node.output[0], -1))
-    return found
+def _as_table(one: QuantizedWeight) -> QuantizedWeight:
+    """In 8 bits: Gather takes no fewer, and a table that is dequantized before it is so as a whole in every run."""
+    return replace(one, grid=GRIDS[8], axis=None if one.axis is None else 0, block=0, looked_up=True)
 
 
-def _layer(weight: Weight, scheme: Scheme) -> LayerScheme | None:
-    """How a weight is rounded; None where any of its layers is ignored."""
-    found = []
-    for use in weight.uses:
-        names = (use.source.name, use.source.output[0], weight.name)
-        found.append(scheme.of([name for name in names if name], kinds_of_node(use.op, len(weight.shape))))
-    return None if not found or None in found or found[0] is None or found[0].weights is None else found[0]
-
-
-def _reason(weight: Weight, readers: list[Reader], tables: bool) -> str:
-    """Why a weight stays as it is; '' where it is rounded."""
-    if weight.refusal or not weight.uses:
-        return weight.refusal or "no layer reads it as a weight"
-    if weight.tensor.kind != "float32":
-        return f"it is stored as {weight.tensor.kind}, and only float32 is rounded"
-    if weight.scope or weight.storage != "initializer" or any(slot < 0 for _, slot in readers):
-        return "it is read inside of a body"
-    if any(use.masks for use in weight.uses):
-        return "a mask stands before it; fold the masks first"
-    if not tables and all(use.family == TABLE for use in weight.uses):
-        return "it is a lookup table"
-    return ""
-
-
-def _quantized(weight: Weight, layer: LayerScheme, readers: tuple[Reader, ...]) -> QuantizedWeight:
-    """Scales by block along the inputs, where there are more inputs than one block has; else for each output."""
-    assert layer.weights is not None
-    if all(use.source.input[use.slot] == weight.tensor.name and use.op == "Gather" for use in weight.uses):
-        # Gather takes no 4-bit integers, and a table that is dequantized before it is so as a whole in every run.
-        return QuantizedWeight(weight.tensor.name, GRIDS[8], 0 if layer.per_channel else None, readers)
-    use = next((use for use in weight.uses if use.family != TABLE), weight.uses[0])
-    inputs = use.stored_axes(use.runs[2])
-    if layer.block and inputs and weight.shape[inputs[-1]] > layer.block:
-        return QuantizedWeight(weight.tensor.name, layer.weights, inputs[-1], readers, block=layer.block)
-    outputs = use.stored_axes(use.runs[1])
-    axis = outputs[0] if layer.per_channel and len(outputs) == 1 else None
-    return QuantizedWeight(weight.tensor.name, layer.weights, axis, readers)
+def raised(proto: ModelProto, quantization: Quantization) -> list[str]:
+    """Make the operator set of a graph one that has what is to be written, in place; what was done."""
+    if not any(one.block or one.grid.bits < 8 for one in quantization.weights):
+        return []
+    return raise_opset(proto, OPSET, "4-bit integers and blocks of scales need")
 
 
 # -- scales

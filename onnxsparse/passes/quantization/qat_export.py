@@ -102,8 +102,7 @@ class _Conversion:
         self._aliases = list[str]()
 
     def made(self, notes: list[str]) -> tuple[ModelProto, Facts]:
-        repeated = self._drop_repeated()
-        found = [one for one in self._search.found if one.output not in repeated]
+        found = self._without_repeated()
         if not found:
             raise ModelError(self._nothing())
         self._take_out(found)
@@ -114,7 +113,7 @@ class _Conversion:
         quantization = Quantization(tuple(self._values()), tuple(self._integers(biases)), self._left)
         write_qdq(self._proto, quantization, self._params)
         self._remove_joints()
-        return self._proto, self._facts(quantization, folded, len(repeated), notes)
+        return self._proto, self._facts(quantization, folded, len(self._search.found) - len(found), notes)
 
     def _nothing(self) -> str:
         for name, why in self._left.items():
@@ -123,18 +122,20 @@ class _Conversion:
 
     # -- taking fake quantizers out
 
-    def _drop_repeated(self) -> dict[str, str]:
-        """Who reads a fake quantizer behind another one that does the same reads that one."""
-        by_output = {one.output: one for one in self._search.found}
+    def _without_repeated(self) -> list[FakeQuantizer]:
+        """Who reads a fake quantizer behind another one that does the same reads that one; returns the others."""
+        kept: dict[str, FakeQuantizer] = {}
         outputs = {entry.name for entry in self._graph.output}
         names: dict[str, str] = {}
         for one in self._search.found:
             source = names.get(one.source, one.source)
-            if source in by_output and one.same_as(by_output[source]) and one.output not in outputs:
+            if source in kept and one.same_as(kept[source]) and one.output not in outputs:
                 names[one.output] = source
+            else:
+                kept[one.output] = replace(one, source=source)
         rename_reads(self._graph.node, names)
         Unread(self._proto).remove(names)
-        return names
+        return [*kept.values()]
 
     def _take_out(self, found: list[FakeQuantizer]) -> None:
         """Weights get their rounded numbers; before every reader of another value stands an Identity for the pair."""

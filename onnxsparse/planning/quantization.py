@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.math.quantization import ACTIVATIONS, SYMMETRIC_ACTIVATIONS, WEIGHTS, Grid
 from onnxsparse.planning.layer_kinds import is_class, means_name
 
+T = TypeVar("T")
 MOST = 20
 Reader = tuple[str, int]
 """An input of a node: the node's first output, and the number of the input."""
@@ -53,6 +54,8 @@ class Scheme:
     """Where there are some, everything else is ignored."""
     strict: bool = False
     """Whether an entry that means no layer is an error."""
+    checked: tuple[str, ...] | None = None
+    """The entries that are to mean a layer, where not all are."""
     target: str = ""
     """The device whose rules say where pairs of QuantizeLinear and DequantizeLinear stand: '', ampere or vnni."""
     residuals: bool = True
@@ -86,6 +89,8 @@ class Scheme:
         words = dict.fromkeys(word for names, kinds in known for word in (*names, *sorted(kinds)))
         lost, told = list[str](), list[str]()
         for option, entry in self._entries():
+            if self.checked is not None and entry not in self.checked:
+                continue
             if not any(entry in kinds or means_name(entry, names) for names, kinds in known):
                 harmless = not self.strict or (option == "ignore" and not classes and is_class(entry))
                 problem = f"{option}: {entry[:80]!r} is no layer and no module type of the model"
@@ -117,7 +122,8 @@ class QuantizedValue:
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A stored tensor that becomes integers, for some of its readers."""
+    """A stored tensor that becomes integers, for some of its readers. One that several layers share has an entry for
+    each input and bias that it is used with; they have one scale."""
 
     name: str
     grid: Grid
@@ -153,6 +159,12 @@ class Quantization:
     def observed(self) -> tuple[QuantizedValue, ...]:
         """The values that have scales of their own."""
         return tuple(one for one in self.values if not one.like)
+
+    def for_all(self, of_observed: Mapping[str, T]) -> dict[str, T]:
+        """What is known by the names of observed values and of weights, for values that are like others, too."""
+        found = dict(of_observed)
+        found.update((one.name, found[one.like]) for one in self.values if one.like in found)
+        return found
 
     def without(self, readers: Iterable[str]) -> Quantization:
         """The same with some nodes left in float, by their first outputs."""

@@ -19,7 +19,7 @@ The way: fake quantizers are taken out, weights get the numbers that they are ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -77,14 +77,15 @@ def converted(model: Model | ModelProto, target: str = "") -> tuple[ModelProto, 
 
     For `target` 'ampere' every zero point has to be 0, which is checked.
     """
-    proto, notes = plain_graph(model if isinstance(model, Model) else Model.over(model))
-    return _Conversion(proto, target).made(notes)
+    conversion = Conversion(model if isinstance(model, Model) else Model.over(model), target)
+    return conversion.written(), conversion.facts()
 
 
-class _Conversion:
-    """A model whose fake quantizers are taken out, and what is known of each."""
+class Conversion:
+    """A model whose fake quantizers are taken out, what is rounded in it and how, and then its form with integers."""
 
-    def __init__(self, proto: ModelProto, target: str) -> None:
+    def __init__(self, model: Model, target: str = "") -> None:
+        proto, notes = plain_graph(model)
         self._proto, self._graph, self._target = proto, proto.graph, target
         opset = next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), 1)
         self._search = FakeQuantizers(proto.graph, opset)
@@ -96,20 +97,31 @@ class _Conversion:
         self._joints: dict[str, str] = {}
         """Of each Identity in the place of a fake quantizer: its output, and the value that is to be rounded."""
         self._aliases = list[str]()
-
-    def made(self, notes: list[str]) -> tuple[ModelProto, Facts]:
+        self._sources: dict[str, str] = {}
+        """What values in front of pairs were made for is called in the model that was given."""
         found = self._without_repeated()
         if not found:
             raise ModelError(self._nothing())
         self._take_out(found)
-        notes = [*notes, *self._fold()]
+        self.notes = [*notes, *self._fold()]
         biases = {name: self._bias(name) for name in self._weights}
         if self._target == "ampere":
             self._demand_zero_points()
-        quantization = Quantization(tuple(self._values()), tuple(self._integers(biases)), self._left)
-        write_qdq(self._proto, quantization, self._params)
+        self.repeated = len(self._search.found) - len(found)
+        self.quantization = Quantization(tuple(self._values()), tuple(self._integers(biases)), self._left)
+        self.float_proto = copied(self._proto)
+        """What the model computes without rounding its values; weights have the numbers that they are rounded to."""
+
+    @property
+    def params(self) -> Mapping[str, QParams]:
+        """Of every rounded value and weight."""
+        return self._params
+
+    def written(self) -> ModelProto:
+        """The model with integers."""
+        write_qdq(self._proto, self.quantization, self._params)
         self._remove_joints()
-        return self._proto, self._facts(quantization, len(self._search.found) - len(found), notes)
+        return self._proto
 
     def _nothing(self) -> str:
         for name, why in self._left.items():
@@ -212,6 +224,7 @@ class _Conversion:
             source = before[-1].output[0]
             self._aliases.append(source)
         self._params[source] = params
+        self._sources[source] = one.source
         self._joints[one.output] = source
         joint = make_node("Identity", [source], [one.output], self._fresh(f"{one.output}_joint"))
         freed = [name for name in last.input if name]
@@ -295,6 +308,8 @@ class _Conversion:
         if product is None or len(product.input) < 3 or not product.input[2]:
             return ""
         bias, stored = product.input[2], {tensor.name: tensor for tensor in self._graph.initializer}
+        if self._target == "ampere":
+            return ""  # TensorRT has no DequantizeLinear for 32 bits, and adds floats to the products
         given = self._joints.get(product.input[0])
         if bias not in stored or given is None or self._params[given].scale.size > 1:
             why = "it is no stored tensor" if bias not in stored else f"the input of {called(product)} is not rounded"
@@ -317,7 +332,7 @@ class _Conversion:
 
     def _demand_zero_points(self) -> None:
         wrong = [
-            f"{name} ({params.grid.text}, {int(params.zero_point.ravel()[np.argmax(params.zero_point != 0)])})"
+            f"{self._sources.get(name, name)} ({params.grid.text}, {max(params.zero_point.ravel(), key=abs)})"
             for name, params in self._params.items()
             if not params.grid.signed or (params.zero_point != 0).any()
         ]
@@ -357,7 +372,9 @@ class _Conversion:
         made = {name for node in self._graph.node for name in node.output}
         keep(self._graph.value_info, [entry for entry in self._graph.value_info if entry.name in made])
 
-    def _facts(self, quantization: Quantization, repeated: int, notes: list[str]) -> Facts:
+    def facts(self) -> Facts:
+        """What was done, of the model that was written."""
+        quantization = self.quantization
         stored = {tensor.name: tensor for tensor in self._graph.initializer}
         weights = []
         for one in quantization.weights:
@@ -367,7 +384,7 @@ class _Conversion:
         biases = [one.bias for one in quantization.weights if one.bias]
         biases = [name for name in biases if stored[name].data_type == TensorProto.INT32]
         values = tuple(one.name for one in quantization.values)
-        return Facts(tuple(weights), values, tuple(biases), repeated, self._left, tuple(notes))
+        return Facts(tuple(weights), values, tuple(biases), self.repeated, self._left, tuple(self.notes))
 
 
 def _signed(integers: Array, params: QParams) -> tuple[Array, QParams]:

@@ -138,8 +138,8 @@ def plan(
         output: the YAML file to write; without it nothing is written. Default: None. Example: output="plan.yaml"
         pattern: the layout of the zeros: 2:4, any N:M, N:M:transposable, unstructured, alive, block:RxC, tile:RxC,
             filter or channel. Default: None. Example: pattern="2:4"
-        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
-            target="ampere"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
+            Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
         allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
             allocation="erk"
@@ -296,8 +296,8 @@ def prune(
             output="sparse.onnx"
         pattern: the layout of the zeros: 2:4, any N:M, N:M:transposable, unstructured, alive, block:RxC, tile:RxC,
             filter or channel. Default: None. Example: pattern="2:4"
-        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
-            target="ampere"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
+            Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
         allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
             allocation="erk"
@@ -439,8 +439,8 @@ def fold_masks(
         discard: take the masks out and leave the weights as they are. Default: False. Example: discard=True
         pattern: every weight that this pattern (2:4, any N:M, unstructured, block:RxC, filter, channel, ...) would
             prune has to hold it. Default: None. Example: pattern="2:4"
-        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None.
-            Example: target="ampere"
+        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default:
+            None. Example: target="ampere"
         sparsity: the level, where the pattern takes one; without it each weight is held to the level that is
             recorded for it. Default: None. Example: sparsity=0.8
         plan: each weight has to have what this plan, written by onnxsparse plan, promised. Default: None. Example:
@@ -527,8 +527,8 @@ def verify(
         source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
         pattern: every weight that this pattern (2:4, any N:M, unstructured, block:RxC, filter, channel, ...) would
             prune has to hold it. Default: None. Example: pattern="2:4"
-        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None.
-            Example: target="ampere"
+        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default:
+            None. Example: target="ampere"
         sparsity: the level, where the pattern takes one; without it each weight is held to the level that is
             recorded for it. Default: None. Example: sparsity=0.8
         plan: each weight has to have what this plan, written by onnxsparse plan, promised. Default: None. Example:

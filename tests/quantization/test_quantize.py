@@ -14,6 +14,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 import onnxsparse as osp
+from onnxsparse import progress
 from onnxsparse.cli import main
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError, ProofError
 from tests.messages import refusing
@@ -223,6 +224,31 @@ def test_a_file_that_takes_a_fixed_number_of_samples() -> None:
     free = osp.quantize(classifier(), data=SAMPLES, eval_data={"x": SAMPLES})
     assert result.report.details["metrics"] == free.report.details["metrics"]
     assert stored(result.model)["x_scale"] == stored(free.model)["x_scale"]
+
+
+def test_a_size_below_zero_says_nothing() -> None:
+    """Some exporters write -1 for a free axis."""
+    free = line()
+    free.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert osp.quantize(free, data=drawn(50, 4)).report.details["samples"] == 50
+
+
+def test_nothing_is_left_of_what_is_interrupted(tmp_path: Path) -> None:
+    def yielding() -> Iterator[dict[str, np.ndarray]]:
+        yield {"x": drawn(8, 4)}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        osp.quantize(line(), output=tmp_path / "int8.onnx", data=yielding)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_says_how_far_it_is() -> None:
+    seen: list[tuple[str, int, int]] = []
+    with progress.listening(lambda *told: seen.append(told)):
+        osp.quantize(hard(), data=SAMPLES, max_loss="5%", metrics="distance")
+    assert ("calibrate", 40, 40) in seen
+    assert any(stage == "sensitivity of layers" and done == total > 2 for stage, done, total in seen)
 
 
 def test_samples_along_another_axis() -> None:

@@ -139,7 +139,7 @@ def _measured(
         known = feeds or own
         quiet = Feeds(work.proto, known.data, known.limit, axes.inputs, stage="")
         moved = Figures(work.proto, quiet, [parse_metric("distance")], axes.outputs)
-        chosen = within(limit, whole, work.written, figures, moved)
+        chosen = within(limit, whole, work.moves, work.written, figures, moved)
         whole = replace(chosen.quantization, left={**chosen.quantization.left, **_too_sensitive(limit, chosen)})
     details = {
         "measured_on": on, "metrics_dense": figures.dense, "metrics": figures(work.written(whole)),

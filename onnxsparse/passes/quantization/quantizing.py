@@ -24,9 +24,10 @@ from onnxsparse.math.quantization import QParams
 from onnxsparse.options import Names
 from onnxsparse.passes.quantization.dynamic import dynamic_weights, write_dynamic
 from onnxsparse.passes.quantization.float_graph import float_graph, raise_opset
-from onnxsparse.passes.quantization.placement import quantization_of
+from onnxsparse.passes.quantization.placement import MOVES, quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
 from onnxsparse.passes.quantization.weight_only import OPSET, layer_scheme, params_of, weights_of
+from onnxsparse.passes.quantization.values import key
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization, Scheme
 
@@ -164,6 +165,11 @@ class Quantizing:
         for name, params in self.params.items():
             if not np.isfinite(params.scale).all():
                 raise ModelError(f"'{name}' holds numbers that are infinite or none, for which there is no scale")
+
+    @property
+    def moves(self) -> set[str]:
+        """The nodes that only move numbers, by their first outputs."""
+        return {key(node) for node in self.proto.graph.node if node.op_type in (*MOVES, "Concat")}
 
     def written(self, quantization: Quantization) -> ModelProto:
         """A copy of the float graph with this rounded in it."""

@@ -574,6 +574,7 @@ def quantize(
     per_tensor: bool = False,
     observer: str = "minmax",
     reduce_range: bool = False,
+    scales: Path | None = None,
     max_loss: float | str | None = None,
     include: Names = (),
     exclude: Names = (),
@@ -614,6 +615,8 @@ def quantize(
             Example: observer="entropy"
         reduce_range: weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate. Default:
             False. Example: reduce_range=True
+        scales: scales that exist already: of a file with QuantizeLinear and DequantizeLinear, a calibration cache
+            of TensorRT, or JSON. Default: None. Example: scales="calibration.cache"
         max_loss: leave the most sensitive layers in float until no more than this is lost: points of the metric,
             0.5, or a share of the float model's, 1%. Default: None. Example: max_loss=0.5
         include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
@@ -641,7 +644,7 @@ def quantize(
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    asked = Asked(scheme, target or "", dynamic, block, per_tensor, observer, reduce_range, include, exclude)
+    asked = Asked(scheme, target or "", dynamic, block, per_tensor, observer, reduce_range, scales, include, exclude)
     limit = None if max_loss is None else MaxLoss.parse(max_loss)
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
     data, eval_data = as_images([data, eval_data], resize, mean, std, layout)

@@ -973,6 +973,15 @@ class QuantizeOptions(ImageOptions):
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED
     )
+    scales: Path | None = option(
+        None,
+        "scales that exist already: of a file with QuantizeLinear and DequantizeLinear, a calibration cache of "
+        "TensorRT, or JSON",
+        "calibration.cache",
+        more="; values that it says nothing of take theirs from `--data`",
+        group=HOW_ROUNDED,
+        metavar="FILE",
+    )
     max_loss: float | str | None = option(
         None,
         "leave the most sensitive layers in float until no more than this is lost: points of the metric, `0.5`, or a "

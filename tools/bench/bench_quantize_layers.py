@@ -68,8 +68,8 @@ def layers_of(proto: ModelProto, feed: Feed) -> Iterator[Layer]:
     values = Session(_giving(proto, ends), optimized=False).run(dict(feed))
     fed = {**values, **feed}
     for end in ends:
-        nodes, inputs = _between(end, made, set(ends))
-        if not inputs or any(name not in fed for name in inputs):
+        nodes, inputs = _between(end, made, {*ends, *feed})
+        if not set(inputs) & set(ends):
             continue  # the quantization of an input of the model
         cut = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
         cut.graph.name = "layer"

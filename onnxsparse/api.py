@@ -567,6 +567,7 @@ def quantize(
     data: Any = None,
     output: Path | None = None,
     samples: int | None = None,
+    scales: Path | None = None,
     scheme: str = "int8",
     target: str | None = None,
     dynamic: bool = False,
@@ -600,6 +601,8 @@ def quantize(
         output: the quantized model to write; without it `Result.model` has it in memory. Default: None. Example:
             output="int8.onnx"
         samples: how many samples (default: all). Example: samples=256
+        scales: scales that exist are kept: a file of the same network with QuantizeLinear and DequantizeLinear, a
+            calibration cache of TensorRT, or a JSON. Default: None. Example: scales="calibration.cache"
         scheme: int8 (default): weights and what flows between layers; w8 or w4: weights alone, in 8 or 4 bits.
             Example: scheme="w4"
         target: a device whose rules hold: ampere (TensorRT: symmetric values) or vnni (CPUs). Default: None.
@@ -645,7 +648,7 @@ def quantize(
     limit = None if max_loss is None else MaxLoss.parse(max_loss)
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
     data, eval_data = as_images([data, eval_data], resize, mean, std, layout)
-    given = Samples(data, samples, labels, eval_data, chosen, limit)
+    given = Samples(data, samples, labels, eval_data, chosen, limit, scales)
     model = load(source)
     set_sizes(model, dims)
     axes = sample_axes(model, batch_axis, state)

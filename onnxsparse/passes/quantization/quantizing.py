@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from onnxsparse.math.quantization import QParams
 from onnxsparse.options import Names
 from onnxsparse.passes.quantization.dynamic import dynamic_weights, write_dynamic
 from onnxsparse.passes.quantization.float_graph import float_graph, raise_opset
+from onnxsparse.passes.quantization.given_scales import fitting
 from onnxsparse.passes.quantization.placement import quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
 from onnxsparse.passes.quantization.weight_only import OPSET, layer_scheme, params_of, weights_of
@@ -126,6 +128,7 @@ class Quantizing:
         self.float_model = Model.over(copied(self.proto))
         self.quantization = self._chosen(self._whole())
         self.params: dict[str, QParams] = {}
+        self._given: dict[str, QParams] = {}
         if not self.quantization.weights:
             raise OptionError(f"there is nothing to quantize: {self._why_nothing()}")
 
@@ -156,11 +159,24 @@ class Quantizing:
             return f"{said}, and float32 is what is quantized; convert the model first"
         return "no Conv, Gemm or MatMul has a constant weight"
 
+    def take(self, scales: Mapping[str, QParams], calibrates: bool) -> None:
+        """Keep scales that exist; where nothing calibrates the others, there have to be some for all values."""
+        found = fitting(self.proto, self.quantization, scales)
+        if found.missing and not calibrates:
+            raise OptionError(
+                f"--scales has none for {_some(found.missing)}, which the model rounds: pass --data to find the others"
+            )
+        if found.unknown:
+            self.notes = [*self.notes, f"--scales names {_some(found.unknown)}, which is not rounded here"]
+        grids = {name: params.grid for name, params in found.params.items()}
+        values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
+        self.quantization, self._given = replace(self.quantization, values=values), found.params
+
     def observe(self, feeds: Feeds | None) -> None:
         """The scales of all values, by what samples say of them, and those of the weights by their numbers."""
         if feeds is not None and self.asked.samples_needed:
             self.params.update(observers.observed(self.proto, self.quantization, feeds, self.asked.observer))
-        self.params.update(params_of(self.proto, self.quantization))
+        self.params.update({**params_of(self.proto, self.quantization), **self._given})
         for name, params in self.params.items():
             if not np.isfinite(params.scale).all():
                 raise ModelError(f"'{name}' holds numbers that are infinite or none, for which there is no scale")
@@ -184,6 +200,12 @@ def _demand_possible(model: Model) -> None:
         if kind in NOT_FLOAT32:
             word = TensorProto.DataType.Name(kind).lower()
             raise OptionError(f"the input '{value.name}' is {word}: convert the model to float32, and quantize that")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" for name in names[:3]) + more
 
 
 def _listed(names: Names) -> tuple[str, ...]:

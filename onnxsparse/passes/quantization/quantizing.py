@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -166,6 +167,9 @@ class Quantizing:
     def _take(self, given: Fitting) -> None:
         """Keep the scales that are given."""
         self.params, self.unscaled = given.params, given.missing
+        grids = {name: params.grid for name, params in given.params.items()}
+        values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
+        self.quantization = replace(self.quantization, values=values)
         told = f"--scales gives {len(given.params)} of the scales"
         unknown = f", and {len(given.unknown)} that nothing here has (the first: '{given.unknown[0]}')"
         self.notes = [*self.notes, told + (unknown if given.unknown else "")]
@@ -205,6 +209,12 @@ def _demand_possible(model: Model) -> None:
         if kind in NOT_FLOAT32:
             word = TensorProto.DataType.Name(kind).lower()
             raise OptionError(f"the input '{value.name}' is {word}: convert the model to float32, and quantize that")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" for name in names[:3]) + more
 
 
 def _listed(names: Names) -> tuple[str, ...]:

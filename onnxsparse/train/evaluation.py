@@ -30,7 +30,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
-from onnxsparse.train.fake_quantization import FakeQuantization
+from onnxsparse.train.fake_quantization import FakeQuantization, Integers
 from onnxsparse.train.objective import classes_seen
 from onnxsparse.train.sequences import Carried
 from onnxsparse.train.task import Task
@@ -159,7 +159,7 @@ class Whole:
         proto = float_now(self._task, engine, rest)
         scales = {} if fake is None else fake.arrays(engine)
         if fake is not None and scales:
-            fake.write(scales, proto)
+            Integers(fake, scales).write(proto)
         return self._file(proto)
 
     def _file(self, proto: ModelProto) -> _File:
@@ -190,9 +190,7 @@ def ranges_of(task: Task, engine: Engine, names: Sequence[str]) -> dict[str, tup
 class _Both:
     """A network as it is delivered, beside the dense one. The weights are those of the first time that it is asked."""
 
-    def __init__(
-        self, engine: Engine, whole: Whole, rest: Sequence[PlanRow], fake: FakeQuantization | None
-    ) -> None:
+    def __init__(self, engine: Engine, whole: Whole, rest: Sequence[PlanRow], fake: FakeQuantization | None) -> None:
         self._engine, self._whole, self._rest, self._fake = engine, whole, rest, fake
         self._made: _File | None = None
         self._last: tuple[Arrays, dict[str, Array]] | None = None

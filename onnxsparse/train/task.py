@@ -30,6 +30,7 @@ from onnxsparse.options import Axes, Masks, Path, SparsityOptions
 from onnxsparse.passes.delivery import called
 from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.placement import quantization_of
+from onnxsparse.planning.graph_layers import missed
 from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes, fields_of, sample_axes
 from onnxsparse.planning.plan import Plan, PlanRow
@@ -275,6 +276,8 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
             f"the model is quantized already ({called_node(integers)}); start from the float model it was made from"
         )
     proto, notes = float_graph(model)
+    named = one.called if isinstance(one, Quantizing) else "quantization"
+    notes += missed(scheme, named, model.proto, proto)
     quantization = quantization_of(proto, scheme)
     if not quantization.weights:
         why = next(iter(quantization.left.values()), "it has no convolution and no matrix product with stored weights")

@@ -167,7 +167,7 @@ def test_the_older_options(options: dict[str, Any], kind: str, wanted: LayerSche
 
 
 def test_embeddings_may_stay_float() -> None:
-    assert older(quantize_embeddings=False).asked(["a"], ("Embedding",)) is None
+    assert older(quantize_embeddings=False).of(["a"], ("Embedding",)) is None
 
 
 def test_submodules_have_to_be_there_and_excluded_types_do_not() -> None:

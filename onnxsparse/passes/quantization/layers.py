@@ -16,7 +16,7 @@ from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.operators import slots_of
 from onnxsparse.math.quantization import Grid
 from onnxsparse.passes.quantization.values import OWN, Values, key, nodes_in_bodies
-from onnxsparse.planning.layer_kinds import kinds_of_node
+from onnxsparse.planning.graph_layers import GraphLayers
 from onnxsparse.planning.quantization import LayerScheme, QuantizedWeight, Reader, Scheme
 
 PRODUCTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": None}
@@ -51,6 +51,7 @@ class Layers:
 
     def __init__(self, values: Values, scheme: Scheme) -> None:
         self._values, self._scheme = values, scheme
+        self._known_as = GraphLayers(values.proto).known_as
         self.products: dict[str, Product] = {}
         self.left: dict[str, str] = {}
         self._uses: dict[str, list[_Use]] = {}
@@ -92,14 +93,6 @@ class Layers:
         elif layer.weights is not None:
             for slot in floats:
                 self._use(node, slot, layer, "", "")
-
-    def _known_as(self, node: NodeProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What a scheme may call a node: its name, its results, its tensors; and its kinds."""
-        stored = [name for name in node.input if name in self._values.stored]
-        ranks = [len(self._values.stored[name].dims) for name in stored]
-        names = (node.name, *node.output, *stored)
-        live = not stored and node.op_type in PRODUCTS
-        return tuple(name for name in names if name), kinds_of_node(node.op_type, max(ranks, default=0), live)
 
     def _obstacle(self, node: NodeProto, slots: list[int], stored: list[int]) -> str:
         """Why a node stays in float; nothing where it need not."""

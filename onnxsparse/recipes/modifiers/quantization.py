@@ -185,8 +185,9 @@ class LegacyQuantizationModifier(Quantizing):
             overrides.update(dict.fromkeys(CONVOLUTIONS, with_outputs))
         if self.quantize_embeddings:
             overrides[EMBEDDING] = self._of_tables(own, rounded)
+        tables = () if self.quantize_embeddings else (EMBEDDING,)
         return Scheme(
-            own, overrides, (*NEVER_ROUNDED, *(self.exclude_module_types or ())), self.submodules or (),
+            own, overrides, (*NEVER_ROUNDED, *tables, *(self.exclude_module_types or ())), self.submodules or (),
             strict=True, checked=self.submodules or (),
             target=AMPERE.target if self.tensorrt else "", residuals=not self.tensorrt,
         )  # fmt: skip

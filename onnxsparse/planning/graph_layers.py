@@ -1,0 +1,126 @@
+"""What a quantization scheme may call the nodes of a graph: by their names and tensors, and by torch modules.
+
+1. A node answers to its own name, to those of its results and of its stored tensors, to the torch names that the
+   metadata record for these (see `graph/torch_match`), and to the module that its exporter says it came from.
+2. Its kinds are the module types that its operator stands for, and the class of that module, where that is said.
+3. Products of two computed values are those of attention where a Softmax stands behind (QK) or before them (PV).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+
+from onnx import ModelProto, NodeProto
+
+from onnxsparse.engines.torch.match.tensor_reads import scope_of
+from onnxsparse.errors import OptionError
+from onnxsparse.graph.torch_match import KEY
+from onnxsparse.planning.layer_kinds import kinds_of_node
+from onnxsparse.planning.quantization import Scheme
+
+CLASSES = "pkg.torch.onnx.class_hierarchy"
+"""Metadata of torch's newer exporter: the classes of the modules around a node, and the operator of torch."""
+PRODUCTS = ("MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose")
+BETWEEN = {
+    "Add", "Cast", "Clip", "Div", "Dropout", "Expand", "Identity", "Max", "Min", "Mul", "Reshape", "Squeeze", "Sub",
+    "Transpose", "Unsqueeze", "Where",
+}  # fmt: skip
+"""What stands between a product of attention and its Softmax."""
+FARTHEST = 12
+Names = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class GraphLayers:
+    """The nodes of a graph, as a scheme sees them."""
+
+    def __init__(self, proto: ModelProto) -> None:
+        self._proto = proto
+        self._stored = {tensor.name: tensor for tensor in proto.graph.initializer}
+
+    def known_as(self, node: NodeProto) -> Names:
+        """The names that a node answers to, and what kinds it is of."""
+        stored = [name for name in node.input if name in self._stored]
+        torch = (one for name in stored for one in self._torch.get(name, ()))
+        names = (node.name, scope_of(node) or "", *node.output, *stored, *torch)
+        rank = max((len(self._stored[name].dims) for name in stored), default=0)
+        live = not stored and node.op_type in PRODUCTS
+        role = self._roles.get(node.output[0], "") if live and node.output else ""
+        kinds = (*_class_of(node), *kinds_of_node(node.op_type, rank, live, role))
+        return tuple(dict.fromkeys(name for name in names if name)), tuple(dict.fromkeys(kinds))
+
+    def all(self) -> Iterator[Names]:
+        """What every node is known as."""
+        return map(self.known_as, self._proto.graph.node)
+
+    @cached_property
+    def _torch(self) -> Mapping[str, list[str]]:
+        """By stored tensor, what the metadata record that it is in torch."""
+        found: dict[str, list[str]] = {}
+        for entry in self._proto.metadata_props:
+            if entry.key == KEY:
+                for name, tensors in _recorded(entry.value).items():
+                    for tensor in tensors:
+                        found.setdefault(tensor, []).append(name)
+        return found
+
+    @cached_property
+    def _roles(self) -> Mapping[str, str]:
+        """Which product of attention a node is, by its first output."""
+        made = {name: node for node in self._proto.graph.node for name in node.output}
+        read: dict[str, list[NodeProto]] = {}
+        for node in self._proto.graph.node:
+            for name in node.input:
+                read.setdefault(name, []).append(node)
+        found: dict[str, str] = {}
+        for node in self._proto.graph.node:
+            if node.op_type == "Softmax":
+                before = _nearest([node.input[0]], lambda name: [made[name]] if name in made else [], False)
+                behind = _nearest([node.output[0]], lambda name: read.get(name, []), True)
+                found.update(dict.fromkeys(before, "QK"))
+                found.update(dict.fromkeys(behind, "PV"))
+        return found
+
+
+def missed(scheme: Scheme, where: str, *graphs: ModelProto) -> list[str]:
+    """A sentence for every entry of a scheme that means nothing in any of some graphs; an error where it is strict."""
+    known = [names for proto in graphs for names in GraphLayers(proto).all()]
+    try:
+        return [f"{where}: {said}" for said in scheme.missed(known, classes=False)]
+    except OptionError as error:
+        raise OptionError(f"{where}: {error}") from None
+
+
+def _nearest(names: list[str], step: Callable[[str], list[NodeProto]], onwards: bool) -> set[str]:
+    """The products that are next to some values, one way or the other, by their first outputs."""
+    found, seen = set[str](), set(names)
+    for _ in range(FARTHEST):
+        nodes, names = [node for name in names for node in step(name)], []
+        found.update(node.output[0] for node in nodes if node.op_type in PRODUCTS)
+        for node in nodes:
+            if node.op_type in BETWEEN:
+                names += [name for name in (node.output if onwards else node.input) if name and name not in seen]
+        seen.update(names)
+    return found
+
+
+def _recorded(text: str) -> dict[str, list[str]]:
+    """Nothing where the record cannot be read: whoever needs the match says so."""
+    try:
+        return {name: [str(row[0]) for row in rows] for name, rows in json.loads(text)["matched"].items()}
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError):
+        return {}
+
+
+def _class_of(node: NodeProto) -> Iterable[str]:
+    """The class of the innermost module around a node."""
+    for entry in node.metadata_props if hasattr(node, "metadata_props") else ():
+        if entry.key == CLASSES:
+            try:
+                listed = ast.literal_eval(entry.value)
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                return
+            if isinstance(listed, list) and len(listed) > 1:
+                yield str(listed[-2]).rpartition(".")[2]

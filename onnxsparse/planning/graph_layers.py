@@ -19,7 +19,7 @@ from onnxsparse.engines.torch.match.tensor_reads import scope_of
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.torch_match import KEY
 from onnxsparse.planning.layer_kinds import kinds_of_node
-from onnxsparse.planning.quantization import Scheme
+from onnxsparse.planning.quantization import LayerScheme, Scheme
 
 CLASSES = "pkg.torch.onnx.class_hierarchy"
 """Metadata of torch's newer exporter: the classes of the modules around a node, and the operator of torch."""
@@ -51,9 +51,38 @@ class GraphLayers:
         kinds = (*_class_of(node), *kinds_of_node(node.op_type, rank, live, role))
         return tuple(dict.fromkeys(name for name in names if name)), tuple(dict.fromkeys(kinds))
 
+    def asked(self, node: NodeProto, scheme: Scheme) -> LayerScheme | None:
+        """What a scheme says of a node that multiplies nothing: by its operator, its own name, or that of a module.
+
+        A module is one that holds no other and multiplies nothing: of a Linear the scheme means the product, and not
+        the addition of the bias.
+        """
+        names, kinds = self.known_as(node)
+        if scheme.of(names, kinds) is None or not scheme.overrides:
+            return None
+        for kind in (node.name, *kinds_of_node(node.op_type)):
+            if kind in scheme.overrides:
+                return scheme.overrides[kind]
+        return scheme.asked((self._scope(node),), _class_of(node)) if self._scope(node) in self._simple else None
+
+    def is_inside(self, node: NodeProto, other: NodeProto | None) -> bool:
+        """Whether two nodes are of one simple module, so that what goes from one to the other is its own."""
+        return other is not None and self._scope(node) == self._scope(other) and self._scope(node) in self._simple
+
     def all(self) -> Iterator[Names]:
         """What every node is known as."""
         return map(self.known_as, self._proto.graph.node)
+
+    def _scope(self, node: NodeProto) -> str:
+        return scope_of(node) or ""
+
+    @cached_property
+    def _simple(self) -> frozenset[str]:
+        """The modules that hold no other and multiply nothing."""
+        scopes = {self._scope(node) for node in self._proto.graph.node}
+        products = {self._scope(node) for node in self._proto.graph.node if node.op_type in PRODUCTS}
+        outer = {scope[:at] for scope in scopes for at, letter in enumerate(scope) if letter == "."}
+        return frozenset(scopes - products - outer - {""})
 
     @cached_property
     def _torch(self) -> Mapping[str, list[str]]:

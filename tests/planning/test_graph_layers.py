@@ -10,6 +10,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.torch_match import KEY
+from onnxsparse.math.quantization import ACTIVATIONS
+from onnxsparse.passes.quantization.placement import quantization_of
 from onnxsparse.planning.graph_layers import GraphLayers, missed
 from onnxsparse.planning.quantization import LayerScheme, Scheme
 
@@ -105,3 +107,38 @@ def test_a_record_that_cannot_be_read_names_nothing() -> None:
     for text in ("{", "[]", '{"matched": {"a": 1}}', '{"matched": {"a": [[]]}}'):
         model.metadata_props[0].value = text
         assert len(list(GraphLayers(model).all())) == len(model.graph.node)
+
+
+def gated() -> ModelProto:
+    """A linear layer with its bias apart, and x * sigmoid(x) behind it: modules `fc` and `act`."""
+    fc, act = "['', 'fc', 'linear']", "['', 'act', 'silu']"
+    linear = "['m.Net', 'torch.nn.modules.linear.Linear', 'aten.linear.default']"
+    silu = "['m.Net', 'torch.nn.modules.activation.SiLU', 'aten.silu.default']"
+    nodes = [
+        node("MatMul", "x w", "product", name_scopes=fc, class_hierarchy=linear),
+        node("Add", "product b", "sum", name_scopes=fc, class_hierarchy=linear),
+        node("Sigmoid", "sum", "gate", name_scopes=act, class_hierarchy=silu),
+        node("Mul", "sum gate", "y", name_scopes=act, class_hierarchy=silu),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in ("x", "y")]
+    tensors = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in (("w", (4, 4)), ("b", 4))]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rounded"),
+    [
+        ({}, {"x": {"product"}}),
+        ({"Linear": LayerScheme()}, {"x": {"product"}}),
+        ({"fc": LayerScheme(outputs=ACTIVATIONS)}, {"x": {"product"}, "sum": {"gate", "y"}}),
+        ({"act": LayerScheme()}, {"x": {"product"}, "sum": {"gate", "y"}}),
+        ({"SiLU": LayerScheme(inputs=None, outputs=ACTIVATIONS)}, {"x": {"product"}}),
+        ({"Linear": LayerScheme(inputs=None)}, {}),
+    ],
+)
+def test_of_a_module_what_comes_in_and_goes_out_is_rounded(
+    overrides: dict[str, LayerScheme], rounded: dict[str, set[str]]
+) -> None:
+    found = quantization_of(gated(), Scheme(overrides=overrides))
+    assert {one.name: {reader for reader, _ in one.readers} for one in found.values} == rounded

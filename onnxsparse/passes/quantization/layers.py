@@ -51,7 +51,7 @@ class Layers:
 
     def __init__(self, values: Values, scheme: Scheme) -> None:
         self._values, self._scheme = values, scheme
-        self._known_as = GraphLayers(values.proto).known_as
+        self._names = GraphLayers(values.proto)
         self.products: dict[str, Product] = {}
         self.left: dict[str, str] = {}
         self._uses: dict[str, list[_Use]] = {}
@@ -63,7 +63,16 @@ class Layers:
 
     def asked(self, node: NodeProto) -> LayerScheme | None:
         """What the scheme says of this node, or its kind of operator, and not of all."""
-        return self._scheme.asked(*self._known_as(node))
+        return self._names.asked(node, self._scheme)
+
+    def ignored(self, node: NodeProto) -> bool:
+        """Whether the scheme wants a node to stay as it is."""
+        some = self._scheme.ignore or self._scheme.only
+        return bool(some) and self._scheme.of(*self._names.known_as(node)) is None
+
+    def is_inside(self, node: NodeProto, other: NodeProto | None) -> bool:
+        """Whether a value that goes from one node to another stays inside of one module."""
+        return self._names.is_inside(node, other)
 
     def weights(self) -> Iterable[QuantizedWeight]:
         """One entry for every tensor, input and bias."""
@@ -84,7 +93,7 @@ class Layers:
         floats = [slot for slot in stored if self._values.stored[node.input[slot]].data_type != TensorProto.INT64]
         if node.op_type not in PRODUCTS and not floats:
             return
-        layer = self._scheme.of(*self._known_as(node))
+        layer = self._scheme.of(*self._names.known_as(node))
         reason = "the scheme ignores it" if layer is None else self._obstacle(node, slots, floats)
         if layer is None or reason:
             self.left[key(node)] = reason

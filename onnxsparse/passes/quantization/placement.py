@@ -72,7 +72,7 @@ class _Placement:
             self._forwards(node)
         self._outputs()
         for node in reversed(self._values.nodes):
-            if node.domain in OWN:
+            if node.domain in OWN and not self._layers.ignored(node):
                 self._backwards(node)
         if not self._tensorrt:
             self._all_readers()
@@ -100,17 +100,20 @@ class _Placement:
             if layer is None or key(node) in self._layers.products:
                 continue
             for slot, name in enumerate(node.input):
-                if layer.inputs is not None and self._is_value(name):
+                inside = self._layers.is_inside(node, self._values.maker.get(name))
+                if layer.inputs is not None and self._is_value(name) and not inside:
                     self._want(node, slot, layer.inputs)
             result = self._values.merged(node.output[0])
-            if layer.outputs is not None and self._is_value(result):
+            readers = [self._values.maker[reader] for reader, _ in self._values.readers[result]]
+            own = bool(readers) and all(self._layers.is_inside(node, reader) for reader in readers)
+            if layer.outputs is not None and self._is_value(result) and not own:
                 self._rounded_for(result, self._values.readers[result], layer.outputs)
 
     def _forwards(self, node: NodeProto) -> None:
         """Note what comes as integers out of a node, and how deep it lies."""
         depth = 1 + max((self._depth.get(name, 0) for name in node.input), default=0)
         self._depth.update((name, depth) for name in node.output)
-        if node.domain in OWN and self._gives_integers(node):
+        if node.domain in OWN and not self._layers.ignored(node) and self._gives_integers(node):
             self._made |= {*node.output, self._values.merged(node.output[0])} - {""}
 
     def _gives_integers(self, node: NodeProto) -> bool:

@@ -29,6 +29,7 @@ BETWEEN = {
     "Transpose", "Unsqueeze", "Where",
 }  # fmt: skip
 """What stands between a product of attention and its Softmax."""
+VIEWS = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Identity")
 FARTHEST = 12
 Names = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -39,10 +40,11 @@ class GraphLayers:
     def __init__(self, proto: ModelProto) -> None:
         self._proto = proto
         self._stored = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self._made = {name: node for node in proto.graph.node for name in node.output}
 
     def known_as(self, node: NodeProto) -> Names:
         """The names that a node answers to, and what kinds it is of."""
-        stored = [name for name in node.input if name in self._stored]
+        stored = [name for name in map(self._behind_views, node.input) if name in self._stored]
         torch = (one for name in stored for one in self._torch.get(name, ()))
         names = (node.name, scope_of(node) or "", *node.output, *stored, *torch)
         rank = max((len(self._stored[name].dims) for name in stored), default=0)
@@ -73,6 +75,12 @@ class GraphLayers:
         """What every node is known as."""
         return map(self.known_as, self._proto.graph.node)
 
+    def _behind_views(self, name: str) -> str:
+        """The stored tensor that a node reads through views, or what it reads."""
+        while name in self._made and self._made[name].op_type in VIEWS:
+            name = self._made[name].input[0]
+        return name
+
     def _scope(self, node: NodeProto) -> str:
         return scope_of(node) or ""
 
@@ -98,8 +106,7 @@ class GraphLayers:
     @cached_property
     def _roles(self) -> Mapping[str, str]:
         """Which product of attention a node is, by its first output."""
-        made = {name: node for node in self._proto.graph.node for name in node.output}
-        read: dict[str, list[NodeProto]] = {}
+        made, read = self._made, dict[str, list[NodeProto]]()
         for node in self._proto.graph.node:
             for name in node.input:
                 read.setdefault(name, []).append(node)

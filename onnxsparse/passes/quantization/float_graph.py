@@ -26,13 +26,12 @@ from onnxsparse.graph.initializers import constants_as_initializers, inlined, wi
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.folding import fold_scaling
-from onnxsparse.passes.quantization.values import OWN, SMALL
+from onnxsparse.passes.quantization.values import OWN, SMALL, VIEWS
 
 FIRST_IR = 7
 """That of opset 13; from 4 on initializers need not be inputs."""
 QUANTIZED = ("QLinear", "QGemm", "QAttention", "QuantizeLinear", "DequantizeLinear", "DynamicQuantize", "QOrdered")
 INTEGER = ("Integer", "IntegerToFloat", "NBits", "MatMulBnb4", "MatMulFpQ4")
-VIEWS = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast")
 _IR_VERSIONS = {21: 10}
 """The first version of the file format that has the element types of an opset."""
 

@@ -16,7 +16,6 @@ from functools import cached_property
 from onnx import ModelProto, NodeProto
 
 from onnxsparse.engines.torch.match.tensor_reads import scope_of
-from onnxsparse.errors import OptionError
 from onnxsparse.graph.torch_match import KEY
 from onnxsparse.planning.layer_kinds import kinds_of_node
 from onnxsparse.planning.quantization import LayerScheme, Scheme
@@ -120,13 +119,9 @@ class GraphLayers:
         return found
 
 
-def missed(scheme: Scheme, where: str, *graphs: ModelProto) -> list[str]:
+def missed(scheme: Scheme, *graphs: ModelProto) -> list[str]:
     """A sentence for every entry of a scheme that means nothing in any of some graphs; an error where it is strict."""
-    known = [names for proto in graphs for names in GraphLayers(proto).all()]
-    try:
-        return [f"{where}: {said}" for said in scheme.missed(known, classes=False)]
-    except OptionError as error:
-        raise OptionError(f"{where}: {error}") from None
+    return scheme.missed((names for proto in graphs for names in GraphLayers(proto).all()), classes=False)
 
 
 def _nearest(names: list[str], step: Callable[[str], list[NodeProto]], onwards: bool) -> set[str]:

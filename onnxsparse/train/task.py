@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.params import Param
@@ -34,7 +35,7 @@ from onnxsparse.planning.graph_layers import missed
 from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes, fields_of, sample_axes
 from onnxsparse.planning.plan import Plan, PlanRow
-from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization
+from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization, Scheme
 from onnxsparse.planning.request import demand_whole, planned
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import trainables
@@ -276,13 +277,21 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
             f"the model is quantized already ({called_node(integers)}); start from the float model it was made from"
         )
     proto, notes = float_graph(model)
-    named = one.called if isinstance(one, Quantizing) else "quantization"
-    notes += missed(scheme, named, model.proto, proto)
+    if isinstance(one, Quantizing):
+        notes += _missed(one, scheme, model.proto, proto)
     quantization = quantization_of(proto, scheme)
     if not quantization.weights:
         why = next(iter(quantization.left.values()), "it has no convolution and no matrix product with stored weights")
         raise ModelError(f"nothing of the model can be quantized: {why}")
     return Model.over(proto), quantization, notes
+
+
+def _missed(modifier: Quantizing, scheme: Scheme, *graphs: ModelProto) -> list[str]:
+    """What a modifier names and the model has not."""
+    try:
+        return [f"{modifier.called}: {said}" for said in missed(scheme, *graphs)]
+    except OptionError as error:
+        raise OptionError(f"{modifier.called}: {error}") from None
 
 
 def _computes_with_integers(operator: str) -> bool:

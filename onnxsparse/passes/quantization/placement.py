@@ -148,10 +148,10 @@ class _Placement:
         readers = self._values.readers[node.output[0]]
         behind = self._values.maker[readers[0][0]] if len(readers) == 1 else node
         if node.op_type != "MatMul" or behind.op_type != "Add" or node.output[0] in self._values.outputs:
-            return node.output[0]
-        added = behind.input[1 - readers[0][1]]
+            return str(node.output[0])
+        added: str = behind.input[1 - readers[0][1]]
         is_vector = added in self._values.stored and len(self._values.stored[added].dims) == 1
-        return behind.output[0] if is_vector else node.output[0]
+        return str(behind.output[0] if is_vector else node.output[0])
 
     # -- what is rounded because the result is
 

@@ -689,6 +689,29 @@ class LossOptions:
     )
 
 
+HOW_ROUNDED, IMAGES = "what becomes integers, and how", "a folder of images"
+
+
+@declared
+class RoundingOptions:
+    """Training with rounded numbers."""
+
+    GROUP: ClassVar[str] = HOW_ROUNDED
+    MODIFIER: ClassVar[str] = "quantization"
+    quantize: str | None = option(
+        None,
+        "`int8`: train the last part of the run with rounded weights and values, and deliver integers",
+        "int8",
+        more=". Every zero is exactly the zero point. `--target ampere` rounds values symmetrically, as TensorRT does; "
+        "see [finetune.md](finetune.md#int8)",
+        values=("int8",),
+        recipe="scheme",
+    )
+    learn_scales: bool | None = option(
+        None, "with `--quantize`: scales train along, in place of following the numbers that they round"
+    )
+
+
 @declared
 class TrainOptions:
     """How long, in which steps, by which optimizer."""
@@ -821,7 +844,14 @@ class CheckpointOptions:
 
 @declared
 class FinetuneOptions(
-    CheckpointOptions, RunOptions, TrainOptions, LossOptions, MaskUpdateOptions, DataOptions, ZerosOptions
+    CheckpointOptions,
+    RunOptions,
+    TrainOptions,
+    RoundingOptions,
+    LossOptions,
+    MaskUpdateOptions,
+    DataOptions,
+    ZerosOptions,
 ):
     """Of `finetune`: those of `prune`, data, and how it is trained."""
 
@@ -853,8 +883,6 @@ class FinetuneOptions(
 
 
 # -- integers
-
-HOW_ROUNDED, IMAGES = "what becomes integers, and how", "a folder of images"
 
 
 @declared
@@ -903,10 +931,24 @@ class QuantizeOptions(ImageOptions):
     samples: int | None = option(None, "how many samples (default: all)", "256", group="data")
     scheme: str = option(
         "int8",
-        "`int8` (default): weights and what flows between layers",
-        "int8",
+        "`int8` (default): weights and what flows between layers; `w8` or `w4`: weights alone, in 8 or 4 bits",
+        "w4",
+        more=", for which no samples are needed. See [quantize.md](quantize.md)",
         group=HOW_ROUNDED,
-        values=("int8",),
+        values=("int8", "w8", "w4"),
+    )
+    dynamic: bool = option(
+        False,
+        "round what goes into products by the range that it has in each run, without samples: for transformers on CPUs",
+        group=HOW_ROUNDED,
+    )
+    block: int | None = option(
+        None,
+        "of `w4` and `w8`: so many neighbours along the inputs have a scale of their own (default: 32 for `w4`, none "
+        "for `w8`)",
+        "64",
+        group=HOW_ROUNDED,
+        metavar="N",
     )
     target: str | None = option(
         None,
@@ -920,10 +962,13 @@ class QuantizeOptions(ImageOptions):
     )
     observer: str = option(
         "minmax",
-        "how the range of a value is found: `minmax` (default)",
-        "minmax",
+        "how the range of a value is found: `minmax` (default), `moving-average`, `percentile`, `entropy` or `mse`",
+        "entropy",
+        more=". `minmax`: all of it. `moving-average`: the ranges of the batches, averaged. `percentile:99.9`: all but "
+        "a share of the numbers. `entropy`: the range whose integers are distributed most like the numbers. `mse`: the "
+        "one with the least rounding error. See `onnxsparse list observers`",
         group=HOW_ROUNDED,
-        values=("minmax",),
+        values=("minmax", "moving-average", "percentile", "entropy", "mse"),
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED

@@ -139,6 +139,8 @@ class QuantizedWeight:
     bias: str = ""
     """The stored tensor that is added to their product, in 32 bits."""
     block: int = 0
+    looked_up: bool = False
+    """A table whose rows become floats behind each look-up, and not all of them before it."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 1. Scales of a weight lie along its outputs: those of a convolution, the columns of a Gemm or MatMul, the gates of a
    recurrent layer, the rows of a table. Where several nodes read a tensor along different axes it has one scale.
-2. A tensor that several layers read has an entry for each input and bias that it is used with, all of one scale.
-3. Where a layer reads a tensor through views that others read, too, the first view reads the integers.
-4. The bias of a layer becomes integers where onnxruntime runs the file. TensorRT wants floats: its importer knows no
+2. Blocks lie along its inputs; where a layer has no more of these than a block, each output has one scale.
+3. A tensor that several layers read has an entry for each input and bias that it is used with, all of one scale.
+4. Where a layer reads a tensor through views that others read, too, the first view reads the integers.
+5. The bias of a layer becomes integers where onnxruntime runs the file. TensorRT wants floats: its importer knows no
    DequantizeLinear of 32 bits.
 """
 
@@ -135,13 +136,14 @@ class Layers:
     def _use(self, node: NodeProto, slot: int, weight: Stored, layer: LayerScheme, source: str) -> None:
         if layer.weights is None:
             return
-        out, reduced = _axes(node, slot, len(weight.axes or self._values.stored[weight.name].dims))
-        axis = reduced if layer.block else out if layer.per_channel else None
-        if axis is not None:
-            axis = weight.axes[axis] if weight.axes else None
+        dims = self._values.stored[weight.name].dims
+        seen = _axes(node, slot, len(weight.axes or dims))
+        out, reduced = (None if axis is None or not weight.axes else weight.axes[axis] for axis in seen)
+        block = layer.block if reduced is not None and dims[reduced] > layer.block else 0
+        axis = reduced if block else out if layer.per_channel else None
         bias = self._bias(node) if source and not weight.seen_by and self._scheme.residuals else ""
         reader = weight.seen_by or (key(node), slot)
-        use = _Use(reader, layer.weights, axis, source, bias, layer.block if axis is not None else 0)
+        use = _Use(reader, layer.weights, axis, source, bias, block)
         self._uses.setdefault(weight.name, []).append(use)
 
     def _bias(self, node: NodeProto) -> str:

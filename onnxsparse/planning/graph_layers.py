@@ -11,13 +11,14 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from onnx import ModelProto, NodeProto
 
 from onnxsparse.engines.torch.match.tensor_reads import scope_of
 from onnxsparse.graph.torch_match import KEY
-from onnxsparse.planning.layer_kinds import kinds_of_node
+from onnxsparse.planning.layer_kinds import OUTPUTS, PRODUCT, SIDES, kinds_of_node
 from onnxsparse.planning.quantization import LayerScheme, Scheme
 
 CLASSES = "pkg.torch.onnx.class_hierarchy"
@@ -43,14 +44,22 @@ class GraphLayers:
 
     def known_as(self, node: NodeProto) -> Names:
         """The names that a node answers to, and what kinds it is of."""
-        stored = [name for name in map(self._behind_views, node.input) if name in self._stored]
+        stored = self._stored_of(node)
         torch = (one for name in stored for one in self._torch.get(name, ()))
         names = (node.name, scope_of(node) or "", *node.output, *stored, *torch)
         rank = max((len(self._stored[name].dims) for name in stored), default=0)
-        live = not stored and node.op_type in PRODUCTS
-        role = self._roles.get(node.output[0], "") if live and node.output else ""
-        kinds = (*_class_of(node), *kinds_of_node(node.op_type, rank, live, role))
+        role = self._roles.get(node.output[0], "") if node.output else ""
+        kinds = (*_class_of(node), *kinds_of_node(node.op_type, rank, not stored and node.op_type in PRODUCTS, role))
         return tuple(dict.fromkeys(name for name in names if name)), tuple(dict.fromkeys(kinds))
+
+    def of(self, node: NodeProto, scheme: Scheme) -> LayerScheme | None:
+        """How a scheme quantizes a node that multiplies."""
+        names, kinds = self.known_as(node)
+        if any(kind in scheme.overrides for kind in kinds if kind.startswith(SIDES)):
+            kinds = tuple(kind for kind in kinds if kind not in PRODUCT)  # the module around them is another one
+        layer = scheme.of(names, kinds)
+        behind = scheme.asked((), self._outputs_of(node)) if layer is not None else None
+        return layer if layer is None or behind is None else replace(layer, outputs=behind.inputs)
 
     def asked(self, node: NodeProto, scheme: Scheme) -> LayerScheme | None:
         """What a scheme says of a node that multiplies nothing: by its operator, its own name, or that of a module.
@@ -71,8 +80,18 @@ class GraphLayers:
         return other is not None and self._scope(node) == self._scope(other) and self._scope(node) in self._simple
 
     def all(self) -> Iterator[Names]:
-        """What every node is known as."""
-        return map(self.known_as, self._proto.graph.node)
+        """What every node is known as, and the modules that products of attention are made of."""
+        for node in self._proto.graph.node:
+            names, kinds = self.known_as(node)
+            yield names, (*kinds, *self._outputs_of(node))
+
+    def _outputs_of(self, node: NodeProto) -> tuple[str, ...]:
+        """The module types that stand for what a product of attention gives."""
+        role = self._roles.get(node.output[0], "") if node.output else ""
+        return tuple(f"{one}{role}" for one in OUTPUTS) if role and not self._stored_of(node) else ()
+
+    def _stored_of(self, node: NodeProto) -> list[str]:
+        return [name for name in map(self._behind_views, node.input) if name in self._stored]
 
     def _behind_views(self, name: str) -> str:
         """The stored tensor that a node reads through views, or what it reads."""

@@ -10,7 +10,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.torch_match import KEY
-from onnxsparse.math.quantization import ACTIVATIONS
+from onnxsparse.math.quantization import ACTIVATIONS, SYMMETRIC_ACTIVATIONS
 from onnxsparse.passes.quantization.placement import quantization_of
 from onnxsparse.planning.graph_layers import GraphLayers, missed
 from onnxsparse.planning.quantization import LayerScheme, Scheme
@@ -92,6 +92,24 @@ def test_overrides_reach_the_layers_that_they_mean() -> None:
     four = LayerScheme(inputs=None)
     assert of(Scheme(overrides={"Linear": four, "bert.encoder": LayerScheme()})) == "--------x-x"
     assert of(Scheme(only=("bert.pooler", "classifier"))) == "........-.-"
+
+
+def test_what_products_of_attention_give_is_rounded_where_that_is_asked_for() -> None:
+    behind = {"MatMulOutput_QK": LayerScheme(None, SYMMETRIC_ACTIVATIONS), "MatMulOutput_PV": LayerScheme(None, None)}
+    model, scheme = attention(), Scheme(overrides=behind, ignore=("BMMOutput_PV",), strict=True)
+    found = [GraphLayers(model).of(one, scheme) for one in model.graph.node if one.output[0] in ("qk", "pv", "q")]
+    assert found == [LayerScheme(), LayerScheme(outputs=SYMMETRIC_ACTIVATIONS), LayerScheme()]
+    assert missed(scheme, model) == []
+
+
+def test_sides_of_a_product_that_are_asked_for_are_rounded_though_the_module_around_them_is_ignored() -> None:
+    sides = {"MatMulLeftInput_QK": LayerScheme(), "MatMulRightInput_QK": LayerScheme()}
+    model = attention()
+    (scores, other) = (one for one in model.graph.node if one.output[0] in ("qk", "pv"))
+    scheme = Scheme(overrides=sides, ignore=("QuantizableMatMul",))
+    assert GraphLayers(model).of(scores, scheme) == LayerScheme()
+    assert GraphLayers(model).of(other, scheme) is None
+    assert GraphLayers(model).of(scores, Scheme(overrides=sides, ignore=("MatMulLeftInput_QK",))) is None
 
 
 def test_what_a_graph_cannot_show_may_be_ignored_and_is_said() -> None:

@@ -96,7 +96,7 @@ class Layers:
         stored = {slot: found for slot in slots if (found := self._values.weight_behind(node.input[slot])) is not None}
         if node.op_type not in PRODUCTS and not any(map(self._is_float, stored.values())):
             return
-        layer = self._scheme.of(*self._names.known_as(node))
+        layer = self._names.of(node, self._scheme)
         reason = "the scheme ignores it" if layer is None else self._obstacle(node, slots, stored)
         if layer is None or reason:
             self.left[key(node)] = reason

@@ -131,9 +131,9 @@ class Quantizing:
 
     def _whole(self) -> Quantization:
         if self.asked.dynamic:
-            return dynamic_weights(self.proto, tables=True, convolutions=False, reduced=self.asked.reduce_range)
+            return dynamic_weights(self.proto, self.asked.layers)
         if self.asked.weights_alone:
-            return weights_of(self.proto, self.asked.layers.layers)
+            return weights_of(self.proto, self.asked.layers)
         return quantization_of(self.proto, self.asked.layers)
 
     def _chosen(self, found: Quantization) -> Quantization:

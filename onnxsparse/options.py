@@ -929,6 +929,14 @@ class QuantizeOptions(ImageOptions):
         more=". A few hundred are enough, and no labels are needed. See [quantize.md](quantize.md#samples)",
     )
     samples: int | None = option(None, "how many samples (default: all)", "256", group="data")
+    scales: Path | None = option(
+        None,
+        "scales that exist are kept: a file of the same network with QuantizeLinear and DequantizeLinear, a "
+        "calibration cache of TensorRT, or a JSON",
+        "calibration.cache",
+        more=". With one for every value no samples are needed. See [quantize.md](quantize.md#scales-that-exist)",
+        group="data",
+    )
     scheme: str = option(
         "int8",
         "`int8` (default): weights and what flows between layers; `w8` or `w4`: weights alone, in 8 or 4 bits",
@@ -972,15 +980,6 @@ class QuantizeOptions(ImageOptions):
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED
-    )
-    scales: Path | None = option(
-        None,
-        "scales that exist already: of a file with QuantizeLinear and DequantizeLinear, a calibration cache of "
-        "TensorRT, or JSON",
-        "calibration.cache",
-        more="; values that it says nothing of take theirs from `--data`",
-        group=HOW_ROUNDED,
-        metavar="FILE",
     )
     max_loss: float | str | None = option(
         None,

@@ -187,6 +187,21 @@ def test_the_most_sensitive_layers_also_of_weights_alone() -> None:
     assert tight.details["metrics"]["distance"] <= 0.04 < loose.details["metrics"]["distance"]
 
 
+def test_scales_that_exist_are_kept(tmp_path: Path) -> None:
+    first, path = osp.quantize(classifier(), data=SAMPLES), tmp_path / "int8.onnx"
+    onnx.save(first.model, path)
+    again = osp.quantize(classifier(), scales=path)
+    assert stored(again.model).keys() == stored(first.model).keys()
+    for name, array in stored(first.model).items():
+        np.testing.assert_array_equal(stored(again.model)[name], array)
+    (tmp_path / "some.json").write_text('{"x": {"scale": 0.5, "zero_point": 7, "type": "uint8"}, "z": {"scale": 1}}')
+    with refusing(OptionError):
+        osp.quantize(classifier(), scales=tmp_path / "some.json")
+    partly = osp.quantize(classifier(), scales=tmp_path / "some.json", data=SAMPLES)
+    assert stored(partly.model)["x_scale"] == 0.5
+    assert any("1 of the scales, and 1 that nothing here has" in note for note in partly.report.notes)
+
+
 # -- samples in all forms
 
 

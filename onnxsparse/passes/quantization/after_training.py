@@ -18,10 +18,8 @@ from onnxsparse.data import Field, open_data
 from onnxsparse.errors import MissingExtraError, OptionError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.metrics import parse as parse_metric
-from onnxsparse.options import Path
 from onnxsparse.passes.delivery import Delivered, finish
 from onnxsparse.passes.quantization.figures import Figures, MaxLoss, metrics_for
-from onnxsparse.passes.quantization.given_scales import scales_of
 from onnxsparse.passes.quantization.quantizing import Asked, Quantizing
 from onnxsparse.passes.quantization.report import quantization_report, saturation_note, with_sizes
 from onnxsparse.passes.quantization.sensitivity import Chosen, within
@@ -45,7 +43,6 @@ class Samples:
     eval_data: Any = None
     metrics: Sequence[Any] = ()
     max_loss: MaxLoss | None = None
-    scales: Path | None = None
 
     def __post_init__(self) -> None:
         if self.count is not None and (
@@ -79,16 +76,17 @@ def quantized(
     """Quantize a model and deliver it; nothing of a run that fails or is stopped has its name."""
     if importlib.util.find_spec("onnxruntime") is None:
         raise MissingExtraError("quantize runs the model on the samples: pip install 'onnxsparse[runtime]'")
-    if samples.scales is not None and not asked.samples_needed:
-        raise OptionError("--scales is of values with fixed scales: leave it out, or --dynamic and --scheme")
-    if asked.samples_needed and samples.data is None and samples.scales is None:
+    if asked.samples_needed and asked.scales is None and samples.data is None:
         raise OptionError(
             "--scheme int8 takes the ranges of values from samples: pass --data, or do without by --dynamic or "
             "--scheme w8"
         )
     work = Quantizing(model, asked)
-    if samples.scales is not None:
-        work.take(scales_of(samples.scales), samples.data is not None)
+    if work.unscaled and samples.data is None:
+        raise OptionError(
+            f"--scales has no scale for {len(work.unscaled)} values (the first: '{work.unscaled[0]}'); pass --data, "
+            "too, for theirs"
+        )
     fields = fields_of(model, axes)
     feeds = _feeds(work, samples, fields, axes)
     work.observe(feeds)

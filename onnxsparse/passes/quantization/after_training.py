@@ -18,10 +18,8 @@ from onnxsparse.data import Field, open_data
 from onnxsparse.errors import MissingExtraError, OptionError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.metrics import parse as parse_metric
-from onnxsparse.options import Path
 from onnxsparse.passes.delivery import Delivered, finish
 from onnxsparse.passes.quantization.figures import Figures, MaxLoss, metrics_for
-from onnxsparse.passes.quantization.given_scales import scales_of
 from onnxsparse.passes.quantization.quantizing import Asked, Quantizing
 from onnxsparse.passes.quantization.report import quantization_report, saturation_note, with_sizes
 from onnxsparse.passes.quantization.sensitivity import Chosen, within
@@ -30,6 +28,9 @@ from onnxsparse.planning.model_inputs import SampleAxes, fields_of
 from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.report.rows import Report
+
+NAMED = 12
+"""Layers left in float that a line names."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,6 @@ class Samples:
     eval_data: Any = None
     metrics: Sequence[Any] = ()
     max_loss: MaxLoss | None = None
-    scales: Path | None = None
 
     def __post_init__(self) -> None:
         if self.count is not None and (
@@ -76,16 +76,17 @@ def quantized(
     """Quantize a model and deliver it; nothing of a run that fails or is stopped has its name."""
     if importlib.util.find_spec("onnxruntime") is None:
         raise MissingExtraError("quantize runs the model on the samples: pip install 'onnxsparse[runtime]'")
-    if samples.scales is not None and not asked.samples_needed:
-        raise OptionError("--scales is of values with fixed scales: leave it out, or --dynamic and --scheme")
-    if asked.samples_needed and samples.data is None and samples.scales is None:
+    if asked.samples_needed and asked.scales is None and samples.data is None:
         raise OptionError(
             "--scheme int8 takes the ranges of values from samples: pass --data, or do without by --dynamic or "
             "--scheme w8"
         )
     work = Quantizing(model, asked)
-    if samples.scales is not None:
-        work.take(scales_of(samples.scales), samples.data is not None)
+    if work.unscaled and samples.data is None:
+        raise OptionError(
+            f"--scales has no scale for {len(work.unscaled)} values (the first: '{work.unscaled[0]}'); pass --data, "
+            "too, for theirs"
+        )
     fields = fields_of(model, axes)
     feeds = _feeds(work, samples, fields, axes)
     work.observe(feeds)
@@ -146,7 +147,7 @@ def _measured(
         known = feeds or own
         quiet = Feeds(work.proto, known.data, known.limit, axes.inputs, stage="")
         moved = Figures(work.proto, quiet, [parse_metric("distance")], axes.outputs)
-        chosen = within(limit, whole, work.written, figures, moved)
+        chosen = within(limit, whole, work.moves, work.written, figures, moved)
         whole = replace(chosen.quantization, left={**chosen.quantization.left, **_too_sensitive(limit, chosen)})
     details = {
         "measured_on": on, "metrics_dense": figures.dense, "metrics": figures(work.written(whole)),
@@ -173,5 +174,7 @@ def _told(limit: MaxLoss, chosen: Chosen, figures: Figures) -> dict[str, Any]:
 def _notes_on(limit: MaxLoss | None, chosen: Chosen, figures: Figures) -> Iterator[str]:
     assert limit is not None
     yield f"{figures.metrics[0].text}: {limit.told(chosen.lost)} is lost, and {limit.text} may be"
-    for name, distance in chosen.left:
-        yield f"left in float: '{name}', which alone moves the outputs by {distance:.3g}"
+    shown = ", ".join(f"'{name}' {distance:.3g}" for name, distance in chosen.left[:NAMED])
+    more = f" and {len(chosen.left) - NAMED} more, which --json lists" if len(chosen.left) > NAMED else ""
+    if shown:
+        yield f"left in float, with the distance by which each alone moves the outputs: {shown}{more}"

@@ -334,9 +334,11 @@ class Conversion:
             self._left[bias] = f"the bias stays float: {why}"
             return ""
         numbers = numpy_helper.to_array(stored[bias])
-        scale = of_bias(self._params[given], self._params[name]).scale.astype(np.float64)
-        fits = numbers.ndim == 1 and scale.size in (1, numbers.size)
-        if not fits or not (np.abs(numbers) / scale <= WIDEST_BIAS)[~self._empty(name, numbers.size)].all():
+        if self._params[name].scale.size not in (1, numbers.size):  # the groups of a ConvTranspose share scales
+            self._left[bias] = "the bias stays float: several of its numbers share a scale of the weight"
+            return ""
+        steps = np.abs(numbers) / of_bias(self._params[given], self._params[name]).scale.astype(np.float64)
+        if numbers.ndim != 1 or not (steps <= WIDEST_BIAS)[~self._empty(name, numbers.size)].all():
             self._left[bias] = "the bias stays float: it does not fit into 32 bits at the scale of the products"
             return ""
         return str(bias)

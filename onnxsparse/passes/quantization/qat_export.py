@@ -208,9 +208,12 @@ class Conversion:
         for name, other in self._weights.items():
             if other.source == one.source and other.same_as(one):
                 return name
+        along = one.params.axis
+        if along is not None and not one.params.block and not _goes_along(numbers.shape, along, one.params.scale.size):
+            raise ModelError(f"'{one.output}' has {one.params.scale.size} scales along axis {along} of {numbers.shape}")
         integers, params = _signed(one.integers(numbers), one.params)
-        if params.axis is not None:
-            params = replace(params, axis=params.axis % numbers.ndim)
+        if along is not None:
+            params = replace(params, axis=along % numbers.ndim)
         stored = [tensor for tensor in self._search.known.stored(one.source) if _count(tensor) == numbers.size]
         root = stored[0].name if len(stored) == 1 else one.source
         name = self._stored(root, params.dequantize(integers))
@@ -335,7 +338,7 @@ class Conversion:
             self._left[bias] = "the bias stays float: several of its numbers share a scale of the weight"
             return ""
         steps = np.abs(numbers) / of_bias(self._params[given], self._params[name]).scale.astype(np.float64)
-        if numbers.ndim != 1 or not (steps <= WIDEST_BIAS)[~self._empty(name, len(numbers))].all():
+        if numbers.ndim != 1 or not (steps <= WIDEST_BIAS)[~self._empty(name, numbers.size)].all():
             self._left[bias] = "the bias stays float: it does not fit into 32 bits at the scale of the products"
             return ""
         return str(bias)
@@ -449,6 +452,10 @@ def _along(ratio: Array, axis: int | None) -> Array | None:
 
 def _spread(values: Array, axis: int | None, numbers: Array) -> Array:
     return values if axis is None else values.reshape([-1 if one == axis else 1 for one in range(numbers.ndim)])
+
+
+def _goes_along(shape: tuple[int, ...], axis: int, scales: int) -> bool:
+    return -len(shape) <= axis < len(shape) and shape[axis] == scales
 
 
 def _count(tensor: TensorProto) -> int:

@@ -689,6 +689,29 @@ class LossOptions:
     )
 
 
+HOW_ROUNDED, IMAGES = "what becomes integers, and how", "a folder of images"
+
+
+@declared
+class RoundingOptions:
+    """Training with rounded numbers."""
+
+    GROUP: ClassVar[str] = HOW_ROUNDED
+    MODIFIER: ClassVar[str] = "quantization"
+    quantize: str | None = option(
+        None,
+        "`int8`: train the last part of the run with rounded weights and values, and deliver integers",
+        "int8",
+        more=". Every zero is exactly the zero point. `--target ampere` rounds values symmetrically, as TensorRT does; "
+        "see [finetune.md](finetune.md#int8)",
+        values=("int8",),
+        recipe="scheme",
+    )
+    learn_scales: bool | None = option(
+        None, "with `--quantize`: scales train along, in place of following the numbers that they round"
+    )
+
+
 @declared
 class TrainOptions:
     """How long, in which steps, by which optimizer."""
@@ -821,7 +844,14 @@ class CheckpointOptions:
 
 @declared
 class FinetuneOptions(
-    CheckpointOptions, RunOptions, TrainOptions, LossOptions, MaskUpdateOptions, DataOptions, ZerosOptions
+    CheckpointOptions,
+    RunOptions,
+    TrainOptions,
+    RoundingOptions,
+    LossOptions,
+    MaskUpdateOptions,
+    DataOptions,
+    ZerosOptions,
 ):
     """Of `finetune`: those of `prune`, data, and how it is trained."""
 
@@ -853,8 +883,6 @@ class FinetuneOptions(
 
 
 # -- integers
-
-HOW_ROUNDED, IMAGES = "what becomes integers, and how", "a folder of images"
 
 
 @declared

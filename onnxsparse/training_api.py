@@ -57,6 +57,8 @@ def finetune(
     temperature: float | None = None,
     distillation: str | None = None,
     loss_output: str | None = None,
+    quantize: str | None = None,
+    learn_scales: bool | None = None,
     epochs: float | None = None,
     steps: int | None = None,
     steps_per_epoch: int | None = None,
@@ -144,6 +146,10 @@ def finetune(
         distillation: the distillation beside labels: distill (default) or kl. Example: distillation="kl"
         loss_output: the output that the labels belong to (default: the first float one). Example:
             loss_output="logits"
+        quantize: int8: train the last part of the run with rounded weights and values, and deliver integers.
+            Default: None. Example: quantize="int8"
+        learn_scales: with quantize=: scales train along, in place of following the numbers that they round.
+            Default: None. Example: learn_scales=True
         epochs: how long (default 3, and at least 500 steps). Example: epochs=10
         steps: how long, in optimizer steps. Default: None. Example: steps=2000
         steps_per_epoch: what counts as an epoch, where the data does not say it. Default: None. Example:

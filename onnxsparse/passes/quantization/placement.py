@@ -5,8 +5,8 @@
 2. A value has one pair of QuantizeLinear and DequantizeLinear, however many read it, and stands behind the Relu or Clip
    that follows its layer: the range does their work.
 3. What only moves numbers (MaxPool, Reshape, Transpose, Concat ...) has the scale of what goes in on both sides, so it
-   runs on integers. The operands of a Concat have the scale of its result, which covers them; where onnxruntime runs it
-   an operand that something else reads keeps a finer one of its own.
+   runs on integers. The operands of a Concat have the scale of its result, which covers them. Where onnxruntime runs it
+   one that something else reads keeps a finer one of its own, and so does one behind a Relu that would not merge.
 4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
 4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
    rounded where it leads to another layer (the last ones give floats), and all its readers see that; sums, products
@@ -28,7 +28,7 @@ from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import reads
 from onnxsparse.math.quantization import Grid
 from onnxsparse.passes.quantization.layers import Layers
-from onnxsparse.passes.quantization.values import OWN, Values, key
+from onnxsparse.passes.quantization.values import MERGED, OWN, Values, key
 from onnxsparse.planning.quantization import Quantization, QuantizedValue, Reader, Scheme
 
 MOVES = {
@@ -39,6 +39,7 @@ MOVES = {
 MEANS = {"AveragePool", "GlobalAveragePool"}
 ALIKE = {*MEANS, "LeakyRelu"}
 """Operators of one input that onnxruntime runs on integers between two pairs, each with a scale of its own."""
+POSITIVE = {"Relu", "Sigmoid", "HardSigmoid", "Softmax", "Exp", "Abs", "Sqrt"}
 PAIRS = {"Add": any, "Mul": all}
 """Operators of two inputs that it runs on integers, and of how many operands that has to be known beforehand."""
 NOT_FOR_CPU = ("ConvTranspose",)
@@ -174,8 +175,25 @@ class _Placement:
         self._operands(node, self._grids[result])
         for name in filter(self._is_value, node.input):
             alone = all(reader == key(node) for reader, _ in self._values.readers[name])
-            if alone or self._tensorrt:
+            if self._tensorrt or (alone and self._may_share(name, result)):
                 self._like.setdefault(name, result)
+
+    def _may_share(self, name: str, result: str) -> bool:
+        """Whether onnxruntime still takes a Relu into the layer before it: only where zero is the lowest step."""
+        maker = self._values.maker.get(name)
+        return maker is None or maker.op_type not in MERGED or self._never_negative(result)
+
+    def _never_negative(self, name: str) -> bool:
+        node = self._values.maker.get(name)
+        if node is None or node.domain not in OWN:
+            return False
+        if node.op_type == "Clip":
+            low = self._values.numbers(node.input[1]) if len(node.input) > 1 else None
+            return low is not None and bool(low >= 0)
+        if node.op_type in MEANS or _moves(node, self._values):
+            return self._never_negative(node.input[0])
+        operands = node.op_type == "Concat" and all(map(self._never_negative, node.input))
+        return operands or node.op_type in POSITIVE
 
     def _means(self, node: NodeProto) -> None:
         """TensorRT takes means of integers where it gets some."""

@@ -21,10 +21,12 @@ from onnx.helper import make_attribute, make_node
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import FreshNames, all_names, reads
 from onnxsparse.graph.storage import INT4, UINT4, packed
-from onnxsparse.math.quantization import Grid, QParams, of_bias, widened_for_bias
+from onnxsparse.math.quantization import Grid, QParams, of_bias, ranges, widened_for_bias
 from onnxsparse.math.values import Array
 from onnxsparse.planning.quantization import Quantization, QuantizedValue, QuantizedWeight, Reader
 
+BIAS_STEPS = 1 << 20
+"""So many steps has the bias of an output whose weights are all zero."""
 Params = Mapping[str, QParams]
 """Scale and zero point of every quantized value and weight, by name."""
 
@@ -48,8 +50,15 @@ def fitted(proto: ModelProto, quantization: Quantization, params: Params) -> dic
         bias = numpy_helper.to_array(tensors[weight.bias]).reshape(-1)
         if bias.size % own.scale.size == 0:
             widest = np.abs(bias).reshape(-1, own.scale.size).max(axis=0)
+            own = _free(own, numpy_helper.to_array(tensors[weight.name]), widest / inputs.scale.reshape(()))
             found[weight.name] = widened_for_bias(own, inputs, widest)
     return found
+
+
+def _free(params: QParams, numbers: Array, bias: Array) -> QParams:
+    """Scales by the bias, in steps of the inputs, where a weight is zero altogether."""
+    low, high = ranges(numbers, params.axis)
+    return params.with_scale(np.where((low == 0) & (high == 0) & (bias > 0), bias / BIAS_STEPS, params.scale))
 
 
 _LOOKED_UP = ("quantized", "steps", "scales", "scale")
@@ -100,14 +109,19 @@ class _Writer:
                 scale=np.tile(params.scale, numbers.size // params.scale.size),
                 zero_point=np.zeros(numbers.size, np.int32),
             )
-        readers = [
-            (output, slot)
-            for output in dict.fromkeys(output for output, _ in weight.readers)
-            for slot in _slots(self._by_output[output], weight.bias)
-            if slot > 1
-        ]
         params = replace(params, axis=int(np.argmax(numbers.shape)) if params.scale.size > 1 else None)
-        self._as_integers(weight.bias, params, params.quantize(numbers), tuple(readers))
+        self._as_integers(weight.bias, params, params.quantize(numbers), self._readers_of_bias(weight))
+
+    def _readers_of_bias(self, weight: QuantizedWeight) -> tuple[Reader, ...]:
+        """The layers that add it, or the nodes behind them."""
+        found = []
+        for output in dict.fromkeys(output for output, _ in weight.readers):
+            layer = self._by_output[output]
+            found += [(output, slot) for slot in _slots(layer, weight.bias) if slot > 1]
+            for node in self._graph.node if len(layer.input) < 3 else ():
+                if layer.output[0] in node.input:
+                    found += [(node.output[0], slot) for slot in _slots(node, weight.bias)]
+        return tuple(found)
 
     def _as_integers(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
         kept = self._kept(name, params, integers, readers)

@@ -48,10 +48,10 @@ def _row(weight: Weight, found: QuantizedWeight | None, known: Recorded | None) 
         return row
     pattern = None if row.pattern == DENSE else patterns.parse(row.pattern)
     size = sparse_bytes(pattern, weight.uses[0].shape4, row.size, zeros or 0, 1) if weight.uses else row.size
-    return replace(row, quantized=_how(found), bytes_sparse=size * found.grid.bits // 8)
+    return replace(row, quantized=how(found), bytes_sparse=size * found.grid.bits // 8)
 
 
-def _how(weight: QuantizedWeight) -> str:
+def how(weight: QuantizedWeight) -> str:
     """The integers, and how many numbers share a scale."""
     if weight.block:
         return f"{weight.grid.text}, blocks of {weight.block}"

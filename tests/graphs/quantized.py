@@ -225,10 +225,10 @@ def _halves(unsigned: bool, axis: int | None, block: int = 0, inputs: int = 16) 
     return Built(model(whole_graph, opset=21, ir=10), {"x": feed(4, inputs)}, (wanted,))
 
 
+HALVES = {"per_tensor": (None, 0, 16), "per_channel": (0, 0, 16), "blocks": (1, 8, 16), "short_block": (1, 8, 20)}
 for _unsigned in (False, True):
-    for _axis, _block, _inputs in ((None, 0, 16), (0, 0, 16), (1, 8, 16), (1, 8, 20), (1, 16, 15)):
-        _tail = f"{'u' if _unsigned else ''}int4_{ {None: 'per_tensor', 0: 'per_channel', 1: f'blocks_of_{_block}'}[_axis] }_{_inputs}"
-        add(f"qdq_{_tail}", "quantized", functools.partial(_halves, _unsigned, _axis, _block, _inputs))
+    for _tail, _how in {**HALVES, "one_block": (1, 16, 15)}.items():
+        add(f"qdq_{'u' if _unsigned else ''}int4_{_tail}", "quantized", functools.partial(_halves, _unsigned, *_how))
 
 
 @case

@@ -40,6 +40,7 @@ def converts(model: ModelProto, feeds: dict[str, np.ndarray] | None = None, targ
     made, facts = converted(model, target)
     assert model.SerializeToString() == before
     halves = [float(arrays(made)[f"{name}_scale"].max()) / 2 for name in facts.biases]
+    assert arrays(made).keys() <= {name for node in made.graph.node for name in node.input}
     wanted = run(model, feeds)
     for optimized in (False, True):
         for one, other in zip(wanted, run(made, feeds, optimized)):

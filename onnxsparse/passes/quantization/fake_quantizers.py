@@ -87,6 +87,10 @@ class KnownValues:
     def has(self, name: str) -> bool:
         return name in self._tensors or name in self._made
 
+    def computes(self, name: str) -> bool:
+        """Whether it is known, and neither stored nor the floats that stored integers stand for."""
+        return name in self._made and self._made[name].op_type != "DequantizeLinear"
+
     def numbers(self, name: str) -> Array | None:
         """The numbers of a value; None where only a run tells them."""
         if not self.has(name):

@@ -44,6 +44,7 @@ PASSING = {
     "Unsqueeze", "Identity", "Dropout",
 }  # fmt: skip
 """Operators whose results are not negative where their first input is not."""
+SCALING = {"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "Mul", "Div", "Add", "Sub"}
 BIASED = ("Conv", "ConvTranspose", "Gemm")
 """Operators whose third input is added to the product of the first two."""
 
@@ -149,8 +150,22 @@ class Conversion:
         """Weights get their rounded numbers; before every reader of another value stands an Identity for the pair."""
         _trim_fake_quant(self._proto)
         unread = [name for one in found for name in self._taken_out(one)]
+        unread += self._computed_stored()
         Unread(self._proto).remove(unread)
         self._name_weights()
+
+    def _computed_stored(self) -> list[str]:
+        """Store what layers and scaling behind them read that is computed from stored tensors; returns the names."""
+        names: dict[str, str] = {}
+        for node in self._graph.node:
+            if node.op_type not in SCALING or self._search.known.has(node.output[0]):
+                continue
+            for slot, name in enumerate(node.input):
+                numbers = self._search.known.numbers(name) if self._search.known.computes(name) else None
+                if numbers is not None and numbers.dtype == np.float32:
+                    names[name] = names.get(name) or self._stored(name, numbers)
+                    node.input[slot] = names[name]
+        return [*names]
 
     def _name_weights(self) -> None:
         """Those that are still read get the names of the tensors that they come from, where nobody else reads these."""
@@ -316,6 +331,9 @@ class Conversion:
             self._left[bias] = f"the bias stays float: {why}"
             return ""
         numbers = numpy_helper.to_array(stored[bias])
+        if self._params[name].scale.size not in (1, numbers.size):  # the groups of a ConvTranspose share scales
+            self._left[bias] = "the bias stays float: several of its numbers share a scale of the weight"
+            return ""
         steps = np.abs(numbers) / of_bias(self._params[given], self._params[name]).scale.astype(np.float64)
         if numbers.ndim != 1 or not (steps <= WIDEST_BIAS)[~self._empty(name, len(numbers))].all():
             self._left[bias] = "the bias stays float: it does not fit into 32 bits at the scale of the products"

@@ -48,7 +48,7 @@ def demand_zeros(
         name = weight.name if stored[weight.name].data_type not in FLOATS else f"{weight.name}_quantized"
         integers, known = StoredTensor(stored[name]).array(), params[weight.name]
         if name in grids:
-            scale, *zero = (StoredTensor(stored[one]).array() for one in grids[name])
+            scale, *zero = (StoredTensor(stored[one]).array() for one in grids[name] if one)
             known = replace(known, scale=scale, zero_point=zero[0] if zero else np.zeros(scale.shape, np.int32))
         was_zero = np.unpackbits(zeros[weight.name], count=integers.size).astype(bool).reshape(integers.shape)
         if known.dequantize(integers)[was_zero].any():

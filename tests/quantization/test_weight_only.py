@@ -139,15 +139,25 @@ def test_a_table_is_not_dequantized_as_a_whole() -> None:
         np.testing.assert_allclose(ran(made, {"x": x}), ran(proto, {"x": x}), atol=0.02)
 
 
-@pytest.mark.parametrize("options", [{"scheme": "w8"}, {"scheme": "w4", "block": 16}, {"dynamic": True}], ids=str)
-def test_the_record_holds_on_the_integers(options: dict[str, Any], tmp_path: Path) -> None:
+WAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "w8": ({"scheme": "w8"}, "int8"),
+    "w4": ({"scheme": "w4", "block": 16}, "int4"),
+    "w8 asymmetric": ({"scheme": "w8", "asymmetric": True}, "uint8"),
+    "w4 asymmetric": ({"scheme": "w4", "asymmetric": True, "block": 16}, "uint4"),
+    "dynamic": ({"dynamic": True}, "int8"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_record_holds_on_the_integers(way: str, tmp_path: Path) -> None:
     proto, _ = layer("Gemm, turned around")
     osp.prune(proto, output=tmp_path / "sparse.onnx", pattern="2:4", allow=["small", "output"])
+    options, kind = WAYS[way]
     osp.quantize(tmp_path / "sparse.onnx", output=tmp_path / "out.onnx", **options)
     report = osp.verify(tmp_path / "out.onnx").report
     assert report.ok
     assert [row.status for row in report.rows] == ["holds"]
-    assert report.rows[0].dtype in ("int4", "int8")
+    assert report.rows[0].dtype == kind
 
 
 def test_a_weight_that_another_node_reads_keeps_one_tensor() -> None:

@@ -173,11 +173,11 @@ class SparsityOptions:
     )
     target: str | None = option(
         None,
-        "a device instead of a pattern: `ampere` or `ampere:PROFILE`; `amba` or `amba:CHIP`",
+        "a device instead of a pattern: `ampere` or `ampere:PROFILE`; `amba` or `amba:CHIP`; `vnni`",
         "ampere",
-        more=". What the device cannot use stays dense. See [targets/ampere.md](targets/ampere.md) and "
-        "[targets/amba.md](targets/amba.md)",
-        values=("ampere", "amba"),
+        more=". What the device cannot use stays dense. See [targets/ampere.md](targets/ampere.md), "
+        "[targets/amba.md](targets/amba.md) and [targets/vnni.md](targets/vnni.md)",
+        values=("ampere", "amba", "vnni"),
     )
     sparsity: float | str | None = option(
         None,
@@ -494,7 +494,7 @@ class VerifyOptions:
     target: str | None = like(
         SparsityOptions,
         "target",
-        meaning="the same for the pattern of a device: `ampere` or `ampere:PROFILE`; `amba` or `amba:CHIP`",
+        meaning="the same for the pattern of a device: `ampere` or `ampere:PROFILE`; `amba` or `amba:CHIP`; `vnni`",
         more=". What the device cannot use is listed as unchecked, with the reason",
         group=HOLDS,
     )
@@ -972,6 +972,15 @@ class QuantizeOptions(ImageOptions):
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED
+    )
+    scales: Path | None = option(
+        None,
+        "scales that exist already: of a file with QuantizeLinear and DequantizeLinear, a calibration cache of "
+        "TensorRT, or JSON",
+        "calibration.cache",
+        more="; values that it says nothing of take theirs from `--data`",
+        group=HOW_ROUNDED,
+        metavar="FILE",
     )
     max_loss: float | str | None = option(
         None,

@@ -145,7 +145,9 @@ def test_a_script_shares_nothing_but_the_public_names(name: str, repository: Pat
     assert parts <= {"__future__", "collections.abc"}
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "model_quantize_qat_export", "train_sparse", "train_with_artifacts", "graph_passes"])
+@pytest.mark.parametrize(
+    "name", [*SCRIPTS, "model_quantize_qat_export", "train_sparse", "train_with_artifacts", "graph_passes"]
+)
 def test_a_script_is_about_a_page(name: str, repository: Path) -> None:
     assert len((repository / "tools" / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 100
 

@@ -169,6 +169,10 @@ def _notes(
     notes = [*task.notes, *evaluation.notes, *in_training(task.model), *engines.notes, *outcome.notes]
     if task.by_epochs is not None:
         notes.append(training_text(task.training, outcome.steps, task.feeding.per_epoch or 0, engines.chosen))
+    if outcome.integers is not None:
+        notes += outcome.integers.notes
+    elif task.quantization is not None and outcome.attempts:
+        notes.append("the result is float: the run ended before anything was rounded")
     if outcome.helped:
         probes = [row.probe for row in outcome.history.rows if row.probe is not None]
         notes.append(still_falling(probes, outcome.loss_untrained))

@@ -101,7 +101,7 @@ def _opset(proto: ModelProto) -> int:
 
 
 def _told(have: int, opset: int, needed: str) -> str:
-    return f"the operator set was raised from {have} to {opset}, which {needed}"
+    return f"the opset was raised from {have} to {opset}, which {needed}"
 
 
 def _without_large(proto: ModelProto, change: Callable[[ModelProto], ModelProto]) -> ModelProto:

@@ -53,8 +53,8 @@ class _Use:
 class Layers:
     """The layers that a scheme quantizes, and why the others are left in float, by the first outputs of nodes."""
 
-    def __init__(self, values: Values, scheme: Scheme) -> None:
-        self._values, self._scheme = values, scheme
+    def __init__(self, values: Values, scheme: Scheme, left: Mapping[str, str]) -> None:
+        self._values, self._scheme, self._given = values, scheme, left
         self._names = GraphLayers(values.proto)
         self.products: dict[str, Product] = {}
         self.left: dict[str, str] = {}
@@ -97,7 +97,8 @@ class Layers:
         if node.op_type not in PRODUCTS and not any(map(self._is_float, stored.values())):
             return
         layer = self._names.of(node, self._scheme)
-        reason = "the scheme ignores it" if layer is None else self._obstacle(node, slots, stored)
+        reason = self._given.get(key(node), "") or self._obstacle(node, slots, stored)
+        reason = reason or ("the scheme ignores it" if layer is None else "")
         if layer is None or reason:
             self.left[key(node)] = reason
         elif node.op_type in PRODUCTS:

@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import ModelProto, NodeProto
 
@@ -40,22 +40,27 @@ MEANS = {"AveragePool", "GlobalAveragePool"}
 ALIKE = {*MEANS, "LeakyRelu"}
 """Operators of one input that onnxruntime runs on integers between two pairs, each with a scale of its own."""
 POSITIVE = {"Relu", "Sigmoid", "HardSigmoid", "Softmax", "Exp", "Abs", "Sqrt"}
+POINTWISE = {
+    "Add", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh",
+}  # fmt: skip
+"""Operators that TensorRT computes inside of the layer before them, which then gives integers."""
 PAIRS = {"Add": any, "Mul": all}
 """Operators of two inputs that it runs on integers, and of how many operands that has to be known beforehand."""
 NOT_FOR_CPU = ("ConvTranspose",)
 """Layers that onnxruntime has no integer kernel for: they multiply rounded numbers as floats."""
 
 
-def quantization_of(proto: ModelProto, scheme: Scheme) -> Quantization:
-    """What is rounded in a float graph by a scheme."""
-    return _Placement(proto, scheme).made()
+def quantization_of(proto: ModelProto, scheme: Scheme, left: Mapping[str, str] | None = None) -> Quantization:
+    """What is rounded in a float graph by a scheme. `left` are layers that stay in float, by their first outputs, and
+    why; what is rounded for them alone stays in float with them."""
+    return _Placement(proto, scheme, left or {}).made()
 
 
 class _Placement:
-    def __init__(self, proto: ModelProto, scheme: Scheme) -> None:
+    def __init__(self, proto: ModelProto, scheme: Scheme, left: Mapping[str, str]) -> None:
         self._scheme, self._values = scheme, Values(proto)
         self._tensorrt = not scheme.residuals
-        self._layers = Layers(self._values, scheme)
+        self._layers = Layers(self._values, scheme, left)
         self._readers: dict[str, dict[Reader, None]] = defaultdict(dict)
         self._grids: dict[str, Grid] = {}
         self._like: dict[str, str] = {}
@@ -125,7 +130,9 @@ class _Placement:
         known = [self._integer(name) for name in node.input if self._is_value(name)]
         if node.op_type == "Concat":
             return any(known)
-        if node.op_type in PAIRS and not self._tensorrt:
+        if self._tensorrt and node.op_type in POINTWISE:
+            return any(known)
+        if node.op_type in PAIRS:
             return len(known) == 2 and PAIRS[node.op_type](known)
         alike = node.op_type in ALIKE and not self._tensorrt
         return (alike or _moves(node, self._values)) and self._integer(node.input[0])
@@ -164,7 +171,7 @@ class _Placement:
             result = self._values.merged(node.output[0])
             if result in self._grids and result in self._made:
                 self._operands(node, self._grids[result])
-        elif self._tensorrt and node.op_type in MEANS and self._integer(node.input[0]):
+        elif self._tensorrt and self._integer(node.input[0]) and _takes_means(node, self._values):
             self._means(node)
         elif self._tensorrt and node.op_type == "Add":
             self._residual(node)
@@ -209,7 +216,7 @@ class _Placement:
         return operands or node.op_type in POSITIVE
 
     def _means(self, node: NodeProto) -> None:
-        """TensorRT takes means of integers where it gets some."""
+        """So that the layer before gives integers."""
         grid = self._grids.get(node.input[0]) or self._scheme.layers.inputs
         if grid is not None:
             self._want(node, 0, grid)
@@ -248,6 +255,14 @@ class _Placement:
         while self._like.get(root, "") in self._grids:
             root = self._like[root]
         return root if root != name else ""
+
+
+def _takes_means(node: NodeProto, values: Values) -> bool:
+    """Whether a node pools an image by its mean."""
+    if node.op_type != "ReduceMean":
+        return node.op_type in MEANS
+    given = values.numbers(node.input[1]) if len(node.input) > 1 else Attributes(node, {}).integers("axes")
+    return given is not None and sorted(int(axis) for axis in given) in ([2, 3], [-2, -1])
 
 
 def _moves(node: NodeProto, values: Values) -> bool:

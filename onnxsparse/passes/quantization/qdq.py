@@ -85,7 +85,8 @@ class _Writer:
             write = self._as_looked_up if name in looked_up else self._as_integers
             write(name, params, params.quantize(numbers), readers)
         for value in self._quantization.values:
-            self._value(value)
+            if value.readers:
+                self._value(value)
         self._place()
 
     # -- weights

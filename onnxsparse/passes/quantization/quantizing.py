@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,12 +22,14 @@ from onnxsparse.errors import ModelError, OptionError, brief, nearest
 from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import QParams
-from onnxsparse.options import Names
+from onnxsparse.options import Names, Path
 from onnxsparse.passes.quantization.dynamic import dynamic_weights, write_dynamic
-from onnxsparse.passes.quantization.float_graph import float_graph, raise_opset
-from onnxsparse.passes.quantization.placement import quantization_of
+from onnxsparse.passes.quantization.float_graph import float_graph
+from onnxsparse.passes.quantization.given_scales import Fitting, fitting, scales_of
+from onnxsparse.passes.quantization.placement import MOVES, quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
-from onnxsparse.passes.quantization.weight_only import OPSET, layer_scheme, params_of, weights_of
+from onnxsparse.passes.quantization.values import key
+from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, weights_of
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization, Scheme
 
@@ -47,6 +50,7 @@ class Asked:
     per_tensor: bool = False
     observer: str = "minmax"
     reduce_range: bool = False
+    scales: Path | None = None
     include: Names = ()
     exclude: Names = ()
 
@@ -74,6 +78,7 @@ class Asked:
             "--observer": self.observer != "minmax",
             "--reduce-range": self.reduce_range and not self.dynamic,
             "--per-tensor": self.per_tensor and self.dynamic,
+            "--scales": self.scales is not None,
         }
         flag = next((flag for flag, given in idle.items() if given), "")
         if flag and not self.samples_needed:
@@ -121,13 +126,16 @@ class Quantizing:
         _demand_possible(model)
         self.asked = asked
         self.proto, self.notes = float_graph(model)
-        if asked.weights_alone and (asked.layers.layers.block or asked.scheme == "w4"):
-            self.notes = [*self.notes, *raise_opset(self.proto, OPSET, f"{asked.scheme} needs")]
         self.float_model = Model.over(copied(self.proto))
         self.quantization = self._chosen(self._whole())
-        self.params: dict[str, QParams] = {}
+        self.notes = [*self.notes, *raised(self.proto, self.quantization)]
         if not self.quantization.weights:
             raise OptionError(f"there is nothing to quantize: {self._why_nothing()}")
+        self.params: dict[str, QParams] = {}
+        self.unscaled = () if not asked.samples_needed else tuple(one.name for one in self.quantization.observed)
+        """Values whose range only samples tell."""
+        if asked.scales is not None:
+            self._take(fitting(self.proto, self.quantization, scales_of(asked.scales)))
 
     def _whole(self) -> Quantization:
         if self.asked.dynamic:
@@ -156,14 +164,31 @@ class Quantizing:
             return f"{said}, and float32 is what is quantized; convert the model first"
         return "no Conv, Gemm or MatMul has a constant weight"
 
+    def _take(self, given: Fitting) -> None:
+        """Keep the scales that are given."""
+        self.params, self.unscaled = given.params, given.missing
+        grids = {name: params.grid for name, params in given.params.items()}
+        values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
+        self.quantization = replace(self.quantization, values=values)
+        told = f"--scales gives {len(given.params)} of the scales"
+        unknown = f", and {len(given.unknown)} that nothing here has (the first: '{given.unknown[0]}')"
+        self.notes = [*self.notes, told + (unknown if given.unknown else "")]
+
     def observe(self, feeds: Feeds | None) -> None:
         """The scales of all values, by what samples say of them, and those of the weights by their numbers."""
-        if feeds is not None and self.asked.samples_needed:
-            self.params.update(observers.observed(self.proto, self.quantization, feeds, self.asked.observer))
-        self.params.update(params_of(self.proto, self.quantization))
+        if feeds is not None and self.unscaled:
+            found = observers.observed(self.proto, self.quantization, feeds, self.asked.observer)
+            self.params.update({name: params for name, params in found.items() if name not in self.params})
+        weights = params_of(self.proto, self.quantization)
+        self.params.update({name: params for name, params in weights.items() if name not in self.params})
         for name, params in self.params.items():
             if not np.isfinite(params.scale).all():
                 raise ModelError(f"'{name}' holds numbers that are infinite or none, for which there is no scale")
+
+    @property
+    def moves(self) -> set[str]:
+        """The nodes that only move numbers, by their first outputs."""
+        return {key(node) for node in self.proto.graph.node if node.op_type in (*MOVES, "Concat")}
 
     def written(self, quantization: Quantization) -> ModelProto:
         """A copy of the float graph with this rounded in it."""
@@ -184,6 +209,12 @@ def _demand_possible(model: Model) -> None:
         if kind in NOT_FLOAT32:
             word = TensorProto.DataType.Name(kind).lower()
             raise OptionError(f"the input '{value.name}' is {word}: convert the model to float32, and quantize that")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" for name in names[:3]) + more
 
 
 def _listed(names: Names) -> tuple[str, ...]:

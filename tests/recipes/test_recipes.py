@@ -17,6 +17,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.modifiers.levels import Levels
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.pruning import REGROW, Pruning
+from onnxsparse.recipes.modifiers.quantization import TrainQuantized
 from onnxsparse.recipes.modifiers.training import DISTILLATIONS, TASKS, KeepBest, Objective, Training
 from onnxsparse.recipes.yaml_tree import LONGEST
 from tests.cases import for_each
@@ -89,7 +90,12 @@ def levels(draw) -> Levels:
 
 
 MODIFIERS = st.one_of(
-    trainings(), objectives(), prunings(), levels(), st.builds(KeepBest, st.integers(1, 9), st.integers(0, 20))
+    trainings(),
+    objectives(),
+    prunings(),
+    levels(),
+    st.builds(KeepBest, st.integers(1, 9), st.integers(0, 20)),
+    st.builds(TrainQuantized, begin=st.floats(0, 0.4), freeze=st.floats(0.5, 1)),
 )
 
 
@@ -102,7 +108,7 @@ def test_what_is_written_comes_back(modifiers: list) -> None:
     assert Recipe.from_yaml(text).to_yaml() == text
 
 
-OWN = ("training", "objective", "pruning", "keep-best", "levels")
+OWN = ("training", "objective", "pruning", "keep-best", "levels", "quantization")
 
 
 def test_every_modifier_is_tried_above() -> None:

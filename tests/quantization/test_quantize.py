@@ -278,8 +278,8 @@ def test_samples_along_another_axis() -> None:
     assert found.report.details["metrics"]["distance"] < 0.05
 
 
-def test_states_are_carried_through_sequences() -> None:
-    """A sum of all steps: its range is not that of the samples."""
+def summing() -> onnx.ModelProto:
+    """A sum of all steps, times a matrix: its range is not that of the samples."""
     nodes = [
         make_node("Add", ["x", "h"], ["s"]),
         make_node("MatMul", ["s", "w"], ["y"]),
@@ -287,10 +287,25 @@ def test_states_are_carried_through_sequences() -> None:
     ]
     ends = [make_tensor_value_info(name, FLOAT, ["N", size]) for name, size in (("y", 8), ("n", 4))]
     starts = [make_tensor_value_info(name, FLOAT, ["N", 4]) for name in ("x", "h")]
-    steps = np.ones((6, 10, 4), np.float32)
-    result = osp.quantize(model(nodes, starts, ends, {"w": drawn(4, 8)}), data={"x": steps}, state={"h": "n"})
+    return model(nodes, starts, ends, {"w": drawn(4, 8)})
+
+
+def test_states_are_carried_through_sequences() -> None:
+    result = osp.quantize(summing(), data={"x": np.ones((6, 10, 4), np.float32)}, state={"h": "n"})
     scales = [array for name, array in stored(result.model).items() if name.startswith("s") and name.endswith("scale")]
     assert scales[0] == pytest.approx(10 / 255)
+
+
+def test_sequences_are_measured_step_by_step() -> None:
+    steps = drawn(6, 10, 4)
+    labels = (np.cumsum(steps, axis=1) @ drawn(4, 8)).argmax(-1).astype(np.int64)
+    labels[:, ::2] = (labels[:, ::2] + 1) % 8
+    data = {"x": steps, "labels": labels}
+    told = osp.quantize(summing(), data=data, state={"h": "n"}, metrics=["accuracy", "distance"], eval_data=data)
+    figures = told.report.details
+    assert figures["metrics_dense"] == {"accuracy": 0.5}
+    assert 0.4 < figures["metrics"]["accuracy"] < 0.6
+    assert 0 < figures["metrics"]["distance"] < 0.1
 
 
 def test_every_command_with_data_takes_a_folder_of_images(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ has; one that is stored turned around goes through a Transpose, which a runtime 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
@@ -130,7 +131,7 @@ class _Writer:
         rounded, scale, zero = self._rounded(node.input[0])
         inputs = [rounded, weight, zero]
         if node.op_type == "Conv":
-            inputs.append(self._constant(np.uint8(128), f"{one.name}_zero_point"))
+            inputs.append(self._constant(np.asarray(128, np.uint8), f"{one.name}_zero_point"))
         sums = self._node(PRODUCTS[node.op_type], inputs, f"{node.output[0]}_int32", called_as=called(node))
         if node.op_type == "Conv":
             self._made[-1].attribute.extend(node.attribute)
@@ -179,7 +180,7 @@ class _Writer:
         output: str,
         exact: bool = False,
         called_as: str = "",
-        **attributes: object,
+        **attributes: Any,
     ) -> str:
         found = output if exact else self._fresh(output)
         name = self._fresh(f"{called_as or found}_quant" if called_as else f"{found}_node")

@@ -571,6 +571,7 @@ def quantize(
     target: str | None = None,
     dynamic: bool = False,
     block: int | None = None,
+    asymmetric: bool = False,
     per_tensor: bool = False,
     observer: str = "minmax",
     reduce_range: bool = False,
@@ -609,6 +610,8 @@ def quantize(
             transformers on CPUs. Default: False. Example: dynamic=True
         block: of w4 and w8: so many neighbours along the inputs have a scale of their own (default: 32 for w4, none
             for w8). Example: block=64
+        asymmetric: of w4 and w8: unsigned integers, with a zero point beside each scale. Default: False. Example:
+            asymmetric=True
         per_tensor: one scale for each weight, in place of one for each of its outputs. Default: False. Example:
             per_tensor=True
         observer: how the range of a value is found: minmax (default), moving-average, percentile, entropy or mse.
@@ -644,7 +647,9 @@ def quantize(
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    asked = Asked(scheme, target or "", dynamic, block, per_tensor, observer, reduce_range, scales, include, exclude)
+    asked = Asked(
+        scheme, target or "", dynamic, block, asymmetric, per_tensor, observer, reduce_range, scales, include, exclude
+    )
     limit = None if max_loss is None else MaxLoss.parse(max_loss)
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
     data, eval_data = as_images([data, eval_data], resize, mean, std, layout)

@@ -951,6 +951,9 @@ class QuantizeOptions(ImageOptions):
         group=HOW_ROUNDED,
         metavar="N",
     )
+    asymmetric: bool = option(
+        False, "of `w4` and `w8`: unsigned integers, with a zero point beside each scale", group=HOW_ROUNDED
+    )
     target: str | None = option(
         None,
         "a device whose rules hold: `ampere` (TensorRT: symmetric values) or `vnni` (CPUs)",

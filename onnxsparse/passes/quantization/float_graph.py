@@ -75,7 +75,8 @@ def _demand_float(proto: ModelProto) -> None:
         if node.op_type.startswith(QUANTIZED) or node.op_type.endswith(INTEGER):
             raise ModelError(
                 f"the model is quantized already ({called(node)}); quantize the float model that it was made of, or "
-                "take the scales of one with QuantizeLinear and DequantizeLinear over with --scales"
+                "take the scales of one with QuantizeLinear and DequantizeLinear over with --scales; for an export of "
+                "quantization-aware training there is tools/model_quantize_qat_export.py"
             )
 
 

@@ -466,6 +466,13 @@ def test_options_that_mean_nothing() -> None:
             osp.quantize(line(), data=drawn(8, 4), **options)
 
 
+def test_what_is_read_is_not_replaced(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", drawn(8, 4))
+    with refusing(OptionError):
+        osp.quantize(line(), data=tmp_path / "x.npy", output=tmp_path / "x.npy", overwrite=True)
+    assert np.load(tmp_path / "x.npy").shape == (8, 4)
+
+
 def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     find = __import__("importlib.util").util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "onnxruntime" else find(name))

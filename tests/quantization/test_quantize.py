@@ -135,6 +135,21 @@ def test_one_scale_for_each_output_or_for_all() -> None:
     assert one["w_scale"].size == 1
 
 
+@pytest.mark.parametrize(("flags", "said"), [("fpu avx2", True), ("fpu avx2 avx_vnni", False), ("amx_int8", False)])
+def test_a_cpu_whose_sums_saturate_is_said(
+    flags: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr("onnxsparse.passes.quantization.report.CPU", str(tmp_path / "cpuinfo"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    notes = osp.quantize(line(), data=drawn(8, 4)).report.notes
+    assert any("saturate" in note for note in notes) == said
+    assert not any(
+        "saturate" in note for note in osp.quantize(line(), data=drawn(8, 4), reduce_range=True).report.notes
+    )
+    assert not any("saturate" in note for note in osp.quantize(line(), data=drawn(8, 4), target="ampere").report.notes)
+
+
 def test_layers_that_are_excluded_stay_in_float() -> None:
     result = osp.quantize(classifier(), data=SAMPLES, exclude=["stem", "Gemm"])
     assert {row.name: row.status for row in result.report.rows} == {

@@ -174,8 +174,14 @@ class Quantizing:
         values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
         self.quantization = replace(self.quantization, values=values)
         told = f"--scales gives {len(given.params)} of the scales"
-        unknown = f", and {len(given.unknown)} that nothing here has (the first: '{given.unknown[0]}')"
-        self.notes = [*self.notes, told + (unknown if given.unknown else "")]
+        if given.unknown:
+            more = f" and {len(given.unknown) - 3} more" if len(given.unknown) > 3 else ""
+            named = ", ".join(f"'{name}'" for name in given.unknown[:3])
+            told += f", and {len(given.unknown)} that nothing here has: {named}{more}"
+        self.notes = [*self.notes, told]
+        grids = {name: params.grid for name, params in given.params.items()}
+        values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
+        self.quantization = replace(self.quantization, values=values)
 
     def observe(self, feeds: Feeds | None) -> None:
         """The scales of all values, by what samples say of them, and those of the weights by their numbers."""

@@ -23,11 +23,12 @@ from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, TASKS, KeepBest
 from onnxsparse.recipes.recipe import Recipe
 
 DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
+KINDS: tuple[type[Modifier], ...] = (*DEFAULTS, TrainQuantized)
+"""What flags make, the last only where they ask for it."""
 
 
 def _fields() -> Iterator[tuple[str, tuple[type[Modifier], str]]]:
-    every: tuple[type[Modifier], ...] = (*DEFAULTS, TrainQuantized)
-    kinds = {kind.name: kind for kind in every}
+    kinds = {kind.name: kind for kind in KINDS}
     for one in options_of(FinetuneOptions).values():
         kind, _, name = one.recipe.partition(".")
         if kind:

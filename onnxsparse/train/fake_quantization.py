@@ -178,8 +178,8 @@ class Integers:
         names, found = {one.name for one in self.quantization.weights}, self.quantization
         kinds = sorted({one.grid.text for one in found.weights})
         own = (
-            f"trained with rounded numbers: {len(names)} weights are {', '.join(kinds)}, and {len(found.values)} values "
-            "are rounded between layers"
+            f"trained with rounded numbers: {len(names)} weights are {', '.join(kinds)}, and {len(found.values)} "
+            "values are rounded between layers"
         )
         left = [f"left in float: '{name}' ({reason})" for name, reason in found.left.items()]
         more = [f"{len(left) - SHOWN} more are left in float"] if len(left) > SHOWN else []

@@ -89,14 +89,16 @@ def levels(draw) -> Levels:
     return Levels(",".join(str(level) for level in sorted(found)))
 
 
+@st.composite
+def quantizations(draw) -> TrainQuantized:
+    begin, freeze = sorted(draw(st.lists(st.integers(0, 100), min_size=2, max_size=2, unique=True)))
+    return TrainQuantized(begin=begin / 100, freeze=freeze / 100, learn_scales=draw(st.booleans()))
+
+
 MODIFIERS = st.one_of(
-    trainings(),
-    objectives(),
-    prunings(),
-    levels(),
+    trainings(), objectives(), prunings(), levels(), quantizations(),
     st.builds(KeepBest, st.integers(1, 9), st.integers(0, 20)),
-    st.builds(TrainQuantized, begin=st.floats(0, 0.4), freeze=st.floats(0.5, 1)),
-)
+)  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None)

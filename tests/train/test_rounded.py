@@ -257,6 +257,7 @@ def test_half_precision_rounds_in_whole(tmp_path: Path) -> None:
 
 REFUSED = {
     "learn_scales": ({"learn_scales": True}, OptionError, "quantize"),
+    "optimizer": ({"quantize": "int8", "learn_scales": True, "optimizer": "ort-adamw"}, OptionError, "adamw"),
     "scheme": ({"quantize": "int4"}, OptionError, "int8"),
 }
 

@@ -69,6 +69,7 @@ __all__ = [
 ]
 
 LOG = logging.getLogger("onnxsparse")
+LISTED = 6
 _TRAINING_MODE = (
     "the file was exported in training mode (%s): in this module batch normalizations take the statistics of each "
     "batch, as the file says, and Dropout does nothing; export it again after .eval(), or pass train_bn=True, whose "
@@ -263,10 +264,11 @@ def export_quantized(
     """
     proto, unknown = fake_quantized(module, Inputs.of(example_inputs), export)
     made, facts = converted(proto, target)
-    for place in unknown:
-        LOG.warning("%s stays float: no batch of the training or of calibration came there", place)
-    for name, reason in facts.left.items():
-        LOG.warning("%s stays float: %s", name, reason)
+    left = [f"{place}: no batch of the training or of calibration came there" for place in unknown]
+    left += [f"{name}: {reason}" for name, reason in facts.left.items()]
+    if left:
+        more = f"; and {len(left) - LISTED} more" if len(left) > LISTED else ""
+        LOG.warning("not all is quantized: %s%s", "; ".join(left[:LISTED]), more)
     return _delivered(Model.over(made), None, output, overwrite)
 
 

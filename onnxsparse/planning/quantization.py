@@ -143,6 +143,9 @@ class QuantizedWeight:
     block: int = 0
     looked_up: bool = False
     """A table whose rows become floats behind each look-up, and not all of them before it."""
+    float_bias: bool = False
+    """The bias is rounded as 32 bits would, and stored in floats: TensorRT's importer refuses a DequantizeLinear of 32
+    bits."""
 
 
 @dataclass(frozen=True)

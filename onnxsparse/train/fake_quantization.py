@@ -24,6 +24,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.fake_quantize import keys_of
 from onnxsparse.passes.quantization.qdq import Params, fitted, stored, write_qdq
 from onnxsparse.passes.quantization.report import how, saturation_note
+from onnxsparse.passes.quantization.weight_only import raised
 from onnxsparse.passes.quantization.zero_points import Zeros, demand_zeros, zeros_of
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight
 from onnxsparse.planning.recorded import PREFIX
@@ -191,6 +192,7 @@ class Integers:
         """In place."""
         self._params = self._fake.params(self._scales, proto)
         self._zeros = zeros_of(proto, self.quantization.weights)
+        raised(proto, self.quantization)
         write_qdq(proto, self.quantization, self._params)
         Model.over(proto).set_metadata({PREFIX + "quantization": "int8, trained"})
 

@@ -262,13 +262,9 @@ def take_off(module: Any) -> bool:
     for layer in module.modules():
         for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
             for key in [key for key, hook in hooks.items() if isinstance(hook, (Stage, InputRounding, OutputRounding))]:
-                _unhook(layer, hooks, key)
+                del hooks[key]
+                layer._forward_pre_hooks_with_kwargs.pop(key, None)
     return True
-
-
-def _unhook(layer: Any, hooks: Any, key: int) -> None:
-    del hooks[key]
-    layer._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 def learned_scales(module: Any) -> list[tuple[Any, list[Any]]]:
@@ -362,7 +358,7 @@ def state_of(module: Any) -> State:
         return {}
     found: State = {
         OBSERVING: torch().tensor(stage.observing),
-        FROZEN: torch().tensor(any(map(_still, module.modules()))),
+        FROZEN: torch().tensor(any(map(is_still, module.modules()))),
     }
     for path, _, _, weight in rounded_weights(module):
         found.update({f"{path}.{side}": getattr(weight, side).detach().clone() for side in SIDES[2:]})
@@ -408,27 +404,26 @@ def _put(one: Any, side: str, given: Any, path: str) -> None:
 # -- statistics of normalizations
 
 
-class StillStatistics:
-    """The hook before a normalization that takes its running statistics, whoever sets it into training."""
+class StaysInEvaluation:
+    """What stands for `train` of a layer. Compilers would not notice a hook that comes later."""
 
-    def __call__(self, layer: Any, _: Any) -> None:
-        layer.training = False
+    def __call__(self, mode: bool = True) -> None:
+        """It is not set into training."""
 
 
 def freeze_normalization(module: Any) -> None:
-    """The statistics of normalizations stand still, and are what they normalize by."""
+    """The statistics of normalizations stand still, and are what they normalize by, whatever `train()` says."""
     for layer in module.modules():
-        if "_NormBase" in kinds_of(layer) and layer.track_running_stats and not _still(layer):
-            layer.register_forward_pre_hook(StillStatistics())
+        if "_NormBase" in kinds_of(layer) and layer.track_running_stats:
+            layer.training, layer.train = False, StaysInEvaluation()
 
 
 def thaw_normalization(module: Any) -> None:
     """They are those of any module again."""
-    for layer in module.modules():
-        for key in _still(layer):
-            _unhook(layer, layer._forward_pre_hooks, key)
-            layer.training = module.training
+    for layer in filter(is_still, module.modules()):
+        del layer.train
+        layer.training = module.training
 
 
-def _still(layer: Any) -> list[int]:
-    return [key for key, hook in layer._forward_pre_hooks.items() if isinstance(hook, StillStatistics)]
+def is_still(layer: Any) -> bool:
+    return isinstance(layer.__dict__.get("train"), StaysInEvaluation)

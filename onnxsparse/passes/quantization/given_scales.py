@@ -181,7 +181,8 @@ def fitting(proto: ModelProto, quantization: Quantization, scales: Mapping[str, 
         named = ", ".join(f"'{name}'" for name in [*scales][:3])
         raise OptionError(f"--scales names nothing that is rounded here ({named}): is it of the same network?")
     missing = tuple(one.name for one in quantization.observed if one.name not in params)
-    return Fitting(params, missing, tuple(name for name in scales if name not in params))
+    known = {*params, *(one.name for one in quantization.values), *(one.bias for one in quantization.weights)}
+    return Fitting(params, missing, tuple(name for name in scales if name not in known))
 
 
 def _of_weight(params: QParams, numbers: np.ndarray[Any, Any], name: str) -> QParams:

@@ -5,8 +5,7 @@
 2. Blocks lie along its inputs; where a layer has no more of these than a block, each output has one scale.
 3. A tensor that several layers read has an entry for each input and bias that it is used with, all of one scale.
 4. Where a layer reads a tensor through views that others read, too, the first view reads the integers.
-5. The bias of a layer becomes integers where onnxruntime runs the file. TensorRT wants floats: its importer knows no
-   DequantizeLinear of 32 bits.
+5. The bias of a layer becomes integers of 32 bits; for TensorRT floats that are rounded in the same way.
 """
 
 from __future__ import annotations
@@ -87,7 +86,10 @@ class Layers:
             axis, block = axes.pop() if len(axes) == 1 else None, max(use.block for use in uses)
             for place in dict.fromkeys((use.input, use.bias) for use in uses):
                 readers = tuple(use.reader for use in uses if (use.input, use.bias) == place)
-                yield QuantizedWeight(name, grid, axis, readers, *place, block if axis is not None else 0)
+                floats, block = bool(place[1]) and not self._scheme.residuals, block if axis is not None else 0
+                yield QuantizedWeight(
+                    name, grid, axis, readers, *place, block if axis is not None else 0, float_bias=floats
+                )
 
     # -- one node
 
@@ -142,7 +144,7 @@ class Layers:
         out, reduced = (None if axis is None or not weight.axes else weight.axes[axis] for axis in seen)
         block = layer.block if reduced is not None and dims[reduced] > layer.block else 0
         axis = reduced if block else out if layer.per_channel else None
-        bias = self._bias(node) if source and not weight.seen_by and self._scheme.residuals else ""
+        bias = self._bias(node) if source and not weight.seen_by else ""
         reader = weight.seen_by or (key(node), slot)
         use = _Use(reader, layer.weights, axis, source, bias, block)
         self._uses.setdefault(weight.name, []).append(use)

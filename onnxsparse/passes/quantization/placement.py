@@ -40,6 +40,8 @@ MEANS = {"AveragePool", "GlobalAveragePool"}
 ALIKE = {*MEANS, "LeakyRelu"}
 """Operators of one input that onnxruntime runs on integers between two pairs, each with a scale of its own."""
 POSITIVE = {"Relu", "Sigmoid", "HardSigmoid", "Softmax", "Exp", "Abs", "Sqrt"}
+STEEP = {"Exp", "Log", "Pow", "Reciprocal", "ReduceL2", "ReduceSumSquare", "Shape", "Sqrt"}
+"""Functions that eight bits are too few for: a spectrum comes of convolutions, and its logarithm goes into others."""
 POINTWISE = {
     "Add", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh",
 }  # fmt: skip
@@ -278,9 +280,9 @@ def _moves(node: NodeProto, values: Values) -> bool:
 
 
 def _upstream(values: Values, names: Sequence[str]) -> set[str]:
-    """All values that some depend on, and these."""
+    """All values that some depend on, and these; not what goes through functions that make small steps large ones."""
     found = set(names)
     for node in reversed(values.nodes):
-        if any(name in found for name in node.output):
-            found.update(reads(node))
+        if node.op_type not in STEEP and any(name in found for name in node.output):
+            found.update(node.input[:1] if node.op_type == "Div" else reads(node))
     return found

@@ -47,6 +47,7 @@ class Asked:
     target: str = ""
     dynamic: bool = False
     block: int | None = None
+    asymmetric: bool = False
     per_tensor: bool = False
     observer: str = "minmax"
     reduce_range: bool = False
@@ -71,8 +72,10 @@ class Asked:
         """What is said of values means nothing where these are not rounded, or only when the model runs."""
         if self.dynamic and self.scheme != "int8":
             raise OptionError(f"--dynamic rounds values as well as weights, and --scheme {self.scheme} weights alone")
-        if self.block is not None and not self.weights_alone:
-            raise OptionError("--block is for weights alone: pass --scheme w4 or w8 too")
+        own = {"--block": self.block is not None, "--asymmetric": self.asymmetric}
+        alone = next((flag for flag, given in own.items() if given), "")
+        if alone and not self.weights_alone:
+            raise OptionError(f"{alone} is for weights alone: pass --scheme w4 or w8 too")
         idle = {
             "--target": bool(self.target),
             "--observer": self.observer != "minmax",
@@ -99,7 +102,7 @@ class Asked:
     def layers(self) -> Scheme:
         """What is rounded on which grid."""
         if self.weights_alone:
-            layer = layer_scheme(int(self.scheme[1:]), self.block)
+            layer = layer_scheme(int(self.scheme[1:]), self.block, not self.asymmetric)
             return Scheme(replace(layer, per_channel=not self.per_tensor))
         scheme = TARGETS[self.target]
         weights = scheme.layers.weights
@@ -112,7 +115,7 @@ class Asked:
     @property
     def text(self) -> str:
         """In words, for the report."""
-        kind = "dynamic int8" if self.dynamic else self.scheme
+        kind = "dynamic int8" if self.dynamic else self.scheme + " asymmetric" * self.asymmetric
         block = self.layers.layers.block
         scales = f"blocks of {block}" if block else "per tensor" if self.per_tensor else "per channel"
         words = [kind + (f" for {self.target}" if self.target else ""), scales]
@@ -171,8 +174,14 @@ class Quantizing:
         values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
         self.quantization = replace(self.quantization, values=values)
         told = f"--scales gives {len(given.params)} of the scales"
-        unknown = f", and {len(given.unknown)} that nothing here has (the first: '{given.unknown[0]}')"
-        self.notes = [*self.notes, told + (unknown if given.unknown else "")]
+        if given.unknown:
+            more = f" and {len(given.unknown) - 3} more" if len(given.unknown) > 3 else ""
+            named = ", ".join(f"'{name}'" for name in given.unknown[:3])
+            told += f", and {len(given.unknown)} that nothing here has: {named}{more}"
+        self.notes = [*self.notes, told]
+        grids = {name: params.grid for name, params in given.params.items()}
+        values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
+        self.quantization = replace(self.quantization, values=values)
 
     def observe(self, feeds: Feeds | None) -> None:
         """The scales of all values, by what samples say of them, and those of the weights by their numbers."""

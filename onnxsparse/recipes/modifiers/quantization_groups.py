@@ -79,9 +79,9 @@ class GroupQuantizationModifier(Quantizing):
                 raise WrongOptionError("scheme", f"{name!r:.40} is no scheme{hint}")
         for group in (self.config_groups or {}).values():
             _check_group(group)
+        object.__setattr__(self, "missing", self._not_run())
 
-    @property
-    def missing(self) -> str:  # type: ignore[override]
+    def _not_run(self) -> str:
         """It depends on the options whether anything runs it."""
         if any(name.startswith(OF_FLOATS) for name in self._presets()):
             return NO_INTEGERS

@@ -272,7 +272,7 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
     (one,) = asked
     if recipe.only(Training).optimizer in (BUILT_IN, OWN) and isinstance(one, TrainQuantized) and one.learn_scales:
         raise OptionError(
-            f"--learn-scales gives scales rates of their own, which neither {BUILT_IN} nor an optimizer of yours takes: "
+            f"--learn-scales gives scales rates of their own, which neither {BUILT_IN} nor one of yours takes: "
             "take another one, such as adamw"
         )
     device = str(recipe.only(Pruning).target or "").partition(":")[0]

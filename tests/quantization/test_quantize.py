@@ -443,7 +443,8 @@ def test_options_that_mean_nothing() -> None:
     for options in (
         {"scheme": "int9"}, {"target": "amba"}, {"observer": "min"}, {"max_loss": "-1"}, {"max_loss": "much"},
         {"samples": 0}, {"metrics": "accuracy"}, {"metrics": "loss", "max_loss": 1}, {"exclude": "haed"},
-        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32}, {"asymmetric": True},
+        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
+        {"asymmetric": True},
         {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "mse"},
     ):  # fmt: skip
         with refusing(OptionError):

@@ -92,7 +92,7 @@ def stored(model: ModelProto) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("learned", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_is_delivered_computes_what_was_trained(tmp_path: Path, engine: str, learned: bool) -> None:
     rounded = f"- !quantization {{begin: 0.5, freeze: 0.8, learn_scales: {str(learned).lower()}}}\n"
     run, outcome = trained(tmp_path, engine, recipe(PRUNED, rounded))
@@ -147,7 +147,7 @@ def test_both_engines_come_to_the_same_numbers(tmp_path: Path, learned: str) -> 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("learned", ["false", "true"])
+@pytest.mark.parametrize("learned", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_a_resumed_run_is_the_run_that_was_never_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, learned: str
 ) -> None:
@@ -257,6 +257,7 @@ def test_half_precision_rounds_in_whole(tmp_path: Path) -> None:
 
 REFUSED = {
     "learn_scales": ({"learn_scales": True}, OptionError, "quantize"),
+    "optimizer": ({"quantize": "int8", "learn_scales": True, "optimizer": "ort-adamw"}, OptionError, "adamw"),
     "scheme": ({"quantize": "int4"}, OptionError, "int8"),
 }
 

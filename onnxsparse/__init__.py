@@ -14,7 +14,19 @@ from onnxsparse.version import __version__
 
 if TYPE_CHECKING:
     from onnxsparse import graphsurgeon
-    from onnxsparse.api import Result, channels, compare, fold_masks, inspect, load, permute, plan, prune, verify
+    from onnxsparse.api import (
+        Result,
+        channels,
+        compare,
+        fold_masks,
+        inspect,
+        load,
+        permute,
+        plan,
+        prune,
+        quantize,
+        verify,
+    )
     from onnxsparse.dialects.masking import insert_masks
     from onnxsparse.permutation_search import search_permutation
     from onnxsparse.recipes import Recipe
@@ -40,6 +52,7 @@ __all__ = [
     "permute",
     "plan",
     "prune",
+    "quantize",
     "search_permutation",
     "verify",
 ]

@@ -7,19 +7,20 @@ With `output` the model is written there, all or nothing; without, `Result.model
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
 from onnx import ModelProto
 
+from onnxsparse.data.images import as_images
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.files import check_target, write_text
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.weights import Weight
-from onnxsparse.options import Masks, Names, Path, SparsityOptions
+from onnxsparse.options import Axes, Masks, Names, Path, SparsityOptions
 from onnxsparse.passes import delivery, permuting
 from onnxsparse.passes.compare import Compare
 from onnxsparse.passes.delivery import called, target_of
@@ -30,6 +31,8 @@ from onnxsparse.passes.inspect import Inspect
 from onnxsparse.passes.permutation_report import channels_report, order_facts, permuted_report
 from onnxsparse.passes.proof import DISCARD, FOLD, MASK, PRUNE, SOFT, Before
 from onnxsparse.passes.prune import Prune
+from onnxsparse.passes.quantization.figures import MaxLoss
+from onnxsparse.passes.quantization.quantizing import Asked, Samples, quantized
 from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, demand_written, soft_sites, zeros_made
 from onnxsparse.passes.sources import graph_of, taken
 from onnxsparse.passes.verify import MASKED_STILL, CheckFold, Verify
@@ -44,7 +47,7 @@ from onnxsparse.planning.rows import plain_row, planned_report, totals_of
 from onnxsparse.planning.rule import Rule
 from onnxsparse.report.rows import Report, Row
 
-WITH_A_MODEL = ("permute", "prune", "mask", "fold", "finetune")
+WITH_A_MODEL = ("permute", "prune", "mask", "fold", "finetune", "quantize")
 """Commands whose output is a model: `levels` leaves a folder, `plan` a text."""
 
 
@@ -557,6 +560,89 @@ def verify(
     return Result(report)
 
 
+def quantize(
+    source: Source,
+    *,
+    data: Any = None,
+    output: Path | None = None,
+    samples: int | None = None,
+    scheme: str = "int8",
+    target: str | None = None,
+    per_tensor: bool = False,
+    observer: str = "minmax",
+    reduce_range: bool = False,
+    max_loss: float | str | None = None,
+    include: Names = (),
+    exclude: Names = (),
+    labels: str | None = None,
+    eval_data: Any = None,
+    metrics: Sequence[str | Callable[..., Any]] = (),
+    batch_axis: Axes = None,
+    state: Axes = None,
+    dims: Mapping[str, int] | None = None,
+    resize: str | Sequence[int] | None = None,
+    mean: str | float | Sequence[float] | None = None,
+    std: str | float | Sequence[float] | None = None,
+    layout: str | None = None,
+    overwrite: bool = False,
+) -> Result:
+    """Make weights and values integers, with scales from samples; every zero of a weight stays exactly zero.
+
+    Arguments:
+        source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
+        data: samples, as the model is fed: an .npz with one array for each input, first axis = samples; a folder of
+            such files, or of images; an .npy for each input; or module:function, a function that yields
+            dictionaries of arrays; or a mapping of arrays, such a function, or a CalibrationDataReader of
+            onnxruntime. Default: None. Example: data="samples.npz"
+        output: the quantized model to write; without it `Result.model` has it in memory. Default: None. Example:
+            output="int8.onnx"
+        samples: how many samples (default: all). Example: samples=256
+        scheme: int8 (default): weights and what flows between layers. Example: scheme="int8"
+        target: a device whose rules hold: ampere (TensorRT: symmetric values) or vnni (CPUs). Default: None.
+            Example: target="ampere"
+        per_tensor: one scale for each weight, in place of one for each of its outputs. Default: False. Example:
+            per_tensor=True
+        observer: how the range of a value is found: minmax (default). Example: observer="minmax"
+        reduce_range: weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate. Default:
+            False. Example: reduce_range=True
+        max_loss: leave the most sensitive layers in float until no more than this is lost: points of the metric,
+            0.5, or a share of the float model's, 1%. Default: None. Example: max_loss=0.5
+        include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
+            include="head"
+        exclude: all but these, in the same forms: they stay in float. Default: (). Example: exclude="stem"
+        labels: the array of the labels (default: labels, label, targets, target or y). Example: labels="classes"
+        eval_data: arrays to measure the float model and the quantized one on. Default: None. Example:
+            eval_data="held_out.npz"
+        metrics: what is measured: accuracy, top-5, r2, mae, mse, agreement, distance, or module:function, called as
+            f(outputs, batch) for each batch (default: by the data); or such a function. Example:
+            metrics=["accuracy"]
+        batch_axis: INPUT=AXIS: the axis of the samples where it is not the first (default: the one named as such).
+            Example: batch_axis={"state": 1}
+        state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
+            Example: state={"state": "stateN"}
+        dims: the size of a dynamic dimension, such as dims={"height": 224}, or dims={"x.2": 224} for one without a
+            name, for multiply-accumulates. Default: None. Example: dims={"height": 224}
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+    """
+    source = taken(source)
+    path = target_of(output, source, overwrite)
+    asked = Asked(scheme, target or "", per_tensor, observer, reduce_range, include, exclude)
+    limit = None if max_loss is None else MaxLoss.parse(max_loss)
+    chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
+    data, eval_data = as_images([data, eval_data], resize, mean, std, layout)
+    given = Samples(data, samples, labels, eval_data, chosen, limit)
+    model = load(source)
+    set_sizes(model, dims)
+    axes = sample_axes(model, batch_axis, state)
+    return Result(*quantized(model, called(source), asked, given, axes, path, overwrite))
+
+
 def compare(
     dense: Source,
     sparse: Source,
@@ -605,4 +691,4 @@ def compare(
     return Result(Compare(called(dense), sparse, called(sparse), axes, axis, data, samples, seed)(model))
 
 
-__all__ = ["Result", "compare", "fold_masks", "inspect", "load", "plan", "prune", "verify"]
+__all__ = ["Result", "compare", "fold_masks", "inspect", "load", "plan", "prune", "quantize", "verify"]

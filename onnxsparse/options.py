@@ -852,6 +852,113 @@ class FinetuneOptions(
     )
 
 
+# -- integers
+
+HOW_ROUNDED, IMAGES = "what becomes integers, and how", "a folder of images"
+
+
+@declared
+class ImageOptions:
+    """How the images of a folder become numbers."""
+
+    GROUP: ClassVar[str] = IMAGES
+    resize: str | Sequence[int] | None = option(
+        None,
+        "`HxW`, to which images are scaled; what is too long on one side is cut off evenly (default: the size that the "
+        "model declares)",
+        "224x224",
+        metavar="HxW",
+    )
+    mean: str | float | Sequence[float] | None = option(
+        None,
+        "what is taken from pixels between 0 and 1, a number or one for each channel",
+        "0.485,0.456,0.406",
+        metavar="X,...",
+    )
+    std: str | float | Sequence[float] | None = option(
+        None, "what they are divided by then, in the same form", "0.229,0.224,0.225", metavar="X,..."
+    )
+    layout: str | None = option(
+        None, "`NCHW` or `NHWC` (default: by the model)", "NHWC", values=("NCHW", "NHWC"), metavar="LAYOUT"
+    )
+
+
+@declared
+class QuantizeOptions(ImageOptions):
+    """Of `quantize`."""
+
+    output: Path | None = option(
+        None, "the quantized model to write", "int8.onnx", short="-o", python=IN_MEMORY, metavar="OUT"
+    )
+    data: Any = like(
+        DataOptions,
+        "data",
+        default=None,
+        meaning="samples, as the model is fed: an `.npz` with one array for each input, first axis = samples; a folder "
+        "of such files, or of images; an `.npy` for each input; or `module:function`, a function that yields "
+        "dictionaries of arrays",
+        python="or a mapping of arrays, such a function, or a CalibrationDataReader of onnxruntime",
+        more=". A few hundred are enough, and no labels are needed. See [quantize.md](quantize.md#samples)",
+    )
+    samples: int | None = option(None, "how many samples (default: all)", "256", group="data")
+    scheme: str = option(
+        "int8",
+        "`int8` (default): weights and what flows between layers",
+        "int8",
+        group=HOW_ROUNDED,
+        values=("int8",),
+    )
+    target: str | None = option(
+        None,
+        "a device whose rules hold: `ampere` (TensorRT: symmetric values) or `vnni` (CPUs)",
+        "ampere",
+        group=HOW_ROUNDED,
+        values=("ampere", "vnni"),
+    )
+    per_tensor: bool = option(
+        False, "one scale for each weight, in place of one for each of its outputs", group=HOW_ROUNDED
+    )
+    observer: str = option(
+        "minmax",
+        "how the range of a value is found: `minmax` (default)",
+        "minmax",
+        group=HOW_ROUNDED,
+        values=("minmax",),
+    )
+    reduce_range: bool = option(
+        False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED
+    )
+    max_loss: float | str | None = option(
+        None,
+        "leave the most sensitive layers in float until no more than this is lost: points of the metric, `0.5`, or a "
+        "share of the float model's, `1%`",
+        "0.5",
+        more=". Measured on `--eval-data`, or without it on the samples: see "
+        "[quantize.md](quantize.md#the-most-that-may-be-lost)",
+        group=HOW_ROUNDED,
+        metavar="X",
+    )
+    include: Names = like(SparsityOptions, "include")
+    exclude: Names = like(SparsityOptions, "exclude", meaning="all but these, in the same forms: they stay in float")
+    labels: str | None = like(DataOptions, "labels")
+    eval_data: Any = like(
+        DataOptions, "eval_data", meaning="arrays to measure the float model and the quantized one on", more=""
+    )
+    metrics: Sequence[str | Callable[..., Any]] = like(
+        DataOptions,
+        "metrics",
+        meaning="what is measured: `accuracy`, `top-5`, `r2`, `mae`, `mse`, `agreement`, `distance`, or "
+        "`module:function`, called as f(outputs, batch) for each batch (default: by the data)",
+        more="; the first is that of `--max-loss`",
+    )
+    batch_axis: Axes = like(DataOptions, "batch_axis")
+    state: Axes = like(DataOptions, "state")
+    dims: Mapping[str, int] | None = like(
+        PlanOptions, "dims", meaning=_NAMED + ", for multiply-accumulates", more="", group="data"
+    )
+    overwrite: bool = option(False, "replace the output if it exists")
+
+
 @declared
 class RecipeText:
     """How a recipe file is read: beside `--recipe`, arguments of `Recipe.load` in Python."""
@@ -1044,6 +1151,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "finetune": (FinetuneOptions, RecipeText),
     "recipe": (RecipeOptions,),
     "levels": (LevelsOptions, LevelsText),
+    "quantize": (QuantizeOptions,),
     "compare": (CompareOptions,),
 }
 """What each command takes: the arguments of its function, and what the command line alone has."""

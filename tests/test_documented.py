@@ -159,7 +159,10 @@ def test_what_a_page_shows_is_what_happens(page: Path, desk: Path, capfd: pytest
     for name, text in FILES.findall(text_of(page)):
         (desk / name).write_text(text, encoding="utf-8")
     for command, shown in steps(page):
-        if command.startswith(("onnxsparse compare", "onnxsparse permute")) or "--permute" in command:
+        if (
+            command.startswith(("onnxsparse compare", "onnxsparse permute", "onnxsparse quantize"))
+            or "--permute" in command
+        ):
             pytest.importorskip("onnxruntime")
         if "permute" in command:
             pytest.importorskip("scipy")

@@ -27,6 +27,7 @@ FUNCTIONS = [
     "permute",
     "plan",
     "prune",
+    "quantize",
     "search_permutation",
     "verify",
 ]

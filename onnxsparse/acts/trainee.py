@@ -92,6 +92,8 @@ class Trainee(ABC):
     """Optimizer steps of the whole run; 0 where the user's loop decides."""
     settings: Pace
     """Rate, decay and clipping of this step, where our own loop takes it."""
+    quantization: str = ""
+    """What fake quantization rounds in the training graph of our own loop, as `engine.Spec` has it."""
     caution: float = 1.0
     """What learning rates are multiplied with: less after every attempt that did harm."""
 

@@ -80,9 +80,9 @@ def baked(engine: LiveArrays, tag: str, into: Array | None = None) -> Array:
 
 
 def show(engine: LiveArrays, arrays: Mapping[str, Array], rows: Rows) -> None:
-    """Make the network that of these stored numbers: the zeros are in the weights."""
+    """Make the network that of these stored numbers, and of scales that it rounds by: the zeros are in the weights."""
     for tag, array in arrays.items():
-        engine.weights[tag][...] = array
+        (engine.weights if tag in engine.weights else engine.frozen)[tag][...] = array
     for tag, _ in live(engine, rows):
         engine.frozen[f"{tag}/mask"][...] = 1
 

@@ -18,7 +18,7 @@ KINDS = (
     "patterns", "scores", "allocations", "targets", "schedules", "sparsers", "losses", "optimizers", "rates", "metrics",
     "modifiers", "observers",
 )  # fmt: skip
-WRITES = ("plan", "permute", "prune", "mask", "fold")
+WRITES = ("plan", "permute", "prune", "mask", "fold", "quantize")
 
 
 def add_arguments(name: str, parser: ArgumentParser) -> Callable[[Namespace], int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
 
 from onnxsparse.data.array_files import open_npy
 from onnxsparse.data.field import Field
+from onnxsparse.data.images import Images, images_in
 from onnxsparse.data.samples import Samples
 from onnxsparse.data.sources import InMemory, NpyFolder, Npz, NpzFolder, Source, file_names
 from onnxsparse.data.stream import Stream, by_name
@@ -30,10 +31,14 @@ def open_data(
     """Open training data for the inputs of a model, and look at its first samples.
 
     `source` is a path (`.npz`, `.npy`, a folder of either), a mapping of arrays, one array for the only input, a
-    loader of batches, a function without arguments that gives any of these, or `module:function`. `labels` names the
-    array of the labels; without a name they are looked for under the usual ones. With `want_labels` they have to be
-    there.
+    loader of batches, a CalibrationDataReader of onnxruntime, `Images`, a function without arguments that gives any of
+    these, or `module:function`. `labels` names the array of the labels; without a name they are looked for under the
+    usual ones. With `want_labels` they have to be there.
     """
+    if isinstance(source, Images):
+        return _looked_at(Samples(source.source(fields), fields, labels, want_labels, numbers=numbers))
+    if hasattr(source, "get_next"):
+        return _called(_batches_of(source), "the reader", fields, labels, want_labels, numbers)
     if isinstance(source, (str, os.PathLike)):
         text = str(os.fspath(source))
         if not text:
@@ -53,12 +58,27 @@ def _is_loader(source: Any) -> bool:
     return hasattr(source, "__iter__") and not isinstance(source, (Mapping, tuple)) and not hasattr(source, "shape")
 
 
+def _batches_of(reader: Any) -> Callable[[], list[Any]]:
+    """What a CalibrationDataReader of onnxruntime gives, as often as it is asked for: it gives each batch once."""
+    found: list[Any] = []
+
+    def batches() -> list[Any]:
+        while (batch := reader.get_next()) is not None:
+            found.append(batch)
+        return found
+
+    return batches
+
+
 def _called(
     function: Any, name: str, fields: Sequence[Field], labels: str | None, want: bool, numbers: bool | None
 ) -> Data:
     """What a function returns whole are samples; what it yields, and what any loader of batches does, is a stream."""
     with running(name):
         made = function()
+        if hasattr(made, "get_next"):
+            function = _batches_of(made)
+            made = function()
     if isinstance(made, (Mapping, tuple, np.ndarray)):
         return _in_memory(made, name, fields, labels, want, numbers)
     return Stream(function, made, name, fields, labels, want, numbers)
@@ -120,4 +140,7 @@ def _folder(path: str, fields: Sequence[Field]) -> Source:
         return NpzFolder(path, packed)
     if single:
         return NpyFolder(path, single)
-    raise OptionError(f"{path} holds neither .npz nor .npy files")
+    image = next(images_in(path), "")
+    if image:
+        return Images(path).source(fields)
+    raise OptionError(f"{path} holds neither .npz nor .npy files, nor images")

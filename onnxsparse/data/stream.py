@@ -58,6 +58,7 @@ class Stream:
         self._opened: Iterator[Any] | None = self._over(made)
         first = self._look()
         self.shared, self.notes, self.has_labels = first.shared, first.notes, first.has_labels
+        self.names, self.numbers = first.names, first.numbers
         self._want, self._known = first.has_labels, True
         self.fingerprint = self._look_closer(first)
         self._begin()

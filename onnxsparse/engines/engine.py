@@ -97,6 +97,9 @@ class Engine(ABC):
     unreached: Mapping[str, str]  # tag -> why no gradient comes to it
     weights: Mapping[str, Array]
     frozen: Mapping[str, Array]
+    ranges: Mapping[str, tuple[float, float]] = {}
+    """By key of fake quantization, the least and the greatest number of what is observed in the batch of the last
+    step."""
 
     @abstractmethod
     def ask_ahead(self, count: int, batches: Iterable[Batch]) -> None:
@@ -205,11 +208,14 @@ class Spec:
     train_bn: bool = False
     decay: float | None = None  # only where the engine's own optimizer is wanted: its weight decay
     turned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `sample_axes`: of inputs and of outputs
+    quantization: str = ""  # what is rounded (`planning.quantization`), as JSON
+    learned_scales: bool = False
 
     def to_json(self) -> str:
         found = asdict(self)
-        if not self.turned:  # graphs of runs from before there was such a thing are found again
-            del found["turned"]
+        for name in ("turned", "quantization", "learned_scales"):
+            if not found[name]:  # graphs of runs from before there was such a thing are found again
+                del found[name]
         return json.dumps(found, sort_keys=True)
 
     @classmethod

@@ -27,7 +27,8 @@ from onnxsparse.graph.constants import (
     Unknown,
     dtype_of,
 )
-from onnxsparse.graph.storage import Array, StoredTensor, kind_of
+from onnxsparse.graph.elementwise import RANGES
+from onnxsparse.graph.storage import PACKED_KINDS, Array, StoredTensor, kind_of
 from onnxsparse.graph.strided_view import Sizes
 
 LARGEST_LIST = 1 << 16
@@ -507,7 +508,7 @@ def _dequantize(call: Call) -> Result:
     value, scale = call.value(0), _along(call, 1, call.value(0))
     kind = call.value(1).kind
     zeros = [_along(call, 2, value)] if call.has(2) else []
-    if value.kind not in _KINDS or kind not in _FLOATS or dtype_of(value.kind).kind not in "iu":
+    if value.kind not in (*_KINDS, *PACKED_KINDS) or kind not in _FLOATS or dtype_of(value.kind).kind not in "iu":
         raise UnclearError(f"DequantizeLinear of {value.kind}")
 
     def compute(codes: Array, factor: Array, *zero: Array) -> Array:
@@ -522,14 +523,14 @@ def _quantize(call: Call) -> Result:
     zeros = [_along(call, 2, value)] if call.has(2) else []
     asked = call.attributes.integer("output_dtype")
     kind = call.value(2).kind if zeros else kind_of(asked) if asked else "uint8"
-    if kind not in ("int8", "uint8", "int16", "uint16"):
+    if kind not in RANGES:
         raise UnclearError(f"QuantizeLinear to {kind}")
-    limits = np.iinfo(kind)
+    low, high = RANGES[kind]
 
     def compute(numbers: Array, factor: Array, *zero: Array) -> Array:
         steps = np.rint(numbers.astype(np.float32) / factor.astype(np.float32)).astype(np.float64)
-        steps = np.clip(steps + zero[0] if zero else steps, limits.min, limits.max)
-        return np.where(np.isnan(steps), limits.min, steps)  # 0 / 0: onnxruntime makes the lowest number of it
+        steps = np.clip(steps + zero[0] if zero else steps, low, high)
+        return np.where(np.isnan(steps), low, steps)  # 0 / 0: onnxruntime makes the lowest number of it
 
     return Constant.of(Applied(compute, [value, scale, *zeros], kind))
 

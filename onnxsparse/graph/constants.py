@@ -32,6 +32,8 @@ MOST_STEPS, DEEPEST = 4096, 100
 RUNS = 1 << 10
 """Runs that are read one by one; with more of them what lies between is read as well."""
 
+_COMPUTED_IN = {"bfloat16": "float32", "int4": "int8", "uint4": "uint8"}
+
 Move = Callable[[Window], Optional[Window]]
 Compute = Callable[..., Array]
 Tensors = frozenset[StoredTensor]
@@ -40,7 +42,7 @@ NOTHING: Tensors = frozenset()
 
 def dtype_of(kind: str) -> np.dtype[Any]:
     """The numpy type that numbers of a kind are computed in."""
-    return np.dtype("float32" if kind == "bfloat16" else kind)
+    return np.dtype(_COMPUTED_IN.get(kind, kind))
 
 
 def rounded(array: Array, kind: str) -> Array:

@@ -20,7 +20,7 @@ from onnxsparse.graph.layout import Layout, Run, Shape, size_of
 from onnxsparse.graph.storage import Array, StoredTensor
 
 _FLOATS = {"float32": np.float32, "float64": np.float64, "float16": np.float16}
-_RANGES = {
+RANGES = {
     "int4": (-8, 7), "uint4": (0, 15), "int8": (-128, 127), "uint8": (0, 255),
     "int16": (-(1 << 15), (1 << 15) - 1), "uint16": (0, (1 << 16) - 1),
 }  # fmt: skip
@@ -168,9 +168,9 @@ class Quantize:
     def apply(self, numbers: Array, atoms: Shape) -> Array:
         scaled = numbers / spread(self.scale, self.cut, atoms)
         zero = spread(self.zero_point, self.cut, atoms).astype(np.float64)
-        if self.kind not in _RANGES:
+        if self.kind not in RANGES:
             return np.asarray(scaled + zero)  # 8-bit floats: what matters here is that zero stays zero
-        low, high = _RANGES[self.kind]
+        low, high = RANGES[self.kind]
         codes = np.clip(np.rint(scaled) + zero, low, high)
         return np.asarray(codes)  # a NaN stays one, so that nobody takes it for a code
 

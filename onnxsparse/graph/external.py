@@ -178,7 +178,7 @@ def _write_one(source: str, path: str, staged: Staged, edits: Sequence[StoredTen
 
 def _write_edit(tensor: StoredTensor, out: IO[bytes], digest: Digest | None) -> int:
     length = 0
-    for numbers in tensor.edited():
+    for numbers in tensor.edited_payload():
         put(out, numbers, digest)
         length += numbers.nbytes
     if tensor.span is None or length != tensor.span.length:

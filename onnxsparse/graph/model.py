@@ -229,7 +229,7 @@ class Model:
             return
         span = self._spans[piece.token]
         if span in edited:
-            for numbers in edited[span].edited():
+            for numbers in edited[span].edited_payload():
                 put(file, numbers)
         else:
             copy_range(source, file, span.offset, span.length)
@@ -302,7 +302,7 @@ class Model:
         if span is None:
             return
         data = (
-            b"".join(piece.tobytes() for piece in edited[span].edited())
+            b"".join(piece.tobytes() for piece in edited[span].edited_payload())
             if span in edited
             else span.read(0, span.length).tobytes()
         )

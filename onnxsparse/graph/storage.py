@@ -7,7 +7,8 @@ A tensor's numbers are in one of four places, which a pass never has to know:
     raw        the raw_data bytes of the TensorProto
     typed      float_data, int32_data, int64_data, uint64_data or double_data of the TensorProto
 
-Numbers are handed out in their stored form: bfloat16 as uint16 bits, everything else as numpy's own type.
+Numbers are handed out in their stored form: bfloat16 as uint16 bits, 4-bit integers as bytes of one number each (a file
+has two in a byte, the first in the lower half), everything else as numpy's own type.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from onnxsparse.graph.layout import Shape, size_of
 Array = np.ndarray[Any, Any]
 Edit = Callable[[], Iterator[Array]]
 
+UINT4, INT4 = 21, 22
+"""Of TensorProto.DataType; versions of onnx that have no such names read them all the same."""
+
 # TensorProto data type -> (our name, numpy type of the stored form, field of the typed form)
 _TYPES: dict[int, tuple[str, str, str]] = {
     TensorProto.FLOAT: ("float32", "<f4", "float_data"),
@@ -44,8 +48,11 @@ _TYPES: dict[int, tuple[str, str, str]] = {
     TensorProto.UINT32: ("uint32", "<u4", "uint64_data"),
     TensorProto.UINT64: ("uint64", "<u8", "uint64_data"),
     TensorProto.BOOL: ("bool", "?", "int32_data"),
+    UINT4: ("uint4", "u1", "int32_data"),
+    INT4: ("int4", "i1", "int32_data"),
 }
-WEIGHT_KINDS = ("float64", "float32", "float16", "bfloat16", "int8", "uint8")
+PACKED_KINDS = ("int4", "uint4")
+WEIGHT_KINDS = ("float64", "float32", "float16", "bfloat16", "int8", "uint8", *PACKED_KINDS)
 MOST_DIMS = 16
 FLOAT_KINDS = ("float64", "float32", "float16", "bfloat16")
 
@@ -118,6 +125,18 @@ class StoredTensor:
         return np.dtype(_TYPES[self.proto.data_type][1])
 
     @property
+    def packed(self) -> bool:
+        """Whether a byte of the file holds two numbers."""
+        return self.kind in PACKED_KINDS
+
+    @property
+    def nbytes(self) -> int:
+        """What the numbers take in the file; 0 where they cannot be read."""
+        if not self.readable:
+            return 0
+        return (self.size + 1) // 2 if self.packed else self.size * self.dtype.itemsize
+
+    @property
     def rank_problem(self) -> str:
         many = len(self.proto.dims)
         return f"it has {many} dimensions, more than the {MOST_DIMS} that are supported" if many > MOST_DIMS else ""
@@ -139,15 +158,20 @@ class StoredTensor:
             )
 
     def _element_count(self) -> float | None:
-        if self.span:
-            return _whole(self.span.length / self.dtype.itemsize)
-        if self.proto.HasField("raw_data"):
-            return _whole(len(self.proto.raw_data) / self.dtype.itemsize)
-        return len(self._typed_field())
+        if not self.span and not self.proto.HasField("raw_data"):
+            return self._unpacked_count(len(self._typed_field()))
+        length = self.span.length if self.span else len(self.proto.raw_data)
+        return self._unpacked_count(length) if self.packed else _whole(length / self.dtype.itemsize)
+
+    def _unpacked_count(self, count: int) -> int:
+        """The numbers in so many bytes or fields; half of the last byte is empty where the size is odd."""
+        return 2 * count - self.size % 2 if self.packed and count else count
 
     def read(self, start: int = 0, stop: int | None = None, into: Array | None = None) -> Array:
         """Elements start to stop in memory order, as a new writable array; `into` is memory (bytes) to reuse for it."""
         stop = self.size if stop is None else stop
+        if self.packed:
+            return unpacked(self._halves(start // 2, (stop + 1) // 2), self.kind)[start % 2 :][: stop - start]
         width = self.dtype.itemsize
         if self.span:
             self._check_once()
@@ -155,6 +179,15 @@ class StoredTensor:
         if self.proto.HasField("raw_data"):
             return _native(np.frombuffer(bytearray(self._raw(start, stop)[start * width : stop * width]), self.dtype))
         return self._typed(start, stop)
+
+    def _halves(self, start: int, stop: int) -> Array:
+        """Bytes start to stop of packed numbers."""
+        if self.span:
+            self._check_once()
+            return self.span.read(start, stop)
+        if self.proto.HasField("raw_data"):
+            return np.frombuffer(self._raw(2 * start, 2 * stop)[start:stop], np.uint8)
+        return np.array(self._typed_field()[start:stop], np.int64).astype(np.uint8)
 
     def _check_once(self) -> None:
         if self.before_reading is not None:
@@ -181,8 +214,10 @@ class StoredTensor:
 
     def store(self, values: Array) -> None:
         """Put new numbers into the proto, in the form they are stored in."""
+        values = packed(values) if self.packed else values
         if self.proto.HasField("raw_data"):
-            self.proto.raw_data = values.astype(self.dtype, copy=False).tobytes()
+            kept = values if self.packed else values.astype(self.dtype, copy=False)
+            self.proto.raw_data = kept.tobytes()
             return
         stored = values.view(np.uint16) if self.kind in ("float16", "bfloat16") else values
         self._typed_field()[:] = stored.reshape(-1).tolist()
@@ -206,6 +241,35 @@ class StoredTensor:
             yield self.read()
         else:
             yield from self.edit()
+
+    def edited_payload(self) -> Iterator[Array]:
+        """The new numbers as the file holds them, in consecutive pieces."""
+        if not self.packed:
+            yield from self.edited()
+            return
+        left = np.empty(0, self.dtype)
+        for piece in self.edited():
+            numbers = np.concatenate([left, piece.reshape(-1)])
+            even = numbers.size - numbers.size % 2
+            left = numbers[even:].copy()
+            yield packed(numbers[:even])
+        if left.size:
+            yield packed(left)
+
+
+def packed(values: Array) -> Array:
+    """4-bit integers, two in a byte: the first in the lower half, and zero in the half that an odd size leaves."""
+    halves = values.reshape(-1).astype(np.uint8) & 0x0F
+    halves = np.append(halves, np.uint8(0)) if halves.size % 2 else halves
+    return np.asarray(halves[0::2] | halves[1::2] << 4)
+
+
+def unpacked(data: Array, kind: str) -> Array:
+    """The numbers of packed bytes, one in a byte."""
+    halves = np.empty(2 * data.size, np.uint8)
+    halves[0::2], halves[1::2] = data & 0x0F, data >> 4
+    # The sign of a half stands in its fourth bit.
+    return ((halves ^ 8).view(np.int8) - np.int8(8)) if kind == "int4" else halves
 
 
 def _whole(count: float) -> float:

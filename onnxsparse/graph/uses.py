@@ -14,7 +14,7 @@ from onnxsparse.graph.elementwise import Mask, Quantization, arrives, owners_of,
 from onnxsparse.graph.layout import Layout, Shape
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, is_known, slots_of
 from onnxsparse.graph.origins import Computed, Dims, Joined, Known, Part, Traced, Value, Varying, carried, small_array
-from onnxsparse.graph.storage import FLOAT_KINDS, WEIGHT_KINDS, Array, StoredTensor
+from onnxsparse.graph.storage import FLOAT_KINDS, PACKED_KINDS, WEIGHT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import Stores
 from onnxsparse.graph.view_operators import quantized
 from onnxsparse.graph.weights import Use, Weight, unique_names
@@ -275,7 +275,7 @@ def _told(value: Traced) -> str:
 
 def _zero_there(place: Place, slot: Slot, value: Traced, arrangement: Arrangement) -> Array | str:
     """What the operator itself takes for zero, over the atoms of the value."""
-    if value.kind not in ("int8", "uint8", "int16", "uint16", "int32"):
+    if value.kind not in (*PACKED_KINDS, "int8", "uint8", "int16", "uint16", "int32"):
         return np.zeros(1)
     if slot.family == "Embedding":
         found = _zeros_of_readers(place)

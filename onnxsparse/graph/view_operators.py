@@ -122,7 +122,7 @@ def _flatten(values: Sequence[Value], attributes: Attributes) -> Crossing | None
 
 
 def _quantize(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
-    first = values[0]
+    first = _cut_into_blocks(values[0], attributes)
     if not isinstance(first, Traced) or len(values) < 2:
         return None
     scale = _beside(first, values[1], attributes)
@@ -134,7 +134,7 @@ def _quantize(values: Sequence[Value], attributes: Attributes) -> Crossing | Non
 
 
 def _dequantize(values: Sequence[Value], attributes: Attributes) -> Crossing | None:
-    first = values[0]
+    first = _cut_into_blocks(values[0], attributes)
     if not isinstance(first, Traced) or len(values) < 2:
         return None
     point = values[2] if len(values) > 2 else None
@@ -153,10 +153,10 @@ def _read_by(first: Traced, values: Sequence[Value], attributes: Attributes, ste
     if scale is None or (len(values) > 2 and values[2] is not None and zero is None):
         return None
     zero = np.zeros(scale.shape, first.tensor.dtype) if zero is None else zero
-    axis, block = attributes.integer("axis", 1), attributes.integer("block_size")
-    found = quantized(
-        first, _unblocked(scale, first.shape, axis, block), _unblocked(zero, first.shape, axis, block), axis
-    )
+    if zero.dtype != first.tensor.dtype:
+        return None
+    scales, zeros = (_placed(first, numbers, attributes) for numbers in (scale, zero))
+    found = _known(first, scales, zeros)
     return Crossing(replace(first.then(step), quantization=found)) if found else None
 
 
@@ -165,24 +165,49 @@ def _beside(value: Traced, numbers: Value, attributes: Attributes) -> Array:
     found = small_array(numbers)
     if found is None:
         return UNKNOWN
-    axis, block = attributes.integer("axis", 1), attributes.integer("block_size")
-    placed = value.beside(_unblocked(found, value.shape, axis, block), axis)
+    placed = _placed(value, found, attributes)
     if placed is not None:
         return placed
     return found.reshape(-1)[:1] if found.size and (found == found.reshape(-1)[0]).all() else UNKNOWN
 
 
-def _unblocked(values: Array, shape: Shape, axis: int, block: int) -> Array:
-    if block <= 0 or values.ndim != len(shape) or not -len(shape) <= axis < len(shape):
-        return values
-    return np.repeat(values, block, axis).take(range(shape[axis]), axis)
+def _cut_into_blocks(value: Value, attributes: Attributes) -> Value:
+    """The value with atoms that end where blocks do, so that numbers for each block need not be repeated."""
+    cut = _block_axes(value, attributes) if isinstance(value, Traced) else None
+    whole = cut.reshape(value.shape) if cut and isinstance(value, Traced) else None
+    return replace(value, layout=whole) if whole and isinstance(value, Traced) else value
+
+
+def _block_axes(value: Traced, attributes: Attributes) -> Layout | None:
+    """The layout with the axis that is cut into blocks as two axes; None where the last block is shorter."""
+    shape, axis, block = value.shape, attributes.integer("axis", 1), attributes.integer("block_size")
+    if block <= 0 or not -len(shape) <= axis < len(shape) or shape[axis] % block:
+        return None
+    axis %= len(shape)
+    return value.layout.reshape((*shape[:axis], shape[axis] // block, block, *shape[axis + 1 :]))
+
+
+def _placed(value: Traced, numbers: Array, attributes: Attributes) -> Array | None:
+    """Numbers for a whole value, along its axis, or for each block, over the atoms of the value."""
+    axis, block = attributes.integer("axis", 1), attributes.integer("block_size")
+    cut, rank = _block_axes(value, attributes), len(value.shape)
+    if block <= 0 or numbers.ndim != rank or not -rank <= axis < rank:
+        return value.beside(numbers, axis)
+    if numbers.shape[axis] != -(-value.shape[axis] // block):
+        return None
+    if cut is None or cut.atoms != value.layout.atoms:
+        return value.beside(np.repeat(numbers, block, axis).take(range(value.shape[axis]), axis), axis)
+    return replace(value, layout=cut).beside(np.expand_dims(numbers, axis % rank + 1), 0)
 
 
 def quantized(value: Traced, scale: Array, zero: Array, axis: int) -> Quantization | None:
     """Scale and zero point of an integer constant, where both can be followed to the stored tensor."""
     if zero.dtype != value.tensor.dtype:
         return None
-    scales, zeros = value.beside(scale, axis), value.beside(zero, axis)
+    return _known(value, value.beside(scale, axis), value.beside(zero, axis))
+
+
+def _known(value: Traced, scales: Array | None, zeros: Array | None) -> Quantization | None:
     if scales is None or zeros is None:
         return None
     return Quantization(value.layout.atoms, scales.astype(np.float32), zeros)

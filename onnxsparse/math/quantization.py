@@ -135,7 +135,7 @@ def of_weight(numbers: Array, grid: Grid = WEIGHTS, axis: int | None = None, blo
     params = from_range(low, high, grid, axis, block)
     empty = (low == 0) & (high == 0)
     if empty.any() and not empty.all():
-        params = params.with_scale(np.where(empty, params.scale[~empty].mean(), params.scale))
+        params = params.with_scale(np.where(empty, params.scale[~empty].mean(dtype=np.float64), params.scale))
     return params
 
 

@@ -28,7 +28,8 @@ _FLOAT_BITS: dict[str, type[np.unsignedinteger[Any]]] = {
     "bfloat16": np.uint16,
 }
 _INFINITY = {"float64": 0x7FF << 52, "float32": 0x7F80_0000, "float16": 0x7C00, "bfloat16": 0x7F80}
-_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+_INTEGERS = ("int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+_HELD_AS = {"bfloat16": "uint16", "int4": "int8", "uint4": "uint8"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Reading:
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.uint16 if self.kind == "bfloat16" else self.kind)
+        return np.dtype(_HELD_AS.get(self.kind, self.kind))
 
     @property
     def bits_dtype(self) -> np.dtype[Any]:

@@ -37,6 +37,7 @@ _DONE = {
     "finetune": {"pruned"},
     "fold": {"folded", "discarded"},
     "permute": {"permuted"},
+    "quantize": {"quantized"},
 }
 """Which rows of a report count as done."""
 
@@ -81,10 +82,11 @@ def deliver(
     beside: Mapping[str, str] | None = None,
     note: Callable[[Iterable[str]], None] | None = None,
     check: Check | None = None,
+    change: Callable[[ModelProto], None] | None = None,
 ) -> Delivered:
     """Write a model with trained numbers, by tag, and the zeros of a plan; the rest is as in `finish`.
 
-    `details` make it the report of a fine-tune.
+    `details` make it the report of a fine-tune. `change` is what is done to the whole model in the end, in place.
     """
     Prune(Plan(tuple(untrained(plan, trained, tags)), plan.rule))(model)
     send_back(trained, tags)
@@ -92,6 +94,10 @@ def deliver(
     if details is not None:
         report = replace(report, command="finetune", details=dict(details))
     record(model, plan)
+    if change is not None:
+        proto = model.copy_proto()
+        change(proto)
+        model = Model.over(proto)
     return finish(model, report, target, overwrite, plan, beside, note, check=check)
 
 

@@ -16,6 +16,7 @@ from onnxsparse.graph.attributes import IdentityKey, text
 from onnxsparse.graph.edit import bodies
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.operators import REFUSED, slots_of
+from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Use, Weight
 from onnxsparse.math.values import Array, Reading, Values
 from onnxsparse.planning.stored_params import WeightParam
@@ -42,7 +43,7 @@ def words_of(param: WeightParam) -> dict[str, str]:
 
 
 def _basis(param: WeightParam) -> str:
-    if param.tensor.kind in ("int8", "uint8") or param.use.family in (EMBEDDING, "Recurrent"):
+    if param.tensor.kind not in FLOAT_KINDS or param.use.family in (EMBEDDING, "Recurrent"):
         return ""
     if not _may_be_fixed(param):
         return ""

@@ -232,8 +232,11 @@ def _likely(entry: str, names: set[str]) -> str:
     return nearest(entry, names)
 
 
-def matcher(entry: str, option: str) -> Matcher:
-    """A test of names for one entry; a plain name is compared whole, and as a glob."""
+def matcher(entry: str, option: str, start: bool = False) -> Matcher:
+    """A test of names for one entry; a plain name is compared whole, and as a glob.
+
+    A pattern may lie anywhere in a name; with `start` it begins where the name does.
+    """
     if not entry.startswith("re:"):
         return lambda name: name == entry or fnmatch.fnmatchcase(name, entry)
     regex: Any = importlib.import_module("regex")
@@ -246,7 +249,7 @@ def matcher(entry: str, option: str) -> Matcher:
 
     def matches(name: str) -> bool:
         try:
-            return pattern.search(name, timeout=REGEX_SECONDS) is not None
+            return (pattern.match if start else pattern.search)(name, timeout=REGEX_SECONDS) is not None
         except TimeoutError:
             raise OptionError(f"{option} {entry[:80]} takes too long to match; write a simpler expression") from None
 

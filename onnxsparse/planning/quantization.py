@@ -12,10 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from onnxsparse.errors import OptionError, nearest
 from onnxsparse.math.quantization import ACTIVATIONS, SYMMETRIC_ACTIVATIONS, WEIGHTS, Grid
+from onnxsparse.planning.layer_kinds import is_class, means_name
 
+T = TypeVar("T")
+MOST = 20
 Reader = tuple[str, int]
 """An input of a node: the node's first output, and the number of the input."""
 
@@ -32,18 +36,73 @@ class LayerScheme:
     """So many neighbours along the inputs have a scale of their own, for weights alone."""
 
 
+Known = tuple[Iterable[str], Iterable[str]]
+"""A layer: the names that it answers to, and what kinds it is of."""
+
+
 @dataclass(frozen=True)
 class Scheme:
-    """How a model is quantized. Overrides and what is ignored go by the names of layers or by kinds of operators."""
+    """How a model is quantized. Overrides and what is ignored go by the names of layers or by their kinds, which are
+    classes of torch modules and operators of ONNX (see `layer_kinds`)."""
 
     layers: LayerScheme = LayerScheme()
     overrides: Mapping[str, LayerScheme] = field(default_factory=dict)
+    """A name counts more than a kind, a longer name more than a shorter one. What is float by the rules of a device,
+    such as a Softmax or an Embedding, is quantized where its kind or name is here."""
     ignore: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    """Where there are some, everything else is ignored."""
+    strict: bool = False
+    """Whether an entry that means no layer is an error."""
+    checked: tuple[str, ...] | None = None
+    """The entries that are to mean a layer, where not all are."""
     target: str = ""
     """The device whose rules say where pairs of QuantizeLinear and DequantizeLinear stand: '', ampere or vnni."""
     residuals: bool = True
     """Whether every operand of an addition is rounded, as onnxruntime fuses them; TensorRT fuses one into the layer
     before, and wants the others rounded."""
+
+    def of(self, names: Iterable[str], kinds: Iterable[str] = ()) -> LayerScheme | None:
+        """How a layer is quantized, by any of its names and kinds; None where it is ignored."""
+        names, kinds = tuple(names), tuple(kinds)
+        if any(one in kinds or means_name(one, names) for one in self.ignore):
+            return None
+        if self.only and not any(means_name(one, names) for one in self.only):
+            return None
+        return self.asked(names, kinds) or self.layers
+
+    def asked(self, names: Iterable[str], kinds: Iterable[str] = ()) -> LayerScheme | None:
+        """What overrides say of a layer; None where none means it."""
+        names = tuple(names)
+        named = [one for one in self.overrides if means_name(one, names)]
+        if named:
+            return self.overrides[max(named, key=len)]
+        return next((self.overrides[kind] for kind in kinds if kind in self.overrides), None)
+
+    def missed(self, layers: Iterable[Known], classes: bool = True) -> list[str]:
+        """A sentence for every entry that means none of the layers; an error where the scheme is strict.
+
+        With `classes` every class of a module is among the kinds; without, as in a graph, what is ignored by a class
+        may be there and have other operators, and is no error.
+        """
+        known = [(tuple(names), frozenset(kinds)) for names, kinds in layers]
+        words = dict.fromkeys(word for names, kinds in known for word in (*names, *sorted(kinds)))
+        lost, told = list[str](), list[str]()
+        for option, entry in self._entries():
+            if self.checked is not None and entry not in self.checked:
+                continue
+            if not any(entry in kinds or means_name(entry, names) for names, kinds in known):
+                harmless = not self.strict or (option == "ignore" and not classes and is_class(entry))
+                problem = f"{option}: {entry[:80]!r} is no layer and no module type of the model"
+                (told if harmless else lost).append(f"{problem}{nearest(entry, words)}")
+        if lost:
+            raise OptionError(f"{'; '.join(lost[:MOST])}; rename them, or say strict: false")
+        return told
+
+    def _entries(self) -> Iterable[tuple[str, str]]:
+        yield from (("scheme_overrides", entry) for entry in self.overrides)
+        yield from (("ignore", entry) for entry in self.ignore)
+        yield from (("submodules", entry) for entry in self.only)
 
 
 ONNXRUNTIME = Scheme()
@@ -63,7 +122,8 @@ class QuantizedValue:
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A stored tensor that becomes integers, for some of its readers."""
+    """A stored tensor that becomes integers, for some of its readers. One that several layers share has an entry for
+    each input and bias that it is used with; they have one scale."""
 
     name: str
     grid: Grid
@@ -99,6 +159,12 @@ class Quantization:
     def observed(self) -> tuple[QuantizedValue, ...]:
         """The values that have scales of their own."""
         return tuple(one for one in self.values if not one.like)
+
+    def for_all(self, of_observed: Mapping[str, T]) -> dict[str, T]:
+        """What is known by the names of observed values and of weights, for values that are like others, too."""
+        found = dict(of_observed)
+        found.update((one.name, found[one.like]) for one in self.values if one.like in found)
+        return found
 
     def without(self, readers: Iterable[str]) -> Quantization:
         """The same with some nodes left in float, by their first outputs."""

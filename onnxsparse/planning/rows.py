@@ -22,7 +22,6 @@ from onnxsparse.targets import Target, Verdict
 
 def plain_row(weight: Weight, status: str) -> Row:
     """What is known of a weight before anything is done to it."""
-    width = weight.tensor.dtype.itemsize if weight.tensor.readable else 0
     return Row(
         name=weight.name,
         scope=weight.scope,
@@ -34,8 +33,8 @@ def plain_row(weight: Weight, status: str) -> Row:
         uses=tuple(map(use_row, weight.uses)),
         masked=any(use.masks for use in weight.uses),
         others=others_of(weight),
-        bytes_dense=weight.tensor.size * width,
-        bytes_sparse=weight.tensor.size * width,
+        bytes_dense=weight.tensor.nbytes,
+        bytes_sparse=weight.tensor.nbytes,
     )
 
 
@@ -78,9 +77,8 @@ def dropped_elements(pattern: Pattern, shape4: tuple[int, ...], drop: int) -> in
 
 
 def compressed(row: Row, pattern: Pattern | None, zeros: int) -> Row:
-    width = row.bytes_dense // row.size if row.size else 0
     shape4 = row.uses[0].matrix if row.uses else row.shape
-    return replace(row, bytes_sparse=sparse_bytes(pattern, shape4, row.size, zeros, width))
+    return replace(row, bytes_sparse=sparse_bytes(pattern, shape4, row.size, zeros, row.bytes_dense))
 
 
 def totals_of(rows: Sequence[Row], model: Model, done: Iterable[str], sized: bool = True) -> Totals:
@@ -291,12 +289,11 @@ def moves(others: Sequence[str]) -> str:
 # anything else kept numbers, and one bit for each element
 
 
-def sparse_bytes(pattern: Pattern | None, shape4: tuple[int, ...], size: int, zeros: int, width: int) -> int:
+def sparse_bytes(pattern: Pattern | None, shape4: tuple[int, ...], size: int, zeros: int, dense: int) -> int:
     """Bytes after compression; never more than the dense form, which a device may always keep."""
-    dense = size * width
-    if pattern is None:
+    if pattern is None or not size:
         return dense
-    return min(dense, (size - zeros) * width + (_index_bits(pattern, shape4, size) + 7) // 8)
+    return min(dense, -(-(size - zeros) * dense // size) + (_index_bits(pattern, shape4, size) + 7) // 8)
 
 
 def _index_bits(pattern: Pattern, shape4: tuple[int, ...], size: int) -> int:

@@ -9,7 +9,6 @@ ASRegModifier is the one with a tag among them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,16 +16,11 @@ from typing import Any
 from onnxsparse.recipes.writing import UnknownModifier
 
 TIMES = ("start", "end", "update")
-QUANTIZING = "fake quantization of a model"
 CALIBRATED = "what comes into each layer, on samples"
 ROTATED = "rotations between layers"
 
 _GROUPS = "config_groups targets ignore scheme kv_cache_scheme"
 _OBSERVED = "weight_observer input_observer output_observer observer bypass_divisibility_checks"
-_OLDER = (
-    "ignore scheme scheme_overrides disable_quantization_observer_epoch freeze_bn_stats_epoch model_fuse_fn_name "
-    "model_fuse_fn_kwargs num_calibration_steps post_oneshot_calibration strict"
-)
 _EPOCHS = "disable_quantization_observer_epoch num_calibration_steps"
 _GPTQ = (
     "block_size dampening_frac quantize sequential_update sequential_targets offload_hessians actorder "
@@ -45,9 +39,6 @@ _PRUNING = "sparsity block_size quantize dampening_frac percdamp sequential_upda
 _SMOOTHING = "smoothing_strength alpha mappings ignore num_calibration_steps calibration_function algorithm"
 _ROTATION = "rotations transform_type randomize learnable precision transform_block_size transform_config"
 OPTIONS: dict[str, tuple[str, str]] = {
-    "QuantizationModifier": (QUANTIZING, f"{_GROUPS} {_OBSERVED} {_OLDER}"),
-    "vLLMQuantizationModifier": (QUANTIZING, f"{_GROUPS} {_EPOCHS}"),
-    "LegacyQuantizationModifier": (QUANTIZING, _OLDER),
     "GPTQModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_EPOCHS} {_GPTQ}"),
     "AWQModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_AWQ}"),
     "AutoRoundModifier": (CALIBRATED, f"{_GROUPS} {_OBSERVED} {_ROUND}"),
@@ -67,13 +58,9 @@ OPTIONS: dict[str, tuple[str, str]] = {
 }
 """What each would need, and its options."""
 ONLY_NEWER: dict[str, set[str]] = {
-    "QuantizationModifier": {*_GROUPS.split(), *_OBSERVED.split(), "post_oneshot_calibration"} - {"ignore", "scheme"},
-    "LegacyQuantizationModifier": {"ignore", "scheme", "scheme_overrides", "post_oneshot_calibration"},
     "MagnitudePruningModifier": {"scheduler_args"},
 }
 """Of names that mean something else with a tag, the options that say which is meant."""
-PRESET = re.compile(r"[A-Z][A-Z0-9_]*")
-"""A scheme of compressed-tensors, such as W4A16 or FP8_DYNAMIC."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +89,7 @@ def kept(tag: str, options: Mapping[str, Any], newer: bool, reason: str) -> Else
 
 def is_elsewhere(tag: str, options: Mapping[str, Any]) -> bool:
     """Whether an entry means a class that is not here."""
-    if tag not in ONLY_NEWER:
-        return tag in OPTIONS
-    scheme = options.get("scheme")
-    return bool(ONLY_NEWER[tag] & set(options)) or (isinstance(scheme, str) and PRESET.fullmatch(scheme) is not None)
+    return bool(ONLY_NEWER[tag] & set(options)) if tag in ONLY_NEWER else tag in OPTIONS
 
 
 def options_of_class(tag: str) -> Iterable[str]:

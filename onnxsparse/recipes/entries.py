@@ -33,6 +33,10 @@ PASSED = "_passed_over"
 TIMED = ("start_epoch", "end_epoch", "update_frequency")
 OLDER = {"GradualKSModifier": "GMPruningModifier", "ConstantKSModifier": "ConstantPruningModifier"}
 TAG = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
+NEWER_QUANTIZATION = ("LegacyQuantization", "vLLMQuantization")
+"""What the newer form calls QuantizationModifier with either of its options."""
+WHEN_CALIBRATED = ("post_oneshot_calibration",)
+"""An option of theirs that says nothing of training."""
 NEWER = {
     "start": "start_epoch",
     "end": "end_epoch",
@@ -66,6 +70,9 @@ def _modifier(entry: Entry, scope: Scope, strict: bool) -> Modifier:
             _demand_option(option, entry.tag, options_of_class(entry.tag))
         return kept(entry.tag, written, entry.newer, OPTIONS[entry.tag][0])
     forms = _forms(entry.tag, entry.newer)
+    if len(forms) > 1:
+        written = written or _written(entry, scope)
+        forms = [cls for cls in forms if not issubclass(cls, Scheduled) or cls.is_meant(written)]
     if not forms and entry.tag in plugins.broken("modifiers"):
         raise WrongError(entry.line, plugins.broken("modifiers")[entry.tag])
     if not forms:
@@ -163,7 +170,7 @@ def _known_words() -> frozenset[str]:
     """Options of all modifiers, by all their names."""
     classes = (cls for cls in plugins.ours("modifiers").values() if issubclass(cls, Scheduled))
     own = {name for cls in classes for name in _fields(cls)}
-    return frozenset({*own, *NEWER, *(name for tag in OPTIONS for name in options_of_class(tag))})
+    return frozenset({*own, *NEWER, *WHEN_CALIBRATED, *(name for tag in OPTIONS for name in options_of_class(tag))})
 
 
 @functools.cache
@@ -183,5 +190,7 @@ def _forms(tag: str, newer: bool) -> list[type[Modifier]]:
     """Every modifier with a tag; the newer form may leave the end of its name out."""
     known = [cls for cls in plugins.every("modifiers").values() if issubclass(cls, Modifier)]
     tag = OLDER.get(tag, tag)
+    if newer and tag.removesuffix(SUFFIX) in NEWER_QUANTIZATION:
+        tag = "QuantizationModifier"
     names = (tag, tag + SUFFIX) if newer else (tag,)
     return [cls for cls in known if cls.name in names] + [cls for cls in known if cls.tag in names]

@@ -67,6 +67,10 @@ class Row:
     bytes_sparse: int = 0
     target_density: float | None = None
     wasted: int | None = None
+    quantized: str = ""
+    """The integers that it is stored in, and how many numbers share a scale: `int8, axis 0`."""
+    zeros_before: int | None = None
+    """Zeros of the float weight: some more numbers are so small that they become zero."""
 
     @property
     def sparsity(self) -> float | None:

@@ -30,7 +30,9 @@ _VERBS = {
     "mask": "masked",
     "fold": "folded",
     "finetune": "pruned and trained",
+    "quantize": "quantized",
 }
+_LEFT = {"quantize": "left in float:"}
 DISTANCE, HELD_OUT = "distance", "samples held out"
 UNTRAINED, _WERE, NAMED = "was pruned, but not trained", "were pruned, but not trained", 3
 _CPU = "A CPU runtime will not run this file faster: the zeros pay on the device, or in the size of a compressed file."
@@ -173,7 +175,7 @@ def _lines(report: Report, verbosity: int) -> list[str]:
         left = f", {_count(totals.macs_left)} left ({_share(totals.macs_left, totals.macs)})" if totals.zeros else ""
         lines.append(f"multiply-accumulates: {_count(totals.macs)}{left}")
     notes = [note for note in report.notes if not note.startswith(NOTHING)]
-    lines += [*_training(report), *_slow(report), *_together(notes, verbosity)]
+    lines += [*_training(report), *_quantizing(report), *_slow(report), *_together(notes, verbosity)]
     if report.output:
         lines.append(f"written: {report.output}")
     if report.next_step:
@@ -205,6 +207,20 @@ def _training(report: Report) -> list[str]:
         several = name == DISTANCE and any(one.startswith(f"{DISTANCE}:") for one in found["metrics"])
         lines.append(f"{'largest ' if several else ''}{_metric(name)}{on}: {', '.join(told)}")
     return lines
+
+
+def _quantizing(report: Report) -> list[str]:
+    """What quantization came to: where the scales are from, what both models are measured at, how large they are."""
+    if report.command != "quantize":
+        return []
+    found: Any = report.details
+    lines = [f"{report.rule}: {found['values']} values, scales from {found['samples']} samples"]
+    for name, value in found.get("metrics", {}).items():
+        before = f"{found['metrics_dense'][name]:.4g} float, " if name in found["metrics_dense"] else ""
+        lines.append(f"{_metric(name)} on {found['measured_on']}: {before}{value:.4g} quantized")
+    sizes = f"{_bytes(found['file_bytes_before'])} float, {_bytes(found['file_bytes'])} quantized"
+    packed = f"; zipped {_bytes(found['zipped_bytes_before'])}, {_bytes(found['zipped_bytes'])}"
+    return [*lines, f"file: {sizes}{packed if 'zipped_bytes' in found else ''}"]
 
 
 def _metric(name: str) -> str:
@@ -244,7 +260,7 @@ def _reasons(report: Report, verbosity: int) -> list[str]:
     elsewhere = [row for row in report.rows if row.reason and row.others and row.status in _DONE and not row.ragged]
     others = [row for row in report.rows if row.reason and row not in elsewhere]
     return [
-        *_grouped("left dense, not checked, or not whole:", others, verbosity),
+        *_grouped(_LEFT.get(report.command, "left dense, not checked, or not whole:"), others, verbosity),
         *_grouped("not read by layers alone:", elsewhere, verbosity),
     ]
 

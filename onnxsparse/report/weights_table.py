@@ -25,16 +25,20 @@ _STYLES = {
     "folded": "green",
     "holds": "green",
     "planned": "green",
+    "quantized": "green",
     "violated": "red",
     "left": "yellow",
 }
 _COLUMNS: tuple[str, ...] = ("weight", "used by", "shape", "type", "matrix", "pattern", "zeros", "")
 _LEVELS = ("density", "target density", "wasted")
-_RIGHT = ("pattern", "zeros", *_LEVELS)
+_INTEGERS = ("stored as", "zeros before")
+_RIGHT = ("pattern", "zeros", "zeros before", *_LEVELS)
 
 
 def _columns(report: Report) -> tuple[str, ...]:
     """Where a device says what it can use, that is what one looks for."""
+    if report.command == "quantize":
+        return ("weight", "used by", "shape", "stored as", "pattern", "zeros before", "zeros", "")
     if all(row.target_density is None for row in report.rows):
         return _COLUMNS
     return ("weight", "used by", "shape", "matrix", "zeros", *_LEVELS, "")
@@ -51,8 +55,9 @@ class WeightsTable:
 
 def weights_table(report: Report, verbosity: int, width: int) -> WeightsTable:
     """A line for each weight, and more where its name is long; with verbosity all columns."""
-    every, columns = (*_COLUMNS, *_LEVELS), _columns(report)
-    rows = [dict(zip(every, [*_cells(row, report.command, verbosity), *_densities(row)])) for row in report.rows]
+    every, columns = (*_COLUMNS, *_LEVELS, *_INTEGERS), _columns(report)
+    cells_of = [(*_cells(row, report.command, verbosity), *_densities(row), *_integers(row)) for row in report.rows]
+    rows = [dict(zip(every, cells)) for cells in cells_of]
     prefix, shown, room = _layout(rows, columns, width) if verbosity < 1 else ("", columns, 0)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in shown:
@@ -85,7 +90,7 @@ def _layout(
 def _fitting(columns: tuple[str, ...], widths: dict[str, int], width: int) -> tuple[tuple[str, ...], int]:
     """The columns that fit, and what is left for the names."""
     shown = columns
-    for dropped in ("", "matrix", "type", "shape", "used by", "pattern", "zeros"):
+    for dropped in ("", "matrix", "type", "zeros before", "shape", "used by", "pattern", "zeros"):
         shown = tuple(title for title in shown if title != dropped or not dropped)
         room = width - sum(widths[title] + 2 for title in shown if title != "weight")
         if room >= min(SHORTEST, widths["weight"]):
@@ -135,6 +140,11 @@ def _densities(row: Row) -> list[str]:
     density = "" if zeros is None or not row.size else f"{1 - zeros / row.size:.3f}"
     bound = "" if row.target_density is None else f"{row.target_density:.3f}"
     return [density, bound, "" if row.wasted is None else str(row.wasted)]
+
+
+def _integers(row: Row) -> list[str]:
+    before = row.zeros_before
+    return [row.quantized or row.dtype, "" if before is None or not row.size else share(before, row.size)]
 
 
 def _status(row: Row, command: str) -> str:

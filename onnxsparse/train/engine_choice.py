@@ -15,7 +15,10 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+from onnx import ModelProto
 
 from onnxsparse.engines.engine import Engine, Spec
 from onnxsparse.engines.ort import library as ort_library
@@ -26,7 +29,9 @@ from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
+from onnxsparse.passes.quantization.fake_quantize import insert_fake_quantization
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes
+from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import tagged
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Training
@@ -167,7 +172,9 @@ class Engines:
             self._temporary.close()
             working_dir = self._temporary.enter_context(temporary())
         folder = os.path.join(working_dir, f"graph-{spec.digest()}")
-        copy = turn(tagged(self._model, self._tags), spec.turned.get("inputs", {}), spec.turned.get("outputs", {}))
+        plain = tagged(self._model, self._tags)
+        _rounded(spec, plain)
+        copy = turn(plain, spec.turned.get("inputs", {}), spec.turned.get("outputs", {}))
         return folder, build(folder, spec, copy, self._samples(), self._model.sha256(), self._check)
 
     def _torch(self, spec: Spec) -> Engine:
@@ -183,7 +190,13 @@ class Engines:
             means.processes,
         )
         self.fixed = 0
-        return TorchEngine(self._model, tensors, spec, self._samples(), setting)
+        return TorchEngine(self._model, tensors, spec, self._samples(), setting, partial(_rounded, spec))
+
+
+def _rounded(spec: Spec, copy: ModelProto) -> None:
+    """Put what a training graph rounds into the copy that it is made of."""
+    if spec.quantization:
+        insert_fake_quantization(copy, Quantization.from_json(spec.quantization), spec.learned_scales)
 
 
 def met(engine: str, device: str | None) -> tuple[Processes, str | None]:

@@ -20,16 +20,17 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxsparse.acts import weights
+from onnxsparse.calibration.collecting import with_outputs
 from onnxsparse.data import LABELS, Samples, Stream, check_block, check_labels
 from onnxsparse.engines.engine import Answering, Batch, Engine
 from onnxsparse.engines.inference import Session
 from onnxsparse.engines.sample_axes import turn
 from onnxsparse.errors import MissingExtraError, ModelError
-from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
+from onnxsparse.train.fake_quantization import FakeQuantization
 from onnxsparse.train.objective import classes_seen
 from onnxsparse.train.sequences import Carried
 from onnxsparse.train.task import Task
@@ -52,6 +53,8 @@ class Evaluation:
         assert task.measure is not None
         self._task, self._measure, self._classes = task, task.measure, 0
         self._whole: Whole | None = Whole(task, set(task.measure.data.shared))
+        self.fake: FakeQuantization | None = None
+        """That of the attempt that is measured."""
         self.notes: list[str] = []
         self.of = ""
         """Whether the figures are of the whole file or of a part, where only a part trains: OF_WHOLE or OF_PART."""
@@ -113,7 +116,7 @@ class Evaluation:
         if self._whole is None or not (engine.partial or rest):
             return engine
         self.of = OF_WHOLE
-        return self._whole.of(engine, rest)
+        return self._whole.of(engine, rest, self.fake)
 
     def _classes_seen(self, engine: Engine) -> int:
         task = self._task
@@ -141,39 +144,62 @@ class Whole:
     @property
     def dense(self) -> _File:
         if self._dense is None:
-            self._dense = self._file(self._task.model)
+            self._dense = self._file(self._task.model.copy_proto())
         return self._dense
 
-    def of(self, engine: Engine, rest: Sequence[PlanRow]) -> Answering:
+    def of(self, engine: Engine, rest: Sequence[PlanRow], fake: FakeQuantization | None = None) -> Answering:
         """The network that would be delivered now; `rest` are the planned weights that the engine does not have."""
 
         def both(inner: Engine) -> Answering:
-            return _Both(inner, self, rest)
+            return _Both(inner, self, rest, fake)
 
         return engine.around(both) if isinstance(engine, Carried) else both(engine)
 
-    def delivered(self, engine: Engine, rest: Sequence[PlanRow]) -> _File:
-        task = self._task
-        with task.model.restored():
-            Prune(Plan(tuple(rest), task.plan.rule))(task.model)
-            send_back({tag: weights.baked(engine, tag) for tag in weights.stored(engine)}, task.tags)
-            return self._file(task.model)
+    def delivered(self, engine: Engine, rest: Sequence[PlanRow], fake: FakeQuantization | None) -> _File:
+        proto = float_now(self._task, engine, rest)
+        scales = {} if fake is None else fake.arrays(engine)
+        if fake is not None and scales:
+            fake.write(scales, proto)
+        return self._file(proto)
 
-    def _file(self, model: Model) -> _File:
-        return _File(turn(model.copy_proto(), self._task.axes.inputs, self._task.axes.outputs), self._shared)
+    def _file(self, proto: ModelProto) -> _File:
+        return _File(turn(proto, self._task.axes.inputs, self._task.axes.outputs), self._shared)
+
+
+def float_now(task: Task, engine: Engine, rest: Sequence[PlanRow] = ()) -> ModelProto:
+    """The model with the weights of an engine, and zeros in those of `rest`, which that does not have."""
+    with task.model.restored():
+        Prune(Plan(tuple(rest), task.plan.rule))(task.model)
+        send_back({tag: weights.baked(engine, tag) for tag in weights.stored(engine)}, task.tags)
+        return task.model.copy_proto()
+
+
+def ranges_of(task: Task, engine: Engine, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """The least and the greatest number of values in the float model as an engine has it: means over batches."""
+    proto = float_now(task, engine)
+    inner = set(names) - {value.name for value in proto.graph.input}  # the runtime hands inputs on unwritten
+    proto = turn(with_outputs(proto, sorted(inner)), task.axes.inputs, task.axes.outputs)
+    file, found = _File(proto, task.feeding.shared), dict[str, list[tuple[float, float]]]()
+    for batch in task.calibration():
+        values = {**batch, **file(batch)}
+        for name in names:
+            found.setdefault(name, []).append((float(values[name].min()), float(values[name].max())))
+    return {name: (float(low), float(high)) for name, ends in found.items() for low, high in (np.mean(ends, 0),)}
 
 
 class _Both:
     """A network as it is delivered, beside the dense one. The weights are those of the first time that it is asked."""
 
-    def __init__(self, engine: Engine, whole: Whole, rest: Sequence[PlanRow]) -> None:
-        self._engine, self._whole, self._rest = engine, whole, rest
+    def __init__(
+        self, engine: Engine, whole: Whole, rest: Sequence[PlanRow], fake: FakeQuantization | None
+    ) -> None:
+        self._engine, self._whole, self._rest, self._fake = engine, whole, rest, fake
         self._made: _File | None = None
         self._last: tuple[Arrays, dict[str, Array]] | None = None
 
     def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         if self._made is None:
-            self._made = self._whole.delivered(self._engine, self._rest)
+            self._made = self._whole.delivered(self._engine, self._rest, self._fake)
         dense, found = self.dense(batch), self._made(batch.arrays)
         alike = {name: one for name, one in found.items() if name in dense and one.shape == dense[name].shape}
         return self._engine.evaluate(batch)[0], alike

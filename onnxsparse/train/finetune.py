@@ -158,6 +158,7 @@ def _deliver(
         details=details,
         beside={} if target is None else dict(zip(beside(target), texts)),
         note=None if folder is None else partial(note_delivery, folder),
+        change=outcome.write_integers,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import copy
 import math
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +27,8 @@ from onnxsparse.math.values import Array
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.training import PART, SHORTEST, SMALLER, KeepBestAct
 from onnxsparse.train.checkpointing import Saves, Stopping
-from onnxsparse.train.evaluation import Evaluation
+from onnxsparse.train.evaluation import Evaluation, ranges_of
+from onnxsparse.train.fake_quantization import FakeQuantization, tags_by_name
 from onnxsparse.train.onnx_trainee import OnnxTrainee
 from onnxsparse.train.outcome import Account, Outcome, Watcher
 from onnxsparse.train.task import Task, demand_alike_step
@@ -92,8 +94,14 @@ class Run:
     def _begin_attempt(self) -> None:
         """A new trainee, of which nobody knows anything yet; acts are as they were before their first step."""
         task, caution = self.task, float(SMALLER**-self.attempt)
+        fake = None
+        if task.quantization is not None:
+            tags, learned = tags_by_name(task.model, task.tags), task.learned_scales
+            fake = FakeQuantization(task.quantization, task.model.proto, tags, partial(ranges_of, task), learned)
+        if self._evaluation is not None:
+            self._evaluation.fake = fake
         self.trainee = OnnxTrainee(
-            self._engine_of, task.params, self.per_epoch, self.total, caution, self.note, self._account.ask
+            self._engine_of, task.params, self.per_epoch, self.total, caution, self.note, self._account.ask, fake
         )
         for act, state in zip(self.acts, self._unused):
             if self.attempt:
@@ -128,6 +136,7 @@ class Run:
         return max((act.final_from(self.trainee) for act in self.acts), default=0)
 
     def probe_loss(self) -> float:
+        self.trainee.rescale()
         self.engine.agree()
         losses = [self.engine.evaluate(batch)[0] for batch in self.task.feeding.probe()]
         loss = self.task.processes.mean(float(np.mean(losses)))
@@ -143,6 +152,8 @@ class Run:
 
     def keep_as_best(self) -> None:
         """The state as it is now is the best so far."""
+        self.trainee.rescale()
+        self._best.update(self.trainee.scales())
         for tag in weights.stored(self.engine):
             self._best[tag] = weights.baked(self.engine, tag, self._best.get(tag))
 
@@ -255,6 +266,7 @@ class Run:
         each = self._evaluation if self._evaluation is not None and self._evaluation.each_epoch else None
         measured = each is not None and self._account.ends_epoch(self.step)
         if measured or self._account.is_due(self.step):
+            self.trainee.rescale()
             metrics = each(self.engine) if each is not None and measured else {}
             sparsity = weights.sparsity(self.engine, self.planned)
             self._account.add(self.step, self.attempt, self.trainee.settings.rate, sparsity, metrics)
@@ -269,6 +281,7 @@ class Run:
         self._segments.jump(self.total - 1)
         self._to_dense()
         weights.prune_at_once(self.engine, self.planned, self.score)
+        self.trainee.calibrate()
 
     def _again(self) -> bool:
         """Begin once more, more carefully, where training did harm."""
@@ -309,8 +322,10 @@ class Run:
         loss = untrained if not trained else self.probe_loss() if keeper is None else keeper.best
         if trained and not loss < untrained:
             self.note(HARMED)
+        best = self._best if trained else {tag: weights.baked(self.engine, tag) for tag in weights.stored(self.engine)}
+        scales = self.trainee.scales()
         return Outcome(
-            self._best if trained else {tag: weights.baked(self.engine, tag) for tag in weights.stored(self.engine)},
+            {tag: best[tag] for tag in weights.stored(self.engine)},
             [tag for tag, _ in weights.live(self.engine, self.planned)],
             self._account.history,
             untrained,
@@ -325,6 +340,7 @@ class Run:
             metrics=self._evaluation(self.engine) if self._evaluation else {},
             steps=self.step,
             trained=trained,
+            write_integers=partial(self.trainee.fake.write, scales) if self.trainee.fake and scales else None,
         )
 
     # -- what a checkpoint holds

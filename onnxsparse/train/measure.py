@@ -15,21 +15,19 @@ import numpy as np
 
 from onnxsparse.data import Data, Samples, Stream
 from onnxsparse.data.field import LABELS
-from onnxsparse.data.samples import USUAL
 from onnxsparse.engines.engine import Answering, Batch
-from onnxsparse.errors import OptionError, nearest
-from onnxsparse.metrics import Function, Meter, Metric, available, function_metric
+from onnxsparse.errors import OptionError
+from onnxsparse.metrics import Function, Meter, Metric
 from onnxsparse.metrics import parse as parse_metric
+from onnxsparse.metrics.choosing import LOSS, TOP, chosen, demand_labels
 from onnxsparse.metrics.classes import scores_of
 from onnxsparse.metrics.metric import DENSE
 from onnxsparse.metrics.regression import OfNumbers, fits
 from onnxsparse.train.batches import HeldOut
 
 Flat = Callable[[Mapping[str, Any]], dict[str, Any]]
-LOSS = "loss"
-"""The metric that is what training makes small."""
-TOP, FEW = "top-5", 5
-"""A metric for classes, and how many of them it says nothing of."""
+FEW = 5
+"""How many classes top-5 says nothing of."""
 YES_NO = "bce"
 
 
@@ -54,11 +52,11 @@ class Measure:
             raise OptionError("--eval-data is arrays: an .npz, an .npy or a folder of them")
         self.data, self._batch, self._flat = data, batch, flat or dict
         self._asked = bool(metrics)
-        chosen = list(metrics) or self._usual(data, task)
-        self._loss, chosen = LOSS in chosen, [one for one in chosen if one != LOSS]
-        self._metrics = [_metric(one).on(axes) for one in chosen]
+        wanted = list(metrics) or self._usual(data, task)
+        self._loss, wanted = LOSS in wanted, [one for one in wanted if one != LOSS]
+        self._metrics = [chosen(one).on(axes) for one in wanted]
         for metric in self._metrics:
-            _demand_labels(metric, data)
+            demand_labels(metric, data)
 
     def _usual(self, data: Samples | HeldOut, task: str) -> list[str]:
         return [LOSS, *_of_labels(data, task), "distance"]
@@ -147,34 +145,6 @@ def _of_labels(data: Samples | HeldOut, task: str) -> list[str]:
     if data.numbers:
         return [] if task == YES_NO else ["r2", "mae"]
     return ["accuracy", TOP]
-
-
-def _demand_labels(metric: Metric, data: Samples | HeldOut) -> None:
-    if LABELS not in metric.needs:
-        return
-    if not data.has_labels:
-        raise OptionError(
-            f"--metric {metric.text} needs labels, and {data.called} has none called {', '.join(USUAL)} with a row for "
-            f"each sample; it has {', '.join(data.names)}: name one of them with --labels"
-        )
-    if metric.of_classes and data.numbers:
-        raise OptionError(
-            f"--metric {metric.text} needs labels that are numbers of classes, and those of {data.called} are floats; "
-            "save them as int64, or measure numbers with --metric r2, mae or mse"
-        )
-
-
-def _metric(wanted: Any) -> Metric:
-    """A plug-in's text, or a function of the user's."""
-    if callable(wanted):
-        return function_metric(wanted)
-    known = {entry.syntax.partition(":")[0] for entry in available()} | {TOP}
-    word = str(wanted).partition(":")[0]
-    if word in known or ":" in str(wanted) or word.startswith("top-"):
-        return parse_metric(wanted) if word in known or ":" not in wanted else function_metric(wanted)
-    every = [LOSS, *sorted(known - {TOP})]
-    close = nearest(word, every)
-    raise OptionError(f"unknown metric {word[:60]!r}{close} (known: {', '.join(every)}, or module:function)")
 
 
 def _longest(arrays: Mapping[str, Any]) -> int:

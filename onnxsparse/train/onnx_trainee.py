@@ -19,7 +19,9 @@ from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.engines.engine import Batch, Engine, Pace, Spec
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
+from onnxsparse.planning.quantization import Scheme
 from onnxsparse.sparsers.mask_updates import hide, write
+from onnxsparse.train.fake_quantization import FakeQuantization
 
 OLDER = (
     "the checkpoints are of an earlier version, which did not keep what each of several modifiers masks in one weight; "
@@ -45,8 +47,11 @@ class OnnxTrainee(Trainee):
         caution: float = 1.0,
         note: Callable[[str], None] = lambda _: None,
         told: Callable[[], None] = lambda: None,
+        fake: FakeQuantization | None = None,
     ) -> None:
         super().__init__()
+        self.fake = fake
+        self.quantization = "" if fake is None else fake.text
         self._make, self._note, self._told = make, note, told
         self.params, self.per_epoch, self.total, self.caution = params, per_epoch, total, caution
         self.settings = Pace(0.0)
@@ -156,6 +161,35 @@ class OnnxTrainee(Trainee):
     def tell(self, epoch: float) -> None:
         self._told()
 
+    # -- fake quantization
+
+    @property
+    def _rounds(self) -> FakeQuantization | None:
+        """Where the graph as it is now has it."""
+        return self.fake if self.spec is not None and self.spec.quantization else None
+
+    def quantize(self, scheme: Scheme) -> None:
+        """The task has decided what the scheme means in this model, and an act has asked for the graph."""
+        self.calibrate()
+
+    def calibrate(self) -> None:
+        """Scales are those of the network as it is now."""
+        if self._rounds is not None:
+            self._rounds.begin(self.engine)
+
+    def stop_observing(self) -> None:
+        if self.fake is not None:
+            self.fake.stop()
+
+    def rescale(self) -> None:
+        """Scales are those of the weights as they are now, before these are measured or kept."""
+        if self._rounds is not None:
+            self._rounds.before_step(self.engine)
+
+    def scales(self) -> dict[str, Array]:
+        """Copies of scales and zero points, where the graph has some."""
+        return {} if self._rounds is None else self._rounds.arrays(self.engine)
+
     # -- steps
 
     @property
@@ -180,13 +214,20 @@ class OnnxTrainee(Trainee):
         if self._held:
             said["held"] = frozenset(self._held)
         self.settings = replace(self.settings, **said) if said else self.settings
+        if self._rounds is not None:
+            self._rounds.before_step(self.engine)
+            rates = self._rounds.rates(self.engine, self.settings.rate)
+            self.settings = replace(self.settings, rates={**self.settings.rates, **rates})
         self.engine.agree()
 
     def step(self, batch: Batch) -> float:
         return self.engine.step(batch)
 
     def update(self) -> bool:
-        return self.engine.update(self.settings)
+        moved = self.engine.update(self.settings)
+        if moved and self._rounds is not None:
+            self._rounds.after_step(self.engine)
+        return moved
 
     def dense_gradients(self, tags: Sequence[str]) -> Mapping[str, Array]:
         """They are the engine's own, among those since the last update: whoever asked for them discards them."""
@@ -212,10 +253,13 @@ class OnnxTrainee(Trainee):
 
     def state(self) -> dict[str, Any]:
         said = {"rate": self._rate, "decay": self._decay, "held": sorted(self._held)}
-        return {**said, "masks": self.shared.state()}
+        rounding = {} if self.fake is None else {"fake quantization": self.fake.state()}
+        return {**said, "masks": self.shared.state(), **rounding}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._rate, self._decay, self._held = state["rate"], state["decay"], set(state["held"])
         if "masks" not in state and any(self.shared.is_shared(param.tag) for param in self.params):
             raise OptionError(OLDER)
+        if self.fake is not None:
+            self.fake.restore(state["fake quantization"])
         self.shared.restore(state.get("masks", {}), {param.tag: param.size for param in self.params})

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from onnx import ModelProto
+
 from onnxsparse.math.values import Array
 from onnxsparse.report.history import History, Moment
 
@@ -38,6 +40,8 @@ class Outcome:
     steps: int = 0
     trained: bool = False
     """Whether the arrays are those of a training; otherwise, those of a one-shot pruning."""
+    write_integers: Callable[[ModelProto], None] | None = None
+    """Rounds a float graph as the network in training was, in place; None where that was not rounded."""
 
 
 # -- What a run tells of itself: rows of its history, with the mean loss since the row before.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,15 +21,19 @@ from onnxsparse.acts.params import Param
 from onnxsparse.data import Data, Samples, check_labels, open_data
 from onnxsparse.engines.engine import Batch, Engine, LossSpec, Spec
 from onnxsparse.engines.processes import Processes
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.biases_and_scales import statistics
+from onnxsparse.graph.edit import called as called_node
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
 from onnxsparse.options import Axes, Masks, Path, SparsityOptions
 from onnxsparse.passes.delivery import called
+from onnxsparse.passes.quantization.float_graph import float_graph
+from onnxsparse.passes.quantization.placement import quantization_of
 from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes, fields_of, sample_axes
 from onnxsparse.planning.plan import Plan, PlanRow
+from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization
 from onnxsparse.planning.request import demand_whole, planned
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import trainables
@@ -37,6 +41,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import RATES
 from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.quantization import Quantizing, TrainQuantized
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
 from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs
 from onnxsparse.scores import Score
@@ -49,6 +54,8 @@ from onnxsparse.train.side_files import NOWHERE, Destination
 
 SAMPLES = 64
 """The samples at least that a training graph is made and proven with."""
+CALIBRATION = 256
+"""The samples at least that give the first ranges of what is rounded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +81,8 @@ class Task:
     """What modifiers that act by epochs mean in this model, where the recipe has some."""
     levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How many units of each planned weight go at each level, by tag."""
+    quantization: Quantization | None = None
+    """What is rounded in the training, from some step on; the model is the float graph that it was decided for."""
     notes: tuple[str, ...] = ()
     digest: str = ""
     """What has to be the same for a run to be resumed: see `digest_of`."""
@@ -94,6 +103,19 @@ class Task:
     @property
     def processes(self) -> Processes:
         return self.means.processes
+
+    @property
+    def learned_scales(self) -> bool:
+        """Whether what it is rounded by trains along."""
+        return any(one.learn_scales for one in self.recipe.modifiers if isinstance(one, TrainQuantized))
+
+    def calibration(self) -> Iterator[dict[str, Array]]:
+        """Some samples in batches, for the first ranges of what is rounded."""
+        size, shared = self.training.batch, self.feeding.shared
+        some = self.feeding.first(max(CALIBRATION, size))
+        for start in range(0, max(CALIBRATION, size), size):
+            rows = slice(start, start + size)
+            yield {name: array if name in shared else array[rows] for name, array in some.items()}
 
     @property
     def params(self) -> Sequence[Param]:
@@ -182,6 +204,7 @@ def ask(
     model = Model.open(source)
     if destination.target is not None:
         model.demand_room(destination.target)
+    model, quantization, rounding = quantized(model, recipe)
     set_sizes(model, dims)
     axes = sample_axes(model, batch_axis, state)
     by_epochs = zeros_by_epochs(model, recipe, plan, masks)
@@ -206,11 +229,13 @@ def ask(
         _demand_samples(held_out, model, goal, sequences)
     measure = _measure(held_out, metrics, feeding, training.batch, axes_of(model, axes), objective.task, sequences)
     demand_whole(made, strict, some=by_epochs is None)
-    notes = [*recipe.notes, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
+    notes = [*recipe.notes, *rounding, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
     carried = None if sequences is None else (sequences, Plain(model, axes))
+    if carried is not None and quantization is not None:
+        raise OptionError("a model that hands states on from step to step is not quantized in training")
     task = Task(
         model, recipe, made, tags, found, feeding, goal, measure, called(source), means, axes, carried, by_epochs,
-        notes=tuple(notes),
+        quantization=quantization, notes=tuple(notes),
     )  # fmt: skip
     if means.processes.count > 1:
         demand_alike_call(means.processes, model.sha256(), recipe.to_yaml(), task.planned, feeding.count)
@@ -227,7 +252,40 @@ def digest_of(task: Task) -> str:
     planned_rows = task.planned.items()
     rows = "\n".join(f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in planned_rows)
     states = [f"{name} {output}" for name, output in task.axes.states.items()]
-    return task.spec.digest(task.model.sha256(), task.recipe.to_yaml(), rows, *states)
+    rounded = [] if task.quantization is None else [task.quantization.to_json()]
+    return task.spec.digest(task.model.sha256(), task.recipe.to_yaml(), rows, *states, *rounded)
+
+
+# -- What is rounded, where the recipe asks for it: decided once, for the float graph in the form that is quantized.
+
+
+def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None, list[str]]:
+    """The float graph and what is rounded in it; the model as it is where nothing is."""
+    asked = [one for one in recipe.modifiers if isinstance(one, (TrainQuantized, Quantizing))]
+    if not asked:
+        return model, None, []
+    if len(asked) > 1:
+        raise OptionError(f"the recipe quantizes {len(asked)} times; a model is quantized once")
+    (one,) = asked
+    by_device = str(recipe.only(Pruning).target or "").partition(":")[0] == "ampere"
+    scheme = one.scheme_of() if isinstance(one, Quantizing) else AMPERE if by_device else ONNXRUNTIME
+    integers = next((node for node in model.proto.graph.node if _computes_with_integers(node.op_type)), None)
+    if integers is not None:
+        raise ModelError(
+            f"the model is quantized already ({called_node(integers)}); start from the float model it was made from"
+        )
+    proto, notes = float_graph(model)
+    quantization = quantization_of(proto, scheme)
+    if not quantization.weights:
+        why = next(iter(quantization.left.values()), "it has no convolution and no matrix product with stored weights")
+        raise ModelError(f"nothing of the model can be quantized: {why}")
+    return Model.over(proto), quantization, notes
+
+
+def _computes_with_integers(operator: str) -> bool:
+    return operator.startswith("QLinear") or operator in (
+        "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger",
+    )  # fmt: skip
 
 
 def _idle(model: Model, training: Training) -> list[str]:

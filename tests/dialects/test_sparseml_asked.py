@@ -28,7 +28,7 @@ modifiers:
         final_sparsity: 0.5
         params: __ALL_PRUNABLE__
 """
-QUANTIZED = PRUNING + "    - !QuantizationModifier {start_epoch: 1.0}\n"
+THINNED = PRUNING + "    - !LayerPruningModifier {layers: [a]}\n"
 
 
 def net() -> Any:
@@ -50,10 +50,10 @@ def zeros(module: Any) -> int:
 
 @pytest.mark.parametrize("read", [False, True])
 def test_what_nothing_runs_is_left_out_where_that_is_asked_for(read: bool) -> None:
-    recipe = osp.Recipe.load(QUANTIZED) if read else QUANTIZED
+    recipe = osp.Recipe.load(THINNED) if read else THINNED
     with refusing(PlanError):
         modified(recipe)
-    with pytest.warns(UserWarning, match="not applied: !QuantizationModifier: "):
+    with pytest.warns(UserWarning, match="not applied: !LayerPruningModifier: "):
         module, manager, stepper = modified(recipe, strict=False)
     for _ in range(4):
         stepper.step()
@@ -62,8 +62,8 @@ def test_what_nothing_runs_is_left_out_where_that_is_asked_for(read: bool) -> No
 
 
 def test_a_recipe_that_was_read_is_as_strict_as_it_was_read() -> None:
-    with pytest.warns(UserWarning, match="not applied: !QuantizationModifier: "):
-        modified(osp.Recipe.load(QUANTIZED, strict=False))
+    with pytest.warns(UserWarning, match="not applied: !LayerPruningModifier: "):
+        modified(osp.Recipe.load(THINNED, strict=False))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         modified(osp.Recipe.load(PRUNING))

@@ -17,6 +17,7 @@ from onnxsparse.recipes.modifiers.magnitude import GMPruningModifier, MagnitudeP
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
 from onnxsparse.recipes.modifiers.quantization import LegacyQuantizationModifier, QuantizationModifier
 from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier
+from onnxsparse.recipes.modifiers.unsupported import PerLayerDistillationModifier
 from tests.cases import for_each
 from tests.messages import refusing
 from tests.recipes.sparseml import EXAMPLES, LONG, NEWER, PAGE, SAMPLE, STAGED
@@ -420,11 +421,11 @@ def test_names_of_old_are_those_of_today(older: str, newer: str, options: str) -
 
 def test_what_nobody_knows_is_kept_where_that_is_asked_for() -> None:
     holo = "    - !HoloPruningModifier\n        start_epoch: 1\n        shape: 2:4\n"
-    text = f"{SAMPLE}\n{holo}    - !QuantizationModifier\n"
+    text = f"{SAMPLE}\n{holo}    - !PerLayerDistillationModifier\n"
     recipe = load(text, strict=False)
     assert {one.tag: one.reason for one in recipe.not_applied} == {
         "HoloPruningModifier": "no modifier of that name is known",
-        "QuantizationModifier": QuantizationModifier.missing,
+        "PerLayerDistillationModifier": PerLayerDistillationModifier.missing,
     }
     assert "- !HoloPruningModifier\n        shape: '2:4'\n        start_epoch: 1\n" in str(recipe)
     driven = recipe.driven()
@@ -434,7 +435,7 @@ def test_what_nobody_knows_is_kept_where_that_is_asked_for() -> None:
 
 
 def test_what_nothing_runs_is_refused_by_name() -> None:
-    recipe = load(f"{SAMPLE}\n    - !QuantizationModifier\n    - !MovementPruningModifier\n" + "".join(
+    recipe = load(f"{SAMPLE}\n    - !PerLayerDistillationModifier\n    - !MovementPruningModifier\n" + "".join(
         f"        {line}\n" for line in gmp().splitlines()[2:]
     ))  # fmt: skip
     with refusing(PlanError):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from onnxsparse.errors import PlanError
+from onnxsparse.math.quantization import SYMMETRIC_ACTIVATIONS, Grid
+from onnxsparse.planning.quantization import LayerScheme
 from onnxsparse.recipes import Recipe
 from tests.cases import for_each
 
@@ -17,17 +21,21 @@ def stage(name: str, options: str = "") -> str:
 
 WEIGHTS = "{num_bits: 4, type: int, symmetric: true, strategy: group, group_size: 128, observer: mse}"
 GROUPS = f"config_groups: {{group_0: {{targets: [Linear], weights: {WEIGHTS}, input_activations: null}}}}"
+FLOATS = "config_groups: {group_0: {targets: [Linear], weights: {num_bits: 8, type: float, strategy: channel}}}"
+BLOCKS = "config_groups: {group_0: {targets: [Linear], weights: {num_bits: 8, strategy: block}}}"
+WIDE = "config_groups: {group_0: {targets: [Linear], weights: {num_bits: 16}}}"
+CACHE = "kv_cache_scheme: {num_bits: 8, type: float}"
 SPARSE = "sparsity: 0.5\nsequential_update: false\nmask_structure: '2:4'\ntargets: ['re:model.layers.\\d+$']"
 MAPPINGS = "mappings: [[['re:.*q_proj', 're:.*k_proj'], 're:.*layernorm'], [['re:.*fc1'], 're:.*norm']]"
 LEVELS = "targets: [a]\ninit_sparsity: 0\nfinal_sparsity: 0.5\nstart: 0\nend: 5"
+KNOWN = ("QuantizationModifier", "SparseGPTModifier", "WandaPruningModifier")
+"""Those that are read option by option, and written with a tag."""
 NOT_RUN = {
     "QuantizationModifier": [
-        f"{GROUPS}\nignore: [lm_head]", "targets: Linear\nscheme: FP8_DYNAMIC\nignore: ['re:.*head']",
-        "scheme: W4A16", "targets: [Linear]\nscheme: {W8A8: [Linear]}\nkv_cache_scheme: {num_bits: 8, type: float}",
-        "post_oneshot_calibration: true\nscheme_overrides: {Embedding: {input_activations: null}}\nstart: 1",
+        f"{FLOATS}\nignore: [lm_head]", "targets: Linear\nscheme: FP8_DYNAMIC\nignore: ['re:.*head']",
+        f"targets: [Linear]\nscheme: {{W8A8: [Linear]}}\n{CACHE}", CACHE, BLOCKS, WIDE, "scheme: NVFP4A16",
+        "scheme: W4A8", "targets: Linear",
     ],
-    "LegacyQuantizationModifier": ["ignore: [SiLU]\nscheme_overrides: {Linear: {weights: {num_bits: 8}}}",
-                                   "post_oneshot_calibration: false"],
     "GPTQModifier": [f"{GROUPS}\nblock_size: 128\ndampening_frac: 0.01\nsequential_update: false",
                      "scheme: W8A8\ntargets: Linear\nactorder: weight"],
     "SmoothQuantModifier": [f"smoothing_strength: 0.8\n{MAPPINGS}\nignore: [a]"],
@@ -59,7 +67,7 @@ def test_what_nothing_runs_is_read_and_named_as_that(name: str, options: str) ->
         recipe.driven()
     assert Recipe.load(str(recipe)) == recipe
     assert str(Recipe.load(str(recipe))) == str(recipe)
-    assert ("- !" in str(recipe)) == (name in ("SparseGPTModifier", "WandaPruningModifier"))
+    assert ("- !" in str(recipe)) == (name in KNOWN)
     assert Recipe.load(stage(name, options), strict=False).driven().modifiers == ()
     assert recipe.notes == ()
 
@@ -139,3 +147,58 @@ def test_mistakes_are_refused_and_kept_where_that_is_asked_for(name: str, option
     assert left.reason.startswith(("it is not understood: ", "no modifier of that name is known"))
     lenient = Recipe.load(stage(name, options), strict=False)
     assert Recipe.load(str(lenient), strict=False) == lenient
+
+
+def quantized(name: str, options: str) -> Any:
+    """The modifier, and the scheme that it asks for."""
+    (modifier,) = (recipe := Recipe.load(stage(name, options))).driven().modifiers
+    assert Recipe.load(str(recipe)) == recipe
+    return modifier, modifier.scheme_of()
+
+
+@for_each(
+    "options, target, wanted",
+    [
+        (f"{GROUPS}\nignore: [lm_head]", "Linear", LayerScheme(Grid(4, narrow=True), None, block=128)),
+        ("scheme: W4A16", "Linear", LayerScheme(Grid(4, narrow=True), None, block=128)),
+        ("scheme: W4A16_ASYM\ntargets: ['re:m']", "re:m", LayerScheme(Grid(4, symmetric=False), None, block=128)),
+        ("scheme: {W8A16: [Linear, Embedding]}", "Embedding", LayerScheme(inputs=None)),
+        ("scheme: W8A8", "Linear", LayerScheme(inputs=SYMMETRIC_ACTIVATIONS)),
+        ("config_groups: {a: {targets: [x], weights: {num_bits: 8, symmetric: true}}}", "x",
+         LayerScheme(inputs=None, per_channel=False)),
+        ("config_groups: {a: {targets: [x], weights: {strategy: channel}, input_activations: {symmetric: false}}}", "x",
+         LayerScheme()),
+    ],
+)  # fmt: skip
+def test_groups_and_presets_of_whole_numbers_run(options: str, target: str, wanted: LayerScheme) -> None:
+    for name in ("QuantizationModifier", "vLLMQuantizationModifier"):
+        modifier, scheme = quantized(name, options)
+        assert scheme.overrides[target] == wanted
+        assert scheme.layers == LayerScheme(None, None)
+        assert not scheme.strict
+        assert modifier.called.endswith("!QuantizationModifier")
+
+
+def test_scales_of_every_token_are_those_of_training_and_that_is_said() -> None:
+    modifier, _ = quantized("QuantizationModifier", "scheme: W8A8")
+    assert "the recipe asks for one for each token" in modifier.act().warning
+    modifier, _ = quantized("QuantizationModifier", GROUPS)
+    assert modifier.act().warning == "observer of weights: it means nothing here"
+    assert quantized("QuantizationModifier", "scheme: W8A16")[0].act().warning == ""
+
+
+@for_each("name", ["QuantizationModifier", "LegacyQuantizationModifier", "LegacyQuantization"])
+def test_the_older_options_without_a_tag_are_those_with_one(name: str) -> None:
+    options = "ignore: [SiLU], scheme_overrides: {Embedding: {input_activations: null}}"
+    lines = options.replace("], s", "]\ns")
+    recipe = Recipe.load(stage(name, f"{lines}\nstart: 1\npost_oneshot_calibration: true"))
+    tagged = f"- !QuantizationModifier {{start_epoch: 1, {options}}}"
+    assert recipe == Recipe.load(f"test_stage:\n  some_modifiers:\n  {tagged}\n")
+    assert recipe.notes == (f"the recipe: !{name} has no option post_oneshot_calibration; passed over",)
+
+
+def test_a_preset_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(
+        PlanError, match=r"line 5: !QuantizationModifier: scheme: 'W4A61' is no scheme \(did you mean W4A16"
+    ):
+        Recipe.load(stage("QuantizationModifier", "scheme: W4A61"))

@@ -77,7 +77,8 @@ SPECIAL: dict[tuple[str, str], Any] = {
     ("LearningRateFunctionModifier", "update_frequency"): -1,
     ("LearningRateFunctionModifier", "end_epoch"): 9.5, ("GradualParamModifier", "end_epoch"): 9.5,
     ("RigLPruningModifier", "end_epoch"): 9.5,
-    **{(name, "end_epoch"): -1 for name in ("QuantizationModifier", "LegacyQuantizationModifier")},
+    **{(f"{name}QuantizationModifier", "end_epoch"): -1 for name in ("", "Legacy", "Group")},
+    ("GroupQuantizationModifier", "scheme"): {"W4A16": ["Linear", "re:.*head"]},
 }  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from onnx.helper import make_tensor_value_info
 from onnxsparse import sparsers
 from onnxsparse.engines.distillation import DistillationTarget
 from onnxsparse.engines.engine import LossSpec, Spec, unit_of
+from onnxsparse.engines.fake_quantization import FakeQuantize
 from onnxsparse.engines.ort import library, losses
+from onnxsparse.engines.ort.fake_quantization import rounded
 from onnxsparse.engines.ort.prepare import Prepared
 from onnxsparse.engines.ort.rewrites import EAGER, FUSED
 from onnxsparse.engines.ort.rewrites.norms import Statistics
@@ -54,6 +56,7 @@ class Assembled:
     follows: dict[str, tuple[str, float]] = field(
         default_factory=dict
     )  # key of a running statistic -> output, momentum
+    ranges: dict[str, tuple[str, str]] = field(default_factory=dict)  # key of fake quantization -> two outputs
 
     def drop(self, name: str) -> str:
         """Leave a stored tensor out, with all that its sparser trains; returns its tag."""
@@ -82,11 +85,19 @@ class Assembled:
     def extra(self) -> list[str]:
         """Outputs beside the loss and the user's own."""
         measured = [self.measured] if self.measured else []
-        return measured + list(dict.fromkeys(output for output, _ in self.follows.values()))
+        ranges = [output for pair in self.ranges.values() for output in pair]
+        return measured + ranges + list(dict.fromkeys(output for output, _ in self.follows.values()))
 
 
-def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, Scale], statistics: Statistics = _NONE) -> Assembled:
-    """Turn the prepared graph, in place, into one whose first output is the loss."""
+def assemble(
+    prepared: Prepared,
+    spec: Spec,
+    scales: Mapping[str, Scale],
+    statistics: Statistics = _NONE,
+    fake: Mapping[str, FakeQuantize] | None = None,
+) -> Assembled:
+    """Turn the prepared graph, in place, into one whose first output is the loss; `fake` is what is rounded in it, by
+    the names of the scales."""
     model = prepared.model
     opset = max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     writer = Writer(model.graph, opset)
@@ -95,7 +106,10 @@ def assemble(prepared: Prepared, spec: Spec, scales: Mapping[str, Scale], statis
     tags = {name: tag for name, tag in prepared.weights.items() if name in statistics.follows}
     made.switch, made.follows = statistics.switch, {tag: statistics.follows[name] for name, tag in tags.items()}
     front = writer.nodes
-    writer.nodes = []
+    rounding = rounded(writer, fake or {})
+    made.trained.update(rounding.trained)
+    made.frozen.update(rounding.frozen)
+    made.ranges = rounding.ranges
     _lose(writer, prepared, spec.objective, scales, made)
     nodes = [NodeProto.FromString(node.SerializeToString()) for node in (*front, *model.graph.node, *writer.nodes)]
     nodes = _once(nodes, set(made.moving), writer)

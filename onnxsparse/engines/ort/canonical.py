@@ -15,7 +15,6 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
-    SparseTensorProto,
     TensorProto,
     TypeProto,
     numpy_helper,
@@ -24,15 +23,13 @@ from onnx.helper import make_node, make_tensor_value_info
 
 from onnxsparse.engines.ort import library
 from onnxsparse.engines.ort.draft import Draft
-from onnxsparse.engines.ort.library import Runner, short
+from onnxsparse.engines.ort.library import Runner
 from onnxsparse.engines.ort.shapes import shapes_of
-from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import (
     CONTROL_FLOW,
     RANDOM,
     FreshNames,
     bodies,
-    containers,
     downstream,
     extracted,
     keep,
@@ -41,7 +38,7 @@ from onnxsparse.graph.edit import (
     rename_reads,
     scopes,
 )
-from onnxsparse.math.values import Array
+from onnxsparse.graph.initializers import constants_as_initializers, inlined, without_identities
 
 # -- Stored tensors become initializers of the main graph.
 #
@@ -55,22 +52,7 @@ from onnxsparse.math.values import Array
 
 def inline_functions(draft: Draft) -> None:
     """Local functions are inlined: neither the runtime's own folding nor the engine looks into them."""
-    if not draft.model.functions:
-        return
-    _write_defaults(draft.model)
-    try:
-        draft.model = onnx.inliner.inline_local_functions(draft.model, convert_version=False)
-    except Exception as error:  # the inliner is C++ and raises what it likes
-        raise ModelError(f"the model's functions cannot be inlined: {short(error)}") from error
-
-
-def _write_defaults(model: ModelProto) -> None:
-    """Calls say the attributes that their function has defaults for: onnx's inliner (to 1.23) overlooks these."""
-    known = {(one.domain, one.name): {entry.name: entry for entry in one.attribute_proto} for one in model.functions}
-    for node in (node for container in containers(model) for node in container.node):
-        defaults = known.get((node.domain, node.op_type), {})
-        given = {attribute.name for attribute in node.attribute}
-        node.attribute.extend(entry for name, entry in defaults.items() if name not in given)
+    draft.model = inlined(draft.model)
 
 
 def lift(draft: Draft) -> None:
@@ -80,74 +62,16 @@ def lift(draft: Draft) -> None:
         if tensor.name in draft.tags:
             tensor.doc_string = draft.tags[tensor.name]
     names = FreshNames.of(graph)
-    _constants(graph)
+    constants_as_initializers(graph)
     for node in graph.node:
         for body in bodies(node):
             _raise(body, graph, names)
     _one_each(draft, wanted)
     stored = {tensor.name for tensor in graph.initializer}
-    while _without_identities(graph, stored):
+    while without_identities(graph, stored):
         pass
     keep(graph.input, [value for value in graph.input if value.name not in stored])
     draft.tags = {tensor.name: tensor.doc_string for tensor in graph.initializer if tensor.doc_string in wanted}
-
-
-def _constants(graph: GraphProto) -> None:
-    """Constant nodes become initializers of their own graph, in bodies first: a changed graph has new nodes."""
-    for node in graph.node:
-        for body in bodies(node):
-            _constants(body)
-    _dense(graph)
-    kept = []
-    for node in graph.node:
-        tensor = stored_of(node) if node.op_type == "Constant" and node.domain in ("", "ai.onnx") else None
-        if tensor is None:
-            kept.append(node)
-            continue
-        tensor.name = node.output[0]
-        graph.initializer.append(tensor)
-    if len(kept) < len(graph.node):
-        keep(graph.node, kept)
-
-
-def stored_of(node: NodeProto) -> TensorProto | None:
-    """The tensor that a Constant node holds."""
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            tensor: TensorProto = attribute.t
-            return tensor
-        if attribute.name == "sparse_value":
-            return dense(attribute.sparse_tensor)
-        if attribute.name.startswith("value_"):
-            return _as_tensor(attribute)
-    return None
-
-
-def _as_tensor(attribute: AttributeProto) -> TensorProto | None:
-    value = onnx.helper.get_attribute_value(attribute)
-    if attribute.type in (AttributeProto.STRING, AttributeProto.STRINGS):
-        return numpy_helper.from_array(np.array(value, object))
-    whole = attribute.type in (AttributeProto.INT, AttributeProto.INTS)
-    return numpy_helper.from_array(np.array(value, np.int64 if whole else np.float32))
-
-
-def _dense(graph: GraphProto) -> None:
-    for sparse in graph.sparse_initializer:
-        tensor = dense(sparse)
-        tensor.name = sparse.values.name
-        graph.initializer.append(tensor)
-    del graph.sparse_initializer[:]
-
-
-def dense(sparse: SparseTensorProto) -> TensorProto:
-    """The same numbers with the zeros written out."""
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
-    full: Array = np.zeros(tuple(sparse.dims), values.dtype)
-    if indices.ndim == 2:
-        full[tuple(indices.T)] = values
-    else:
-        full.reshape(-1)[indices] = values
-    return numpy_helper.from_array(full)
 
 
 def _raise(body: GraphProto, main: GraphProto, names: FreshNames) -> None:
@@ -183,22 +107,6 @@ def _one_each(draft: Draft, wanted: Collection[str]) -> None:
     if table:
         keep(graph.initializer, kept)
         rename_reads(graph.node, table)
-
-
-def _without_identities(graph: GraphProto, stored: set[str]) -> bool:
-    """Take out Identity nodes of initializers, in bodies first; whether there were any."""
-    inner = [_without_identities(body, stored) for node in graph.node for body in bodies(node)]
-    outputs = {value.name for value in graph.output}
-    gone = [node for node in graph.node if _is_name(node, stored) and node.output[0] not in outputs]
-    if gone:
-        table = {node.output[0]: node.input[0] for node in gone}
-        keep(graph.node, [node for node in graph.node if not (node.output and node.output[0] in table)])
-        rename_reads(graph.node, table)
-    return any(inner) or bool(gone)
-
-
-def _is_name(node: NodeProto, stored: set[str]) -> bool:
-    return node.op_type == "Identity" and node.domain in ("", "ai.onnx") and node.input[0] in stored
 
 
 def fix_numbers(draft: Draft) -> None:

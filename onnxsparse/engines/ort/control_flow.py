@@ -9,13 +9,14 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
-from onnxsparse.engines.ort.canonical import fold, stored_of
+from onnxsparse.engines.ort.canonical import fold
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.engines.ort.library import Feed, Runner
 from onnxsparse.engines.ort.shapes import Shaped, shapes_of
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import FreshNames, bodies, called, defined, downstream, extracted, reads, rename_reads
+from onnxsparse.graph.initializers import stored_of
 
 # -- If nodes are replaced by the branch that the samples take.
 #

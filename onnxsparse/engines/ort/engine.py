@@ -45,11 +45,15 @@ class OrtEngine(Engine):
         return int(self._made["batch"])
 
     def step(self, batch: Batch) -> float:
-        losses = []
+        losses, ranges = [], dict[str, tuple[float, float]]()
         for rows, feed in self._feeds(batch):
             with told(f"train on {batch_of(rows)}", LOOK):
                 losses.append(self._session.step(feed))
+            for key, (low, high) in self._session.ranges.items():
+                first = ranges.get(key, (low, high))
+                ranges[key] = (min(first[0], low), max(first[1], high))
             self._pieces += 1
+        self.ranges = ranges
         return float(np.mean(losses))
 
     def gradients(self) -> Mapping[str, Array]:

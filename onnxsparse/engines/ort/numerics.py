@@ -13,10 +13,10 @@ import onnx.shape_inference
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 from onnx.helper import make_attribute, make_node, tensor_dtype_to_np_dtype
 
-from onnxsparse.engines.ort.canonical import stored_of
 from onnxsparse.engines.ort.draft import Draft
 from onnxsparse.graph.attributes import attributes
 from onnxsparse.graph.edit import RANDOM, SIZES, FreshNames, Writer, called, keep, reads, scopes
+from onnxsparse.graph.initializers import stored_of
 from onnxsparse.math.values import Array
 
 # -- Whole numbers divided by zero end the process, and so does the least of them divided by -1: the copy does not.

@@ -23,6 +23,9 @@ class Session:
         self._trained: dict[str, str] = dict(names["trained"])
         self._frozen: dict[str, str] = dict(names["frozen"])
         self._follows: dict[str, tuple[str, float]] = {key: tuple(one) for key, one in names.get("follows", {}).items()}
+        self._ranges: dict[str, tuple[str, str]] = {key: tuple(one) for key, one in names.get("ranges", {}).items()}
+        self.ranges: dict[str, tuple[float, float]] = {}
+        """The least and the greatest number of what is observed in the batch of the last step, by key."""
         self._still = set(names.get("still", ())) | set(self._follows)
         self._switch_name = str(names.get("switch", ""))
         self.of_the_batch = False
@@ -85,7 +88,9 @@ class Session:
         self._module.train()
         self._turn(True)
         found = self._run(feed)
-        self._follow(dict(zip(self._outputs, found)))
+        outputs = dict(zip(self._outputs, found))
+        self._follow(outputs)
+        self.ranges = {key: (float(outputs[low]), float(outputs[high])) for key, (low, high) in self._ranges.items()}
         return float(found[0])
 
     def evaluate(self, feed: Mapping[str, Array]) -> tuple[float, dict[str, Array]]:
@@ -93,7 +98,7 @@ class Session:
         self._module.eval()
         self._turn(self.of_the_batch)
         found = self._run(feed)
-        own = {output for output, _ in self._follows.values()}
+        own = {output for output, _ in self._follows.values()} | {one for pair in self._ranges.values() for one in pair}
         return float(found[0]), {name: value for name, value in zip(self._outputs[1:], found[1:]) if name not in own}
 
     @property

@@ -26,6 +26,7 @@ from onnxsparse.engines.engine import Spec
 from onnxsparse.engines.ort import gradients, rewrites
 from onnxsparse.engines.ort.assemble import Assembled, assemble, generate
 from onnxsparse.engines.ort.building import ASIDE_FEED, ASIDE_MODEL, ASIDE_NAMES
+from onnxsparse.engines.ort.fake_quantization import as_products, taken_out
 from onnxsparse.engines.ort.gradients import cut, teacher
 from onnxsparse.engines.ort.numerics import random_inputs
 from onnxsparse.engines.ort.prepare import ALONE, Prepared, inputs_of, prepare
@@ -63,8 +64,9 @@ class Trial:
     def run(self) -> None:
         self._stage("preparing the graph")
         model = onnx.load(self._at("model.onnx"))
-        samples = self._samples()
-        prepared = prepare(model, set(self.spec.trained), samples, self.spec.batch)
+        samples, fake = self._samples(), as_products(model)
+        prepared = prepare(model, {*self.spec.trained, *fake}, samples, self.spec.batch)
+        self._fake = taken_out(prepared, fake)
         plain = _plain(prepared)
         statistics = train_statistics(prepared.model, set(prepared.weights)) if self.spec.train_bn else Statistics()
         self._statistics = set(statistics.follows)
@@ -75,25 +77,26 @@ class Trial:
         measured = feeds.measure()
         prepared.notes += [*measured.notes, *_behind(plain, prepared)]
         apart = _plain(prepared)
-        made = assemble(prepared, _with_masks(self.spec), measured.scales, statistics)
+        made = assemble(prepared, _provable(self.spec), measured.scales, statistics)
         self._stage("building the gradients")
         self._set_aside(made, feeds)
         self._generate(prepared, made)
         self._stage("taking the first step")
         proof = prove(Session(self.folder, made.names()), feeds.batches(made), self._groups(made))
         self._judge(prepared, made, proof)
-        if _with_masks(self.spec) != self.spec:
-            made = self._learning(apart, made.still, assemble(apart, self.spec, measured.scales, statistics), feeds)
+        if _provable(self.spec) != self.spec:
+            other = assemble(apart, self.spec, measured.scales, statistics, self._fake)
+            made = self._in_place(apart, made.still, other, feeds)
         self._manifest(prepared, made, proof)
 
-    def _learning(self, prepared: Prepared, still: Sequence[str], made: Assembled, feeds: Feeds) -> Assembled:
-        """The graph with what learns in place of masks, with which it was proven: its gradients are not meant to be
-        those of what it computes, and it need not begin as the dense model."""
-        self._stage("building the gradients of what learns")
+    def _in_place(self, prepared: Prepared, still: Sequence[str], made: Assembled, feeds: Feeds) -> Assembled:
+        """The graph with what learns in place of masks, and with rounding, without which it was proven: its gradients
+        are not meant to be those of what it computes, and it need not begin as the dense model."""
+        self._stage("building the gradients of what learns or is rounded")
         self._set_aside(made, feeds)
         self._generate(prepared, made)
         made.still = [key for key in made.trained if key.partition("/")[0] in still]
-        self._stage("taking the first step of what learns")
+        self._stage("taking the first step of what learns or is rounded")
         if not np.isfinite(Session(self.folder, made.names()).step(feeds.batches(made, 1)[0])):
             raise ModelError("the loss of what learns the masks is no number; try --sparser mask")
         return made
@@ -280,10 +283,11 @@ def _plain(prepared: Prepared) -> Prepared:
     return Prepared(**{**vars(prepared), "model": copied(prepared.model), "notes": list(prepared.notes)})
 
 
-def _with_masks(spec: Spec) -> Spec:
-    """The same graph, with a mask for everything that learns what stays."""
+def _provable(spec: Spec) -> Spec:
+    """The same graph, with a mask for everything that learns what stays, and nothing rounded."""
     learned = {tag: text for tag, text in spec.sparsers.items() if sparsers.parse(text).name != MASK}
-    return spec.with_sparsers({**spec.sparsers, **dict.fromkeys(learned, MASK)})
+    masked = spec.with_sparsers({**spec.sparsers, **dict.fromkeys(learned, MASK)})
+    return replace(masked, quantization="", learned_scales=False)
 
 
 def main(folder: str) -> int:

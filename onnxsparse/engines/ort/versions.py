@@ -49,34 +49,39 @@ def lower_opset(draft: Draft) -> None:
 
 
 def _upgrade(draft: Draft) -> None:
-    given = draft.opset
     draft.model.ir_version = max(draft.model.ir_version, FIRST_IR)
+    draft.model = upgraded(draft.model, draft.opset)
+
+
+def upgraded(model: ModelProto, given: int) -> ModelProto:
+    """A model of an older operator set as one of opset 13; it may hold Constants then, and no metadata."""
     if given < FIRST_RUN:
-        _place_broadcast(draft)
+        _place_broadcast(model, given)
     try:
-        draft.model = onnx.version_converter.convert_version(draft.model, FIRST_OPSET)
+        made = onnx.version_converter.convert_version(model, FIRST_OPSET)
     except Exception as error:  # the converter is C++ and raises what it likes
         raise ModelError(
-            f"the model's operator set {draft.opset} cannot be converted to {FIRST_OPSET}: {short(error)}"
+            f"the model's operator set {given} cannot be converted to {FIRST_OPSET}: {short(error)}"
         ) from error
-    del draft.graph.value_info[:]  # the converter leaves some without a type
+    del made.graph.value_info[:]  # the converter leaves some without a type
     if given <= LAST_PLAIN_RESIZE:
-        _place_resized(draft.model)
+        _place_resized(made)
+    return made
 
 
-def _place_broadcast(draft: Draft) -> None:
+def _place_broadcast(model: ModelProto, given: int) -> None:
     """Arithmetic once named the axis of its second input; axes of size 1 after it say the same."""
-    shapes = {name: shaped.sizes for name, shaped in shapes_of(draft.model, []).items()}
-    names, nodes = FreshNames.of(draft.graph), []
-    for node in draft.graph.node:
+    shapes = {name: shaped.sizes for name, shaped in shapes_of(model, []).items()}
+    names, nodes = FreshNames.of(model.graph), []
+    for node in model.graph.node:
         axis = _named_axis(node)
         if axis is not None:
             left, right = (shapes.get(name) for name in node.input)
             if left is None or right is None:
-                raise ModelError(f"the shapes that {called(node)} of operator set {draft.opset} works on are not known")
+                raise ModelError(f"the shapes that {called(node)} of operator set {given} works on are not known")
             nodes += _spread(node, names, len(right), len(left) - axis % len(left))
         nodes.append(node)
-    draft.place(nodes)
+    keep(model.graph.node, nodes)
 
 
 def _named_axis(node: NodeProto) -> int | None:

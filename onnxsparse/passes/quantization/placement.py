@@ -1,17 +1,48 @@
-"""Where values and weights of a float graph are rounded: what each operator lets be integers, and a device's rules."""
+"""Where values and weights of a float graph are rounded: what each operator lets be integers, and a device's rules.
+
+1. What a weighted layer multiplies is rounded on both sides: its weight, and what goes into it. Both sides of a MatMul
+   of two computed values are.
+2. A value has one pair of QuantizeLinear and DequantizeLinear, however many read it, and stands behind the Relu or Clip
+   that follows its layer: the range does their work.
+3. What only moves numbers (MaxPool, Reshape, Transpose, Concat ...) has the scale of what goes in on both sides, so it
+   runs on integers. The operands of a Concat have the scale of its result, which covers them; where onnxruntime runs it
+   an operand that something else reads keeps a finer one of its own.
+4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
+4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
+   rounded where it leads to another layer (the last ones give floats), and all its readers see that; sums, products
+5. TensorRT (`Scheme.target` ampere), which fuses what follows into a layer and takes floats from it: nothing is rounded
+   because of what makes it. Of an addition behind a convolution the other operand is rounded, and so is what goes into
+   a pool that takes means.
+6. Recurrent weights and tables are rounded alone. Sigmoid, Softmax, normalization and other functions see floats and
+   give floats, unless the scheme overrides one by its name or its operator.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto
 
 from onnxsparse.graph.attributes import Attributes
-from onnxsparse.graph.weights import Weight
-from onnxsparse.planning.quantization import LayerScheme, Quantization, QuantizedValue, QuantizedWeight, Reader, Scheme
+from onnxsparse.graph.edit import reads
+from onnxsparse.math.quantization import Grid
+from onnxsparse.passes.quantization.layers import Layers
+from onnxsparse.passes.quantization.values import OWN, Values, key
+from onnxsparse.planning.quantization import Quantization, QuantizedValue, Reader, Scheme
 
-PRODUCTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": None}
-"""Operators whose first two inputs are multiplied, and the number of the input that is added."""
+MOVES = {
+    "DepthToSpace", "Expand", "Flatten", "Gather", "GlobalMaxPool", "Identity", "MaxPool", "Reshape", "Slice",
+    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+}  # fmt: skip
+"""Operators whose results are numbers of their first input."""
+MEANS = {"AveragePool", "GlobalAveragePool"}
+ALIKE = {*MEANS, "LeakyRelu"}
+"""Operators of one input that onnxruntime runs on integers between two pairs, each with a scale of its own."""
+PAIRS = {"Add": any, "Mul": all}
+"""Operators of two inputs that it runs on integers, and of how many operands that has to be known beforehand."""
+NOT_FOR_CPU = ("ConvTranspose",)
+"""Layers that onnxruntime has no integer kernel for: they multiply rounded numbers as floats."""
 
 
 def quantization_of(proto: ModelProto, scheme: Scheme) -> Quantization:
@@ -21,53 +52,189 @@ def quantization_of(proto: ModelProto, scheme: Scheme) -> Quantization:
 
 class _Placement:
     def __init__(self, proto: ModelProto, scheme: Scheme) -> None:
-        self._scheme = scheme
-        self._nodes = list(proto.graph.node)
-        self._stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self._readers: dict[str, list[Reader]] = defaultdict(list)
-        self._grids: dict[str, LayerScheme] = {}
-        self._weights: dict[str, QuantizedWeight] = {}
-        self._left: dict[str, str] = {}
+        self._scheme, self._values = scheme, Values(proto)
+        self._tensorrt = not scheme.residuals
+        self._layers = Layers(self._values, scheme)
+        self._readers: dict[str, dict[Reader, None]] = defaultdict(dict)
+        self._grids: dict[str, Grid] = {}
+        self._like: dict[str, str] = {}
+        self._made: set[str] = set()
+        """Values that come as integers out of what makes them, if it is between two pairs."""
+        self._depth: dict[str, int] = {}
 
     def made(self) -> Quantization:
-        for node in self._nodes:
-            if node.op_type in PRODUCTS and node.domain in ("", "ai.onnx"):
-                self._product(node, self._scheme.layers)
-        values = []
-        for name, readers in self._readers.items():
-            grid = self._grids[name].inputs
-            assert grid is not None
-            values.append(QuantizedValue(name, grid, tuple(readers)))
-        return Quantization(tuple(values), tuple(self._weights.values()), self._left)
+        for product in self._layers.products.values():
+            if product.layer.inputs is not None:
+                for slot in product.computed:
+                    self._want(product.node, slot, product.layer.inputs)
+        self._asked()
+        for node in self._values.nodes:
+            self._forwards(node)
+        self._outputs()
+        for node in reversed(self._values.nodes):
+            if node.domain in OWN:
+                self._backwards(node)
+        if not self._tensorrt:
+            self._all_readers()
+        return Quantization(tuple(self._rounded()), tuple(self._layers.weights()), self._layers.left)
 
-    def _product(self, node: NodeProto, layer: LayerScheme) -> None:
-        for slot in (0, 1):
-            name = node.input[slot]
-            reader = (node.output[0], slot)
-            if name in self._stored:
-                self._weight(node, slot, layer)
-            elif layer.inputs is not None:
-                self._readers[name].append(reader)
-                self._grids[name] = layer
+    def _want(self, node: NodeProto, slot: int, grid: Grid) -> None:
+        """A node is to read an input as integers."""
+        self._rounded_for(node.input[slot], [(key(node), slot)], grid)
 
-    def _weight(self, node: NodeProto, slot: int, layer: LayerScheme) -> None:
-        tensor, at = self._stored[node.input[slot]], PRODUCTS[node.op_type]
-        if layer.weights is None or tensor.data_type != TensorProto.FLOAT or tensor.name in self._weights:
+    def _rounded_for(self, name: str, readers: Sequence[Reader], grid: Grid) -> None:
+        known = self._grids.setdefault(name, grid)
+        self._readers[name].update(dict.fromkeys(readers))
+        if grid.bits > known.bits:
+            self._grids[name] = grid
+
+    def _is_value(self, name: str) -> bool:
+        return bool(name) and name not in self._values.stored and self._values.is_float(name)
+
+    # -- what is rounded because the scheme says so, or because of what makes it
+
+    def _asked(self) -> None:
+        """Operators that no rule rounds, but the scheme."""
+        for node in self._values.nodes:
+            layer = self._layers.asked(node)
+            if layer is None or key(node) in self._layers.products:
+                continue
+            for slot, name in enumerate(node.input):
+                if layer.inputs is not None and self._is_value(name):
+                    self._want(node, slot, layer.inputs)
+            result = self._values.merged(node.output[0])
+            if layer.outputs is not None and self._is_value(result):
+                self._rounded_for(result, self._values.readers[result], layer.outputs)
+
+    def _forwards(self, node: NodeProto) -> None:
+        """Note what comes as integers out of a node, and how deep it lies."""
+        depth = 1 + max((self._depth.get(name, 0) for name in node.input), default=0)
+        self._depth.update((name, depth) for name in node.output)
+        if node.domain in OWN and self._gives_integers(node):
+            self._made |= {*node.output, self._values.merged(node.output[0])} - {""}
+
+    def _gives_integers(self, node: NodeProto) -> bool:
+        """Whether a node can give integers, because it multiplies or gets some."""
+        if key(node) in self._layers.products:
+            product = self._layers.products[key(node)]
+            return product.layer.inputs is not None and (self._tensorrt or node.op_type not in NOT_FOR_CPU)
+        known = [self._integer(name) for name in node.input if self._is_value(name)]
+        if node.op_type == "Concat":
+            return any(known)
+        if node.op_type in PAIRS and not self._tensorrt:
+            return len(known) == 2 and PAIRS[node.op_type](known)
+        alike = node.op_type in ALIKE and not self._tensorrt
+        return (alike or _moves(node, self._values)) and self._integer(node.input[0])
+
+    def _integer(self, name: str) -> bool:
+        return name in self._made or name in self._grids
+
+    def _outputs(self) -> None:
+        """What convolutions give, where it leads to another layer, and what the scheme wants to be rounded."""
+        leading = _upstream(self._values, list(self._grids))
+        for product in self._layers.products.values():
+            name, layer = self._values.merged(product.node.output[0]), product.layer
+            goes_on = product.node.op_type == "Conv" and name in leading and name not in self._values.outputs
+            grid = layer.outputs or (layer.inputs if goes_on and not self._tensorrt else None)
+            if grid is not None:
+                self._rounded_for(name, self._values.readers[name], grid)
+
+    # -- what is rounded because the result is
+
+    def _backwards(self, node: NodeProto) -> None:
+        if node.op_type == "Concat":
+            self._concat(node)
+        elif _moves(node, self._values):
+            self._moved(node)
+        elif not self._tensorrt and (node.op_type in PAIRS or node.op_type in ALIKE):
+            result = self._values.merged(node.output[0])
+            if result in self._grids and result in self._made:
+                self._operands(node, self._grids[result])
+        elif self._tensorrt and node.op_type in MEANS and self._integer(node.input[0]):
+            self._means(node)
+        elif self._tensorrt and node.op_type == "Add":
+            self._residual(node)
+
+    def _operands(self, node: NodeProto, grid: Grid) -> None:
+        for slot, name in enumerate(node.input):
+            if self._is_value(name):
+                self._want(node, slot, grid)
+
+    def _moved(self, node: NodeProto) -> None:
+        source = node.input[0]
+        results = [name for name in node.output if name in self._grids]
+        if results and self._integer(source):
+            self._want(node, 0, self._grids[results[0]])
+            self._like.update((name, source) for name in results)
+
+    def _concat(self, node: NodeProto) -> None:
+        result = node.output[0]
+        if result not in self._grids or result not in self._made:
             return
-        bias = node.input[at] if at is not None and len(node.input) > at and node.input[at] in self._stored else ""
-        self._weights[tensor.name] = QuantizedWeight(
-            tensor.name, layer.weights, _axis(node, slot, len(tensor.dims)) if layer.per_channel else None,
-            ((node.output[0], slot),), node.input[1 - slot], bias,
-        )  # fmt: skip
+        self._operands(node, self._grids[result])
+        for name in filter(self._is_value, node.input):
+            alone = all(reader == key(node) for reader, _ in self._values.readers[name])
+            if alone or self._tensorrt:
+                self._like.setdefault(name, result)
+
+    def _means(self, node: NodeProto) -> None:
+        """TensorRT takes means of integers where it gets some."""
+        grid = self._grids.get(node.input[0]) or self._scheme.layers.inputs
+        if grid is not None:
+            self._want(node, 0, grid)
+
+    def _residual(self, node: NodeProto) -> None:
+        """Of an addition the operand that TensorRT does not add inside of a layer: of two layers' the shallower."""
+        layers = [slot for slot, name in enumerate(node.input) if self._comes_of_layer(name)]
+        if not layers or len(set(node.input)) < 2 or not all(map(self._is_value, node.input)):
+            return
+        outer = 1 - max(layers, key=lambda slot: self._depth.get(node.input[slot], 0))
+        grid = self._grids.get(node.input[outer]) or self._scheme.layers.inputs
+        if grid is not None:
+            self._want(node, outer, grid)
+
+    def _comes_of_layer(self, name: str) -> bool:
+        maker = self._values.maker.get(name)
+        return maker is not None and key(maker) in self._layers.products
+
+    def _all_readers(self) -> None:
+        """What can come as integers out of an operator is read so by all: one that reads floats keeps it in floats."""
+        for name, grid in list(self._grids.items()):
+            if name in self._made and name not in self._values.outputs and self._readers[name]:
+                self._rounded_for(name, self._values.readers[name], grid)
+
+    # -- the result
+
+    def _rounded(self) -> Iterator[QuantizedValue]:
+        for name, readers in self._readers.items():
+            if readers:
+                like = self._root(name)
+                yield QuantizedValue(name, self._grids[like or name], tuple(readers), like)
+
+    def _root(self, name: str) -> str:
+        """The value whose range covers this one, at the end of all that it is like."""
+        root = name
+        while self._like.get(root, "") in self._grids:
+            root = self._like[root]
+        return root if root != name else ""
 
 
-def _axis(node: NodeProto, slot: int, rank: int) -> int | None:
-    """The axis of a weight along which the outputs lie."""
-    if node.op_type in ("Conv", "ConvTranspose"):
-        return 0 if node.op_type == "Conv" else 1
-    if node.op_type == "Gemm":
-        return 0 if Attributes(node, {}).integer("transB", 0) else 1
-    return rank - 1 if slot == 1 and rank > 1 else None
+def _moves(node: NodeProto, values: Values) -> bool:
+    """Whether the results of a node are numbers of its first input, or zero."""
+    found = Attributes(node, {})
+    if node.op_type in ("Resize", "Upsample"):
+        return found.text("mode", "nearest") == "nearest"
+    if node.op_type == "Pad":
+        filled = values.numbers(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+        named = len(node.input) > 2 and bool(node.input[2])
+        return not named or (filled is not None and not filled.any())
+    return node.op_type in MOVES
 
 
-__all__ = ["Weight", "quantization_of"]
+def _upstream(values: Values, names: Sequence[str]) -> set[str]:
+    """All values that some depend on, and these."""
+    found = set(names)
+    for node in reversed(values.nodes):
+        if any(name in found for name in node.output):
+            found.update(reads(node))
+    return found

@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
@@ -16,7 +18,8 @@ from onnx.helper import make_attribute, make_node
 
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import FreshNames, all_names, reads
-from onnxsparse.math.quantization import QParams, of_bias
+from onnxsparse.graph.storage import INT4, UINT4, packed
+from onnxsparse.math.quantization import Grid, QParams, of_bias, widened_for_bias
 from onnxsparse.math.values import Array
 from onnxsparse.planning.quantization import Quantization, QuantizedValue, QuantizedWeight, Reader
 
@@ -26,56 +29,85 @@ Params = Mapping[str, QParams]
 
 def write_qdq(proto: ModelProto, quantization: Quantization, params: Params) -> None:
     """Change a float graph, in place, into one that is rounded; weights have the numbers that the graph has."""
-    _Writer(proto, params).write(quantization)
+    _Writer(proto, quantization, fitted(proto, quantization, params)).write()
+
+
+def fitted(proto: ModelProto, quantization: Quantization, params: Params) -> dict[str, QParams]:
+    """The same for values that are like others, too, and with scales of weights at which every bias fits.
+
+    A bias has the scale of the products: that of the inputs times that of the weight. Where the weight along an index
+    is zero altogether, its scale is free and the bias decides it alone.
+    """
+    found, tensors = quantization.for_all(params), {tensor.name: tensor for tensor in proto.graph.initializer}
+    for weight in quantization.weights:
+        own, inputs = found.get(weight.name), found.get(weight.input)
+        if own is None or inputs is None or not weight.bias or weight.block:
+            continue
+        bias = numpy_helper.to_array(tensors[weight.bias]).reshape(-1)
+        if bias.size % own.scale.size == 0:
+            widest = np.abs(bias).reshape(-1, own.scale.size).max(axis=0)
+            found[weight.name] = widened_for_bias(own, inputs, widest)
+    return found
 
 
 class _Writer:
-    def __init__(self, proto: ModelProto, params: Params) -> None:
-        self._graph, self._params = proto.graph, params
+    def __init__(self, proto: ModelProto, quantization: Quantization, params: Params) -> None:
+        self._graph, self._params, self._quantization = proto.graph, params, quantization
         self._fresh = FreshNames(all_names(proto))
         self._stored = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._by_output = {name: node for node in proto.graph.node for name in node.output if name}
+        self._reads = Counter(name for node in proto.graph.node for name in reads(node))
+        self._reads.update(value.name for value in proto.graph.output)
         self._behind: dict[str, list[NodeProto]] = {}
         self._first: list[NodeProto] = []
 
-    def write(self, quantization: Quantization) -> None:
-        biases = set[str]()
-        for weight in quantization.weights:
-            if weight.bias and weight.input in self._params and weight.bias not in biases:
-                biases.add(weight.bias)
+    def write(self) -> None:
+        for weight in self._quantization.weights:
+            if weight.bias and weight.input in self._params:
                 self._bias(weight)
-        for weight in quantization.weights:
-            self._weight(weight)
-        for value in quantization.values:
+        for name, readers in self._weights().items():
+            numbers = numpy_helper.to_array(self._stored[name])
+            self._as_integers(name, self._params[name], self._params[name].quantize(numbers), readers)
+        for value in self._quantization.values:
             self._value(value)
         self._place()
 
     # -- weights
 
-    def _weight(self, weight: QuantizedWeight) -> None:
-        params, numbers = self._params[weight.name], numpy_helper.to_array(self._stored[weight.name])
-        self._as_integers(weight.name, params, params.quantize(numbers), weight.readers)
+    def _weights(self) -> dict[str, tuple[Reader, ...]]:
+        """The readers of every quantized tensor."""
+        found: dict[str, tuple[Reader, ...]] = {}
+        for weight in self._quantization.weights:
+            found[weight.name] = (*found.get(weight.name, ()), *weight.readers)
+        return found
 
     def _bias(self, weight: QuantizedWeight) -> None:
-        """In 32 bits where only this layer reads it."""
-        readers = [(node.output[0], slot) for node in self._graph.node for slot in _slots(node, weight.bias)]
-        own = {output for output, _ in weight.readers}
-        if any(output not in own for output, _ in readers):
-            return
+        """In 32 bits; one that several layers add is written for each of their scales."""
         numbers = numpy_helper.to_array(self._stored[weight.bias])
-        if numbers.ndim != 1:
-            return
         params = of_bias(self._params[weight.input], self._params[weight.name])
-        if params.scale.size not in (1, numbers.size):
+        if not params.scale.size or numbers.size % params.scale.size or numbers.size != max(numbers.shape, default=1):
             return
+        if 1 < params.scale.size < numbers.size:  # groups of a transposed convolution share scales
+            params = replace(
+                params,
+                scale=np.tile(params.scale, numbers.size // params.scale.size),
+                zero_point=np.zeros(numbers.size, np.int32),
+            )
+        readers = [
+            (output, slot)
+            for output in dict.fromkeys(output for output, _ in weight.readers)
+            for slot in _slots(self._by_output[output], weight.bias)
+            if slot > 1
+        ]
+        params = replace(params, axis=int(np.argmax(numbers.shape)) if params.scale.size > 1 else None)
         self._as_integers(weight.bias, params, params.quantize(numbers), tuple(readers))
 
     def _as_integers(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
-        others = sum(len(_slots(node, name)) for node in self._graph.node) - len(readers)
-        others += sum(name == output.name for output in self._graph.output)
-        kept = name if not others else self._fresh(f"{name}_quantized")
-        tensor = self._stored[name] if not others else self._graph.initializer.add()
-        tensor.CopyFrom(numpy_helper.from_array(integers, kept))
+        """The name goes to the integers, unless something else still reads the floats."""
+        self._reads[name] -= len(readers)
+        kept = self._fresh(f"{name}_quantized") if self._reads[name] else name
+        tensor = self._graph.initializer.add() if self._reads[name] else self._stored[name]
+        tensor.CopyFrom(_integers(integers, params.grid, kept))
         made = self._fresh(f"{name}_dequantized")
         self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
         self._point(readers, name, made)
@@ -94,17 +126,21 @@ class _Writer:
         self._point(value.readers, value.name, made)
 
     def _grid_of(self, name: str, params: QParams) -> list[str]:
-        scale = self._constant(f"{name}_scale", params.scale)
-        return [scale, self._constant(f"{name}_zero_point", params.zero_point.astype(params.grid.dtype))]
+        zero_point = params.zero_point.astype(params.grid.dtype)
+        one = params.scale.size == 1 and not params.block  # an array of one number would want an axis
+        scale, zero_point = (params.scale.reshape(()), zero_point.reshape(())) if one else (params.scale, zero_point)
+        named = self._fresh(f"{name}_zero_point")
+        self._graph.initializer.append(_integers(zero_point, params.grid, named))
+        return [self._constant(f"{name}_scale", scale), named]
 
     def _constant(self, name: str, array: Array) -> str:
         found = self._fresh(name)
-        self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), found))
+        self._graph.initializer.append(_tensor(array, found))
         return found
 
     def _node(self, operator: str, inputs: list[str], output: str, params: QParams) -> NodeProto:
         node = make_node(operator, inputs, [output], self._fresh(f"{output}_node"))
-        if params.scale.size > 1:
+        if params.scale.size > 1 or params.block:
             node.attribute.append(make_attribute("axis", params.axis))
         if params.block:
             node.attribute.append(make_attribute("block_size", params.block))
@@ -133,10 +169,22 @@ class _Writer:
         self._graph.node.extend(copies)
 
 
+def _tensor(array: Array, name: str) -> TensorProto:
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def _integers(array: Array, grid: Grid, name: str) -> TensorProto:
+    """Integers in the type of a grid, two in a byte where they have 4 bits: numpy has no such type."""
+    if grid.bits > 4:
+        return _tensor(array, name)
+    return TensorProto(
+        name=name, data_type=INT4 if grid.signed else UINT4, dims=array.shape, raw_data=packed(array).tobytes()
+    )
+
+
 def _slots(node: NodeProto, name: str) -> list[int]:
-    """The inputs of a node that read a value; -1 for one inside of a body."""
-    found = [slot for slot, one in enumerate(node.input) if one == name]
-    return found + [-1] * (reads(node).count(name) - len(found))
+    """The inputs of a node that read a value."""
+    return [slot for slot, one in enumerate(node.input) if one == name]
 
 
 def stored(proto: ModelProto, name: str) -> Array:

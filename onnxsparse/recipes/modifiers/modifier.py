@@ -92,6 +92,11 @@ class Scheduled(Modifier):
         self._check_times()
         self.check()
 
+    @classmethod
+    def is_meant(cls, options: Mapping[str, Any]) -> bool:  # noqa: ARG003 - most have a tag of their own
+        """Whether options can mean this one, of several with a tag."""
+        return True
+
     def check(self) -> None:
         """Refuse options that mean nothing, each by its name."""
 

@@ -7,21 +7,41 @@ statistics of normalizations do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.act import Act, Run, TimedAct
 from onnxsparse.acts.trainee import Trainee
-from onnxsparse.errors import nearest
-from onnxsparse.planning.quantization import Scheme
+from onnxsparse.engines.engine import Spec
+from onnxsparse.errors import OptionError
+from onnxsparse.math.quantization import Grid
+from onnxsparse.planning.quantization import AMPERE, LayerScheme, Scheme
 from onnxsparse.recipes.modifiers.modifier import (
     NEVER,
+    Modifier,
     Scheduled,
     WrongOptionError,
     demand_between,
     demand_from,
 )
+from onnxsparse.recipes.modifiers.quantization_options import (
+    CHANNEL,
+    EMBEDDING,
+    activation_grid,
+    check_scheme,
+    is_for_tensorrt,
+    is_of_groups,
+    layer_scheme,
+    parts_of,
+    told,
+    weight_grid,
+    without_words,
+)
 
+CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d")
+NEVER_ROUNDED = ("Softmax",)
 EPOCHS = ("disable_quantization_observer_epoch", "freeze_bn_stats_epoch")
 
 
@@ -38,6 +58,10 @@ class Quantizing(Scheduled):
     model_fuse_fn_kwargs: dict[str, Any] | None = None
     strict: bool = True
 
+    @classmethod
+    def is_meant(cls, options: Mapping[str, Any]) -> bool:
+        return not is_of_groups(options)
+
     def check(self) -> None:
         if self.end_epoch != NEVER:
             raise WrongOptionError("end_epoch", "quantization does not end, so it is -1")
@@ -47,9 +71,14 @@ class Quantizing(Scheduled):
                 raise WrongOptionError(option, f"{epoch} lies before the start_epoch of {self.start_epoch}")
         demand_from("num_calibration_steps", self.num_calibration_steps or 0, 0)
 
+    @abstractmethod
     def scheme_of(self) -> Scheme:
         """What is rounded, and how."""
-        return Scheme()
+
+    @property
+    def meaningless(self) -> str:
+        """What is written and changes nothing here; nothing where all of it counts."""
+        return ""
 
     def act(self) -> TimedAct:
         return QuantizeAct(self)
@@ -57,12 +86,6 @@ class Quantizing(Scheduled):
     def times_after(self, epochs: float) -> dict[str, Any]:
         later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) not in (None, NEVER)}
         return {**super().times_after(epochs), **{option: epoch + epochs for option, epoch in later.items()}}
-
-
-SCHEMES = ("default", "deepsparse", "tensorrt")
-PARTS = ("input_activations", "weights", "output_activations")
-ARGUMENTS = ("num_bits", "symmetric", "strategy", "kwargs")
-WORDS_FOR_NOTHING = ("null", "None")
 
 
 @dataclass(frozen=True)
@@ -83,38 +106,36 @@ class QuantizationModifier(Quantizing):
     def check(self) -> None:
         super().check()
         object.__setattr__(self, "ignore", self.ignore or ())
-        object.__setattr__(self, "scheme", _without_words(self.scheme))
+        object.__setattr__(self, "scheme", without_words(self.scheme))
         if self.scheme_overrides is not None:
-            overrides = {name: _without_words(scheme) for name, scheme in self.scheme_overrides.items()}
+            overrides = {name: without_words(scheme) for name, scheme in self.scheme_overrides.items()}
             object.__setattr__(self, "scheme_overrides", overrides)
-        for option, scheme in (
-            ("scheme", self.scheme),
-            *(("scheme_overrides", one) for one in (self.scheme_overrides or {}).values()),
-        ):
-            _check_scheme(option, scheme)
+        check_scheme("scheme", self.scheme)
+        for scheme in (self.scheme_overrides or {}).values():
+            check_scheme("scheme_overrides", scheme)
+
+    def scheme_of(self) -> Scheme:
+        """Embeddings are quantized as any other leaf is, unless they are ignored; their inputs are indices."""
+        own, given = layer_scheme(self.scheme, LayerScheme()), self.scheme_overrides or {}
+        overrides = {name: layer_scheme(scheme, own) for name, scheme in given.items()}
+        of_table = overrides.get(EMBEDDING, own)
+        overrides[EMBEDDING] = replace(of_table, inputs=None, per_channel=_says_channel(given.get(EMBEDDING)))
+        tensorrt = is_for_tensorrt(self.scheme)
+        checked = (*given, *(self.ignore or ()))
+        return Scheme(
+            own, overrides, self.ignore or (), strict=self.strict, checked=checked,
+            target=AMPERE.target if tensorrt else "", residuals=not tensorrt,
+        )  # fmt: skip
+
+    @property
+    def meaningless(self) -> str:
+        return told(parts_of((self.scheme, *(self.scheme_overrides or {}).values())))
 
 
-def _without_words(scheme: Any) -> Any:
-    """SparseML writes a part of a scheme that is not there as the text `null`, and reads `None` as that, too."""
-    if not isinstance(scheme, dict):
-        return scheme
-    return {part: None if arguments in WORDS_FOR_NOTHING else arguments for part, arguments in scheme.items()}
-
-
-def _check_scheme(option: str, scheme: Any) -> None:
-    if isinstance(scheme, str) and scheme not in SCHEMES:
-        hint = nearest(scheme, SCHEMES) or f" (known: {', '.join(SCHEMES)})"
-        raise WrongOptionError(option, f"{scheme!r:.40} is no scheme{hint}")
-    for part, arguments in scheme.items() if isinstance(scheme, dict) else ():
-        if part not in PARTS and (hint := nearest(part, PARTS)):
-            raise WrongOptionError(option, f"a scheme has no {part!r:.40}{hint}")
-        if part not in PARTS:
-            continue  # what a scheme does not know was passed over, ever
-        if arguments is not None and not isinstance(arguments, dict):
-            raise WrongOptionError(option, f"{part} is null or has {', '.join(ARGUMENTS)}")
-        for name in set(arguments or ()) - set(ARGUMENTS):
-            if hint := nearest(str(name), ARGUMENTS):
-                raise WrongOptionError(option, f"{part} has no {name!r:.40}{hint}")
+def _says_channel(scheme: Any) -> bool:
+    """A look-up table has one scale unless more are asked for: then it can stand behind the look-up."""
+    weights = scheme.get("weights") if isinstance(scheme, dict) else None
+    return isinstance(weights, dict) and weights.get("strategy") == CHANNEL
 
 
 @dataclass(frozen=True)
@@ -151,6 +172,46 @@ class LegacyQuantizationModifier(Quantizing):
         demand_between("activation_bits", self.activation_bits, 1, 32)
         demand_between("weight_bits", self.weight_bits, 1, 32)
 
+    def scheme_of(self) -> Scheme:
+        """Linear layers, convolutions and look-up tables of the submodules; outputs by the kind of a layer."""
+        activations = {"symmetric": self.tensorrt, "num_bits": self.activation_bits, **_kwargs(self._of_activations)}
+        rounded = activation_grid(activations)
+        own = LayerScheme(weight_grid({"num_bits": self.weight_bits, **_kwargs(self.weight_qconfig_kwargs)}), rounded)
+        with_outputs = replace(own, outputs=rounded)
+        overrides = {kind: LayerScheme(None, rounded) for kind in self.custom_quantizable_module_types or ()}
+        if self.quantize_linear_activations and not self.tensorrt:
+            overrides["Linear"] = with_outputs
+        if self.quantize_conv_activations and not self.tensorrt:
+            overrides.update(dict.fromkeys(CONVOLUTIONS, with_outputs))
+        if self.quantize_embeddings:
+            overrides[EMBEDDING] = self._of_tables(own, rounded)
+        return Scheme(
+            own, overrides, (*NEVER_ROUNDED, *(self.exclude_module_types or ())), self.submodules or (),
+            strict=True, checked=self.submodules or (),
+            target=AMPERE.target if self.tensorrt else "", residuals=not self.tensorrt,
+        )  # fmt: skip
+
+    def _of_tables(self, own: LayerScheme, rounded: Grid) -> LayerScheme:
+        """The weights of look-up tables are asymmetric, but for TensorRT."""
+        assert own.weights is not None
+        weights = own.weights if self.tensorrt else replace(own.weights, symmetric=False, narrow=False)
+        outputs = rounded if self.quantize_embedding_activations and not self.tensorrt else None
+        return LayerScheme(weights, None, outputs, per_channel=False)
+
+    @property
+    def _of_activations(self) -> dict[str, Any]:
+        reduced = {"reduce_range": True} if self.reduce_range else {}
+        return {**reduced, **(self.activation_qconfig_kwargs or {})}
+
+    @property
+    def meaningless(self) -> str:
+        given = (("activations", self.activation_qconfig_kwargs), ("weights", self.weight_qconfig_kwargs))
+        return told((part, _kwargs(kwargs)) for part, kwargs in given)
+
+
+def _kwargs(given: dict[str, Any] | None) -> dict[str, Any]:
+    return {"kwargs": given or {}}
+
 
 class QuantizeAct(TimedAct):
     """Fake quantization from the first step of a modifier on."""
@@ -158,8 +219,25 @@ class QuantizeAct(TimedAct):
     def __init__(self, modifier: Quantizing) -> None:
         super().__init__(modifier.called, modifier.span)
         self.modifier = modifier
-        self.scheme = modifier.scheme_of()
+        self.scheme = _scheme_of(modifier)
         self._observing = self._normalizing = True
+
+    @property
+    def warning(self) -> str:
+        return self.modifier.meaningless
+
+    def boundaries(self, trainee: Trainee) -> Iterable[int]:
+        return (self._first(trainee),)
+
+    def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
+        rounded = trainee.quantization if step >= self._first(trainee) else ""
+        return replace(super().shape(trainee, spec, step), quantization=rounded)
+
+    def final_from(self, trainee: Trainee) -> int:
+        return self._first(trainee)
+
+    def _first(self, trainee: Trainee) -> int:
+        return trainee.step_at(max(self.span.start, 0.0))
 
     def begin(self, trainee: Trainee, epoch: float) -> None:
         trainee.quantize(self.scheme)
@@ -181,5 +259,70 @@ class QuantizeAct(TimedAct):
         self._observing, self._normalizing = state["observing"], state["normalizing"]
 
 
+def _scheme_of(modifier: Quantizing) -> Scheme:
+    try:
+        return modifier.scheme_of()
+    except OptionError as error:
+        raise OptionError(f"{modifier.called}: {error}") from None
+
+
 def _reached(at: float | None, epoch: float) -> bool:
     return at is not None and at != NEVER and epoch >= at
+
+
+# -- By shares of a run, for runs without epochs of a recipe: what the flags of `finetune` ask for.
+
+
+@dataclass(frozen=True)
+class TrainQuantized(Modifier):
+    """Round weights and activations from a share of the run on, and deliver integers.
+
+    - !quantization
+      scheme: int8
+      begin: 0.7
+      freeze: 0.9
+    """
+
+    name: ClassVar[str] = "quantization"
+    scheme: str = "int8"
+    begin: float = 0.7
+    freeze: float = 0.9
+    learn_scales: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scheme != "int8":
+            raise OptionError(f"quantize is int8 in training, not {self.scheme!r:.40}")
+        if not 0 <= self.begin < self.freeze <= 1:
+            raise OptionError(
+                "begin and freeze are shares of the run, the first below the second, not "
+                f"{self.begin} and {self.freeze}"
+            )
+
+    def start(self, run: Run) -> Act:
+        return TrainQuantizedAct(self, run.total)
+
+
+class TrainQuantizedAct(Act):
+    """Fake quantization from a step on, with ranges that stand still from a later one on."""
+
+    def __init__(self, options: TrainQuantized, total: int) -> None:
+        self._first = min(round(options.begin * total), total - 1)
+        self._still = max(round(options.freeze * total), self._first + 1)
+        self._learned = options.learn_scales
+
+    def boundaries(self, trainee: Trainee) -> Iterable[int]:
+        return (self._first,)
+
+    def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
+        if step < self._first:
+            return spec
+        return replace(spec, quantization=trainee.quantization, learned_scales=self._learned)
+
+    def final_from(self, trainee: Trainee) -> int:
+        return self._first
+
+    def before_step(self, trainee: Trainee, step: int) -> None:
+        if step == self._first:
+            trainee.quantize(Scheme())
+        elif step == self._still:
+            trainee.stop_observing()

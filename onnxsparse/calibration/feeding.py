@@ -1,0 +1,147 @@
+"""Samples as a model is fed with them: in batches that it takes, laid out as it declares, as often as asked for.
+
+1. A file that fixes how many samples it takes gets as many; what is missing in the last batch is filled with the
+   samples that are there.
+2. Where an output is an input's next value (a state), a run of the float model carries it from step to step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import ModelProto
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from onnxsparse import progress
+from onnxsparse.data import LABELS, Data, Samples
+from onnxsparse.data.samples import Batch
+from onnxsparse.engines.inference import Feed, Session
+from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.math.values import Array
+
+BATCH, MOST = 32, 100_000
+"""Samples at a time, and how many a function may yield that nobody limits."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """One batch with the samples first and perhaps labels; `count` of them are no fillers."""
+
+    arrays: Batch
+    count: int
+
+
+class Feeds:
+    """All samples of some data, or the first `limit`, for a model.
+
+    `axes` are those of the samples by input where they are not first, `states` the output that each state comes from.
+    """
+
+    def __init__(
+        self,
+        proto: ModelProto,
+        data: Data,
+        limit: int | None = None,
+        axes: Mapping[str, int] | None = None,
+        states: Mapping[str, str] | None = None,
+        stage: str = "calibrate",
+    ) -> None:
+        self.data, self.limit, self.stage = data, limit, stage
+        self.axes, self.states = dict(axes or {}), dict(states or {})
+        self.count = min(limit or data.count, data.count) if isinstance(data, Samples) else limit or 0
+        """How many samples there are; of what a function yields that is known when all came once."""
+        self._proto, self._kinds = proto, _shapes(proto)
+        fixed = [shape[self.axes.get(name, 0)] for name, shape in self._kinds.items() if shape and self._by_rows(name)]
+        self._fixed = next((size for size in fixed if size), 0)
+        single = any(not shape and self._by_rows(name) for name, shape in self._kinds.items())
+        self.size = self._fixed or (1 if single else BATCH)
+
+    def batches(self) -> Iterator[Given]:
+        """Every sample once."""
+        seen = 0
+        for batch in self.data.through(self.size):
+            count = self._rows(batch)
+            wanted = min(count, self.limit - seen) if self.limit else count
+            seen += wanted
+            if not self.limit and not isinstance(self.data, Samples) and seen > MOST:
+                raise OptionError(f"{self.data.called} yields more than {MOST} samples; say how many with --samples")
+            rows = np.resize(np.arange(wanted), self._fixed or wanted)
+            yield Given(batch if len(rows) == count == wanted else self._cut(batch, rows), wanted)
+            if self.stage:
+                progress.advance(self.stage, seen, max(self.count, seen))
+            if self.limit and seen >= self.limit:
+                break
+        self.count = seen
+
+    def __iter__(self) -> Iterator[Feed]:
+        """What the model is run on, one run after the other."""
+        carry = Session(self._proto) if self.states else None
+        for given in self.batches():
+            if carry is None:
+                yield self.feed(given.arrays)
+            else:
+                yield from self._sequence(given.arrays, carry)
+
+    def feed(self, batch: Batch) -> Feed:
+        """A batch as the model takes it."""
+        return {name: self._as_declared(name, array) for name, array in batch.items() if name in self._kinds}
+
+    def _as_declared(self, name: str, array: Array) -> Array:
+        if not self._kinds[name] and array.ndim:
+            return np.asarray(array[0])
+        axis = self.axes.get(name, 0)
+        return np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis and self._by_rows(name) else array
+
+    def _sequence(self, batch: Batch, session: Session) -> Iterator[Feed]:
+        inputs = [name for name in self._kinds if name not in self.states and self._by_rows(name)]
+        steps = max((batch[name].shape[1] for name in inputs if self._stepped(name, batch[name])), default=1)
+        carried = {name: self._beginning(name, batch) for name in self.states}
+        for step in range(steps):
+            here = {name: one[:, step] if self._stepped(name, one) else one for name, one in batch.items()}
+            feed = {**self.feed(here), **carried}
+            yield feed
+            outputs = session.run(feed)
+            carried = {name: outputs[output] for name, output in self.states.items()}
+
+    def _stepped(self, name: str, array: Array) -> bool:
+        shape = self._kinds.get(name)
+        return name not in self.states and shape is not None and array.ndim > max(1, len(shape))
+
+    def _beginning(self, name: str, batch: Batch) -> Array:
+        if name in batch:
+            return self._as_declared(name, batch[name])
+        sizes: list[int | None] = list(self._kinds[name] or ())
+        sizes[self.axes.get(name, 0)] = self._rows(batch)
+        if not all(sizes):
+            raise OptionError(
+                f"the state '{name}' is {sizes}, whose sizes are not known: put what it begins with into the data"
+            )
+        kind = next(value.type.tensor_type.elem_type for value in self._proto.graph.input if value.name == name)
+        return np.zeros([size or 0 for size in sizes], tensor_dtype_to_np_dtype(kind))
+
+    def _rows(self, batch: Batch) -> int:
+        return next(len(array) for name, array in batch.items() if name in self._kinds and self._by_rows(name))
+
+    def _by_rows(self, name: str) -> bool:
+        return name not in self.data.shared and any(field.name == name for field in self.data.fields)
+
+    def _cut(self, batch: Batch, rows: Array) -> Batch:
+        return {name: one[rows] if name == LABELS or self._by_rows(name) else one for name, one in batch.items()}
+
+
+def _shapes(proto: ModelProto) -> dict[str, Sequence[int | None] | None]:
+    """Sizes by input that is fed; None where a dimension is free, or nothing is known of it."""
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    found: dict[str, Sequence[int | None] | None] = {}
+    for value in proto.graph.input:
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type"):
+            raise ModelError(f"input '{value.name}' of the model is no tensor, which samples cannot hold")
+        if value.name not in stored:
+            found[value.name] = [dim.dim_value or None for dim in kind.shape.dim] if kind.HasField("shape") else None
+    return found
+
+
+__all__ = ["Feeds", "Given"]

@@ -1,0 +1,67 @@
+"""Fake quantization in a training graph: a node of our own domain, which each engine can differentiate.
+
+    FakeQuantize(x, scale) = (clip(round(x / scale) + zero point, low, high) - zero point) * scale
+
+1. It reads a weight behind its mask, or a value of the network, for the readers that get integers later.
+2. Scale and zero point are live arrays of the engine, `key/scale` and `key/zero_point`, written from outside; a learned
+   scale is one of the engine's weights.
+3. The gradient goes straight through the rounding, and stops where numbers are clipped. So the scale, where it learns,
+   gets that of learned step sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from onnx import ModelProto, NodeProto
+from onnx.helper import make_attribute, make_opsetid
+
+DOMAIN, OPERATOR = "onnxsparse.training", "FakeQuantize"
+SCALE, ZERO_POINT = "scale", "zero_point"
+
+
+@dataclass(frozen=True)
+class FakeQuantize:
+    """What such a node says of itself."""
+
+    key: str
+    low: int
+    high: int
+    observed: bool = False
+    """Whether the least and the greatest number of each batch are wanted."""
+    learned: bool = False
+    """Whether its scale trains."""
+
+    def write(self, node: NodeProto) -> None:
+        """Make a node one of these."""
+        node.domain, node.op_type = DOMAIN, OPERATOR
+        node.attribute.extend(make_attribute(name, value) for name, value in vars(self).items())
+
+    @classmethod
+    def of(cls, node: NodeProto) -> FakeQuantize:
+        said = {one.name: one for one in node.attribute}
+        return cls(
+            said["key"].s.decode(), said["low"].i, said["high"].i, bool(said["observed"].i), bool(said["learned"].i)
+        )
+
+    @property
+    def scale(self) -> str:
+        return f"{self.key}/{SCALE}"
+
+    @property
+    def zero_point(self) -> str:
+        return f"{self.key}/{ZERO_POINT}"
+
+
+def is_fake(node: NodeProto) -> bool:
+    return node.domain == DOMAIN and node.op_type == OPERATOR
+
+
+def fake_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    return filter(is_fake, nodes)
+
+
+def import_domain(model: ModelProto) -> None:
+    """A model that has such nodes says so."""
+    model.opset_import.append(make_opsetid(DOMAIN, 1))

@@ -1,0 +1,368 @@
+"""`quantize`: a float model and samples become one with integers that the runtime runs, and every zero stays one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+
+import onnxsparse as osp
+from onnxsparse.cli import main
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError, ProofError
+from tests.messages import refusing
+
+ort = pytest.importorskip("onnxruntime")
+
+FLOAT = TensorProto.FLOAT
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def model(nodes: Any, inputs: Any, outputs: Any, stored: Any, opset: int = 17) -> onnx.ModelProto:
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in stored.items()]
+    graph = make_graph(nodes, "g", inputs, outputs, tensors)
+    return make_model(graph, opset_imports=[make_opsetid("", opset)], ir_version=8)
+
+
+def classifier(batch: Any = "N", opset: int = 17) -> onnx.ModelProto:
+    """Two convolutions and a layer of scores."""
+    nodes = [
+        make_node("Conv", ["x", "stem.weight", "stem.bias"], ["stem"], "/stem/Conv", pads=[1, 1, 1, 1]),
+        make_node("Relu", ["stem"], ["active"], "/stem/Relu"),
+        make_node("Conv", ["active", "body.weight"], ["body"], "/body/Conv", pads=[1, 1, 1, 1]),
+        make_node("GlobalAveragePool", ["body"], ["pooled"], "/pool"),
+        make_node("Flatten", ["pooled"], ["row"], "/flat"),
+        make_node("Gemm", ["row", "head.weight", "head.bias"], ["scores"], "/head/Gemm", transB=1),
+    ]
+    stored = {
+        "stem.weight": drawn(8, 3, 3, 3), "stem.bias": drawn(8, seed=1), "body.weight": drawn(16, 8, 3, 3, seed=2),
+        "head.weight": drawn(5, 16, seed=3), "head.bias": drawn(5, seed=4),
+    }  # fmt: skip
+    inputs = [make_tensor_value_info("x", FLOAT, [batch, 3, 8, 8])]
+    return model(nodes, inputs, [make_tensor_value_info("scores", FLOAT, [batch, 5])], stored, opset)
+
+
+def line(wide: int = 8, opset: int = 17, deep: int = 4) -> onnx.ModelProto:
+    """One product of matrices."""
+    inputs = [make_tensor_value_info("x", FLOAT, ["N", deep])]
+    outputs = [make_tensor_value_info("y", FLOAT, ["N", wide])]
+    return model([make_node("MatMul", ["x", "w"], ["y"])], inputs, outputs, {"w": drawn(deep, wide)}, opset)
+
+
+SAMPLES = drawn(40, 3, 8, 8, seed=5)
+
+
+def ran(proto: Any, name: str, array: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    found: np.ndarray = session.run(None, {name: array})[0]
+    return found
+
+
+def stored(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+
+
+# -- what comes out
+
+
+def test_weights_are_integers_and_the_outputs_stay_near() -> None:
+    result = osp.quantize(classifier(), data=SAMPLES)
+    onnx.checker.check_model(result.model, full_check=True)
+    found, wanted = (ran(one, "x", SAMPLES) for one in (result.model, classifier()))
+    assert np.linalg.norm(found - wanted) < 0.03 * np.linalg.norm(wanted)
+    kinds = {name: str(array.dtype) for name, array in stored(result.model).items()}
+    assert {kinds[name] for name in ("stem.weight", "body.weight", "head.weight")} == {"int8"}
+    assert {kinds[name] for name in ("stem.bias", "head.bias")} == {"int32"}
+    assert [(row.status, row.quantized) for row in result.report.rows] == [("quantized", "int8, axis 0")] * 3
+    assert result.report.totals.done == 3
+    assert result.report.details["samples"] == 40
+
+
+def test_the_model_that_was_given_stays_as_it_is() -> None:
+    given = classifier()
+    before = given.SerializeToString()
+    osp.quantize(given, data=SAMPLES)
+    assert given.SerializeToString() == before
+
+
+@pytest.mark.parametrize("rule", [{"pattern": "2:4"}, {"pattern": "unstructured", "sparsity": 0.9}])
+def test_every_zero_is_the_zero_point_and_the_record_holds(rule: dict[str, Any], tmp_path: Path) -> None:
+    sparse = osp.prune(classifier(), allow="stem,small,output", **rule)
+    path = tmp_path / "int8.onnx"
+    result = osp.quantize(sparse.model, output=path, data=SAMPLES)
+    before, after = stored(sparse.model), stored(onnx.load(path))
+    for row in result.report.rows:
+        assert after[row.name].dtype == np.int8
+        assert not after[row.name][before[row.name] == 0].any()
+        assert row.zeros_before == np.count_nonzero(before[row.name] == 0)
+        assert row.zeros == np.count_nonzero(after[row.name] == 0)
+    assert osp.verify(path).report.ok
+    assert main(["verify", str(path), "--quiet"]) == 0
+
+
+def test_integers_with_zeros_pack_small() -> None:
+    sparse = osp.prune(line(256, deep=512), pattern="unstructured", sparsity=0.9, allow="small,output,stem")
+    sizes = osp.quantize(sparse.model, data=drawn(64, 512)).report.details
+    assert sizes["file_bytes"] < 0.27 * sizes["file_bytes_before"]
+    assert sizes["zipped_bytes"] < sizes["file_bytes_before"] / 16
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "most"),
+    [({}, "uint8", 127), ({"target": "ampere"}, "int8", 127), ({"reduce_range": True}, "uint8", 63)],
+)
+def test_the_integers_of_a_device(options: dict[str, Any], values: str, most: int) -> None:
+    arrays = stored(osp.quantize(line(), data=drawn(32, 4), **options).model)
+    assert np.abs(arrays["w"].astype(int)).max() == most
+    assert str(arrays["x_zero_point"].dtype) == values
+    assert values == "uint8" or arrays["x_zero_point"] == 0
+
+
+def test_one_scale_for_each_output_or_for_all() -> None:
+    each, one = (stored(osp.quantize(line(), data=drawn(32, 4), per_tensor=flat).model) for flat in (False, True))
+    assert each["w_scale"].shape == (8,)
+    assert one["w_scale"].size == 1
+
+
+def test_layers_that_are_excluded_stay_in_float() -> None:
+    result = osp.quantize(classifier(), data=SAMPLES, exclude=["stem", "Gemm"])
+    assert {row.name: row.status for row in result.report.rows} == {
+        "stem.weight": "float",
+        "body.weight": "quantized",
+        "head.weight": "float",
+    }
+    assert result.report.row("stem.weight").reason == "excluded by --exclude stem"
+    assert stored(result.model)["stem.weight"].dtype == np.float32
+
+
+def test_an_old_opset_is_raised_in_the_copy_and_said() -> None:
+    result = osp.quantize(line(opset=11), data=drawn(32, 4))
+    assert any("opset was raised from 11" in note for note in result.report.notes)
+
+
+def test_the_same_call_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        osp.quantize(classifier(), output=tmp_path / name, data=SAMPLES, max_loss="0.5%", metrics="distance")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+# -- samples in all forms
+
+
+class Reader:
+    """As onnxruntime's CalibrationDataReader: every batch once."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._batches: Iterator[dict[str, np.ndarray]] = iter([{"x": part} for part in np.array_split(array, 3)])
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._batches, None)
+
+
+def test_samples_in_any_form_give_the_same_model(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", SAMPLES)
+    np.savez(tmp_path / "x.npz", x=SAMPLES)
+
+    def yielding() -> Iterator[dict[str, np.ndarray]]:
+        for part in np.array_split(SAMPLES, 7):
+            yield {"x": part}
+
+    forms = [SAMPLES, {"x": SAMPLES}, yielding, Reader(SAMPLES), lambda: Reader(SAMPLES)]
+    forms += [tmp_path / "x.npy", str(tmp_path / "x.npz"), str(tmp_path)[:0] or tmp_path / "x.npz"]
+    made = [osp.quantize(classifier(), data=data, max_loss=50).model for data in forms]
+    assert len({one.SerializeToString() for one in made}) == 1
+
+
+def test_so_many_samples_are_used() -> None:
+    few = osp.quantize(line(), data=np.concatenate([drawn(5, 4), 100 * drawn(35, 4)]), samples=5)
+    assert few.report.details["samples"] == 5
+    assert stored(few.model)["x_scale"] < 0.1
+
+
+def test_a_file_that_takes_a_fixed_number_of_samples() -> None:
+    result = osp.quantize(classifier(batch=16), data=SAMPLES, eval_data={"x": SAMPLES})
+    free = osp.quantize(classifier(), data=SAMPLES, eval_data={"x": SAMPLES})
+    assert result.report.details["metrics"] == free.report.details["metrics"]
+    assert stored(result.model)["x_scale"] == stored(free.model)["x_scale"]
+
+
+def test_samples_along_another_axis() -> None:
+    """A model that takes [4, samples]."""
+    nodes = [make_node("Transpose", ["x"], ["t"], perm=[1, 0]), make_node("MatMul", ["t", "w"], ["y"])]
+    inputs = [make_tensor_value_info("x", FLOAT, [4, "N"])]
+    turned = model(nodes, inputs, [make_tensor_value_info("y", FLOAT, ["N", 8])], {"w": drawn(4, 8)})
+    array = drawn(50, 4)
+    found = osp.quantize(turned, data=array.T.copy(), batch_axis={"x": 1}, eval_data={"x": array.T.copy()})
+    assert found.report.details["samples"] == 50
+    assert found.report.details["metrics"]["distance"] < 0.05
+
+
+def test_states_are_carried_through_sequences() -> None:
+    """A sum of all steps: its range is not that of the samples."""
+    nodes = [
+        make_node("Add", ["x", "h"], ["s"]),
+        make_node("MatMul", ["s", "w"], ["y"]),
+        make_node("Identity", ["s"], ["n"]),
+    ]
+    ends = [make_tensor_value_info(name, FLOAT, ["N", size]) for name, size in (("y", 8), ("n", 4))]
+    starts = [make_tensor_value_info(name, FLOAT, ["N", 4]) for name in ("x", "h")]
+    steps = np.ones((6, 10, 4), np.float32)
+    result = osp.quantize(model(nodes, starts, ends, {"w": drawn(4, 8)}), data={"x": steps}, state={"h": "n"})
+    scales = [array for name, array in stored(result.model).items() if name.startswith("s") and name.endswith("scale")]
+    assert scales[0] == pytest.approx(10 / 255)
+
+
+# -- what is measured, and what may be lost
+
+
+def test_accuracy_of_both_models_is_reported(tmp_path: Path) -> None:
+    labels = ran(classifier(), "x", SAMPLES).argmax(1).astype(np.int64)
+    found = osp.quantize(classifier(), data=SAMPLES, eval_data={"x": SAMPLES, "labels": labels}).report.details
+    assert found["metrics_dense"] == {"accuracy": 1.0}
+    assert 0.8 < found["metrics"]["accuracy"] <= 1
+    assert found["measured_on"] == "--eval-data"
+
+
+def test_without_labels_a_classifier_is_measured_by_agreement_and_others_by_distance() -> None:
+    told = osp.quantize(classifier(), data=SAMPLES, eval_data={"x": SAMPLES}).report.details
+    assert list(told["metrics"]) == ["agreement", "distance"]
+    image = classifier()
+    del image.graph.node[3:]
+    del image.graph.output[:]
+    image.graph.output.append(make_tensor_value_info("body", FLOAT, ["N", 16, 8, 8]))
+    told = osp.quantize(image, data=SAMPLES, eval_data={"x": SAMPLES}).report.details
+    assert list(told["metrics"]) == ["distance"]
+
+
+def hard() -> onnx.ModelProto:
+    """One layer of three is far harder on integers: a channel of its input dwarfs the others, which its weights undo."""
+    proto = classifier()
+    arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
+    stem, body = (numpy_helper.to_array(arrays[name]).copy() for name in ("stem.weight", "body.weight"))
+    stem[0] *= 1000
+    body[:, 0] /= 1000
+    arrays["stem.weight"].CopyFrom(numpy_helper.from_array(stem, "stem.weight"))
+    arrays["body.weight"].CopyFrom(numpy_helper.from_array(body, "body.weight"))
+    return proto
+
+
+def test_the_most_sensitive_layer_stays_in_float() -> None:
+    everything = osp.quantize(hard(), data=SAMPLES, eval_data={"x": SAMPLES}, metrics="distance").report.details
+    limited = osp.quantize(hard(), data=SAMPLES, max_loss="5%", metrics="distance").report
+    lost = limited.details["max_loss"]
+    assert everything["metrics"]["distance"] > 0.1
+    assert limited.details["metrics"]["distance"] == lost["lost"] <= 0.05
+    assert [one["layer"] for one in lost["left"]] == ["body"]
+    assert {row.name: row.status for row in limited.rows}["body.weight"] == "float"
+    assert limited.row("body.weight").reason == "left in float for --max-loss 5 %"
+    distances = [one["distance"] for one in lost["left"]]
+    assert distances == sorted(distances, reverse=True)
+
+
+def test_nothing_is_left_in_float_where_little_is_lost() -> None:
+    lost = osp.quantize(classifier(), data=SAMPLES, max_loss=20).report.details["max_loss"]
+    assert lost["left"] == []
+    assert lost["runs"] == 0
+    assert lost["metric"] == "agreement"
+
+
+def test_a_limit_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "int8.onnx"
+    with refusing(ProofError):
+        osp.quantize(classifier(), output=path, data=SAMPLES, max_loss="0.0001%", metrics="distance")
+    assert not list(tmp_path.iterdir())
+
+
+# -- the command line
+
+
+def test_the_command_writes_a_model_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    onnx.save(classifier(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", x=SAMPLES, labels=np.zeros(40, np.int64))
+    words = ["quantize", str(tmp_path / "model.onnx"), "-o", str(tmp_path / "int8.onnx"), "--data"]
+    words += [str(tmp_path / "data.npz"), "--max-loss", "90", "--eval-data", str(tmp_path / "data.npz")]
+    assert main([*words, "--json", str(tmp_path / "report.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "3 of 3 weights quantized" in shown
+    assert "accuracy on --eval-data" in shown
+    report = json.loads((tmp_path / "report.json").read_text())
+    schema = json.loads((Path(osp.__file__).parent / "report" / "schema.json").read_text())
+    jsonschema.validate(report, schema)
+    assert main(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert main([*words, "--overwrite", "--quiet"]) == 0
+    assert not capsys.readouterr().out
+
+
+# -- refusals
+
+
+def halved() -> onnx.ModelProto:
+    inputs = [make_tensor_value_info("x", TensorProto.FLOAT16, ["N", 4])]
+    outputs = [make_tensor_value_info("y", TensorProto.FLOAT16, ["N", 8])]
+    return model([make_node("MatMul", ["x", "w"], ["y"])], inputs, outputs, {"w": drawn(4, 8).astype(np.float16)})
+
+
+def test_models_that_cannot_be_quantized() -> None:
+    with refusing(OptionError):
+        osp.quantize(halved(), data=drawn(8, 4).astype(np.float16))
+    with refusing(OptionError):
+        osp.quantize(osp.quantize(line(), data=drawn(8, 4)).model, data=drawn(8, 4))
+    plain = line()
+    del plain.graph.node[:]
+    plain.graph.node.append(make_node("Tanh", ["x"], ["y"]))
+    with refusing(OptionError):
+        osp.quantize(plain, data=drawn(8, 4))
+    with refusing(OptionError):
+        osp.quantize(line(), data=drawn(8, 4), exclude="w")
+    masked = osp.insert_masks(classifier(), pattern="2:4", allow="small,output,stem").model
+    with refusing(OptionError):
+        osp.quantize(masked, data=SAMPLES)
+
+
+def test_samples_that_do_not_fit() -> None:
+    with refusing(OptionError):
+        osp.quantize(line())
+    with refusing(OptionError):
+        osp.quantize(line(), data=drawn(8, 5))
+    with refusing(OptionError):
+        osp.quantize(line(), data={"z": drawn(8, 4)})
+    with refusing(OptionError):
+        osp.quantize(line(), data=np.full((8, 4), np.nan, np.float32))
+    with refusing(OptionError):
+        osp.quantize(line(), data=Reader(drawn(0, 4)))
+
+
+def test_values_that_are_no_numbers_inside() -> None:
+    root = line()
+    root.graph.node.insert(0, make_node("Log", ["x"], ["log"]))
+    root.graph.node[1].input[0] = "log"
+    with refusing(ModelError):
+        osp.quantize(root, data=np.zeros((8, 4), np.float32))
+
+
+def test_options_that_mean_nothing() -> None:
+    for options in (
+        {"scheme": "int9"}, {"target": "amba"}, {"observer": "min"}, {"max_loss": "-1"}, {"max_loss": "much"},
+        {"samples": 0}, {"metrics": "accuracy"}, {"metrics": "loss", "max_loss": 1}, {"exclude": "haed"},
+        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"},
+    ):  # fmt: skip
+        with refusing(OptionError):
+            osp.quantize(line(), data=drawn(8, 4), **options)
+
+
+def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = __import__("importlib.util").util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "onnxruntime" else find(name))
+    with refusing(MissingExtraError):
+        osp.quantize(line(), data=drawn(8, 4))

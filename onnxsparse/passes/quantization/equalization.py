@@ -142,8 +142,10 @@ class _Walk:
         if node.op_type == "Gemm":
             channels = self._dims[self._node.input[1]][0 if self._node.op_type == "Conv" else -1]
             inputs = self._dims[node.input[1]][1 if Attributes(node, {}).integer("transB") else 0]
-            return not Attributes(node, {}).integer("transA") and (self._node.op_type != "Conv" or flat) and (
-                self._node.op_type != "Conv" or inputs % channels == 0
+            return (
+                not Attributes(node, {}).integer("transA")
+                and (self._node.op_type != "Conv" or flat)
+                and (self._node.op_type != "Conv" or inputs % channels == 0)
             )
         return axis == -1 and len(self._dims[node.input[1]]) == 2
 
@@ -220,7 +222,9 @@ def _scale(channels: Channels, factors: Array, stored: Mapping[str, TensorProto]
         weight = numpy_helper.to_array(stored[reader.input[1]])
         shaped = _by_channel(reader, weight, len(narrow))
         scaled = shaped * narrow.reshape(shaped.shape[0], 1, shaped.shape[2], 1)
-        turned = reader.op_type == "MatMul" or (reader.op_type == "Gemm" and not Attributes(reader, {}).integer("transB"))
+        turned = reader.op_type == "MatMul" or (
+            reader.op_type == "Gemm" and not Attributes(reader, {}).integer("transB")
+        )
         back = scaled.reshape(weight.T.shape).T if turned else scaled.reshape(weight.shape)
         _store(stored[reader.input[1]], np.ascontiguousarray(back))
 

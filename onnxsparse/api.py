@@ -31,8 +31,9 @@ from onnxsparse.passes.inspect import Inspect
 from onnxsparse.passes.permutation_report import channels_report, order_facts, permuted_report
 from onnxsparse.passes.proof import DISCARD, FOLD, MASK, PRUNE, SOFT, Before
 from onnxsparse.passes.prune import Prune
+from onnxsparse.passes.quantization.after_training import Samples, quantized
 from onnxsparse.passes.quantization.figures import MaxLoss
-from onnxsparse.passes.quantization.quantizing import Asked, Samples, quantized
+from onnxsparse.passes.quantization.quantizing import Asked
 from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, demand_written, soft_sites, zeros_made
 from onnxsparse.passes.sources import graph_of, taken
 from onnxsparse.passes.verify import MASKED_STILL, CheckFold, Verify
@@ -568,6 +569,8 @@ def quantize(
     samples: int | None = None,
     scheme: str = "int8",
     target: str | None = None,
+    dynamic: bool = False,
+    block: int | None = None,
     per_tensor: bool = False,
     observer: str = "minmax",
     reduce_range: bool = False,
@@ -597,12 +600,18 @@ def quantize(
         output: the quantized model to write; without it `Result.model` has it in memory. Default: None. Example:
             output="int8.onnx"
         samples: how many samples (default: all). Example: samples=256
-        scheme: int8 (default): weights and what flows between layers. Example: scheme="int8"
+        scheme: int8 (default): weights and what flows between layers; w8 or w4: weights alone, in 8 or 4 bits.
+            Example: scheme="w4"
         target: a device whose rules hold: ampere (TensorRT: symmetric values) or vnni (CPUs). Default: None.
             Example: target="ampere"
+        dynamic: round what goes into products by the range that it has in each run, without samples: for
+            transformers on CPUs. Default: False. Example: dynamic=True
+        block: of w4 and w8: so many neighbours along the inputs have a scale of their own (default: 32 for w4, none
+            for w8). Example: block=64
         per_tensor: one scale for each weight, in place of one for each of its outputs. Default: False. Example:
             per_tensor=True
-        observer: how the range of a value is found: minmax (default). Example: observer="minmax"
+        observer: how the range of a value is found: minmax (default), moving-average, percentile, entropy or mse.
+            Example: observer="entropy"
         reduce_range: weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate. Default:
             False. Example: reduce_range=True
         max_loss: leave the most sensitive layers in float until no more than this is lost: points of the metric,
@@ -632,7 +641,7 @@ def quantize(
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    asked = Asked(scheme, target or "", per_tensor, observer, reduce_range, include, exclude)
+    asked = Asked(scheme, target or "", dynamic, block, per_tensor, observer, reduce_range, include, exclude)
     limit = None if max_loss is None else MaxLoss.parse(max_loss)
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
     data, eval_data = as_images([data, eval_data], resize, mean, std, layout)

@@ -903,10 +903,24 @@ class QuantizeOptions(ImageOptions):
     samples: int | None = option(None, "how many samples (default: all)", "256", group="data")
     scheme: str = option(
         "int8",
-        "`int8` (default): weights and what flows between layers",
-        "int8",
+        "`int8` (default): weights and what flows between layers; `w8` or `w4`: weights alone, in 8 or 4 bits",
+        "w4",
+        more=", for which no samples are needed. See [quantize.md](quantize.md)",
         group=HOW_ROUNDED,
-        values=("int8",),
+        values=("int8", "w8", "w4"),
+    )
+    dynamic: bool = option(
+        False,
+        "round what goes into products by the range that it has in each run, without samples: for transformers on CPUs",
+        group=HOW_ROUNDED,
+    )
+    block: int | None = option(
+        None,
+        "of `w4` and `w8`: so many neighbours along the inputs have a scale of their own (default: 32 for `w4`, none "
+        "for `w8`)",
+        "64",
+        group=HOW_ROUNDED,
+        metavar="N",
     )
     target: str | None = option(
         None,
@@ -920,10 +934,13 @@ class QuantizeOptions(ImageOptions):
     )
     observer: str = option(
         "minmax",
-        "how the range of a value is found: `minmax` (default)",
-        "minmax",
+        "how the range of a value is found: `minmax` (default), `moving-average`, `percentile`, `entropy` or `mse`",
+        "entropy",
+        more=". `minmax`: all of it. `moving-average`: the ranges of the batches, averaged. `percentile:99.9`: all but "
+        "a share of the numbers. `entropy`: the range whose integers are distributed most like the numbers. `mse`: the "
+        "one with the least rounding error. See `onnxsparse list observers`",
         group=HOW_ROUNDED,
-        values=("minmax",),
+        values=("minmax", "moving-average", "percentile", "entropy", "mse"),
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED

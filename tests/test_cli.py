@@ -74,6 +74,18 @@ CALLS: dict[str, Arguments] = {
         "2",
         "--overwrite",
     ],
+    "quantize": [
+        "quantize",
+        "sparse.onnx",
+        "-o",
+        "new.onnx",
+        "--data",
+        "samples.npz",
+        "--max-loss",
+        "50",
+        "--overwrite",
+    ],
+    "quantize weights": ["quantize", "sparse.onnx", "-o", "new.onnx", "--scheme", "w4", "--overwrite"],
     "compare": ["compare", "dense.onnx", "sparse.onnx", "--samples", "2"],
     "levels": [
         "levels",
@@ -106,7 +118,7 @@ def refuse_constant(text: str) -> Any:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_json_fits_the_schema(name: str, files: dict[str, str], schema: Any, capsys: Any) -> None:
-    if name in ("compare", "permute", "prune --permute"):
+    if name in ("compare", "permute", "prune --permute") or name.startswith("quantize"):
         pytest.importorskip("onnxruntime")
     if name in ("finetune", "levels") and not library.available():
         pytest.skip("needs onnxruntime-training")

@@ -9,6 +9,7 @@ import importlib
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from contextlib import redirect_stdout
 
 from onnxsparse import options, plugins
 from onnxsparse.cli.arguments import add_json, add_model, add_options, chosen, recipe_of_file
@@ -33,7 +34,7 @@ def add_arguments(name: str, parser: ArgumentParser) -> Callable[[Namespace], in
         add_model(parser)
     add_options(parser, *options.COMMANDS[name], required=("output",) if name in WRITES else ())
     add_json(parser)
-    return {"mask": _mask, "compare": _compare}.get(name, _run)
+    return {"mask": _mask, "compare": _compare, "quantize": _quantize}.get(name, _run)
 
 
 def _run(arguments: Namespace) -> int:
@@ -70,6 +71,15 @@ def _compare(arguments: Namespace) -> int:
     with watched(arguments):
         report = api.compare(arguments.dense, arguments.sparse, **given).report
     return finish(report, arguments)
+
+
+def _quantize(arguments: Namespace) -> int:
+    from onnxsparse import api
+    from onnxsparse.cli.output import finish, watched
+
+    with watched(arguments), redirect_stdout(sys.stderr):  # users' functions may print
+        result = api.quantize(arguments.model, **chosen(arguments, options.QuantizeOptions))
+    return finish(result.report, arguments)
 
 
 def _list(arguments: Namespace) -> int:

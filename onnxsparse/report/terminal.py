@@ -214,7 +214,8 @@ def _quantizing(report: Report) -> list[str]:
     if report.command != "quantize":
         return []
     found: Any = report.details
-    lines = [f"{report.rule}: {found['values']} values, scales from {found['samples']} samples"]
+    values = f": {found['values']} values, scales from {found['samples']} samples" if found["values"] else ""
+    lines = [f"{report.rule}{values}"]
     for name, value in found.get("metrics", {}).items():
         before = f"{found['metrics_dense'][name]:.4g} float, " if name in found["metrics_dense"] else ""
         lines.append(f"{_metric(name)} on {found['measured_on']}: {before}{value:.4g} quantized")

@@ -190,9 +190,7 @@ def ranges_of(task: Task, engine: Engine, names: Sequence[str]) -> dict[str, tup
 class _Both:
     """A network as it is delivered, beside the dense one. The weights are those of the first time that it is asked."""
 
-    def __init__(
-        self, engine: Engine, whole: Whole, rest: Sequence[PlanRow], fake: FakeQuantization | None
-    ) -> None:
+    def __init__(self, engine: Engine, whole: Whole, rest: Sequence[PlanRow], fake: FakeQuantization | None) -> None:
         self._engine, self._whole, self._rest, self._fake = engine, whole, rest, fake
         self._made: _File | None = None
         self._last: tuple[Arrays, dict[str, Array]] | None = None

@@ -73,7 +73,8 @@ def test_what_is_not_said_or_does_not_fit(photos: Path) -> None:
     for field, said in (
         (FIRST, {}), (FIRST, {"mean": "a"}), (FIRST, {"std": 0}), (FIRST, {"mean": [0.5, 0.5]}),
         (FIRST, {"mean": 0, "resize": "4"}), (FIRST, {"mean": 0, "resize": (8, 8)}), (FIRST, {"layout": "CHWN"}),
-        (free, {"mean": 0}), (Field("x", "float32", (None, 4)), {"mean": 0}), (Field("x", "int64", (None, 3, 4, 6)), {}),
+        (free, {"mean": 0}), (Field("x", "float32", (None, 4)), {"mean": 0}),
+        (Field("x", "int64", (None, 3, 4, 6)), {}),
         (Field("x", "float32", (None, 5, 4, 6)), {"mean": 0}),
     ):  # fmt: skip
         with refusing(OptionError):

@@ -146,13 +146,43 @@ def test_layers_that_are_excluded_stay_in_float() -> None:
 
 def test_an_old_opset_is_raised_in_the_copy_and_said() -> None:
     result = osp.quantize(line(opset=11), data=drawn(32, 4))
-    assert any("opset was raised from 11" in note for note in result.report.notes)
+    assert any("11" in note and "13" in note for note in result.report.notes)
 
 
 def test_the_same_call_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         osp.quantize(classifier(), output=tmp_path / name, data=SAMPLES, max_loss="0.5%", metrics="distance")
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds", "near"),
+    [
+        ({"scheme": "w8"}, {TensorProto.INT8}, 0.02),
+        ({"scheme": "w8", "block": 32}, {TensorProto.INT8}, 0.02),
+        ({"scheme": "w4"}, {TensorProto.INT4}, 0.2),
+        ({"dynamic": True}, {TensorProto.INT8}, 0.03),
+    ],
+)
+def test_weights_alone_and_dynamic_values_need_no_samples(options: Any, kinds: set[int], near: float) -> None:
+    dense = line(32, deep=64)
+    sparse = osp.prune(dense, pattern="2:4", allow="small,output,stem").model
+    result = osp.quantize(sparse, eval_data={"x": drawn(50, 64, seed=7)}, **options)
+    tensor = next(one for one in result.model.graph.initializer if one.name == "w")
+    assert {tensor.data_type} == kinds
+    before = stored(sparse)["w"]
+    assert not numpy_helper.to_array(tensor).astype(int)[before == 0].any()
+    assert result.report.details["metrics"]["distance"] < near
+    assert result.report.details["values"] == 0
+    assert osp.verify(result.model).report.ok
+
+
+def test_the_most_sensitive_layers_also_of_weights_alone() -> None:
+    measured = {"scheme": "w4", "metrics": "distance", "eval_data": {"x": SAMPLES}}
+    loose, tight = (osp.quantize(classifier(), max_loss=most, **measured).report for most in ("50%", "4%"))
+    assert loose.totals.done == 3
+    assert 0 < tight.totals.done < 3
+    assert tight.details["metrics"]["distance"] <= 0.04 < loose.details["metrics"]["distance"]
 
 
 # -- samples in all forms
@@ -244,7 +274,7 @@ def test_without_labels_a_classifier_is_measured_by_agreement_and_others_by_dist
 
 
 def hard() -> onnx.ModelProto:
-    """One layer of three is far harder on integers: a channel of its input dwarfs the others, which its weights undo."""
+    """One layer of three is hard on integers: a channel of its input dwarfs the others, which its weights undo."""
     proto = classifier()
     arrays = {tensor.name: tensor for tensor in proto.graph.initializer}
     stem, body = (numpy_helper.to_array(arrays[name]).copy() for name in ("stem.weight", "body.weight"))
@@ -316,7 +346,7 @@ def halved() -> onnx.ModelProto:
 def test_models_that_cannot_be_quantized() -> None:
     with refusing(OptionError):
         osp.quantize(halved(), data=drawn(8, 4).astype(np.float16))
-    with refusing(OptionError):
+    with refusing(ModelError):
         osp.quantize(osp.quantize(line(), data=drawn(8, 4)).model, data=drawn(8, 4))
     plain = line()
     del plain.graph.node[:]
@@ -333,6 +363,8 @@ def test_models_that_cannot_be_quantized() -> None:
 def test_samples_that_do_not_fit() -> None:
     with refusing(OptionError):
         osp.quantize(line())
+    with refusing(OptionError):
+        osp.quantize(line(), dynamic=True, max_loss=1)
     with refusing(OptionError):
         osp.quantize(line(), data=drawn(8, 5))
     with refusing(OptionError):
@@ -355,7 +387,8 @@ def test_options_that_mean_nothing() -> None:
     for options in (
         {"scheme": "int9"}, {"target": "amba"}, {"observer": "min"}, {"max_loss": "-1"}, {"max_loss": "much"},
         {"samples": 0}, {"metrics": "accuracy"}, {"metrics": "loss", "max_loss": 1}, {"exclude": "haed"},
-        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"},
+        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
+        {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "mse"},
     ):  # fmt: skip
         with refusing(OptionError):
             osp.quantize(line(), data=drawn(8, 4), **options)

@@ -42,13 +42,18 @@ def dynamic(
     }  # fmt: skip
     if refine is not None:
         refine(proto, quantization, params)
+    write_dynamic(proto, quantization, params)
+    return Rounded(quantization, params)
+
+
+def write_dynamic(proto: ModelProto, quantization: Quantization, params: Params) -> None:
+    """Change a float graph, in place, into one whose products are integers."""
     nodes = {node.output[0]: node for node in proto.graph.node}
     products, looked_up = list[QuantizedWeight](), list[QuantizedWeight]()
     for one in quantization.weights:
         (products if nodes[one.readers[0][0]].op_type in PRODUCTS else looked_up).append(one)
     _Writer(proto, params).write(products)
     write_qdq(proto, Quantization((), tuple(looked_up)), params)
-    return Rounded(quantization, params)
 
 
 # -- which weights

@@ -107,7 +107,7 @@ class _Writer:
         self._reads[name] -= len(readers)
         kept = self._fresh(f"{name}_quantized") if self._reads[name] else name
         tensor = self._graph.initializer.add() if self._reads[name] else self._stored[name]
-        tensor.CopyFrom(_integers(integers, params.grid, kept))
+        tensor.CopyFrom(integer_tensor(integers, params.grid, kept))
         made = self._fresh(f"{name}_dequantized")
         self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
         self._point(readers, name, made)
@@ -130,7 +130,7 @@ class _Writer:
         one = params.scale.size == 1 and not params.block  # an array of one number would want an axis
         scale, zero_point = (params.scale.reshape(()), zero_point.reshape(())) if one else (params.scale, zero_point)
         named = self._fresh(f"{name}_zero_point")
-        self._graph.initializer.append(_integers(zero_point, params.grid, named))
+        self._graph.initializer.append(integer_tensor(zero_point, params.grid, named))
         return [self._constant(f"{name}_scale", scale), named]
 
     def _constant(self, name: str, array: Array) -> str:
@@ -173,7 +173,7 @@ def _tensor(array: Array, name: str) -> TensorProto:
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
-def _integers(array: Array, grid: Grid, name: str) -> TensorProto:
+def integer_tensor(array: Array, grid: Grid, name: str) -> TensorProto:
     """Integers in the type of a grid, two in a byte where they have 4 bits: numpy has no such type."""
     if grid.bits > 4:
         return _tensor(array, name)

@@ -25,7 +25,7 @@ from onnxsparse.calibration.statistics import Gram
 from onnxsparse.graph.edit import copied
 from onnxsparse.math.quantization import QParams
 from onnxsparse.math.values import Array
-from onnxsparse.passes.quantization.qdq import write_qdq
+from onnxsparse.passes.quantization.qdq import fitted, integer_tensor, write_qdq
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight
 
 DAMPING = 0.01
@@ -43,7 +43,7 @@ def round_weights(
     feeds: Iterable[Mapping[str, Array]],
 ) -> dict[str, QParams]:
     """Change the weights of a float graph, in place, to numbers of their grids, and give all scales."""
-    rounded, found = copied(proto), dict(params)
+    rounded, found = copied(proto), fitted(proto, quantization, params)
     write_qdq(rounded, quantization, params)
     run = Stepwise(rounded, feeds)
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
@@ -56,7 +56,7 @@ def round_weights(
         stored[layer.weight.name].CopyFrom(
             numpy_helper.from_array(found[layer.weight.name].dequantize(integers), layer.weight.name)
         )
-        layer.stored.CopyFrom(numpy_helper.from_array(integers, layer.stored.name))
+        layer.stored.CopyFrom(integer_tensor(integers, layer.weight.grid, layer.stored.name))
     return found
 
 

@@ -138,8 +138,8 @@ def plan(
         output: the YAML file to write; without it nothing is written. Default: None. Example: output="plan.yaml"
         pattern: the layout of the zeros: 2:4, any N:M, N:M:transposable, unstructured, alive, block:RxC, tile:RxC,
             filter or channel. Default: None. Example: pattern="2:4"
-        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
-            target="ampere"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
+            Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
         allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
             allocation="erk"
@@ -296,8 +296,8 @@ def prune(
             output="sparse.onnx"
         pattern: the layout of the zeros: 2:4, any N:M, N:M:transposable, unstructured, alive, block:RxC, tile:RxC,
             filter or channel. Default: None. Example: pattern="2:4"
-        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
-            target="ampere"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
+            Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
         allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
             allocation="erk"
@@ -439,8 +439,8 @@ def fold_masks(
         discard: take the masks out and leave the weights as they are. Default: False. Example: discard=True
         pattern: every weight that this pattern (2:4, any N:M, unstructured, block:RxC, filter, channel, ...) would
             prune has to hold it. Default: None. Example: pattern="2:4"
-        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None.
-            Example: target="ampere"
+        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default:
+            None. Example: target="ampere"
         sparsity: the level, where the pattern takes one; without it each weight is held to the level that is
             recorded for it. Default: None. Example: sparsity=0.8
         plan: each weight has to have what this plan, written by onnxsparse plan, promised. Default: None. Example:
@@ -527,8 +527,8 @@ def verify(
         source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
         pattern: every weight that this pattern (2:4, any N:M, unstructured, block:RxC, filter, channel, ...) would
             prune has to hold it. Default: None. Example: pattern="2:4"
-        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None.
-            Example: target="ampere"
+        target: the same for the pattern of a device: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default:
+            None. Example: target="ampere"
         sparsity: the level, where the pattern takes one; without it each weight is held to the level that is
             recorded for it. Default: None. Example: sparsity=0.8
         plan: each weight has to have what this plan, written by onnxsparse plan, promised. Default: None. Example:
@@ -574,6 +574,8 @@ def quantize(
     per_tensor: bool = False,
     observer: str = "minmax",
     reduce_range: bool = False,
+    refine: str | None = None,
+    scales: Path | None = None,
     max_loss: float | str | None = None,
     include: Names = (),
     exclude: Names = (),
@@ -614,6 +616,10 @@ def quantize(
             Example: observer="entropy"
         reduce_range: weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate. Default:
             False. Example: reduce_range=True
+        refine: what keeps the result near the float model, of equalize, rounding and bias, or none (default:
+            equalize,bias; for weights alone rounding,bias, if there are samples). Example: refine="rounding,bias"
+        scales: scales that exist already: of a file with QuantizeLinear and DequantizeLinear, a calibration cache
+            of TensorRT, or JSON. Default: None. Example: scales="calibration.cache"
         max_loss: leave the most sensitive layers in float until no more than this is lost: points of the metric,
             0.5, or a share of the float model's, 1%. Default: None. Example: max_loss=0.5
         include: only these: tensor or layer names, globs, re:PATTERN, operator kinds. Default: (). Example:
@@ -641,7 +647,9 @@ def quantize(
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    asked = Asked(scheme, target or "", dynamic, block, per_tensor, observer, reduce_range, include, exclude)
+    asked = Asked(
+        scheme, target or "", dynamic, block, per_tensor, observer, reduce_range, scales, refine, include, exclude
+    )
     limit = None if max_loss is None else MaxLoss.parse(max_loss)
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
     data, eval_data = as_images([data, eval_data], resize, mean, std, layout)

@@ -173,11 +173,11 @@ class SparsityOptions:
     )
     target: str | None = option(
         None,
-        "a device instead of a pattern: `ampere` or `ampere:PROFILE`; `amba` or `amba:CHIP`",
+        "a device instead of a pattern: `ampere` or `ampere:PROFILE`; `amba` or `amba:CHIP`; `vnni`",
         "ampere",
-        more=". What the device cannot use stays dense. See [targets/ampere.md](targets/ampere.md) and "
-        "[targets/amba.md](targets/amba.md)",
-        values=("ampere", "amba"),
+        more=". What the device cannot use stays dense. See [targets/ampere.md](targets/ampere.md), "
+        "[targets/amba.md](targets/amba.md) and [targets/vnni.md](targets/vnni.md)",
+        values=("ampere", "amba", "vnni"),
     )
     sparsity: float | str | None = option(
         None,
@@ -494,7 +494,7 @@ class VerifyOptions:
     target: str | None = like(
         SparsityOptions,
         "target",
-        meaning="the same for the pattern of a device: `ampere` or `ampere:PROFILE`; `amba` or `amba:CHIP`",
+        meaning="the same for the pattern of a device: `ampere` or `ampere:PROFILE`; `amba` or `amba:CHIP`; `vnni`",
         more=". What the device cannot use is listed as unchecked, with the reason",
         group=HOLDS,
     )
@@ -689,6 +689,29 @@ class LossOptions:
     )
 
 
+HOW_ROUNDED, IMAGES = "what becomes integers, and how", "a folder of images"
+
+
+@declared
+class RoundingOptions:
+    """Training with rounded numbers."""
+
+    GROUP: ClassVar[str] = HOW_ROUNDED
+    MODIFIER: ClassVar[str] = "quantization"
+    quantize: str | None = option(
+        None,
+        "`int8`: train the last part of the run with rounded weights and values, and deliver integers",
+        "int8",
+        more=". Every zero is exactly the zero point. `--target ampere` rounds values symmetrically, as TensorRT does; "
+        "see [finetune.md](finetune.md#int8)",
+        values=("int8",),
+        recipe="scheme",
+    )
+    learn_scales: bool | None = option(
+        None, "with `--quantize`: scales train along, in place of following the numbers that they round"
+    )
+
+
 @declared
 class TrainOptions:
     """How long, in which steps, by which optimizer."""
@@ -821,7 +844,14 @@ class CheckpointOptions:
 
 @declared
 class FinetuneOptions(
-    CheckpointOptions, RunOptions, TrainOptions, LossOptions, MaskUpdateOptions, DataOptions, ZerosOptions
+    CheckpointOptions,
+    RunOptions,
+    TrainOptions,
+    RoundingOptions,
+    LossOptions,
+    MaskUpdateOptions,
+    DataOptions,
+    ZerosOptions,
 ):
     """Of `finetune`: those of `prune`, data, and how it is trained."""
 
@@ -853,8 +883,6 @@ class FinetuneOptions(
 
 
 # -- integers
-
-HOW_ROUNDED, IMAGES = "what becomes integers, and how", "a folder of images"
 
 
 @declared
@@ -944,6 +972,24 @@ class QuantizeOptions(ImageOptions):
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED
+    )
+    refine: str | None = option(
+        None,
+        "what keeps the result near the float model, of `equalize`, `rounding` and `bias`, or `none` (default: "
+        "`equalize,bias`; for weights alone `rounding,bias`, if there are samples)",
+        "rounding,bias",
+        more=". See [quantize.md](quantize.md#refinements)",
+        group=HOW_ROUNDED,
+        metavar="WORDS",
+    )
+    scales: Path | None = option(
+        None,
+        "scales that exist already: of a file with QuantizeLinear and DequantizeLinear, a calibration cache of "
+        "TensorRT, or JSON",
+        "calibration.cache",
+        more="; values that it says nothing of take theirs from `--data`",
+        group=HOW_ROUNDED,
+        metavar="FILE",
     )
     max_loss: float | str | None = option(
         None,

@@ -57,6 +57,8 @@ def finetune(
     temperature: float | None = None,
     distillation: str | None = None,
     loss_output: str | None = None,
+    quantize: str | None = None,
+    learn_scales: bool | None = None,
     epochs: float | None = None,
     steps: int | None = None,
     steps_per_epoch: int | None = None,
@@ -112,8 +114,8 @@ def finetune(
             Example: state={"state": "stateN"}
         pattern: the layout of the zeros: 2:4, any N:M, N:M:transposable, unstructured, alive, block:RxC, tile:RxC,
             filter or channel. Default: None. Example: pattern="2:4"
-        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
-            target="ampere"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
+            Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
         allocation: how the share is spread over the weights: erk where it can be (default here), uniform or global.
             Example: allocation="erk"
@@ -144,6 +146,10 @@ def finetune(
         distillation: the distillation beside labels: distill (default) or kl. Example: distillation="kl"
         loss_output: the output that the labels belong to (default: the first float one). Example:
             loss_output="logits"
+        quantize: int8: train the last part of the run with rounded weights and values, and deliver integers.
+            Default: None. Example: quantize="int8"
+        learn_scales: with quantize=: scales train along, in place of following the numbers that they round.
+            Default: None. Example: learn_scales=True
         epochs: how long (default 3, and at least 500 steps). Example: epochs=10
         steps: how long, in optimizer steps. Default: None. Example: steps=2000
         steps_per_epoch: what counts as an epoch, where the data does not say it. Default: None. Example:

@@ -127,7 +127,7 @@ def test_strict_and_mistakes(digits_cnn: Path, tmp_path: Path, capsys: pytest.Ca
     assert len(capsys.readouterr().err.splitlines()) == 6
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "train_with_artifacts", "graph_passes"])
+@pytest.mark.parametrize("name", [*SCRIPTS, "model_quantize_qat_export", "train_with_artifacts", "graph_passes"])
 def test_a_script_runs_from_anywhere_and_explains_itself(name: str, repository: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(repository / "tools" / f"{name}.py"), "--help"]
     environment = {"PYTHONPATH": str(repository)}
@@ -145,7 +145,9 @@ def test_a_script_shares_nothing_but_the_public_names(name: str, repository: Pat
     assert parts <= {"__future__", "collections.abc"}
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "train_sparse", "train_with_artifacts", "graph_passes"])
+@pytest.mark.parametrize(
+    "name", [*SCRIPTS, "model_quantize_qat_export", "train_sparse", "train_with_artifacts", "graph_passes"]
+)
 def test_a_script_is_about_a_page(name: str, repository: Path) -> None:
     assert len((repository / "tools" / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 100
 

@@ -46,8 +46,9 @@ def with_outputs(proto: ModelProto, names: Iterable[str]) -> ModelProto:
 class Stepwise:
     """A model that is run piece by piece, on all feeds, in the order of its nodes.
 
-    The values that later nodes read are kept between two pieces, and each piece is made of the model as it is then: both
-    may be changed in place. One whole run costs as much as in one piece.
+    What later nodes read is kept between two pieces, and each piece is made of the model as it is then: both may be
+    changed on the way. Nothing is fused: integer kernels of some CPUs saturate, and the numbers here have to be
+    the same on all.
     """
 
     def __init__(self, proto: ModelProto, feeds: Iterable[Mapping[str, Array]]) -> None:

@@ -140,7 +140,11 @@ def _shapes(proto: ModelProto) -> dict[str, Sequence[int | None] | None]:
         if not value.type.HasField("tensor_type"):
             raise ModelError(f"input '{value.name}' of the model is no tensor, which samples cannot hold")
         if value.name not in stored:
-            found[value.name] = [dim.dim_value or None for dim in kind.shape.dim] if kind.HasField("shape") else None
+            found[value.name] = (
+                [dim.dim_value if dim.dim_value > 0 else None for dim in kind.shape.dim]
+                if kind.HasField("shape")
+                else None
+            )
     return found
 
 

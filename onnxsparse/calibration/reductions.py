@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -73,7 +74,7 @@ class _Linear(Reduction):
 
 @dataclass(frozen=True)
 class _Convolution(Reduction):
-    """Windows of an image; (im2col)."""
+    """The windows of an image (im2col)."""
 
     dims: tuple[int, ...]
     groups: int
@@ -85,12 +86,9 @@ class _Convolution(Reduction):
     @classmethod
     def of(cls, node: NodeProto, dims: tuple[int, ...]) -> _Convolution:
         own, ones = Attributes(node, {}), [1] * (len(dims) - 2)
-        strides, dilations = own.integers("strides", ones), own.integers("dilations", ones)
-        pads = own.integers("pads", [0] * 2 * len(ones))
-        assert strides is not None and dilations is not None and pads is not None
-        return cls(
-            dims, own.integer("group", 1), tuple(strides), tuple(dilations), tuple(pads), own.text("auto_pad", "NOTSET")
-        )
+        given = {"strides": ones, "dilations": ones, "pads": [0] * 2 * len(ones)}
+        strides, dilations, pads = (tuple(own.integers(name, usual) or ()) for name, usual in given.items())
+        return cls(dims, own.integer("group", 1), strides, dilations, pads, own.text("auto_pad", "NOTSET"))
 
     def rows(self, inputs: Array, most: int | None = None) -> Array:
         spatial = inputs.ndim - 2
@@ -99,13 +97,14 @@ class _Convolution(Reduction):
         windows = sliding_window_view(padded, spans, tuple(range(2, 2 + spatial)))
         steps = [slice(None, None, step) for step in (*self.strides, *self.dilations)]
         windows = windows[(slice(None), slice(None), *steps)]  # N, C, positions, taps
-        places = np.unravel_index(
-            _spread(int(np.prod(windows.shape[2 : 2 + spatial])), most), windows.shape[2 : 2 + spatial]
-        )
-        taken = windows[(slice(None), slice(None), *places)]  # N, C, position, taps
+        sizes = windows.shape[2 : 2 + spatial]
+        places = np.unravel_index(_spread(int(np.prod(sizes)), most), sizes)
+        every: tuple[Any, ...] = (slice(None), slice(None))
+        taken = windows[(*every, *places)]  # N, C, position, taps
         count, channels = inputs.shape[0], inputs.shape[1] // self.groups
         taken = taken.reshape(count, self.groups, channels, taken.shape[2], -1)
-        return taken.transpose(1, 0, 3, 4, 2).reshape(self.groups, count * taken.shape[3], -1)
+        found: Array = taken.transpose(1, 0, 3, 4, 2).reshape(self.groups, count * taken.shape[3], -1)
+        return found
 
     def _padding(self, sizes: Sequence[int]) -> list[tuple[int, int]]:
         half = len(self.pads) // 2

@@ -74,8 +74,8 @@ def insert_masks(
             output="masked.onnx"
         pattern: the layout of the zeros: 2:4, any N:M, N:M:transposable, unstructured, alive, block:RxC, tile:RxC,
             filter or channel. Default: None. Example: pattern="2:4"
-        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP. Default: None. Example:
-            target="ampere"
+        target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
+            Example: target="ampere"
         sparsity: the share that goes, such as 0.8 or 80%; N:M fixes its own. Default: None. Example: sparsity=0.8
         allocation: how the share is spread over the weights: uniform (default), global, erk or energy. Example:
             allocation="erk"

@@ -1,4 +1,4 @@
-"""Fake quantization in a training graph: a node of our own domain, which each engine can differentiate.
+"""Fake quantization in a training graph: a node of our own domain, which each engine writes in what it differentiates.
 
     FakeQuantize(x, scale) = (clip(round(x / scale) + zero point, low, high) - zero point) * scale
 
@@ -12,10 +12,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from onnx import ModelProto, NodeProto
 from onnx.helper import make_attribute, make_opsetid
+
+from onnxsparse.graph.attributes import Attributes
+from onnxsparse.math.quantization import Grid
 
 DOMAIN, OPERATOR = "onnxsparse.training", "FakeQuantize"
 SCALE, ZERO_POINT = "scale", "zero_point"
@@ -26,8 +29,7 @@ class FakeQuantize:
     """What such a node says of itself."""
 
     key: str
-    low: int
-    high: int
+    grid: Grid
     observed: bool = False
     """Whether the least and the greatest number of each batch are wanted."""
     learned: bool = False
@@ -36,14 +38,16 @@ class FakeQuantize:
     def write(self, node: NodeProto) -> None:
         """Make a node one of these."""
         node.domain, node.op_type = DOMAIN, OPERATOR
-        node.attribute.extend(make_attribute(name, value) for name, value in vars(self).items())
+        said = {"key": self.key, "observed": int(self.observed), "learned": int(self.learned)}
+        grid = {name: int(value) for name, value in vars(self.grid).items()}
+        node.attribute.extend(make_attribute(name, value) for name, value in {**said, **grid}.items())
 
     @classmethod
     def of(cls, node: NodeProto) -> FakeQuantize:
-        said = {one.name: one for one in node.attribute}
-        return cls(
-            said["key"].s.decode(), said["low"].i, said["high"].i, bool(said["observed"].i), bool(said["learned"].i)
-        )
+        given = Attributes(node, {})
+        flags = {one.name: bool(given.integer(one.name)) for one in fields(Grid) if one.name != "bits"}
+        grid = Grid(given.integer("bits"), **flags)
+        return cls(given.text("key"), grid, bool(given.integer("observed")), bool(given.integer("learned")))
 
     @property
     def scale(self) -> str:

@@ -35,7 +35,7 @@ from onnxsparse.graph.constant_operators import (
 from onnxsparse.graph.constants import Constant, Known, Literal, NoNumbersError, Stored, Tensors, Unknown
 from onnxsparse.graph.edit import graphs_in
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, slots_of
-from onnxsparse.graph.storage import Array, StoredTensor
+from onnxsparse.graph.storage import FLOAT_KINDS, PACKED_KINDS, Array, StoredTensor, kind_of
 from onnxsparse.graph.stores import Container, Stores
 
 ONNX = ("", "ai.onnx")
@@ -117,7 +117,7 @@ class Arrival:
         return found if isinstance(found, str) else found.spread(shape)
 
 
-_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+_INTEGERS = (*PACKED_KINDS, "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
 def _beside(zero: Constant, shape: Sequence[int], out: int, slot: Slot) -> Constant | str:
@@ -337,6 +337,8 @@ class Evaluator:
                 at = index + 2
                 given = at < len(node.input) and bool(node.input[at])
                 arrival.zeros.append(values[at] if given else Constant.literal(np.zeros((), np.int8)))
+            elif node.op_type == "Cast" and kind_of(Attributes(node, scope.caller).integer("to")) in FLOAT_KINDS:
+                arrival.zeros.append(Constant.literal(np.zeros((), np.int8)))
             elif node.op_type in ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten") and not index:
                 scope.looked[node.output[0]] = arrival
 

@@ -137,6 +137,8 @@ def recurrent_turned(shape: Shape, attributes: Attributes) -> Arrangement | str:
 def table(shape: Shape, attributes: Attributes) -> Arrangement | str:
     """A lookup table: one row per index; a row's elements stand for the reduction axis."""
     rank = len(shape)
+    if rank < 2:
+        return VECTOR
     axis = attributes.integer("axis", 0)
     if not -rank <= axis < rank:
         return f"its axis {axis} is out of range for shape {list(shape)}"

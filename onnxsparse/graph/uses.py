@@ -14,7 +14,7 @@ from onnxsparse.graph.elementwise import Mask, Quantization, arrives, owners_of,
 from onnxsparse.graph.layout import Layout, Shape
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, is_known, slots_of
 from onnxsparse.graph.origins import Computed, Dims, Joined, Known, Part, Traced, Value, Varying, carried, small_array
-from onnxsparse.graph.storage import FLOAT_KINDS, PACKED_KINDS, WEIGHT_KINDS, Array, StoredTensor
+from onnxsparse.graph.storage import FLOAT_KINDS, PACKED_KINDS, WEIGHT_KINDS, Array, StoredTensor, kind_of
 from onnxsparse.graph.stores import Stores
 from onnxsparse.graph.view_operators import quantized
 from onnxsparse.graph.weights import Use, Weight, unique_names
@@ -330,10 +330,14 @@ def _zeros_of_readers(place: Place) -> Array | str:
 
 
 def _dequantized(place: Place) -> list[tuple[Array | None, Array | None]]:
-    """Scale and zero point of everybody who reads the result; who reads bare integers has no scale, and the zero 0."""
+    """Scale and zero point of everybody who reads the result; a cast to floats takes them as they are, and who else
+    reads bare integers has no scale, and the zero 0."""
     made, found = place.node.output[0] if place.node.output else "", list[tuple["Array | None", "Array | None"]]()
     for node in place.readers(made) if made else []:
         if node.op_type in ("Shape", "Size"):
+            continue
+        if node.op_type == "Cast" and kind_of(Attributes(node, {}).integer("to")) in FLOAT_KINDS:
+            found.append((np.ones(1, np.float32), np.zeros(1)))
             continue
         if made not in node.input or not (node.op_type == "DequantizeLinear" or node.op_type.startswith("QLinear")):
             found.append((None, np.zeros(1)))

@@ -22,6 +22,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.device_levels import LevelCheck, check_level
 from onnxsparse.passes.evaluated_weights import SecondOpinion
+from onnxsparse.passes.integer_sides import with_integer_sides
 from onnxsparse.passes.model_pass import Check
 from onnxsparse.passes.pattern_check import Checked, UseChecked, ZeroCheck
 from onnxsparse.patterns import Pattern
@@ -61,10 +62,10 @@ MASKED_STILL = (
 def held_to(model: Model, called: str, expected: Expectation, strict: bool = False, full: bool = False) -> Report:
     """The zeros of a model against what is expected of each weight."""
     opinion, device = SecondOpinion(model.evaluator, full), expected.rule.target
-    checked = opinion.of(ZeroCheck(expected.weights, device).checked())
+    checked, sides = with_integer_sides(model, opinion.of(ZeroCheck(expected.weights, device).checked()), device)
     knows = device is not None and expected.rule.knows_levels
     held = check_level(model, checked, device, expected.rule.sparsity) if device is not None and knows else None
-    report = _verified(called, model, expected.rule, expected.title, checked, strict, held)
+    report = _verified(called, model, expected.rule, expected.title, checked, strict, held, sides)
     return replace(report, sampled=opinion.sampled)
 
 
@@ -185,8 +186,10 @@ def _verified(
     checked: Sequence[Checked],
     strict: bool,
     held: LevelCheck | None = None,
+    sides: Sequence[str] = (),
 ) -> Report:
-    """The report of `verify`, with the verdict; `held` is what a device's levels found."""
+    """The report of `verify`, with the verdict; `held` is what a device's levels found, `sides` what integer kernels
+    want."""
     checked = held.checked if held else checked
     weights = [one.expected.weight for one in checked]
     rows, sized = with_macs([_checked_row(one) for one in checked], weights, model)
@@ -194,6 +197,7 @@ def _verified(
         *of_one_run(model, rows),
         *unknown_sizes(model, rows, weights),
         *target_notes(rule, rows),
+        *sides,
         *(held.notes if held else ()),
         *in_training(model),
         *([MASKED_STILL] if model.flow.mask_sites else []),

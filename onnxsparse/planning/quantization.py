@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from onnxsparse.errors import OptionError, nearest
@@ -19,6 +19,7 @@ from onnxsparse.math.quantization import ACTIVATIONS, SYMMETRIC_ACTIVATIONS, WEI
 from onnxsparse.planning.layer_kinds import is_class, means_name
 
 T = TypeVar("T")
+Entry = TypeVar("Entry", "QuantizedValue", "QuantizedWeight")
 MOST = 20
 Reader = tuple[str, int]
 """An input of a node: the node's first output, and the number of the input."""
@@ -111,7 +112,8 @@ AMPERE = Scheme(LayerScheme(inputs=SYMMETRIC_ACTIVATIONS), target="ampere", resi
 
 @dataclass(frozen=True)
 class QuantizedValue:
-    """A value of the graph that is rounded before some of its readers see it."""
+    """A value of the graph that is rounded before some of its readers see it. One without readers is there because
+    others have its scale."""
 
     name: str
     grid: Grid
@@ -135,6 +137,8 @@ class QuantizedWeight:
     bias: str = ""
     """The stored tensor that is added to their product, in 32 bits."""
     block: int = 0
+    looked_up: bool = False
+    """A table whose rows become floats behind each look-up, and not all of them before it."""
 
 
 @dataclass(frozen=True)
@@ -170,9 +174,14 @@ class Quantization:
         """The same with some nodes left in float, by their first outputs."""
         gone = frozenset(readers)
         values = [_unread(one, gone) for one in self.values]
+        roots = {one.like for one in values if one.readers}
         weights = [_unread(one, gone) for one in self.weights]
         left = {**self.left, **dict.fromkeys(sorted(gone), "left in float")}
-        return Quantization(tuple(one for one in values if one), tuple(one for one in weights if one), left)
+        return Quantization(
+            tuple(one for one in values if one.readers or one.name in roots),
+            tuple(one for one in weights if one.readers),
+            left,
+        )
 
 
 def _typed(found: dict[str, Any]) -> dict[str, Any]:
@@ -180,9 +189,6 @@ def _typed(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "grid": Grid(**found["grid"]), "readers": readers}
 
 
-def _unread(one: Any, gone: frozenset[str]) -> Any:
-    """A value or weight for the readers that are left; None where none is."""
-    readers = tuple(reader for reader in one.readers if reader[0] not in gone)
-    if not readers:
-        return None
-    return type(one)(**{**vars(one), "readers": readers})
+def _unread(one: Entry, gone: frozenset[str]) -> Entry:
+    """A value or weight for the readers that are left."""
+    return replace(one, readers=tuple(reader for reader in one.readers if reader[0] not in gone))

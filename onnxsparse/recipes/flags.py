@@ -14,6 +14,7 @@ from onnxsparse.recipes.modifiers.distillation import DistillationModifier as Di
 from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
 from onnxsparse.recipes.modifiers.parameters import TrainableParamsModifier as TrainableParams
 from onnxsparse.recipes.modifiers.pruning import Pruning
+from onnxsparse.recipes.modifiers.quantization import TrainQuantized
 from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier as LearningRateFunction
 from onnxsparse.recipes.modifiers.rates import LearningRateModifier as LearningRate
 from onnxsparse.recipes.modifiers.rates import SetLearningRateModifier as SetLearningRate
@@ -25,7 +26,8 @@ DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
 
 
 def _fields() -> Iterator[tuple[str, tuple[type[Modifier], str]]]:
-    kinds = {kind.name: kind for kind in DEFAULTS}
+    every: tuple[type[Modifier], ...] = (*DEFAULTS, TrainQuantized)
+    kinds = {kind.name: kind for kind in every}
     for one in options_of(FinetuneOptions).values():
         kind, _, name = one.recipe.partition(".")
         if kind:
@@ -49,6 +51,10 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     """The recipe that flags ask for, or the one that is given, with the default of whatever it does not mention."""
     given = {name: value for name, value in flags.items() if value is not None and value != [] and value != ()}
     recipe = None if recipe is None else recipe.driven()
+    if given.get("learn_scales") and "quantize" not in given:
+        raise OptionError("--learn-scales is of what is rounded; pass --quantize int8 too")
+    if not given.get("learn_scales"):
+        given.pop("learn_scales", None)
     if "level" in given:  # a level of a device is a sparsity of the whole network, by that device's rules
         _refuse(["level"] if recipe is not None else [])
         device = targets.parse(given["target"]) if "target" in given else None
@@ -61,8 +67,8 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     options: dict[type[Modifier], dict[str, Any]] = {kind: {} for kind in DEFAULTS}
     for name, value in given.items():
         kind, option = FLAGS[name]
-        options[kind][option] = _plain(name, value)
-    return Recipe(tuple(_made(kind, options[kind]) for kind in DEFAULTS))
+        options.setdefault(kind, {})[option] = _plain(name, value)
+    return Recipe(tuple(_made(kind, said) for kind, said in options.items()))
 
 
 def _made(kind: type[Modifier], said: Mapping[str, Any]) -> Modifier:

@@ -5,6 +5,7 @@
 2. The hardware uses it in FP16, BF16, INT8 (and FP8). A float32 file counts as "2:4 once built in fp16 or int8".
 3. Alignment depends on the library that runs the layer, so it is a profile: see PROFILES.
 4. It pays from about 256 channels; below, the dense kernel is usually as fast.
+5. TensorRT's sparse INT8 kernels take int8 and give int8: a layer whose output stays in floats is dense.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class Ampere(Target):
     @property
     def pattern(self) -> str:
         return "2:4"
+
+    @property
+    def integer_sides(self) -> bool:
+        return self.profile == "tensorrt"
 
     def judge(self, weight: Weight, use: Use) -> Verdict:
         rules = PROFILES[self.profile]

@@ -32,6 +32,11 @@ class Target(Plugin, ABC):
     """How far the network may be from its level, where the device knows levels."""
 
     @property
+    def integer_sides(self) -> bool:
+        """Whether sparse integer kernels want int8 around zero at a layer's input and at its output."""
+        return False
+
+    @property
     @abstractmethod
     def text(self) -> str:
         """The canonical text: `parse(target.text).text == target.text`."""

@@ -30,7 +30,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
-from onnxsparse.train.fake_quantization import FakeQuantization
+from onnxsparse.train.fake_quantization import FakeQuantization, Integers
 from onnxsparse.train.objective import classes_seen
 from onnxsparse.train.sequences import Carried
 from onnxsparse.train.task import Task
@@ -159,7 +159,7 @@ class Whole:
         proto = float_now(self._task, engine, rest)
         scales = {} if fake is None else fake.arrays(engine)
         if fake is not None and scales:
-            fake.write(scales, proto)
+            Integers(fake, scales).write(proto)
         return self._file(proto)
 
     def _file(self, proto: ModelProto) -> _File:

@@ -1,4 +1,4 @@
-"""Scales in quantization-aware training: observed, held, learned, kept of the best state, and as the file needs.
+"""Scales of a training with fake quantization: observed, held, learned, kept of the best state, and delivered.
 
 1. Scales and zero points are live arrays of the engine. Those of a weight follow its largest number behind the mask,
    before each step; those of a value follow a moving average of the least and the greatest number of each batch.
@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, from_range, of_weight
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.fake_quantize import keys_of
-from onnxsparse.passes.quantization.qdq import Params, stored, write_qdq
+from onnxsparse.passes.quantization.qdq import Params, fitted, stored, write_qdq
+from onnxsparse.passes.quantization.report import how
+from onnxsparse.passes.quantization.zero_points import Zeros, demand_zeros, zeros_of
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight
 from onnxsparse.planning.stored_params import StoredParam
+from onnxsparse.report.rows import Report
 
 AVERAGING = 0.01
 """How far a range goes towards that of a batch."""
@@ -120,12 +124,11 @@ class FakeQuantization:
         found = ((key, _live(engine, key)) for key in keys)
         return {key: array.copy() for key, array in found if array is not None}
 
-    def write(self, arrays: Mapping[str, Array], proto: ModelProto) -> None:
-        """Round the float graph with trained weights, in place, by scales and zero points that were kept."""
-        write_qdq(proto, self.quantization, self._params(arrays, proto))
+    def params(self, arrays: Mapping[str, Array], proto: ModelProto) -> Params:
+        """Scales and zero points for a float graph with trained weights, by what was kept.
 
-    def _params(self, arrays: Mapping[str, Array], proto: ModelProto) -> Params:
-        """What the training graph did not have, because it was cut, is rounded by its numbers and its first range."""
+        What the training graph did not have, because it was cut, is rounded by its numbers and its first range.
+        """
         found: dict[str, QParams] = {}
         for weight in self.quantization.weights:
             known = self._known(arrays, weight.name, weight.grid, weight.axis)
@@ -133,8 +136,7 @@ class FakeQuantization:
         for value in self.quantization.observed:
             known = self._known(arrays, value.name, value.grid)
             found[value.name] = known or from_range(*self._ranges[value.name], value.grid)
-        found.update({value.name: found[value.like] for value in self.quantization.values if value.like})
-        return found
+        return fitted(proto, self.quantization, found)
 
     def _known(self, arrays: Mapping[str, Array], name: str, grid: Grid, axis: int | None = None) -> QParams | None:
         scale = arrays.get(f"{self._keys[name]}/{SCALE}")
@@ -152,6 +154,33 @@ class FakeQuantization:
     def restore(self, state: Mapping[str, Any]) -> None:
         self._ranges = {name: (float(low), float(high)) for name, (low, high) in state["ranges"].items()}
         self._observing = bool(state["observing"])
+
+
+class Integers:
+    """A float graph with trained weights becomes integers, and is held to its zeros once it is written."""
+
+    def __init__(self, fake: FakeQuantization, scales: Mapping[str, Array]) -> None:
+        self._fake, self._scales = fake, scales
+        self._params: Params = {}
+        self._zeros: Zeros = {}
+
+    @property
+    def quantization(self) -> Quantization:
+        return self._fake.quantization
+
+    def write(self, proto: ModelProto) -> None:
+        """In place."""
+        self._params = self._fake.params(self._scales, proto)
+        self._zeros = zeros_of(proto, self.quantization.weights)
+        write_qdq(proto, self.quantization, self._params)
+
+    def check(self, report: Report, written: Model) -> Report:
+        """Every zero is the zero point in what was written."""
+        demand_zeros(written, self.quantization.weights, self._params, self._zeros)
+        own = {weight.name: how(weight) for weight in self.quantization.weights}
+        names = {weight.name: weight.tensor.name for weight in written.weights}
+        rows = tuple(replace(row, quantized=own.get(names.get(row.name, ""), "")) for row in report.rows)
+        return replace(report, rows=rows)
 
 
 def tags_by_name(model: Model, tags: Mapping[str, StoredParam]) -> dict[str, str]:

@@ -158,7 +158,8 @@ def _deliver(
         details=details,
         beside={} if target is None else dict(zip(beside(target), texts)),
         note=None if folder is None else partial(note_delivery, folder),
-        change=outcome.write_integers,
+        check=None if outcome.integers is None else outcome.integers.check,
+        change=None if outcome.integers is None else outcome.integers.write,
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.training import PART, SHORTEST, SMALLER, KeepBestAct
 from onnxsparse.train.checkpointing import Saves, Stopping
 from onnxsparse.train.evaluation import Evaluation, ranges_of
-from onnxsparse.train.fake_quantization import FakeQuantization, tags_by_name
+from onnxsparse.train.fake_quantization import FakeQuantization, Integers, tags_by_name
 from onnxsparse.train.onnx_trainee import OnnxTrainee
 from onnxsparse.train.outcome import Account, Outcome, Watcher
 from onnxsparse.train.task import Task, demand_alike_step
@@ -340,7 +340,7 @@ class Run:
             metrics=self._evaluation(self.engine) if self._evaluation else {},
             steps=self.step,
             trained=trained,
-            write_integers=partial(self.trainee.fake.write, scales) if self.trainee.fake and scales else None,
+            integers=Integers(self.trainee.fake, scales) if self.trainee.fake and scales else None,
         )
 
     # -- what a checkpoint holds

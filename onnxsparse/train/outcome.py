@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx import ModelProto
-
 from onnxsparse.math.values import Array
 from onnxsparse.report.history import History, Moment
+from onnxsparse.train.fake_quantization import Integers
 
 # -- the outcome
 
@@ -40,8 +39,8 @@ class Outcome:
     steps: int = 0
     trained: bool = False
     """Whether the arrays are those of a training; otherwise, those of a one-shot pruning."""
-    write_integers: Callable[[ModelProto], None] | None = None
-    """Rounds a float graph as the network in training was, in place; None where that was not rounded."""
+    integers: Integers | None = None
+    """What makes integers of it, as the network in training was rounded; None where that was not."""
 
 
 # -- What a run tells of itself: rows of its history, with the mean loss since the row before.

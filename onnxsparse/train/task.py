@@ -7,6 +7,7 @@ it makes never changes: the loop, the choice of an engine, the evaluation and th
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,19 +22,19 @@ from onnxsparse.acts.params import Param
 from onnxsparse.data import Data, Samples, check_labels, open_data
 from onnxsparse.engines.engine import Batch, Engine, LossSpec, Spec
 from onnxsparse.engines.processes import Processes
-from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.biases_and_scales import statistics
-from onnxsparse.graph.edit import called as called_node
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
 from onnxsparse.options import Axes, Masks, Path, SparsityOptions
 from onnxsparse.passes.delivery import called
 from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.placement import quantization_of
+from onnxsparse.passes.quantization.quantizing import TARGETS
 from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes, fields_of, sample_axes
 from onnxsparse.planning.plan import Plan, PlanRow
-from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization
+from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.request import demand_whole, planned
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import trainables
@@ -41,7 +42,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import RATES
 from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
-from onnxsparse.recipes.modifiers.quantization import Quantizing, TrainQuantized
+from onnxsparse.recipes.modifiers.quantization import QuantizeAct, Quantizing, TrainQuantized
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
 from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs
 from onnxsparse.scores import Score
@@ -204,6 +205,7 @@ def ask(
     model = Model.open(source)
     if destination.target is not None:
         model.demand_room(destination.target)
+    destination.demand_free(model)
     model, quantization, rounding = quantized(model, recipe)
     set_sizes(model, dims)
     axes = sample_axes(model, batch_axis, state)
@@ -213,7 +215,6 @@ def ask(
     demand_output(model, objective.output)
     demand_keys(model, recipe.modifiers, objective.output)
     tags = trainables(model, made, training.train_bn)
-    destination.demand_free(model)
     fields, sequences = fields_of(model, axes), sequences_of(model, axes)
     labelled, numbers = bool(objective.task), objective.task != "cross-entropy" if objective.task else None
     found = open_data(data, fields, labels, labelled, numbers if labelled or labels is not None else False)
@@ -267,25 +268,16 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
     if len(asked) > 1:
         raise OptionError(f"the recipe quantizes {len(asked)} times; a model is quantized once")
     (one,) = asked
-    by_device = str(recipe.only(Pruning).target or "").partition(":")[0] == "ampere"
-    scheme = one.scheme_of() if isinstance(one, Quantizing) else AMPERE if by_device else ONNXRUNTIME
-    integers = next((node for node in model.proto.graph.node if _computes_with_integers(node.op_type)), None)
-    if integers is not None:
-        raise ModelError(
-            f"the model is quantized already ({called_node(integers)}); start from the float model it was made from"
-        )
+    device = str(recipe.only(Pruning).target or "").partition(":")[0]
+    scheme = QuantizeAct(one).scheme if isinstance(one, Quantizing) else TARGETS.get(device, TARGETS[""])
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError("the ranges of values are taken in onnxruntime: pip install 'onnxsparse[runtime]'")
     proto, notes = float_graph(model)
     quantization = quantization_of(proto, scheme)
     if not quantization.weights:
-        why = next(iter(quantization.left.values()), "it has no convolution and no matrix product with stored weights")
+        why = next(iter(quantization.left.values()), "no Conv, Gemm or MatMul has a constant weight")
         raise ModelError(f"nothing of the model can be quantized: {why}")
     return Model.over(proto), quantization, notes
-
-
-def _computes_with_integers(operator: str) -> bool:
-    return operator.startswith("QLinear") or operator in (
-        "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger",
-    )  # fmt: skip
 
 
 def _idle(model: Model, training: Training) -> list[str]:

@@ -14,6 +14,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 import onnxsparse as osp
+from onnxsparse import progress
 from onnxsparse.cli import main
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError, ProofError
 from tests.messages import refusing
@@ -185,6 +186,21 @@ def test_the_most_sensitive_layers_also_of_weights_alone() -> None:
     assert tight.details["metrics"]["distance"] <= 0.04 < loose.details["metrics"]["distance"]
 
 
+def test_scales_that_exist_are_kept(tmp_path: Path) -> None:
+    first, path = osp.quantize(classifier(), data=SAMPLES, refine="none"), tmp_path / "int8.onnx"
+    onnx.save(first.model, path)
+    again = osp.quantize(classifier(), scales=path)
+    assert stored(again.model).keys() == stored(first.model).keys()
+    for name, array in stored(first.model).items():
+        np.testing.assert_array_equal(stored(again.model)[name], array)
+    (tmp_path / "some.json").write_text('{"x": {"scale": 0.5, "zero_point": 7, "type": "uint8"}, "z": {"scale": 1}}')
+    with refusing(OptionError):
+        osp.quantize(classifier(), scales=tmp_path / "some.json")
+    partly = osp.quantize(classifier(), scales=tmp_path / "some.json", data=SAMPLES)
+    assert stored(partly.model)["x_scale"] == 0.5
+    assert any("1 of the scales, and 1 that nothing here has" in note for note in partly.report.notes)
+
+
 # -- samples in all forms
 
 
@@ -219,10 +235,36 @@ def test_so_many_samples_are_used() -> None:
 
 
 def test_a_file_that_takes_a_fixed_number_of_samples() -> None:
-    result = osp.quantize(classifier(batch=16), data=SAMPLES, eval_data={"x": SAMPLES})
-    free = osp.quantize(classifier(), data=SAMPLES, eval_data={"x": SAMPLES})
+    plain = {"eval_data": {"x": SAMPLES}, "refine": "none"}
+    result = osp.quantize(classifier(batch=16), data=SAMPLES, **plain)
+    free = osp.quantize(classifier(), data=SAMPLES, **plain)
     assert result.report.details["metrics"] == free.report.details["metrics"]
     assert stored(result.model)["x_scale"] == stored(free.model)["x_scale"]
+
+
+def test_a_size_below_zero_says_nothing() -> None:
+    """Some exporters write -1 for a free axis."""
+    free = line()
+    free.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert osp.quantize(free, data=drawn(50, 4)).report.details["samples"] == 50
+
+
+def test_nothing_is_left_of_what_is_interrupted(tmp_path: Path) -> None:
+    def yielding() -> Iterator[dict[str, np.ndarray]]:
+        yield {"x": drawn(8, 4)}
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        osp.quantize(line(), output=tmp_path / "int8.onnx", data=yielding)
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_says_how_far_it_is() -> None:
+    seen: list[tuple[str, int, int]] = []
+    with progress.listening(lambda *told: seen.append(told)):
+        osp.quantize(hard(), data=SAMPLES, max_loss="5%", metrics="distance", refine="none")
+    assert ("calibrate", 40, 40) in seen
+    assert any(stage == "sensitivity of layers" and done == total > 2 for stage, done, total in seen)
 
 
 def test_samples_along_another_axis() -> None:
@@ -286,8 +328,9 @@ def hard() -> onnx.ModelProto:
 
 
 def test_the_most_sensitive_layer_stays_in_float() -> None:
-    everything = osp.quantize(hard(), data=SAMPLES, eval_data={"x": SAMPLES}, metrics="distance").report.details
-    limited = osp.quantize(hard(), data=SAMPLES, max_loss="5%", metrics="distance").report
+    asked = {"data": SAMPLES, "metrics": "distance", "refine": "none"}
+    everything = osp.quantize(hard(), eval_data={"x": SAMPLES}, **asked).report.details
+    limited = osp.quantize(hard(), max_loss="5%", **asked).report
     lost = limited.details["max_loss"]
     assert everything["metrics"]["distance"] > 0.1
     assert limited.details["metrics"]["distance"] == lost["lost"] <= 0.05
@@ -308,7 +351,7 @@ def test_nothing_is_left_in_float_where_little_is_lost() -> None:
 def test_a_limit_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     with refusing(ProofError):
-        osp.quantize(classifier(), output=path, data=SAMPLES, max_loss="0.0001%", metrics="distance")
+        osp.quantize(classifier(), output=path, data=SAMPLES, max_loss="0.0001%", metrics="distance", refine="none")
     assert not list(tmp_path.iterdir())
 
 
@@ -389,6 +432,7 @@ def test_options_that_mean_nothing() -> None:
         {"samples": 0}, {"metrics": "accuracy"}, {"metrics": "loss", "max_loss": 1}, {"exclude": "haed"},
         {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
         {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "mse"},
+        {"dynamic": True, "scales": "x.json"}, {"scales": "missing.json"},
     ):  # fmt: skip
         with refusing(OptionError):
             osp.quantize(line(), data=drawn(8, 4), **options)

@@ -1,8 +1,15 @@
-"""SparseML's interface: recipes around a training loop in torch, by the names that its users know."""
+"""SparseML's interface: recipes around a training loop in torch, and its export, by the names that its users know."""
 
 from __future__ import annotations
 
+from onnxsparse.dialects.sparseml.qat_export import export_qat, quantize_qat_export, quantize_torch_qat_export
 from onnxsparse.dialects.sparseml.recipe_manager import ScheduledModifierManager
 from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
 
-__all__ = ["RecipeManagerStepWrapper", "ScheduledModifierManager"]
+__all__ = [
+    "RecipeManagerStepWrapper",
+    "ScheduledModifierManager",
+    "export_qat",
+    "quantize_qat_export",
+    "quantize_torch_qat_export",
+]

@@ -57,6 +57,7 @@ class Assembled:
         default_factory=dict
     )  # key of a running statistic -> output, momentum
     ranges: dict[str, tuple[str, str]] = field(default_factory=dict)  # key of fake quantization -> two outputs
+    shares: dict[str, float] = field(default_factory=dict)  # key of a learned scale -> what is taken of its gradient
 
     def drop(self, name: str) -> str:
         """Leave a stored tensor out, with all that its sparser trains; returns its tag."""
@@ -106,10 +107,10 @@ def assemble(
     tags = {name: tag for name, tag in prepared.weights.items() if name in statistics.follows}
     made.switch, made.follows = statistics.switch, {tag: statistics.follows[name] for name, tag in tags.items()}
     front = writer.nodes
-    rounding = rounded(writer, fake or {})
+    rounding = rounded(writer, fake or {}, _shapes(prepared))
     made.trained.update(rounding.trained)
     made.frozen.update(rounding.frozen)
-    made.ranges = rounding.ranges
+    made.ranges, made.shares = rounding.ranges, rounding.shares
     _lose(writer, prepared, spec.objective, scales, made)
     nodes = [NodeProto.FromString(node.SerializeToString()) for node in (*front, *model.graph.node, *writer.nodes)]
     nodes = _once(nodes, set(made.moving), writer)

@@ -66,6 +66,8 @@ class OrtEngine(Engine):
                 live[tag] += array * pieces
 
     def update(self, pace: Pace) -> bool:
+        for key, share in self._made.get("shares", {}).items():
+            self._session.gradients[key] *= np.float32(share)
         gradients, scale = pace.moving(self._session.gradients), 1.0 / max(1, self._pieces)
         if pace.clip:
             scale *= clip_factor(gradients.values(), pace.clip / scale)

@@ -9,6 +9,7 @@ once it is built.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -32,6 +33,8 @@ class Rounding:
     trained: dict[str, str] = field(default_factory=dict)
     frozen: dict[str, str] = field(default_factory=dict)
     ranges: dict[str, tuple[str, str]] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
+    """Of a learned scale, what is taken of its gradient (LSQ, Esser et al. 2020)."""
 
 
 def as_products(model: ModelProto) -> dict[str, FakeQuantize]:
@@ -59,8 +62,9 @@ def taken_out(prepared: Prepared, known: Mapping[str, FakeQuantize]) -> dict[str
     return found
 
 
-def rounded(writer: Writer, scales: Mapping[str, FakeQuantize]) -> Rounding:
+def rounded(writer: Writer, scales: Mapping[str, FakeQuantize], shapes: Mapping[str, tuple[int, ...]]) -> Rounding:
     """Write the rounding between every division and its product."""
+    sizes = {tensor.name: math.prod(tensor.dims) for tensor in writer.graph.initializer}
     made, placed = Rounding(), list[NodeProto]()
     zero_points: dict[str, str] = {}
     for node in writer.graph.node:
@@ -73,6 +77,9 @@ def rounded(writer: Writer, scales: Mapping[str, FakeQuantize]) -> Rounding:
             made.frozen[said.zero_point] = zero_points[said.key]
             (made.trained if said.learned else made.frozen)[said.scale] = node.input[1]
         writer.nodes = []
+        if said.learned:
+            each = math.prod(shapes[node.output[0]]) / sizes[node.input[1]]
+            made.shares[said.scale] = 1 / math.sqrt(each * max(said.grid.high, 1))
         if said.observed and said.key not in made.ranges:
             value = node.input[0]
             ends = (writer.node(kind, value, keepdims=0) for kind in ("ReduceMin", "ReduceMax"))
@@ -92,6 +99,6 @@ def _write(writer: Writer, steps: str, zero_point: str, said: FakeQuantize, to: 
         "FakeQuant", steps, one, zero, to=[writer.fresh("whole"), writer.fresh("inside")],
         domain=MICROSOFT, quant_min=-WIDEST, quant_max=WIDEST,
     )  # fmt: skip
-    low, high = (writer.constant(np.float32(end), "level") for end in (said.low, said.high))
+    low, high = (writer.constant(np.float32(end), "level") for end in (said.grid.low, said.grid.high))
     inside = writer.node("Clip", writer.node("Add", whole, zero_point), low, high)
     writer.node("Sub", inside, zero_point, to=to)

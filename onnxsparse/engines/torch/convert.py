@@ -21,6 +21,7 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
+from onnxsparse.engines.fake_quantization import FakeQuantize, is_fake
 from onnxsparse.engines.torch import operators
 from onnxsparse.engines.torch.error_messages import ONNX
 from onnxsparse.engines.torch.library import torch
@@ -120,6 +121,8 @@ class Conversion:
                 self._constant(node, attributes, scope)
             elif domain == "" and node.op_type in operators.CONTROL:
                 self._control(node, attributes, scope)
+            elif is_fake(node):
+                self._fake_quantize(node, scope)
             else:
                 self._call(node, domain, attributes, scope)
 
@@ -185,6 +188,17 @@ class Conversion:
         child = Child(lambda: BatchNorm(*numbers_), (), ())
         args = tuple(scope.draft.node(value) for value in values if value)
         return scope.draft.call_child(child, _title(node), args)
+
+    def _fake_quantize(self, node: NodeProto, scope: Scope) -> None:
+        """A module of its own, whose scale is no tensor of the file's; a weight stays a weight behind it."""
+        from onnxsparse.engines.torch.operators.control import FakeQuantize as Module
+
+        value, scale = scope.find(node.input[0]), scope.find(node.input[1]).stored
+        assert scale is not None
+        said, shape = FakeQuantize.of(node), scale.shape
+        child = Child(lambda: Module(said, shape), (), ())
+        called = scope.draft.call_child(child, _title(node), (scope.draft.node(value),))
+        define(node, called, False, [value.sources], scope)
 
     def _control(self, node: NodeProto, attributes: Attributes, scope: Scope) -> None:
         child, args, sources = child_of(self, node, attributes, scope)

@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,14 @@ from onnxsparse.engines.torch.optimizer_state import (
     TorchOptimizer,
 )
 from onnxsparse.engines.torch.student import (
+    Change,
     frozen_copy,
     loss_module_class,
     measured,
     networks,
     outputs_of,
     perturbed_targets,
+    quantizers,
     student_class,
     tensors_of,
     train_only,
@@ -61,13 +64,16 @@ class TorchEngine(Engine):
         spec: Spec,
         samples: Mapping[str, Array],
         setting: Setting = PLAIN,
+        change: Change | None = None,
     ) -> None:
-        made = networks(model, tags, spec.train_bn, spec.turned)
+        """`change` is done to the copy of the model that is trained."""
+        made = networks(model, tags, spec.train_bn, spec.turned, change if spec.quantization else None)
         self._setting, self._device, self._signals = setting, device_of(setting.device), made.signals
         self._processes, self._train_bn, self.notes = setting.processes, spec.train_bn, list[str]()
         module = made.module.to(self._device)
         self._dense = frozen_copy(module)
         self.student = student_class()(module, made.paths, spec, self._device)
+        self._observed = {one.said.key: one for one in reversed(quantizers(module)) if one.said.observed}
         self._unused = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}
         self._reached: set[str] = set()  # of what has had a gradient
         tensors = tensors_of(self.student)
@@ -117,16 +123,39 @@ class TorchEngine(Engine):
         self._loss_module.train(self._train_bn)
         pieces = list(self._pieces.of(batch))
         shares = self._shares([labels for _, labels in pieces], self._processes)
-        found = []
+        found, ends = [], list[Any]()
         for (inputs, labels), share in zip(pieces, shares):
-            with in_words("train on a batch"):
+            with in_words("train on a batch"), self._observing():
                 loss = self._loss_module(inputs, labels, share)
                 self._scaling.grown(loss).backward()
             found.append(float(loss.detach()))
+            ends += [torch().stack([one.ends for one in self._observed.values()])] if self._observed else []
             self._taken += 1
         self._averaged = False
+        self.ranges = self._ranges(ends)
         self._loss = self._processes.mean(float(np.mean(found)))
         return self._loss
+
+    @contextmanager
+    def _observing(self) -> Iterator[None]:
+        """What is rounded notes its range within: not in measurements, nor when a graph is tried out."""
+        for one in self._observed.values():
+            one.observing = True
+        try:
+            yield
+        finally:
+            for one in self._observed.values():
+                one.observing = False
+
+    def _ranges(self, pieces: Sequence[Any]) -> dict[str, tuple[float, float]]:
+        """Of all pieces; of several processes the means."""
+        if not pieces:
+            return {}
+        every = torch().stack(list(pieces))
+        ends = torch().stack([every[..., 0].amin(0), every[..., 1].amax(0)], -1)
+        if isinstance(self._processes, Together):
+            self._processes.average([ends])
+        return {key: (low, high) for key, (low, high) in zip(self._observed, ends.tolist())}
 
     def gradients(self) -> Mapping[str, Array]:
         self._average()

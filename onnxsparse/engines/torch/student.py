@@ -36,6 +36,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.sparsers.sparser import Moment
 
 Turned = Mapping[str, Mapping[str, int]]
+Change = Callable[[ModelProto], None]
 _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
@@ -48,9 +49,11 @@ class Networks:
     signals: list[DistillationTarget]
 
 
-def networks(model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned) -> Networks:
-    """The module of a copy of the model; `tags` are tensors of the model itself."""
-    proto, signals = _with_targets(model, turned)
+def networks(
+    model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned, change: Change | None = None
+) -> Networks:
+    """The module of a copy of the model, to which `change` is done; `tags` are tensors of the model itself."""
+    proto, signals = _with_targets(model, turned, change)
     module = widened(to_module(proto, train_bn=train_bn))
     draw_by_inputs(module, proto)
     own = keys(model.flow.stores)
@@ -70,10 +73,15 @@ def widened(module: Any) -> Any:
     return module.float()
 
 
-def _with_targets(model: Model, turned: Turned) -> tuple[ModelProto, list[DistillationTarget]]:
-    """A whole copy whose outputs are the model's, and their taps."""
-    proto = turn(model.copy_proto(), turned.get("inputs", {}), turned.get("outputs", {}))
+def _with_targets(model: Model, turned: Turned, change: Change | None) -> tuple[ModelProto, list[DistillationTarget]]:
+    """A whole copy whose outputs are the model's, and their taps: those are what they are without the change."""
+    axes = turned.get("inputs", {}), turned.get("outputs", {})
+    proto = turn(model.copy_proto(), *axes)
     signals = stated(proto)
+    if change is not None:
+        proto = model.copy_proto()
+        change(proto)
+        turn(proto, *axes)
     for signal in signals:
         if signal.kind == "tap":
             proto.graph.output.add(name=signal.name)
@@ -91,6 +99,8 @@ def frozen_copy(module: Any) -> Any:
     """The dense model: the same numbers, in measuring mode, without gradients."""
     dense = copy.deepcopy(module).eval()
     draw_alike(module, dense)
+    for one in quantizers(dense):
+        one.rounds = False
     for parameter in dense.parameters():
         parameter.requires_grad_(False)
     return dense
@@ -112,6 +122,8 @@ def student_class() -> Any:
             named = dict(module.named_parameters())
             for tag, sparser in self.sparsers.items():
                 self._begin(tag, sparser, named[self.paths[tag]], spec.trained[tag], device)
+            self.scales, more = rounding_of(self.module, device)
+            self.frozen.update(more)
 
         def _begin(self, tag: str, sparser: Any, parameter: Any, name: str, device: Any) -> None:
             weight = parameter.detach().cpu().numpy()
@@ -149,7 +161,29 @@ def tensors_of(student: Any) -> dict[str, Any]:
     found = {tag: own[path] for tag, path in student.paths.items()}
     for tag in student.sparsers:
         found.update({f"{tag}/{role}": one for role, one in student.trained_of(tag).items()})
-    return found
+    return {**found, **student.scales}
+
+
+def rounding_of(module: Any, device: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the modules of fake quantization their scales and zero points, one for all that round alike; those that
+    train and those that do not, by key."""
+    learned, still = dict[str, Any](), dict[str, Any]()
+    for one in quantizers(module):
+        said, scale = one.said, torch().full(one.shape, 0.5, device=device)
+        if said.zero_point not in still:
+            still[said.zero_point] = torch().zeros((), device=device)
+            if said.learned:
+                learned[said.scale] = torch().nn.Parameter(scale)
+            else:
+                still[said.scale] = scale
+        one.scale = learned[said.scale] if said.learned else still[said.scale]
+        one.zero_point = still[said.zero_point]
+    return learned, still
+
+
+def quantizers(module: Any) -> list[Any]:
+    """The modules of fake quantization in a converted module."""
+    return [one for one in module.modules() if type(one).__name__ == "FakeQuantize"]
 
 
 def loss_module_class() -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
+from onnxsparse.engines.fake_quantization import is_fake
 from onnxsparse.engines.torch import library, operators
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.attributes import label
@@ -100,7 +101,7 @@ def _is_quantized(node: NodeProto) -> bool:
 
 def _known(node: NodeProto, opsets: dict[str, int]) -> bool:
     domain = domain_of(node)
-    if domain == "" and node.op_type in (*operators.CONTROL, "Constant"):
+    if is_fake(node) or (domain == "" and node.op_type in (*operators.CONTROL, "Constant")):
         return True
     return operators.find(domain, node.op_type, opsets.get(domain, LAST_OPSET)) is not None
 

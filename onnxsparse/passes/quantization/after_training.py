@@ -29,6 +29,9 @@ from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.report.rows import Report
 
+NAMED = 12
+"""Layers left in float that a line names."""
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -73,19 +76,24 @@ def quantized(
     """Quantize a model and deliver it; nothing of a run that fails or is stopped has its name."""
     if importlib.util.find_spec("onnxruntime") is None:
         raise MissingExtraError("quantize runs the model on the samples: pip install 'onnxsparse[runtime]'")
-    if asked.samples_needed and samples.data is None:
+    if asked.samples_needed and asked.scales is None and samples.data is None:
         raise OptionError(
             "--scheme int8 takes the ranges of values from samples: pass --data, or do without by --dynamic or "
             "--scheme w8"
         )
     work = Quantizing(model, asked)
+    if work.unscaled and samples.data is None:
+        raise OptionError(
+            f"--scales has no scale for {len(work.unscaled)} values (the first: '{work.unscaled[0]}'); pass --data, "
+            "too, for theirs"
+        )
     fields = fields_of(model, axes)
     feeds = _feeds(work, samples, fields, axes)
     work.observe(feeds)
     measured = _measured(work, feeds, fields, samples, axes)
     zeros = zeros_of(work.proto, measured.quantization.weights)
     made = work.written(measured.quantization)
-    notes = [*work.notes, *(feeds.data.notes if feeds else ()), *_said_of_cpu(work), *measured.notes]
+    notes = [*work.notes, *work.refined, *(feeds.data.notes if feeds else ()), *_said_of_cpu(work), *measured.notes]
     report = quantization_report(work.float_model, measured.quantization, called, asked.text, notes, target)
     details = {
         "scheme": asked.scheme,
@@ -97,7 +105,7 @@ def quantized(
     }
     report = with_sizes(replace(report, details=details), work.proto, made)
     result = Model.over(made)
-    result.set_metadata({PREFIX + "quantization": asked.text})
+    result.set_metadata({PREFIX + "quantization": work.text})
 
     def check(report: Report, written: Model) -> Report:
         demand_zeros(written, measured.quantization.weights, work.params, zeros)
@@ -139,7 +147,7 @@ def _measured(
         known = feeds or own
         quiet = Feeds(work.proto, known.data, known.limit, axes.inputs, stage="")
         moved = Figures(work.proto, quiet, [parse_metric("distance")], axes.outputs)
-        chosen = within(limit, whole, work.written, figures, moved)
+        chosen = within(limit, whole, work.moves, work.written, figures, moved)
         whole = replace(chosen.quantization, left={**chosen.quantization.left, **_too_sensitive(limit, chosen)})
     details = {
         "measured_on": on, "metrics_dense": figures.dense, "metrics": figures(work.written(whole)),
@@ -166,5 +174,7 @@ def _told(limit: MaxLoss, chosen: Chosen, figures: Figures) -> dict[str, Any]:
 def _notes_on(limit: MaxLoss | None, chosen: Chosen, figures: Figures) -> Iterator[str]:
     assert limit is not None
     yield f"{figures.metrics[0].text}: {limit.told(chosen.lost)} is lost, and {limit.text} may be"
-    for name, distance in chosen.left:
-        yield f"left in float: '{name}', which alone moves the outputs by {distance:.3g}"
+    shown = ", ".join(f"'{name}' {distance:.3g}" for name, distance in chosen.left[:NAMED])
+    more = f" and {len(chosen.left) - NAMED} more, which --json lists" if len(chosen.left) > NAMED else ""
+    if shown:
+        yield f"left in float, with the distance by which each alone moves the outputs: {shown}{more}"

@@ -25,12 +25,16 @@ def correct_biases(
     quantization: Quantization,
     params: Mapping[str, QParams],
     feeds: Iterable[Mapping[str, Array]],
-) -> list[str]:
-    """Change the biases of a float graph, in place, by what its quantized form is off on samples; what was done."""
+    exact: ModelProto | None = None,
+) -> int:
+    """Change the biases of a float graph, in place, by what its quantized form is off on samples, and say how many.
+
+    `exact` is the graph with the weights that are aimed at, where those of `proto` are rounded already.
+    """
     feeds, places = list(feeds), _biased(proto, quantization)
     if not places:
-        return []
-    wanted = collect(proto, places, feeds, lambda name: Moments(places[name][1]))
+        return 0
+    wanted = collect(exact or proto, places, feeds, lambda name: Moments(places[name][1]))
     rounded = copied(proto)
     write_qdq(rounded, quantization, params)
     run = Stepwise(rounded, feeds)
@@ -42,7 +46,7 @@ def correct_biases(
         missing = (wanted[output].mean - seen.mean).astype(np.float32)
         run.replace(output, [value + missing.reshape(_sizes(value, axis)) for value in values])
         bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + missing, bias.name))
-    return [f"the biases of {len(places)} layers were corrected by the mean of what rounding adds"]
+    return len(places)
 
 
 def _sizes(value: Array, axis: int) -> list[int]:
@@ -50,8 +54,7 @@ def _sizes(value: Array, axis: int) -> list[int]:
 
 
 def _biased(proto: ModelProto, quantization: Quantization) -> dict[str, tuple[TensorProto, int]]:
-    """The outputs of layers that a stored bias of their own is added to, in the order of the graph, with the bias and the
-    axis of the channels."""
+    """The outputs of layers with a stored bias of their own, in the order of the graph, the bias, and its axis."""
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     own = {output: weight.name for weight in quantization.weights for output, _ in weight.readers}
     found = {}

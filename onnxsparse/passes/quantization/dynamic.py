@@ -9,105 +9,83 @@ has; one that is stored turned around goes through a Transpose, which a runtime 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import FreshNames, all_names, called
-from onnxsparse.graph.model import Model
-from onnxsparse.graph.weights import Use, Weight
-from onnxsparse.math.quantization import WEIGHTS, Grid, QParams, of_weight
+from onnxsparse.math.quantization import Grid
 from onnxsparse.math.values import Array
+from onnxsparse.passes.quantization.layers import RECURRENT
 from onnxsparse.passes.quantization.qdq import Params, write_qdq
-from onnxsparse.passes.quantization.weight_only import TABLE, Refine, Rounded, layer_scheme, weights_of
-from onnxsparse.planning.quantization import Quantization, QuantizedWeight
+from onnxsparse.passes.quantization.values import key
+from onnxsparse.passes.quantization.weight_only import Refine, Rounded, params_of, weights_of
+from onnxsparse.planning.quantization import Quantization, QuantizedWeight, Scheme
 
 PRODUCTS = {"MatMul": "MatMulInteger", "Gemm": "MatMulInteger", "Conv": "ConvInteger"}
 CONVOLUTIONS = Grid(signed=False)
 """ConvInteger of onnxruntime 1.19 has no signed weights: these are uint8 around 128."""
 
 
-def dynamic(
-    proto: ModelProto, tables: bool = True, convolutions: bool = False, reduced: bool = False,
-    refine: Refine | None = None,
-) -> Rounded:  # fmt: skip
-    """Round a float graph, in place. `tables`: weights that are looked up, too; `reduced`: leave a bit of each weight
-    unused, for CPUs without VNNI, whose kernels add pairs of products in 16 bits."""
-    quantization = dynamic_weights(proto, tables, convolutions, reduced)
-    stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-    params = {
-        one.name: of_weight(numpy_helper.to_array(stored[one.name]), one.grid, one.axis)
-        for one in quantization.weights
-    }  # fmt: skip
+def dynamic(proto: ModelProto, scheme: Scheme, convolutions: bool = False, refine: Refine | None = None) -> Rounded:
+    """Round the products of a float graph, and its tables, in place."""
+    quantization = dynamic_weights(proto, scheme, convolutions)
+    params = params_of(proto, quantization)
     if refine is not None:
         refine(proto, quantization, params)
     write_dynamic(proto, quantization, params)
     return Rounded(quantization, params)
 
 
-def write_dynamic(proto: ModelProto, quantization: Quantization, params: Params) -> None:
-    """Change a float graph, in place, into one whose products are integers."""
-    nodes = {node.output[0]: node for node in proto.graph.node}
-    products, looked_up = list[QuantizedWeight](), list[QuantizedWeight]()
-    for one in quantization.weights:
-        (products if nodes[one.readers[0][0]].op_type in PRODUCTS else looked_up).append(one)
-    _Writer(proto, params).write(products)
-    write_qdq(proto, Quantization((), tuple(looked_up)), params)
-
-
-# -- which weights
-
-
-def dynamic_weights(proto: ModelProto, tables: bool, convolutions: bool, reduced: bool) -> Quantization:
+def dynamic_weights(proto: ModelProto, scheme: Scheme, convolutions: bool = False) -> Quantization:
     """What is rounded when the ranges of activations are those of each run."""
-    grid = Grid(narrow=True, reduced=reduced) if reduced else WEIGHTS
-    found, left = list[QuantizedWeight](), dict[str, str]()
-    alone = weights_of(proto, layer_scheme(8), tables)
-    rounded = {one.name: one for one in alone.weights}
-    left.update(alone.left)
-    for weight in Model.over(proto).weights:
-        one = rounded.get(weight.tensor.name)
-        if one is None:
-            continue
-        if all(use.family == TABLE for use in weight.uses):
-            found.append(one)
-            continue
-        reasons = {use.source.output[0]: _reason(use, weight, convolutions) for use in weight.uses}
+    alone = weights_of(proto, replace(scheme, layers=replace(scheme.layers, inputs=None, outputs=None, block=0)))
+    nodes, found = {key(node): node for node in proto.graph.node}, list[QuantizedWeight]()
+    left = dict(alone.left)
+    ranks = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
+    for one in alone.weights:
+        reasons = {
+            output: "" if one.looked_up else _reason(nodes[output], slot, convolutions) for output, slot in one.readers
+        }
         left.update({output: reason for output, reason in reasons.items() if reason})
-        readers = tuple(reader for reader in one.readers if reasons.get(reader[0]) == "")
+        readers = tuple(reader for reader in one.readers if not reasons[reader[0]])
         if readers:
-            found.append(_quantized(weight, one, readers, grid))
+            found.append(_quantized(replace(one, readers=readers), nodes[readers[0][0]].op_type, ranks[one.name]))
     return Quantization((), tuple(found), left)
 
 
-def _reason(use: Use, weight: Weight, convolutions: bool) -> str:
+def _reason(node: NodeProto, slot: int, convolutions: bool) -> str:
     """Why a layer stays in float; '' where it is rounded."""
-    node, attributes = use.source, Attributes(use.source, {})
-    if use.op in ("LSTM", "GRU", "RNN"):
-        return f"ONNX has no {use.op} on integers, and that of one runtime is no standard operator"
-    if use.op not in PRODUCTS:
-        return f"ONNX has no {use.op} on integers"
-    if use.op == "Conv" and not convolutions:
-        return "a convolution looks for the range of its input in every run, which costs more than it gains"
-    if use.crossed or use.rows:
-        return f"'{weight.tensor.name}' does not reach it as it is stored"
-    if use.slot != 1:
+    attributes = Attributes(node, {})
+    if node.op_type in RECURRENT:
+        return f"ONNX has no {node.op_type} on integers, only one runtime has"
+    if node.op_type not in PRODUCTS:
+        return f"ONNX has no {node.op_type} on integers"
+    if node.op_type == "Conv" and not convolutions:
+        return "a convolution would look for the range of its input in every run, which costs more than integers gain"
+    if slot != 1:
         return "its weight is the left operand"
-    if use.op == "Gemm" and (attributes.integer("transA") or attributes.number("alpha", 1.0) != 1.0):
+    if node.op_type == "Gemm" and (attributes.integer("transA") or attributes.number("alpha", 1.0) != 1.0):
         return "its input is turned around or scaled"
-    if use.op == "Gemm" and len(node.input) > 2 and attributes.number("beta", 1.0) != 1.0:
+    if node.op_type == "Gemm" and len(node.input) > 2 and attributes.number("beta", 1.0) != 1.0:
         return "its bias is scaled"
     return ""
 
 
-def _quantized(
-    weight: Weight, one: QuantizedWeight, readers: tuple[tuple[str, int], ...], grid: Grid
-) -> QuantizedWeight:
-    op = weight.uses[0].op
+def _quantized(one: QuantizedWeight, op: str, rank: int) -> QuantizedWeight:
+    if op == "Conv":
+        return replace(one, grid=CONVOLUTIONS)
     # onnxruntime (1.19 to 1.31) takes the scales of the first matrix for all when it fuses a product with several.
-    axis = one.axis if op == "Conv" or len(weight.shape) == 2 else None
-    return QuantizedWeight(one.name, CONVOLUTIONS if op == "Conv" else grid, axis, readers)
+    return one if rank == 2 else replace(one, axis=None)
+
+
+def write_dynamic(proto: ModelProto, quantization: Quantization, params: Params) -> None:
+    """Change a float graph, in place, into one that rounds its activations by the range of each run."""
+    _Writer(proto, params).write([one for one in quantization.weights if not one.looked_up])
+    write_qdq(proto, Quantization((), tuple(one for one in quantization.weights if one.looked_up)), params)
 
 
 # -- the nodes
@@ -207,6 +185,3 @@ class _Writer:
         name = self._fresh(f"{called_as or found}_quant" if called_as else f"{found}_node")
         self._made.append(make_node(operator, inputs, [found], name, **attributes))
         return found
-
-
-__all__ = ["QParams", "dynamic", "dynamic_weights"]

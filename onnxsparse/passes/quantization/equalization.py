@@ -4,7 +4,8 @@
 
 1. One scale serves all channels of a value: where one channel is a hundred times as wide as the others, these are left
    with a few steps. Weights with a scale for each output are indifferent to S^-1; what a channel costs its readers is
-   their greatest weight on it, relative to the greatest weight of the same output.
+   their greatest weight on it, relative to the greatest weight of the same output. With one scale for all of a weight,
+   its rows are such ranges as well.
 2. Factors are powers of two, so that the model computes the same bit for bit, and what is zero stays zero.
 3. Only what is quantized on both sides takes part, and only where nothing else reads the value.
 """
@@ -45,22 +46,21 @@ def equalize(proto: ModelProto, quantization: Quantization, ranges: Mapping[str,
     stored = {tensor.name: tensor for tensor in proto.graph.initializer}
     scaled, widest = 0, 1.0
     for channels in channels_between(proto, quantization):
-        factors = _factors(channels, ranges[channels.value], stored)
+        factors = _factors(channels, ranges[channels.value], quantization, stored)
         if (factors != 1).any():
             scaled, widest = scaled + 1, max(widest, float(factors.max() / factors.min()))
             _scale(channels, factors, stored)
     if not scaled:
         return []
-    return [
-        f"the channels of {scaled} value{'s' * (scaled > 1)} between layers were equalized, by powers of two that differ "
-        f"up to {widest:g}-fold; the float model computes the same"
-    ]
+    values = "1 value" if scaled == 1 else f"{scaled} values"
+    told = f"the channels of {values} between layers were equalized, by powers of two up to {widest:g} apart"
+    return [f"{told}: the float model computes the same"]
 
 
 def channel_ranges(
     proto: ModelProto, quantization: Quantization, feeds: Iterable[Mapping[str, Array]]
 ) -> dict[str, Array]:
-    """The greatest magnitude of every channel of the values that can be equalized; nothing is run where there are none."""
+    """The greatest magnitude of every channel of the values that can be equalized; without any nothing is run."""
     axes = {channels.value: channels.axis for channels in channels_between(proto, quantization)}
     if not axes:
         return {}
@@ -94,6 +94,7 @@ class _Walk:
         flat = False
         while last not in self._outputs:
             readers = self._readers(last)
+            readers = [one for one in readers if one.op_type not in ("Shape", "Size")]  # no factor changes sizes
             if readers and all(self._is_reader(one, last, axis, flat) for one in readers):
                 return Channels(value, axis, tuple(made), tuple(readers))
             if len(readers) != 1 or not self._passes(readers[0], last, made, axis, flat):
@@ -104,7 +105,7 @@ class _Walk:
         return None
 
     def _makers(self) -> list[tuple[str, int]]:
-        """The tensors whose indices along an axis are the channels; none where the node is no layer that we can scale."""
+        """The tensors whose indices along an axis are the channels; none where the node is no layer to scale."""
         node, own = self._node, Attributes(self._node, {})
         if node.op_type == "LayerNormalization" and own.integer("axis", -1) == -1:
             return [(name, 0) for name in node.input[1:] if name] if len(node.input) > 1 else []
@@ -121,7 +122,7 @@ class _Walk:
 
     @property
     def _quantized(self) -> set[str]:
-        return {weight.name for weight in self._quantization.weights if weight.axis is not None}
+        return {weight.name for weight in self._quantization.weights}
 
     def _readers(self, name: str) -> list[NodeProto]:
         return [node for node in self._graph.node if name in reads(node)]
@@ -152,7 +153,7 @@ class _Walk:
     def _passes(self, node: NodeProto, value: str, made: list[tuple[str, int]], axis: int, flat: bool) -> bool:
         """Whether the channels go through a node as they are, or times a positive factor."""
         if node.op_type in HOMOGENEOUS:
-            return node.input[0] == value
+            return bool(node.input[0] == value)
         if node.op_type == "Add" and axis == -1:
             other = node.input[1 - list(node.input).index(value)]
             if not self._read_once(other) or self._dims[other] != [self._dims[made[0][0]][-1]]:
@@ -165,34 +166,38 @@ class _Walk:
         if node.op_type == "ReduceMean" and not own.integer("keepdims", 1):
             rank = len(self._dims[self._node.input[1]])
             axes = own.integers("axes") or []
-            return bool(axes) and {one % rank for one in axes} == set(range(2, rank))
+            return {one % rank for one in axes} == set(range(2, rank))
         return node.op_type in POOLINGS or (node.op_type == "Flatten" and own.integer("axis", 1) == 1)
 
 
 # -- by how much
 
 
-def _factors(channels: Channels, widths: Array, stored: Mapping[str, TensorProto]) -> Array:
+def _factors(channels: Channels, widths: Array, quantization: Quantization, stored: Mapping[str, TensorProto]) -> Array:
     """What the channels are divided by: powers of two, 1 in the middle."""
-    count = stored[channels.made[0][0]].dims[channels.made[0][1]]
-    costs = np.zeros(count)
+    shared = {weight.name for weight in quantization.weights if weight.axis is None}
+    maker, axis = channels.made[0]
+    if maker in shared:
+        rows = np.abs(np.moveaxis(numpy_helper.to_array(stored[maker]), axis, 0)).reshape(len(widths), -1).max(axis=1)
+        widths = np.maximum(widths / max(widths.max(), 1e-30), rows / max(rows.max(), 1e-30))
+    costs = np.zeros(len(widths))
     for reader in channels.readers:
-        costs = np.maximum(costs, _costs(reader, stored[reader.input[1]], count))
+        costs = np.maximum(costs, _costs(reader, stored[reader.input[1]], len(widths), reader.input[1] in shared))
     alive = (widths > 0) & (costs > 0)
     if not alive.any():
-        return np.ones(count)
+        return np.ones(len(widths))
     wanted = np.sqrt(np.where(alive, widths, 1.0) / np.where(alive, costs, 1.0))
-    if all(_depthwise(reader, stored[reader.input[1]]) for reader in channels.readers):
+    if all(_depthwise(one, stored[one.input[1]]) and one.input[1] not in shared for one in channels.readers):
         wanted = np.where(alive, widths, 1.0)  # each channel has a scale of its own in the weight that reads it
     steps = np.rint(np.log2(wanted / np.median(wanted[alive])))
     factors = np.exp2(np.clip(steps, -np.log2(LARGEST), np.log2(LARGEST)))
     return np.where(alive, factors, 1.0)
 
 
-def _costs(reader: NodeProto, tensor: TensorProto, count: int) -> Array:
-    """For each channel, the greatest weight on it relative to the greatest of the same output."""
+def _costs(reader: NodeProto, tensor: TensorProto, count: int, shared: bool) -> Array:
+    """For each channel, the greatest weight on it relative to the greatest of those with the same scale."""
     weight = np.abs(_by_channel(reader, numpy_helper.to_array(tensor), count))
-    largest = weight.max(axis=(2, 3), keepdims=True)
+    largest = weight.max(axis=None if shared else (2, 3), keepdims=True)
     relative = weight / np.where(largest > 0, largest, 1.0)
     costs: Array = relative.max(axis=(1, 3)).reshape(-1)
     return costs

@@ -14,8 +14,8 @@ from onnxsparse.planning.quantization import Quantization, QuantizedWeight, Read
 
 def keys_of(quantization: Quantization) -> dict[str, str]:
     """What each weight and each value with a scale of its own is called among live arrays."""
-    names = dict.fromkeys(one.name for one in (*quantization.observed, *quantization.weights))
-    return {name: f"quantized:{place}" for place, name in enumerate(names)}
+    names = [*(one.name for one in quantization.observed), *(one.name for one in quantization.weights)]
+    return {name: f"quantized:{place}" for place, name in enumerate(dict.fromkeys(names))}
 
 
 def insert_fake_quantization(proto: ModelProto, quantization: Quantization, learned: bool = False) -> None:
@@ -26,7 +26,7 @@ def insert_fake_quantization(proto: ModelProto, quantization: Quantization, lear
     own = {one.name for one in quantization.observed}
     for value in quantization.values:
         key = writer.keys[value.like or value.name]
-        said = FakeQuantize(key, value.grid.low, value.grid.high, value.name in own, learned)
+        said = FakeQuantize(key, value.grid, value.name in own, learned)
         writer.behind(value.name, writer.scale(said, ()), said, value.readers)
     writer.place()
     import_domain(proto)
@@ -49,7 +49,7 @@ class _Writer:
         shape = [1] * len(self._stored[weight.name].dims)
         if weight.axis is not None:
             shape[weight.axis] = self._stored[weight.name].dims[weight.axis]
-        said = FakeQuantize(self.keys[weight.name], weight.grid.low, weight.grid.high, learned=learned)
+        said = FakeQuantize(self.keys[weight.name], weight.grid, learned=learned)
         self.behind(weight.name, self.scale(said, tuple(shape)), said, weight.readers)
 
     def scale(self, said: FakeQuantize, shape: tuple[int, ...]) -> str:

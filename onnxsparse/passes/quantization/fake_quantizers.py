@@ -176,17 +176,18 @@ class FakeQuantizers:
             first = self._by_output.get(first.input[0])
         if first is None or first.op_type != "QuantizeLinear":
             return ""
-        params = self._params(first)
+        params = self.params(first)
         if isinstance(params, str):
             return params
-        other = self._params(last)
+        other = self.params(last)
         if isinstance(other, str) or not same(params, other):
             return "it is quantized and dequantized with different scales or zero points"
         low = max([params.grid.low, *(bounds[0] for bounds in limits)])
         high = min([params.grid.high, *(bounds[1] for bounds in limits)])
         return FakeQuantizer(first.input[0], last.output[0], params, int(low), int(high))
 
-    def _params(self, node: NodeProto) -> QParams | str:
+    def params(self, node: NodeProto) -> QParams | str:
+        """Scale and zero point of QuantizeLinear or DequantizeLinear, or why they cannot be told."""
         scale = self.known.numbers(node.input[1])
         if scale is None:
             return f"the scale '{node.input[1]}' is known only at run time"

@@ -26,21 +26,30 @@ from onnxsparse.graph.initializers import constants_as_initializers, inlined, wi
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.folding import fold_scaling
-from onnxsparse.passes.quantization.values import OWN, SMALL
+from onnxsparse.passes.quantization.values import OWN, SMALL, VIEWS
 
 FIRST_IR = 7
 """That of opset 13; from 4 on initializers need not be inputs."""
 QUANTIZED = ("QLinear", "QGemm", "QAttention", "QuantizeLinear", "DequantizeLinear", "DynamicQuantize", "QOrdered")
 INTEGER = ("Integer", "IntegerToFloat", "NBits", "MatMulBnb4", "MatMulFpQ4")
-VIEWS = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast")
 _IR_VERSIONS = {21: 10}
 """The first version of the file format that has the element types of an opset."""
 
 
 def float_graph(model: Model) -> tuple[ModelProto, list[str]]:
     """A copy of a model in the form that is quantized, and what was done for that."""
+    _demand_float(model.proto)
+    proto, notes = plain_graph(model)
+    _fold_views(proto)
+    notes += fold_scaling(proto)
+    made = {name for node in proto.graph.node for name in node.output}
+    keep(proto.graph.value_info, [value for value in proto.graph.value_info if value.name in made])
+    return proto, notes
+
+
+def plain_graph(model: Model) -> tuple[ModelProto, list[str]]:
+    """A copy without functions and Constant nodes, in an operator set that quantizes per channel; and notes on that."""
     proto, notes = model.copy_proto(), list[str]()
-    _demand_float(proto)
     if proto.functions:
         notes.append(f"{_many(len(proto.functions), 'local function was', 'local functions were')} inlined")
         proto = _without_large(proto, inlined)
@@ -52,10 +61,6 @@ def float_graph(model: Model) -> tuple[ModelProto, list[str]]:
         pass
     keep(graph.input, [value for value in graph.input if value.name not in stored])
     proto.ir_version = max(proto.ir_version, FIRST_IR)
-    _fold_views(proto)
-    notes += fold_scaling(proto)
-    made = {name for node in graph.node for name in node.output}
-    keep(graph.value_info, [value for value in graph.value_info if value.name in made])
     return proto, notes
 
 
@@ -96,7 +101,7 @@ def _opset(proto: ModelProto) -> int:
 
 
 def _told(have: int, opset: int, needed: str) -> str:
-    return f"the operator set was raised from {have} to {opset}, which {needed}"
+    return f"the opset was raised from {have} to {opset}, which {needed}"
 
 
 def _without_large(proto: ModelProto, change: Callable[[ModelProto], ModelProto]) -> ModelProto:

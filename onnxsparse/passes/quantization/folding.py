@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,14 +35,14 @@ class _Scaling:
     shift: Array
 
 
-def fold_scaling(proto: ModelProto) -> list[str]:
-    """Change a graph in place; what was folded, in words."""
-    return _Folding(proto).fold()
+def fold_scaling(proto: ModelProto, only: Collection[str] | None = None) -> list[str]:
+    """Change a graph in place, or `only` layers with these weights; what was folded, in words."""
+    return _Folding(proto, only).fold()
 
 
 class _Folding:
-    def __init__(self, proto: ModelProto) -> None:
-        self._proto, self._graph = proto, proto.graph
+    def __init__(self, proto: ModelProto, only: Collection[str] | None) -> None:
+        self._proto, self._graph, self._only = proto, proto.graph, only
         self._stored = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._fresh = FreshNames(all_names(proto))
         self._reads = Counter(name for node in proto.graph.node for name in reads(node))
@@ -102,6 +103,8 @@ class _Folding:
         """Whether only the next node reads a layer, and only the layer its weight."""
         weight = self._stored.get(layer.input[1])
         if weight is None or weight.data_type != TensorProto.FLOAT or layer.input[0] in self._stored:
+            return False
+        if self._only is not None and weight.name not in self._only:
             return False
         bias = layer.input[2] if len(layer.input) > 2 else ""
         known = not bias or (bias in self._stored and self._stored[bias].data_type == TensorProto.FLOAT)

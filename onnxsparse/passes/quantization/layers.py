@@ -2,20 +2,25 @@
 
 1. Scales of a weight lie along its outputs: those of a convolution, the columns of a Gemm or MatMul, the gates of a
    recurrent layer, the rows of a table. Where several nodes read a tensor along different axes it has one scale.
-2. A tensor that several layers read has an entry for each input and bias that it is used with, all of one scale.
+2. Blocks lie along its inputs; where a layer has no more of these than a block, each output has one scale.
+3. A tensor that several layers read has an entry for each input and bias that it is used with, all of one scale.
+4. Where a layer reads a tensor through views that others read, too, the first view reads the integers.
+5. The bias of a layer becomes integers where onnxruntime runs the file. TensorRT wants floats: its importer knows no
+   DequantizeLinear of 32 bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onnx import NodeProto, TensorProto
 
 from onnxsparse.graph.attributes import Attributes
+from onnxsparse.graph.edit import FLOATS
 from onnxsparse.graph.operators import slots_of
 from onnxsparse.math.quantization import Grid
-from onnxsparse.passes.quantization.values import OWN, Values, key, nodes_in_bodies
+from onnxsparse.passes.quantization.values import OWN, Stored, Values, key, nodes_in_bodies
 from onnxsparse.planning.layer_kinds import kinds_of_node
 from onnxsparse.planning.quantization import LayerScheme, QuantizedWeight, Reader, Scheme
 
@@ -26,11 +31,10 @@ RECURRENT = ("LSTM", "GRU", "RNN")
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A node that multiplies, with the inputs that are stored weights and those that are computed."""
+    """A node that multiplies, and which of its operands are computed."""
 
     node: NodeProto
     layer: LayerScheme
-    stored: tuple[int, ...]
     computed: tuple[int, ...]
 
 
@@ -49,8 +53,8 @@ class _Use:
 class Layers:
     """The layers that a scheme quantizes, and why the others are left in float, by the first outputs of nodes."""
 
-    def __init__(self, values: Values, scheme: Scheme) -> None:
-        self._values, self._scheme = values, scheme
+    def __init__(self, values: Values, scheme: Scheme, left: Mapping[str, str]) -> None:
+        self._values, self._scheme, self._given = values, scheme, left
         self.products: dict[str, Product] = {}
         self.left: dict[str, str] = {}
         self._uses: dict[str, list[_Use]] = {}
@@ -79,40 +83,48 @@ class Layers:
 
     def _look_at(self, node: NodeProto) -> None:
         slots = [slot.index for slot in slots_of(node.domain, node.op_type) if slot.index < len(node.input)]
-        stored = [slot for slot in slots if node.input[slot] in self._values.stored]
-        floats = [slot for slot in stored if self._values.stored[node.input[slot]].data_type != TensorProto.INT64]
-        if node.op_type not in PRODUCTS and not floats:
+        stored = {slot: found for slot in slots if (found := self._values.weight_behind(node.input[slot])) is not None}
+        if node.op_type not in PRODUCTS and not any(map(self._is_float, stored.values())):
             return
         layer = self._scheme.of(*self._known_as(node))
-        reason = "the scheme ignores it" if layer is None else self._obstacle(node, slots, floats)
+        reason = self._given.get(key(node), "") or self._obstacle(node, slots, stored)
+        reason = reason or ("the scheme ignores it" if layer is None else "")
         if layer is None or reason:
             self.left[key(node)] = reason
         elif node.op_type in PRODUCTS:
-            self._product(node, layer, tuple(floats))
-        elif layer.weights is not None:
-            for slot in floats:
-                self._use(node, slot, layer, "", "")
+            computed = tuple(slot for slot in (0, 1) if slot not in stored)
+            self.products[key(node)] = Product(node, layer, computed)
+            source = node.input[computed[0]] if stored and layer.inputs is not None else ""
+            for slot, weight in stored.items():
+                self._use(node, slot, weight, layer, source)
+        else:
+            for slot, weight in stored.items():
+                self._use(node, slot, weight, layer, "")
+
+    def _is_float(self, weight: Stored) -> bool:
+        return self._values.stored[weight.name].data_type in FLOATS
 
     def _known_as(self, node: NodeProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What a scheme may call a node: its name, its results, its tensors; and its kinds."""
-        stored = [name for name in node.input if name in self._values.stored]
+        behind = [self._values.weight_behind(name) for name in node.input]
+        stored = [one.name for one in behind if one is not None]
         ranks = [len(self._values.stored[name].dims) for name in stored]
         names = (node.name, *node.output, *stored)
         live = not stored and node.op_type in PRODUCTS
         return tuple(name for name in names if name), kinds_of_node(node.op_type, max(ranks, default=0), live)
 
-    def _obstacle(self, node: NodeProto, slots: list[int], stored: list[int]) -> str:
+    def _obstacle(self, node: NodeProto, slots: list[int], stored: Mapping[int, Stored]) -> str:
         """Why a node stays in float; nothing where it need not."""
         known = {*PRODUCTS, *RECURRENT, "Gather"}
         if node.domain not in OWN or node.op_type not in known:
             return f"no runtime computes {node.op_type} with integers between QuantizeLinear and DequantizeLinear"
-        for slot in stored:
-            tensor = self._values.stored[node.input[slot]]
+        for weight in stored.values():
+            tensor = self._values.stored[weight.name]
             if tensor.data_type != TensorProto.FLOAT:
                 kind = TensorProto.DataType.Name(tensor.data_type).lower()
                 return f"its weight '{tensor.name}' is {kind}; convert the model to float32 to quantize it"
         if node.op_type not in PRODUCTS:
-            flat = node.op_type == "Gather" and len(self._values.stored[node.input[0]].dims) < 2
+            flat = node.op_type == "Gather" and len(self._values.stored[stored[0].name].dims) < 2
             return "it takes single numbers from a list" if flat else ""
         if len(stored) == 2:
             return "both of its operands are stored, so nothing of it depends on the input"
@@ -121,30 +133,39 @@ class Layers:
         wrong = [node.input[slot] for slot in slots if not self._values.is_float(node.input[slot], bool(stored))]
         return f"'{wrong[0]}', which it multiplies, is not known to be float32" if wrong and not stored else ""
 
-    def _product(self, node: NodeProto, layer: LayerScheme, stored: tuple[int, ...]) -> None:
-        computed = tuple(slot for slot in (0, 1) if slot not in stored)
-        self.products[key(node)] = Product(node, layer, stored, computed)
-        for slot in stored:
-            if layer.weights is not None:
-                source = node.input[1 - slot] if layer.inputs is not None else ""
-                self._use(node, slot, layer, source, self._bias(node) if source else "")
+    def _use(self, node: NodeProto, slot: int, weight: Stored, layer: LayerScheme, source: str) -> None:
+        if layer.weights is None:
+            return
+        dims = self._values.stored[weight.name].dims
+        seen = _axes(node, slot, len(weight.axes or dims))
+        out, reduced = (None if axis is None or not weight.axes else weight.axes[axis] for axis in seen)
+        block = layer.block if reduced is not None and dims[reduced] > layer.block else 0
+        axis = reduced if block else out if layer.per_channel else None
+        bias = self._bias(node) if source and not weight.seen_by and self._scheme.residuals else ""
+        reader = weight.seen_by or (key(node), slot)
+        use = _Use(reader, layer.weights, axis, source, bias, block)
+        self._uses.setdefault(weight.name, []).append(use)
 
     def _bias(self, node: NodeProto) -> str:
         """The stored tensor that is added to a product as it is, without a factor."""
         at, found = PRODUCTS[node.op_type], Attributes(node, {})
-        if at is None or len(node.input) <= at or node.input[at] not in self._values.stored:
+        if at is None:
+            return self._added(node)
+        if len(node.input) <= at or node.input[at] not in self._values.stored:
             return ""
         plain = found.number("alpha", 1.0) == found.number("beta", 1.0) == 1.0
         return node.input[at] if plain else ""
 
-    def _use(self, node: NodeProto, slot: int, layer: LayerScheme, source: str, bias: str) -> None:
-        assert layer.weights is not None
-        name = node.input[slot]
-        rank = len(self._values.stored[name].dims)
-        out, reduced = _axes(node, slot, rank)
-        axis = reduced if layer.block else out if layer.per_channel else None
-        use = _Use((key(node), slot), layer.weights, axis, source, bias, layer.block if axis is not None else 0)
-        self._uses.setdefault(name, []).append(use)
+    def _added(self, node: NodeProto) -> str:
+        """What an Add behind a MatMul adds to each column, where onnxruntime (from 1.23) makes a Gemm of both because
+        all sizes are known: without an integer bias that would be one of floats."""
+        readers = self._values.readers[node.output[0]]
+        if len(readers) != 1 or self._values.sizes(node.input[0]) is None:
+            return ""
+        behind = self._values.maker[readers[0][0]]
+        other = behind.input[1 - readers[0][1]] if behind.op_type == "Add" else ""
+        width = self._values.stored[node.input[1]].dims[-1] if node.input[1] in self._values.stored else 0
+        return other if other in self._values.stored and self._values.stored[other].dims == [width] else ""
 
 
 def _axes(node: NodeProto, slot: int, rank: int) -> tuple[int | None, int | None]:
@@ -165,6 +186,6 @@ def _axes(node: NodeProto, slot: int, rank: int) -> tuple[int | None, int | None
     if kind == "Gemm":
         turned = bool(found.integer("transB" if slot else "transA", 0))
         return (int(not turned), int(turned)) if slot else (None, int(not turned))
-    if rank < 2:
-        return None, 0
-    return (rank - 1, rank - 2) if slot else (None, rank - 1)
+    if rank != 2:  # nor for each column of one of several matrices
+        return None, max(rank - 1 - slot, 0)
+    return (1, 0) if slot else (None, 1)

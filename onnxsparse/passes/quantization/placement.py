@@ -5,8 +5,8 @@
 2. A value has one pair of QuantizeLinear and DequantizeLinear, however many read it, and stands behind the Relu or Clip
    that follows its layer: the range does their work.
 3. What only moves numbers (MaxPool, Reshape, Transpose, Concat ...) has the scale of what goes in on both sides, so it
-   runs on integers. The operands of a Concat have the scale of its result, which covers them; where onnxruntime runs it
-   an operand that something else reads keeps a finer one of its own.
+   runs on integers. The operands of a Concat have the scale of its result, which covers them. Where onnxruntime runs it
+   one that something else reads keeps a finer one of its own, and so does one behind a Relu that would not merge.
 4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
 4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
    rounded where it leads to another layer (the last ones give floats), and all its readers see that; sums, products
@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import ModelProto, NodeProto
 
@@ -28,7 +28,7 @@ from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import reads
 from onnxsparse.math.quantization import Grid
 from onnxsparse.passes.quantization.layers import Layers
-from onnxsparse.passes.quantization.values import OWN, Values, key
+from onnxsparse.passes.quantization.values import MERGED, OWN, Values, key
 from onnxsparse.planning.quantization import Quantization, QuantizedValue, Reader, Scheme
 
 MOVES = {
@@ -39,22 +39,28 @@ MOVES = {
 MEANS = {"AveragePool", "GlobalAveragePool"}
 ALIKE = {*MEANS, "LeakyRelu"}
 """Operators of one input that onnxruntime runs on integers between two pairs, each with a scale of its own."""
+POSITIVE = {"Relu", "Sigmoid", "HardSigmoid", "Softmax", "Exp", "Abs", "Sqrt"}
+POINTWISE = {
+    "Add", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh",
+}  # fmt: skip
+"""Operators that TensorRT computes inside of the layer before them, which then gives integers."""
 PAIRS = {"Add": any, "Mul": all}
 """Operators of two inputs that it runs on integers, and of how many operands that has to be known beforehand."""
 NOT_FOR_CPU = ("ConvTranspose",)
 """Layers that onnxruntime has no integer kernel for: they multiply rounded numbers as floats."""
 
 
-def quantization_of(proto: ModelProto, scheme: Scheme) -> Quantization:
-    """What is rounded in a float graph by a scheme."""
-    return _Placement(proto, scheme).made()
+def quantization_of(proto: ModelProto, scheme: Scheme, left: Mapping[str, str] | None = None) -> Quantization:
+    """What is rounded in a float graph by a scheme. `left` are layers that stay in float, by their first outputs, and
+    why; what is rounded for them alone stays in float with them."""
+    return _Placement(proto, scheme, left or {}).made()
 
 
 class _Placement:
-    def __init__(self, proto: ModelProto, scheme: Scheme) -> None:
+    def __init__(self, proto: ModelProto, scheme: Scheme, left: Mapping[str, str]) -> None:
         self._scheme, self._values = scheme, Values(proto)
         self._tensorrt = not scheme.residuals
-        self._layers = Layers(self._values, scheme)
+        self._layers = Layers(self._values, scheme, left)
         self._readers: dict[str, dict[Reader, None]] = defaultdict(dict)
         self._grids: dict[str, Grid] = {}
         self._like: dict[str, str] = {}
@@ -121,7 +127,9 @@ class _Placement:
         known = [self._integer(name) for name in node.input if self._is_value(name)]
         if node.op_type == "Concat":
             return any(known)
-        if node.op_type in PAIRS and not self._tensorrt:
+        if self._tensorrt and node.op_type in POINTWISE:
+            return any(known)
+        if node.op_type in PAIRS:
             return len(known) == 2 and PAIRS[node.op_type](known)
         alike = node.op_type in ALIKE and not self._tensorrt
         return (alike or _moves(node, self._values)) and self._integer(node.input[0])
@@ -150,7 +158,7 @@ class _Placement:
             result = self._values.merged(node.output[0])
             if result in self._grids and result in self._made:
                 self._operands(node, self._grids[result])
-        elif self._tensorrt and node.op_type in MEANS and self._integer(node.input[0]):
+        elif self._tensorrt and self._integer(node.input[0]) and _takes_means(node, self._values):
             self._means(node)
         elif self._tensorrt and node.op_type == "Add":
             self._residual(node)
@@ -174,11 +182,28 @@ class _Placement:
         self._operands(node, self._grids[result])
         for name in filter(self._is_value, node.input):
             alone = all(reader == key(node) for reader, _ in self._values.readers[name])
-            if alone or self._tensorrt:
+            if self._tensorrt or (alone and self._may_share(name, result)):
                 self._like.setdefault(name, result)
 
+    def _may_share(self, name: str, result: str) -> bool:
+        """Whether onnxruntime still takes a Relu into the layer before it: only where zero is the lowest step."""
+        maker = self._values.maker.get(name)
+        return maker is None or maker.op_type not in MERGED or self._never_negative(result)
+
+    def _never_negative(self, name: str) -> bool:
+        node = self._values.maker.get(name)
+        if node is None or node.domain not in OWN:
+            return False
+        if node.op_type == "Clip":
+            low = self._values.numbers(node.input[1]) if len(node.input) > 1 else None
+            return low is not None and bool(low >= 0)
+        if node.op_type in MEANS or _moves(node, self._values):
+            return self._never_negative(node.input[0])
+        operands = node.op_type == "Concat" and all(map(self._never_negative, node.input))
+        return operands or node.op_type in POSITIVE
+
     def _means(self, node: NodeProto) -> None:
-        """TensorRT takes means of integers where it gets some."""
+        """So that the layer before gives integers."""
         grid = self._grids.get(node.input[0]) or self._scheme.layers.inputs
         if grid is not None:
             self._want(node, 0, grid)
@@ -217,6 +242,14 @@ class _Placement:
         while self._like.get(root, "") in self._grids:
             root = self._like[root]
         return root if root != name else ""
+
+
+def _takes_means(node: NodeProto, values: Values) -> bool:
+    """Whether a node pools an image by its mean."""
+    if node.op_type != "ReduceMean":
+        return node.op_type in MEANS
+    given = values.numbers(node.input[1]) if len(node.input) > 1 else Attributes(node, {}).integers("axes")
+    return given is not None and sorted(int(axis) for axis in given) in ([2, 3], [-2, -1])
 
 
 def _moves(node: NodeProto, values: Values) -> bool:

@@ -3,7 +3,7 @@
     float weight, fake quantized   ->  integers under the tensor's name, and DequantizeLinear
     value, fake quantized          ->  one pair of QuantizeLinear and DequantizeLinear for all who read it rounded alike
     bias of a product of both      ->  32-bit integers at the product of the two scales
-    BatchNormalization behind it   ->  folded into the scale of the integers and into the bias
+    BatchNormalization behind it   ->  folded into the scales of the integers and into the bias
 
 1. The integers are those that the fake quantization gives. What is folded multiplies their scales: a normalization
    with a negative factor turns their signs, one with the factor 0 leaves nothing of a channel.
@@ -19,7 +19,7 @@ The way: fake quantizers are taken out, weights get the numbers that they are ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,13 +28,13 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.edit import FreshNames, Unread, all_names, called, keep, reads, remove_nodes, rename_reads
+from onnxsparse.graph.edit import FreshNames, Unread, all_names, called, copied, keep, reads, remove_nodes, rename_reads
 from onnxsparse.graph.model import Model
-from onnxsparse.math.quantization import Grid, QParams, of_bias
+from onnxsparse.math.quantization import SMALLEST_SCALE, WIDEST_BIAS, Grid, QParams, of_bias
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.fake_quantizers import FakeQuantizer, FakeQuantizers, same
-from onnxsparse.passes.quantization.float_graph import float_graph
-from onnxsparse.passes.quantization.normalization_in_scales import fold_normalizations
+from onnxsparse.passes.quantization.float_graph import plain_graph
+from onnxsparse.passes.quantization.folding import fold_scaling
 from onnxsparse.passes.quantization.qdq import write_qdq
 from onnxsparse.planning.quantization import Quantization, QuantizedValue, QuantizedWeight
 
@@ -46,7 +46,6 @@ PASSING = {
 """Operators whose results are not negative where their first input is not."""
 BIASED = ("Conv", "ConvTranspose", "Gemm")
 """Operators whose third input is added to the product of the first two."""
-LARGEST_BIAS = 2**31 - 1
 
 
 class WeightFacts(NamedTuple):
@@ -67,8 +66,6 @@ class Facts:
     weights: tuple[WeightFacts, ...]
     values: tuple[str, ...]
     biases: tuple[str, ...]
-    folded: tuple[str, ...]
-    """Normalizations that are part of scales and biases now."""
     repeated: int
     """Fake quantizations that rounded again what was on the same grid."""
     left: dict[str, str]
@@ -80,15 +77,15 @@ def converted(model: Model | ModelProto, target: str = "") -> tuple[ModelProto, 
 
     For `target` 'ampere' every zero point has to be 0, which is checked.
     """
-    proto, notes = float_graph(model if isinstance(model, Model) else Model.over(model))
-    return _Conversion(proto, target).made(notes)
+    conversion = Conversion(model if isinstance(model, Model) else Model.over(model), target)
+    return conversion.written(), conversion.facts()
 
 
-class _Conversion:
-    """A model whose fake quantizers are taken out, and what is known of each."""
+class Conversion:
+    """A model whose fake quantizers are taken out, what is rounded in it and how, and then its form with integers."""
 
-    def __init__(self, proto: ModelProto, target: str) -> None:
-        _without_initialized_inputs(proto)
+    def __init__(self, model: Model, target: str = "") -> None:
+        proto, notes = plain_graph(model)
         self._proto, self._graph, self._target = proto, proto.graph, target
         opset = next((one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")), 1)
         self._search = FakeQuantizers(proto.graph, opset)
@@ -100,21 +97,31 @@ class _Conversion:
         self._joints: dict[str, str] = {}
         """Of each Identity in the place of a fake quantizer: its output, and the value that is to be rounded."""
         self._aliases = list[str]()
-
-    def made(self, notes: list[str]) -> tuple[ModelProto, Facts]:
-        repeated = self._drop_repeated()
-        found = [one for one in self._search.found if one.output not in repeated]
+        self._sources: dict[str, str] = {}
+        """What values in front of pairs were made for is called in the model that was given."""
+        found = self._without_repeated()
         if not found:
             raise ModelError(self._nothing())
         self._take_out(found)
-        folded = fold_normalizations(self._proto, self._params, self._weights.keys() & self._params.keys(), self._left)
+        self.notes = [*notes, *self._fold()]
         biases = {name: self._bias(name) for name in self._weights}
         if self._target == "ampere":
             self._demand_zero_points()
-        quantization = Quantization(tuple(self._values()), tuple(self._integers(biases)), self._left)
-        write_qdq(self._proto, quantization, self._params)
+        self.repeated = len(self._search.found) - len(found)
+        self.quantization = Quantization(tuple(self._values()), tuple(self._integers(biases)), self._left)
+        self.float_proto = copied(self._proto)
+        """What the model computes without rounding its values; weights have the numbers that they are rounded to."""
+
+    @property
+    def params(self) -> Mapping[str, QParams]:
+        """Of every rounded value and weight."""
+        return self._params
+
+    def written(self) -> ModelProto:
+        """The model with integers."""
+        write_qdq(self._proto, self.quantization, self._params)
         self._remove_joints()
-        return self._proto, self._facts(quantization, folded, len(repeated), notes)
+        return self._proto
 
     def _nothing(self) -> str:
         for name, why in self._left.items():
@@ -123,18 +130,20 @@ class _Conversion:
 
     # -- taking fake quantizers out
 
-    def _drop_repeated(self) -> dict[str, str]:
-        """Who reads a fake quantizer behind another one that does the same reads that one."""
-        by_output = {one.output: one for one in self._search.found}
+    def _without_repeated(self) -> list[FakeQuantizer]:
+        """Who reads a fake quantizer behind another one that does the same reads that one; returns the others."""
+        kept: dict[str, FakeQuantizer] = {}
         outputs = {entry.name for entry in self._graph.output}
         names: dict[str, str] = {}
         for one in self._search.found:
             source = names.get(one.source, one.source)
-            if source in by_output and one.same_as(by_output[source]) and one.output not in outputs:
+            if source in kept and one.same_as(kept[source]) and one.output not in outputs:
                 names[one.output] = source
+            else:
+                kept[one.output] = replace(one, source=source)
         rename_reads(self._graph.node, names)
         Unread(self._proto).remove(names)
-        return names
+        return [*kept.values()]
 
     def _take_out(self, found: list[FakeQuantizer]) -> None:
         """Weights get their rounded numbers; before every reader of another value stands an Identity for the pair."""
@@ -215,6 +224,7 @@ class _Conversion:
             source = before[-1].output[0]
             self._aliases.append(source)
         self._params[source] = params
+        self._sources[source] = one.source
         self._joints[one.output] = source
         joint = make_node("Identity", [source], [one.output], self._fresh(f"{one.output}_joint"))
         freed = [name for name in last.input if name]
@@ -243,6 +253,28 @@ class _Conversion:
         while at is not None and at.op_type in PASSING:
             at = makers.get(at.input[0])
         return bool((one.params.zero_point == 0).all()) and at is not None and at.op_type in NOT_NEGATIVE
+
+    # -- what is behind a product
+
+    def _fold(self) -> list[str]:
+        """Fold normalizations into scales and biases; those stay that the same integers cannot carry."""
+        before, stored = copied(self._proto), self._numbers()
+        only = set(self._weights)
+        notes = fold_scaling(self._proto, only)
+        scaled = {name: _scaled(self._params[name], stored[name], new) for name, new in self._numbers().items()}
+        kept = [name for name, params in scaled.items() if params is None]
+        if kept:
+            self._left.update(dict.fromkeys(kept, "the scaling behind it stays: its integers cannot carry it"))
+            self._proto.CopyFrom(before)
+            self._graph = self._proto.graph
+            notes = fold_scaling(self._proto, only - {*kept})
+        for name, params in scaled.items():
+            self._params[name] = params or self._params[name]
+        return notes
+
+    def _numbers(self) -> dict[str, Array]:
+        stored = (tensor for tensor in self._graph.initializer if tensor.name in self._weights)
+        return {tensor.name: numpy_helper.to_array(tensor) for tensor in stored}
 
     # -- what is rounded
 
@@ -276,22 +308,31 @@ class _Conversion:
         if product is None or len(product.input) < 3 or not product.input[2]:
             return ""
         bias, stored = product.input[2], {tensor.name: tensor for tensor in self._graph.initializer}
+        if self._target == "ampere":
+            return ""  # TensorRT has no DequantizeLinear for 32 bits, and adds floats to the products
         given = self._joints.get(product.input[0])
         if bias not in stored or given is None or self._params[given].scale.size > 1:
             why = "it is no stored tensor" if bias not in stored else f"the input of {called(product)} is not rounded"
             self._left[bias] = f"the bias stays float: {why}"
             return ""
         numbers = numpy_helper.to_array(stored[bias])
-        self._params[name] = _with_room(self._params[name], numpy_helper.to_array(stored[name]), numbers)
         steps = np.abs(numbers) / of_bias(self._params[given], self._params[name]).scale.astype(np.float64)
-        if numbers.ndim != 1 or not (steps <= LARGEST_BIAS).all():
+        if numbers.ndim != 1 or not (steps <= WIDEST_BIAS)[~self._empty(name, len(numbers))].all():
             self._left[bias] = "the bias stays float: it does not fit into 32 bits at the scale of the products"
             return ""
         return str(bias)
 
+    def _empty(self, name: str, outputs: int) -> Array:
+        """The outputs of which a weight is all zero: `write_qdq` chooses their scales by their biases."""
+        params, numbers = self._params[name], self._numbers()[name]
+        if params.axis is None or numbers.shape[params.axis] != outputs:
+            return np.zeros(outputs, bool)
+        others = tuple(axis for axis in range(numbers.ndim) if axis != params.axis)
+        return np.asarray(~numbers.any(axis=others))
+
     def _demand_zero_points(self) -> None:
         wrong = [
-            f"{name} ({params.grid.text}, {int(params.zero_point.ravel()[np.argmax(params.zero_point != 0)])})"
+            f"{self._sources.get(name, name)} ({params.grid.text}, {max(params.zero_point.ravel(), key=abs)})"
             for name, params in self._params.items()
             if not params.grid.signed or (params.zero_point != 0).any()
         ]
@@ -331,7 +372,9 @@ class _Conversion:
         made = {name for node in self._graph.node for name in node.output}
         keep(self._graph.value_info, [entry for entry in self._graph.value_info if entry.name in made])
 
-    def _facts(self, quantization: Quantization, folded: list[str], repeated: int, notes: list[str]) -> Facts:
+    def facts(self) -> Facts:
+        """What was done, of the model that was written."""
+        quantization = self.quantization
         stored = {tensor.name: tensor for tensor in self._graph.initializer}
         weights = []
         for one in quantization.weights:
@@ -341,7 +384,7 @@ class _Conversion:
         biases = [one.bias for one in quantization.weights if one.bias]
         biases = [name for name in biases if stored[name].data_type == TensorProto.INT32]
         values = tuple(one.name for one in quantization.values)
-        return Facts(tuple(weights), values, tuple(biases), tuple(folded), repeated, self._left, tuple(notes))
+        return Facts(tuple(weights), values, tuple(biases), self.repeated, self._left, tuple(self.notes))
 
 
 def _signed(integers: Array, params: QParams) -> tuple[Array, QParams]:
@@ -353,15 +396,41 @@ def _signed(integers: Array, params: QParams) -> tuple[Array, QParams]:
     return (integers.astype(np.int32) - 128).astype(np.int8), replace(params, zero_point=zero, grid=grid)
 
 
-def _with_room(params: QParams, weight: Array, bias: Array) -> QParams:
-    """The scale of channels that are all zero, which training may leave tiny, is the mean of the others."""
-    if params.axis is None or params.block or params.scale.size != bias.size:
+def _scaled(params: QParams, before: Array, after: Array) -> QParams | None:
+    """The scale under which numbers that were multiplied along an axis have the same integers, but for signs."""
+    if np.array_equal(before, after):
         return params
-    others = tuple(axis for axis in range(weight.ndim) if axis != params.axis)
-    empty = ~weight.any(axis=others)
-    if not empty.any() or empty.all():
-        return params
-    return params.with_scale(np.where(empty, params.scale[~empty].mean(), params.scale))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(before == 0, np.nan, after.astype(np.float64) / before)
+    axes = [params.axis] if params.axis is not None else [None, *range(before.ndim)]
+    for axis in axes:
+        factor = _along(ratio, axis)
+        if factor is not None:
+            break
+    else:
+        return None
+    turned, gone = factor < 0, factor == 0
+    scale = params.scale * np.where(gone, 1.0, np.abs(factor))
+    zero = np.broadcast_to(np.where(gone, 0, np.where(turned, -params.zero_point, params.zero_point)), scale.shape)
+    made = replace(params, scale=scale.astype(np.float32), zero_point=zero.astype(np.int32), axis=axis)
+    integers = params.quantize(before).astype(np.int32)
+    wanted = np.where(_spread(gone, axis, before), 0, np.where(_spread(turned, axis, before), -integers, integers))
+    return made if (scale >= SMALLEST_SCALE).all() and np.array_equal(made.quantize(after), wanted) else None
+
+
+def _along(ratio: Array, axis: int | None) -> Array | None:
+    """The one number that every index of an axis has, where it has; 1 where nothing says."""
+    others = tuple(one for one in range(ratio.ndim) if one != axis)
+    known = ~np.isnan(ratio)
+    low = np.where(known, ratio, np.inf).min(axis=others)
+    high = np.where(known, ratio, -np.inf).max(axis=others)
+    none = low > high
+    low, high = np.where(none, 1.0, low), np.where(none, 1.0, high)
+    return np.asarray((low + high) / 2) if np.allclose(low, high, rtol=1e-5, atol=0.0) else None
+
+
+def _spread(values: Array, axis: int | None, numbers: Array) -> Array:
+    return values if axis is None else values.reshape([-1 if one == axis else 1 for one in range(numbers.ndim)])
 
 
 def _count(tensor: TensorProto) -> int:
@@ -374,11 +443,3 @@ def _trim_fake_quant(proto: ModelProto) -> None:
     for node in proto.graph.node:
         if node.op_type == "FakeQuant" and not any(read[name] for name in node.output[1:]):
             del node.output[1:]
-
-
-def _without_initialized_inputs(proto: ModelProto) -> None:
-    """Initializers are constants, and no inputs, as they had to be until version 4 of the format."""
-    stored = {tensor.name for tensor in proto.graph.initializer}
-    if any(entry.name in stored for entry in proto.graph.input):
-        keep(proto.graph.input, [entry for entry in proto.graph.input if entry.name not in stored])
-    proto.ir_version = max(proto.ir_version, 7)

@@ -4,6 +4,7 @@
    reader still needs floats, the float tensor keeps its name.
 2. Every pruned place is exactly the zero point, because zero is a step of every grid.
 3. Each value has one pair of nodes, however many read it.
+4. A table that says so is dequantized behind its Gather, so that a run touches no rows but those that it looks up.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
@@ -19,10 +21,12 @@ from onnx.helper import make_attribute, make_node
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import FreshNames, all_names, reads
 from onnxsparse.graph.storage import INT4, UINT4, packed
-from onnxsparse.math.quantization import Grid, QParams, of_bias, widened_for_bias
+from onnxsparse.math.quantization import Grid, QParams, of_bias, ranges, widened_for_bias
 from onnxsparse.math.values import Array
 from onnxsparse.planning.quantization import Quantization, QuantizedValue, QuantizedWeight, Reader
 
+BIAS_STEPS = 1 << 20
+"""So many steps has the bias of an output whose weights are all zero."""
 Params = Mapping[str, QParams]
 """Scale and zero point of every quantized value and weight, by name."""
 
@@ -46,8 +50,18 @@ def fitted(proto: ModelProto, quantization: Quantization, params: Params) -> dic
         bias = numpy_helper.to_array(tensors[weight.bias]).reshape(-1)
         if bias.size % own.scale.size == 0:
             widest = np.abs(bias).reshape(-1, own.scale.size).max(axis=0)
+            own = _free(own, numpy_helper.to_array(tensors[weight.name]), widest / inputs.scale.reshape(()))
             found[weight.name] = widened_for_bias(own, inputs, widest)
     return found
+
+
+def _free(params: QParams, numbers: Array, bias: Array) -> QParams:
+    """Scales by the bias, in steps of the inputs, where a weight is zero altogether."""
+    low, high = ranges(numbers, params.axis)
+    return params.with_scale(np.where((low == 0) & (high == 0) & (bias > 0), bias / BIAS_STEPS, params.scale))
+
+
+_LOOKED_UP = ("quantized", "steps", "scales", "scale")
 
 
 class _Writer:
@@ -65,11 +79,14 @@ class _Writer:
         for weight in self._quantization.weights:
             if weight.bias and weight.input in self._params:
                 self._bias(weight)
+        looked_up = {weight.name for weight in self._quantization.weights if weight.looked_up}
         for name, readers in self._weights().items():
-            numbers = numpy_helper.to_array(self._stored[name])
-            self._as_integers(name, self._params[name], self._params[name].quantize(numbers), readers)
+            params, numbers = self._params[name], numpy_helper.to_array(self._stored[name])
+            write = self._as_looked_up if name in looked_up else self._as_integers
+            write(name, params, params.quantize(numbers), readers)
         for value in self._quantization.values:
-            self._value(value)
+            if value.readers:
+                self._value(value)
         self._place()
 
     # -- weights
@@ -93,24 +110,53 @@ class _Writer:
                 scale=np.tile(params.scale, numbers.size // params.scale.size),
                 zero_point=np.zeros(numbers.size, np.int32),
             )
-        readers = [
-            (output, slot)
-            for output in dict.fromkeys(output for output, _ in weight.readers)
-            for slot in _slots(self._by_output[output], weight.bias)
-            if slot > 1
-        ]
         params = replace(params, axis=int(np.argmax(numbers.shape)) if params.scale.size > 1 else None)
-        self._as_integers(weight.bias, params, params.quantize(numbers), tuple(readers))
+        self._as_integers(weight.bias, params, params.quantize(numbers), self._readers_of_bias(weight))
+
+    def _readers_of_bias(self, weight: QuantizedWeight) -> tuple[Reader, ...]:
+        """The layers that add it, or the nodes behind them."""
+        found = []
+        for output in dict.fromkeys(output for output, _ in weight.readers):
+            layer = self._by_output[output]
+            found += [(output, slot) for slot in _slots(layer, weight.bias) if slot > 1]
+            for node in self._graph.node if len(layer.input) < 3 else ():
+                if layer.output[0] in node.input:
+                    found += [(node.output[0], slot) for slot in _slots(node, weight.bias)]
+        return tuple(found)
 
     def _as_integers(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
-        """The name goes to the integers, unless something else still reads the floats."""
+        kept = self._kept(name, params, integers, readers)
+        made = self._fresh(f"{name}_dequantized")
+        self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
+        self._point(readers, name, made)
+
+    def _kept(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> str:
+        """What the integers are called: as the weight, unless something else still reads the floats."""
         self._reads[name] -= len(readers)
         kept = self._fresh(f"{name}_quantized") if self._reads[name] else name
         tensor = self._graph.initializer.add() if self._reads[name] else self._stored[name]
         tensor.CopyFrom(integer_tensor(integers, params.grid, kept))
-        made = self._fresh(f"{name}_dequantized")
-        self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
-        self._point(readers, name, made)
+        return kept
+
+    def _as_looked_up(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
+        """Rows times their scales, which are looked up, too: DequantizeLinear has no scale for each looked-up row."""
+        self._point(readers, name, self._kept(name, params, integers, readers))
+        scale = self._constant(f"{name}_scale", params.scale)
+        axes = "" if params.scale.size == 1 else self._constant(f"{name}_axes", np.arange(-1, -integers.ndim, -1))
+        for output in dict.fromkeys(output for output, _ in readers):
+            node = self._by_output[output]
+            rows, steps, scales, own = (self._fresh(f"{output}_{word}") for word in _LOOKED_UP)
+            node.output[0] = rows
+            own = own if axes else scale
+            of_rows = [
+                self._made("Gather", [scale, node.input[1]], scales),
+                self._made("Unsqueeze", [scales, axes], own),
+            ]
+            self._behind[rows] = [
+                self._made("Cast", [rows], steps, to=TensorProto.FLOAT),
+                *(of_rows if axes else ()),
+                self._made("Mul", [steps, own], output),
+            ]
 
     # -- values
 
@@ -129,6 +175,8 @@ class _Writer:
         zero_point = params.zero_point.astype(params.grid.dtype)
         one = params.scale.size == 1 and not params.block  # an array of one number would want an axis
         scale, zero_point = (params.scale.reshape(()), zero_point.reshape(())) if one else (params.scale, zero_point)
+        if params.block and not zero_point.any():  # as many as scales, and nothing that is not known without them
+            return [self._constant(f"{name}_scale", scale)]
         named = self._fresh(f"{name}_zero_point")
         self._graph.initializer.append(integer_tensor(zero_point, params.grid, named))
         return [self._constant(f"{name}_scale", scale), named]
@@ -138,8 +186,11 @@ class _Writer:
         self._graph.initializer.append(_tensor(array, found))
         return found
 
+    def _made(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> NodeProto:
+        return make_node(operator, inputs, [output], self._fresh(f"{output}_node"), **attributes)
+
     def _node(self, operator: str, inputs: list[str], output: str, params: QParams) -> NodeProto:
-        node = make_node(operator, inputs, [output], self._fresh(f"{output}_node"))
+        node = self._made(operator, inputs, output)
         if params.scale.size > 1 or params.block:
             node.attribute.append(make_attribute("axis", params.axis))
         if params.block:
@@ -160,10 +211,10 @@ class _Writer:
         made = {name for node in self._graph.node for name in node.output}
         placed = [node for name, pair in self._behind.items() if name not in made for node in pair]
         placed = [*self._first, *placed]
-        for node in self._graph.node:
-            placed.append(node)
-            for name in node.output:
-                placed += self._behind.get(name, ())
+        waiting = list(self._graph.node)[::-1]
+        while waiting:
+            placed.append(waiting.pop())
+            waiting += [node for name in placed[-1].output for node in self._behind.get(name, ())][::-1]
         copies = [NodeProto.FromString(node.SerializeToString()) for node in placed]
         del self._graph.node[:]
         self._graph.node.extend(copies)

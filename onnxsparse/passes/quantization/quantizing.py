@@ -17,16 +17,20 @@ from onnx import ModelProto, TensorProto
 
 from onnxsparse.calibration import observers
 from onnxsparse.calibration.feeding import Feeds
+from onnxsparse.engines.inference import Feed
 from onnxsparse.errors import ModelError, OptionError, brief, nearest
 from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import QParams
-from onnxsparse.options import Names
+from onnxsparse.options import Names, Path
 from onnxsparse.passes.quantization.dynamic import dynamic_weights, write_dynamic
-from onnxsparse.passes.quantization.float_graph import float_graph, raise_opset
-from onnxsparse.passes.quantization.placement import quantization_of
+from onnxsparse.passes.quantization.float_graph import float_graph
+from onnxsparse.passes.quantization.given_scales import Fitting, fitting, scales_of
+from onnxsparse.passes.quantization.placement import MOVES, quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
-from onnxsparse.passes.quantization.weight_only import OPSET, layer_scheme, params_of, weights_of
+from onnxsparse.passes.quantization.refining import EQUALIZED, Refinements, first
+from onnxsparse.passes.quantization.values import key
+from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, weights_of
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization, Scheme
 
@@ -47,6 +51,8 @@ class Asked:
     per_tensor: bool = False
     observer: str = "minmax"
     reduce_range: bool = False
+    scales: Path | None = None
+    refine: str | None = None
     include: Names = ()
     exclude: Names = ()
 
@@ -61,6 +67,7 @@ class Asked:
                     f"--{option} is one of {', '.join(words)}, not {brief(value)}{nearest(str(value), words)}"
                 )
         observers.parse(self.observer)
+        _ = self.refinements
         self._demand_sense()
 
     def _demand_sense(self) -> None:
@@ -74,6 +81,8 @@ class Asked:
             "--observer": self.observer != "minmax",
             "--reduce-range": self.reduce_range and not self.dynamic,
             "--per-tensor": self.per_tensor and self.dynamic,
+            "--scales": self.scales is not None,
+            "--refine": self.refine is not None and self.dynamic,
         }
         flag = next((flag for flag, given in idle.items() if given), "")
         if flag and not self.samples_needed:
@@ -89,6 +98,12 @@ class Asked:
     def samples_needed(self) -> bool:
         """Whether the ranges of values have to be known."""
         return not self.weights_alone and not self.dynamic
+
+    @property
+    def refinements(self) -> Refinements:
+        """What is done beyond finding ranges; scales that are given are those of the channels as they are."""
+        chosen = Refinements() if self.dynamic else Refinements.parse(self.refine, self.weights_alone)
+        return replace(chosen, equalize=False) if self.scales is not None else chosen
 
     @property
     def layers(self) -> Scheme:
@@ -121,19 +136,27 @@ class Quantizing:
         _demand_possible(model)
         self.asked = asked
         self.proto, self.notes = float_graph(model)
-        if asked.weights_alone and (asked.layers.layers.block or asked.scheme == "w4"):
-            self.notes = [*self.notes, *raise_opset(self.proto, OPSET, f"{asked.scheme} needs")]
         self.float_model = Model.over(copied(self.proto))
         self.quantization = self._chosen(self._whole())
-        self.params: dict[str, QParams] = {}
+        self.notes = [*self.notes, *raised(self.proto, self.quantization)]
         if not self.quantization.weights:
             raise OptionError(f"there is nothing to quantize: {self._why_nothing()}")
+        self.params: dict[str, QParams] = {}
+        self.unscaled = () if not asked.samples_needed else tuple(one.name for one in self.quantization.observed)
+        """Values whose range only samples tell."""
+        self.refined: list[str] = []
+        """What was done to the weights and biases that were written last."""
+        self.text = asked.text
+        """What the metadata says of it."""
+        self._first: list[Feed] = []
+        if asked.scales is not None:
+            self._take(fitting(self.proto, self.quantization, scales_of(asked.scales)))
 
     def _whole(self) -> Quantization:
         if self.asked.dynamic:
-            return dynamic_weights(self.proto, tables=True, convolutions=False, reduced=self.asked.reduce_range)
+            return dynamic_weights(self.proto, self.asked.layers)
         if self.asked.weights_alone:
-            return weights_of(self.proto, self.asked.layers.layers)
+            return weights_of(self.proto, self.asked.layers)
         return quantization_of(self.proto, self.asked.layers)
 
     def _chosen(self, found: Quantization) -> Quantization:
@@ -156,20 +179,40 @@ class Quantizing:
             return f"{said}, and float32 is what is quantized; convert the model first"
         return "no Conv, Gemm or MatMul has a constant weight"
 
+    def _take(self, given: Fitting) -> None:
+        """Keep the scales that are given."""
+        self.params, self.unscaled = given.params, given.missing
+        told = f"--scales gives {len(given.params)} of the scales"
+        if given.unknown:
+            told += f", and {len(given.unknown)} that nothing here has (the first: '{given.unknown[0]}')"
+        self.notes = [*self.notes, told]
+
     def observe(self, feeds: Feeds | None) -> None:
         """The scales of all values, by what samples say of them, and those of the weights by their numbers."""
-        if feeds is not None and self.asked.samples_needed:
-            self.params.update(observers.observed(self.proto, self.quantization, feeds, self.asked.observer))
-        self.params.update(params_of(self.proto, self.quantization))
+        self._first = [] if feeds is None else first(feeds)
+        equalized = self.asked.refinements.equalized(self.proto, self.quantization, self._first)
+        self.notes, self.text = [*self.notes, *equalized], ", ".join([self.text, *[EQUALIZED] * bool(equalized)])
+        if feeds is not None and self.unscaled:
+            found = observers.observed(self.proto, self.quantization, feeds, self.asked.observer)
+            self.params.update({name: params for name, params in found.items() if name not in self.params})
+        weights = params_of(self.proto, self.quantization)
+        self.params.update({name: params for name, params in weights.items() if name not in self.params})
         for name, params in self.params.items():
             if not np.isfinite(params.scale).all():
                 raise ModelError(f"'{name}' holds numbers that are infinite or none, for which there is no scale")
 
+    @property
+    def moves(self) -> set[str]:
+        """The nodes that only move numbers, by their first outputs."""
+        return {key(node) for node in self.proto.graph.node if node.op_type in (*MOVES, "Concat")}
+
     def written(self, quantization: Quantization) -> ModelProto:
-        """A copy of the float graph with this rounded in it."""
-        proto = copied(self.proto)
+        """A copy of the float graph with this rounded in it, refined where there are samples."""
+        proto, params = copied(self.proto), dict(self.params)
+        if self._first:
+            params, self.refined = self.asked.refinements.refined(proto, quantization, params, self._first)
         write = write_dynamic if self.asked.dynamic else write_qdq
-        write(proto, quantization, self.params)
+        write(proto, quantization, params)
         return proto
 
 

@@ -13,6 +13,7 @@ from onnxsparse import patterns
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
+from onnxsparse.passes.quantization.values import key
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight
 from onnxsparse.planning.recorded import Recorded, readable
 from onnxsparse.planning.rows import of_one_run, plain_row, sparse_bytes, totals_of, with_macs
@@ -48,10 +49,10 @@ def _row(weight: Weight, found: QuantizedWeight | None, known: Recorded | None) 
         return row
     pattern = None if row.pattern == DENSE else patterns.parse(row.pattern)
     size = sparse_bytes(pattern, weight.uses[0].shape4, row.size, zeros or 0, 1) if weight.uses else row.size
-    return replace(row, quantized=_how(found), bytes_sparse=size * found.grid.bits // 8)
+    return replace(row, quantized=how(found), bytes_sparse=size * found.grid.bits // 8)
 
 
-def _how(weight: QuantizedWeight) -> str:
+def how(weight: QuantizedWeight) -> str:
     """The integers, and how many numbers share a scale."""
     if weight.block:
         return f"{weight.grid.text}, blocks of {weight.block}"
@@ -67,24 +68,28 @@ def _pattern(weight: Weight, known: Recorded | None) -> str:
 
 
 def _readers(proto: ModelProto) -> dict[str, list[str]]:
-    """The first outputs of the nodes that read a name."""
+    """The nodes that read a name, by their first outputs."""
     found: dict[str, list[str]] = {}
     for node in proto.graph.node:
         for name in node.input:
-            found.setdefault(name, []).extend(node.output[:1])
+            found.setdefault(name, []).append(key(node))
     return found
 
 
 def _why_float(weight: Weight, readers: Mapping[str, Sequence[str]], left: Mapping[str, str]) -> str:
-    told = [left[one] for one in readers.get(weight.tensor.name, ()) if one in left]
+    nodes = [*readers.get(weight.tensor.name, ()), *(key(use.source) for use in weight.uses)]
+    told = [left[one] for one in nodes if one in left]
     if told:
         return told[0]
     if weight.tensor.kind != "float32":
         return f"it is {weight.tensor.kind}, and float32 is what is quantized"
     if weight.scope:
         return "it stands in a body or function of the graph"
-    used = weight.uses[0].op if weight.uses else "nothing that multiplies with it"
-    return f"{used} reads it, which is not quantized"
+    if not weight.uses:
+        return "no layer reads it as a weight"
+    if weight.tensor.name not in weight.uses[0].source.input:
+        return f"it reaches {weight.uses[0].op} through other nodes, and what is computed stays float"
+    return f"{weight.uses[0].op} reads it, which is not quantized"
 
 
 def with_sizes(report: Report, before: ModelProto, after: ModelProto) -> Report:

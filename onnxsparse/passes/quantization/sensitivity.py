@@ -4,13 +4,14 @@
    that a metric of a few hundred samples does not.
 2. The most sensitive ones are left in float, as few of them as are needed, found by halving. That takes one run over
    the samples for each layer and one for each halving.
-3. A layer is a node that reads rounded values or weights, by its first output.
+3. A layer is a node that computes with rounded values or weights, by its first output. What only moves numbers goes
+   along with what is around it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from onnx import ModelProto
@@ -35,19 +36,23 @@ class Chosen:
     tried: int = 0
 
 
-def layers_of(quantization: Quantization) -> list[str]:
+def readers_of(quantization: Quantization) -> list[str]:
     """The nodes that read anything that is rounded, by their first outputs."""
     readers = [one for part in (quantization.values, quantization.weights) for entry in part for one in entry.readers]
     return list(dict.fromkeys(node for node, _ in readers))
 
 
-def within(limit: MaxLoss, quantization: Quantization, write: Write, figures: Figures, samples: Figures) -> Chosen:
-    """As much of a quantization as loses no more than the limit; `figures` say what is lost, and `samples` how far the
-    outputs move."""
+def within(
+    limit: MaxLoss, quantization: Quantization, moves: Collection[str], write: Write, figures: Figures, samples: Figures
+) -> Chosen:
+    """As much of a quantization as loses no more than the limit.
+
+    `figures` say what is lost, and `samples` how far the outputs move; `moves` are nodes that compute nothing.
+    """
     lost = figures.lost(limit, figures(write(quantization)))
     if lost <= limit.most:
         return Chosen(quantization, lost)
-    ranked = ranking(quantization, write, samples)
+    ranked = ranking(quantization, moves, write, samples)
     names = [name for name, _ in ranked]
     found: dict[int, float] = {}
 
@@ -69,14 +74,18 @@ def within(limit: MaxLoss, quantization: Quantization, write: Write, figures: Fi
     return Chosen(quantization.without(names[:high]), loses(high), tuple(ranked[:high]), len(names) + len(found) + 1)
 
 
-def ranking(quantization: Quantization, write: Write, samples: Figures) -> list[tuple[str, float]]:
+def ranking(
+    quantization: Quantization, moves: Collection[str], write: Write, samples: Figures
+) -> list[tuple[str, float]]:
     """The layers, and how far the outputs move where each is quantized alone, the most sensitive first."""
-    names, done, found = layers_of(quantization), progress.Counter(STAGE, len(layers_of(quantization))), []
+    readers, found = readers_of(quantization), []
+    names = [name for name in readers if name not in moves]
+    done = progress.Counter(STAGE, len(names))
     for name in names:
-        distance = samples(write(quantization.without([other for other in names if other != name])))["distance"]
+        distance = samples(write(quantization.without([other for other in readers if other != name])))["distance"]
         found.append((name, math.inf if math.isnan(distance) else distance))
         done.add(1)
     return sorted(found, key=lambda one: -one[1])
 
 
-__all__ = ["Chosen", "layers_of", "ranking", "within"]
+__all__ = ["Chosen", "ranking", "readers_of", "within"]

@@ -6,11 +6,13 @@ Nodes are named by their first output that has a name, and an input of a node by
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 import onnx.shape_inference
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 from onnx.helper import make_tensor_value_info
 
+from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import bodies, reads
 from onnxsparse.math.values import Array
 from onnxsparse.planning.quantization import Reader
@@ -20,6 +22,21 @@ MERGED = ("Relu", "Clip")
 """Activations that only narrow a range: rounding behind them does their work, so no pair stands before."""
 SMALL = 1 << 10
 """Stored tensors of so many bytes are shown to shape inference, which needs the sizes in them."""
+
+
+VIEWS = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast")
+"""What exporters write between a stored tensor and the layer that reads it."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A stored tensor as a layer reads it."""
+
+    name: str
+    axes: tuple[int, ...] | None
+    """For each axis that the layer sees that of the stored tensor; None where a view mixes them."""
+    seen_by: Reader | None = None
+    """The view that reads the tensor, where the layer does not."""
 
 
 def key(node: NodeProto) -> str:
@@ -44,7 +61,8 @@ class Values:
             for slot, name in enumerate(node.input):
                 self.readers[name].append((key(node), slot))
             self.inside.update(reads(node)[sum(map(bool, node.input)) :])
-        self._kinds = {name: found.elem_type for name, found in types_of(proto).items()}
+        self._types = types_of(proto)
+        self._kinds = {name: found.elem_type for name, found in self._types.items()}
         self._kinds.update((tensor.name, tensor.data_type) for tensor in proto.graph.initializer)
 
     def is_float(self, name: str, unknown: bool = True) -> bool:
@@ -55,6 +73,27 @@ class Values:
     def numbers(self, name: str) -> Array | None:
         """A stored tensor; None for what is computed."""
         return numpy_helper.to_array(self.stored[name]) if name in self.stored else None
+
+    def weight_behind(self, name: str) -> Stored | None:
+        """The stored tensor that a value is, or is a view of."""
+        if name in self.stored:
+            return Stored(name, tuple(range(len(self.stored[name].dims))))
+        node = self.maker.get(name)
+        if node is None or node.op_type not in VIEWS[:-1] or node.domain not in OWN:
+            return None
+        source = self.weight_behind(node.input[0])
+        if source is None or self.stored[source.name].data_type != TensorProto.FLOAT:
+            return None
+        axes, perm = None, Attributes(node, {}).integers("perm")
+        if node.op_type == "Transpose" and source.axes is not None:
+            axes = tuple(source.axes[axis] for axis in perm or reversed(range(len(source.axes))))
+        return Stored(source.name, axes, source.seen_by or (key(node), 0))
+
+    def sizes(self, name: str) -> tuple[int, ...] | None:
+        """The sizes of a value; None where one is not known."""
+        dims = self._types[name].shape.dim if name in self._types and self._types[name].HasField("shape") else ()
+        found = tuple(int(dim.dim_value) for dim in dims)
+        return found if found and all(found) else None
 
     def merged(self, name: str) -> str:
         """The value behind the activations that only this one goes into."""

@@ -48,8 +48,8 @@ def demand_zeros(
         integers = numpy_helper.to_array(stored[name])
         known = params[weight.name]
         if name in grids:
-            scale, zero_point = (numpy_helper.to_array(stored[one]) for one in grids[name])
-            known = replace(known, scale=scale, zero_point=zero_point)
+            scale, *zero_point = (numpy_helper.to_array(stored[one]) for one in grids[name] if one)
+            known = replace(known, scale=scale, zero_point=zero_point[0] if zero_point else np.zeros_like(scale))
         was_zero = np.unpackbits(zeros[weight.name], count=integers.size).astype(bool).reshape(integers.shape)
         if known.dequantize(integers)[was_zero].any():
             raise ProofError(f"a zero of '{weight.name}' is not the zero point in the result; nothing was written")

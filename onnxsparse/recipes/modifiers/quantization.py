@@ -294,8 +294,7 @@ class TrainQuantized(Modifier):
             raise OptionError(f"quantize is int8 in training, not {self.scheme!r:.40}")
         if not 0 <= self.begin < self.freeze <= 1:
             raise OptionError(
-                "begin and freeze are shares of the run, the first below the second, not "
-                f"{self.begin} and {self.freeze}"
+                f"begin and freeze are shares of the run, and begin comes first, not {self.begin} and {self.freeze}"
             )
 
     def start(self, run: Run) -> Act:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from onnxsparse.engines.fake_quantization import FakeQuantize as Said
+from onnxsparse.engines.torch.fake_quantization import fake
 from onnxsparse.engines.torch.operators.values import Outputs, Tensor
 
 
@@ -116,3 +119,23 @@ class BatchNorm(torch.nn.Module):  # type: ignore[misc]
 
 def _tuple(found: Any) -> Outputs:
     return found if isinstance(found, tuple) else (found,)
+
+
+class FakeQuantize(torch.nn.Module):  # type: ignore[misc]
+    """Fake quantization as a training graph has it; the student gives it scale and zero point.
+
+    `ends` are the least and the greatest number of what it was last given, where that is observed.
+    """
+
+    def __init__(self, said: Said, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.said, self.shape, self.rounds, self.observing = said, tuple(shape), True, False
+        self.axis = next((axis for axis, size in enumerate(shape) if size > 1), None)
+        self.scale = self.zero_point = self.ends = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.rounds:
+            return x
+        if self.observing:
+            self.ends = torch.stack(torch.aminmax(x.detach().float()))
+        return fake(x, self.scale, self.zero_point, self.said.grid, self.axis)

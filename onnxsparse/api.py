@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 from onnx import ModelProto
 
-from onnxsparse.data.images import as_images
+from onnxsparse.data.images import Images, as_images
 from onnxsparse.engines.working_dirs import temporary
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.files import check_target, write_text
@@ -38,7 +38,7 @@ from onnxsparse.passes.soft_masks import FoldSoft, Form, InsertSoft, as_folded, 
 from onnxsparse.passes.sources import graph_of, taken
 from onnxsparse.passes.verify import MASKED_STILL, CheckFold, Verify
 from onnxsparse.planning.macs import set_sizes
-from onnxsparse.planning.model_inputs import sample_axes
+from onnxsparse.planning.model_inputs import fields_of, sample_axes
 from onnxsparse.planning.plan import Plan
 from onnxsparse.planning.plan_file import write_plan
 from onnxsparse.planning.record import record, record_moment, recount, settle
@@ -571,8 +571,9 @@ def quantize(
     target: str | None = None,
     dynamic: bool = False,
     block: int | None = None,
+    asymmetric: bool = False,
     per_tensor: bool = False,
-    observer: str = "minmax",
+    observer: str = "mse",
     reduce_range: bool = False,
     refine: str | None = None,
     scales: Path | None = None,
@@ -610,9 +611,11 @@ def quantize(
             transformers on CPUs. Default: False. Example: dynamic=True
         block: of w4 and w8: so many neighbours along the inputs have a scale of their own (default: 32 for w4, none
             for w8). Example: block=64
+        asymmetric: of w4 and w8: unsigned integers, with a zero point beside each scale. Default: False. Example:
+            asymmetric=True
         per_tensor: one scale for each weight, in place of one for each of its outputs. Default: False. Example:
             per_tensor=True
-        observer: how the range of a value is found: minmax (default), moving-average, percentile, entropy or mse.
+        observer: how the range of a value is found: mse (default), minmax, moving-average, percentile or entropy.
             Example: observer="entropy"
         reduce_range: weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate. Default:
             False. Example: reduce_range=True
@@ -648,7 +651,8 @@ def quantize(
     source = taken(source)
     path = target_of(output, source, overwrite)
     asked = Asked(
-        scheme, target or "", dynamic, block, per_tensor, observer, reduce_range, scales, refine, include, exclude
+        scheme, target or "", dynamic, block, asymmetric, per_tensor, observer, reduce_range, scales, refine, include,
+        exclude,
     )
     limit = None if max_loss is None else MaxLoss.parse(max_loss)
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
@@ -666,6 +670,10 @@ def compare(
     *,
     data: Path | Mapping[str, Any] | None = None,
     samples: int | None = None,
+    resize: str | Sequence[int] | None = None,
+    mean: str | float | Sequence[float] | None = None,
+    std: str | float | Sequence[float] | None = None,
+    layout: str | None = None,
     seed: int = 0,
     dims: Mapping[str, int] | Names | None = None,
     axis: int | str | Mapping[str, int] | None = None,
@@ -680,9 +688,15 @@ def compare(
     Arguments:
         dense: the model to compare with: a path, its bytes, a ModelProto, or another model in memory.
         sparse: the model that is compared, in the same forms.
-        data: an .npz with arrays named as the inputs, or an .npy for the only one; first axis = samples (default:
-            random inputs); or a mapping of arrays. Example: data="samples.npz"
+        data: an .npz with arrays named as the inputs, or an .npy for the only one, first axis = samples; or a
+            folder of images (default: random inputs); or a mapping of arrays. Example: data="samples.npz"
         samples: how many samples (default: all of the data, or 8 random ones). Example: samples=64
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
         seed: for random inputs (default 0). Example: seed=1
         dims: the size of a dynamic dimension for random inputs, such as dims={"height": 224}, by its name or as
             INPUT.AXIS (default: chosen by what the model needs, and said). Example: dims={"height": 224}
@@ -705,7 +719,10 @@ def compare(
         one.demand_checksums()
     set_sizes(model, dims)
     axes = sample_axes(model, batch_axis, state)
-    return Result(Compare(called(dense), sparse, called(sparse), axes, axis, data, samples, seed)(model))
+    (found,) = as_images([data], resize, mean, std, layout)
+    if isinstance(found, Images):
+        found = found.arrays(fields_of(model, axes), samples)
+    return Result(Compare(called(dense), sparse, called(sparse), axes, axis, found, samples, seed)(model))
 
 
 __all__ = ["Result", "compare", "fold_masks", "inspect", "load", "plan", "prune", "quantize", "verify"]

@@ -143,7 +143,7 @@ def _read(one: Field[Any], command: type) -> Option:
 # -- which zeros
 
 ZEROS, LEVELED, WEIGHTS, HOLDS = "which zeros", "levels of a device", "which weights", "what has to hold"
-TRAINING, SAFETY = "training", "safety and output"
+TRAINING, SAFETY, IMAGES = "training", "safety and output", "a folder of images"
 SCHEDULE = "masks of a schedule, at one moment of it (the end, where none is said)"
 
 IN_MEMORY = "without it `Result.model` has it in memory"
@@ -565,14 +565,40 @@ _LOSSES = ("distill", "kl", "cross-entropy", "mse", "bce", "l1")
 
 
 @declared
+class ImageOptions:
+    """How the images of a folder become numbers."""
+
+    GROUP: ClassVar[str] = IMAGES
+    resize: str | Sequence[int] | None = option(
+        None,
+        "`HxW`, to which images are scaled; what is too long on one side is cut off evenly (default: the size that the "
+        "model declares)",
+        "224x224",
+        metavar="HxW",
+    )
+    mean: str | float | Sequence[float] | None = option(
+        None,
+        "what is taken from pixels between 0 and 1, a number or one for each channel",
+        "0.485,0.456,0.406",
+        metavar="X,...",
+    )
+    std: str | float | Sequence[float] | None = option(
+        None, "what they are divided by then, in the same form", "0.229,0.224,0.225", metavar="X,..."
+    )
+    layout: str | None = option(
+        None, "`NCHW` or `NHWC` (default: by the model)", "NHWC", values=("NCHW", "NHWC"), metavar="LAYOUT"
+    )
+
+
+@declared
 class DataOptions:
     """Samples to train on, and to measure on."""
 
     GROUP: ClassVar[str] = "data"
     data: Any = option(
         REQUIRED,
-        "an `.npz` with one array for each input, first axis = samples; a folder of such files; an `.npy` for each "
-        "input; or `module:function`, a function that yields dictionaries of arrays",
+        "an `.npz` with one array for each input, first axis = samples; a folder of such files, or of images; an "
+        "`.npy` for each input; or `module:function`, a function that yields dictionaries of arrays",
         "samples.npz",
         python="or a mapping of arrays, or such a function",
         metavar="DATA",
@@ -689,7 +715,7 @@ class LossOptions:
     )
 
 
-HOW_ROUNDED, IMAGES = "what becomes integers, and how", "a folder of images"
+HOW_ROUNDED = "what becomes integers, and how"
 
 
 @declared
@@ -851,6 +877,7 @@ class FinetuneOptions(
     LossOptions,
     MaskUpdateOptions,
     DataOptions,
+    ImageOptions,
     ZerosOptions,
 ):
     """Of `finetune`: those of `prune`, data, and how it is trained."""
@@ -883,32 +910,6 @@ class FinetuneOptions(
 
 
 # -- integers
-
-
-@declared
-class ImageOptions:
-    """How the images of a folder become numbers."""
-
-    GROUP: ClassVar[str] = IMAGES
-    resize: str | Sequence[int] | None = option(
-        None,
-        "`HxW`, to which images are scaled; what is too long on one side is cut off evenly (default: the size that the "
-        "model declares)",
-        "224x224",
-        metavar="HxW",
-    )
-    mean: str | float | Sequence[float] | None = option(
-        None,
-        "what is taken from pixels between 0 and 1, a number or one for each channel",
-        "0.485,0.456,0.406",
-        metavar="X,...",
-    )
-    std: str | float | Sequence[float] | None = option(
-        None, "what they are divided by then, in the same form", "0.229,0.224,0.225", metavar="X,..."
-    )
-    layout: str | None = option(
-        None, "`NCHW` or `NHWC` (default: by the model)", "NHWC", values=("NCHW", "NHWC"), metavar="LAYOUT"
-    )
 
 
 @declared
@@ -950,6 +951,9 @@ class QuantizeOptions(ImageOptions):
         group=HOW_ROUNDED,
         metavar="N",
     )
+    asymmetric: bool = option(
+        False, "of `w4` and `w8`: unsigned integers, with a zero point beside each scale", group=HOW_ROUNDED
+    )
     target: str | None = option(
         None,
         "a device whose rules hold: `ampere` (TensorRT: symmetric values) or `vnni` (CPUs)",
@@ -961,14 +965,14 @@ class QuantizeOptions(ImageOptions):
         False, "one scale for each weight, in place of one for each of its outputs", group=HOW_ROUNDED
     )
     observer: str = option(
-        "minmax",
-        "how the range of a value is found: `minmax` (default), `moving-average`, `percentile`, `entropy` or `mse`",
+        "mse",
+        "how the range of a value is found: `mse` (default), `minmax`, `moving-average`, `percentile` or `entropy`",
         "entropy",
         more=". `minmax`: all of it. `moving-average`: the ranges of the batches, averaged. `percentile:99.9`: all but "
         "a share of the numbers. `entropy`: the range whose integers are distributed most like the numbers. `mse`: the "
         "one with the least rounding error. See `onnxsparse list observers`",
         group=HOW_ROUNDED,
-        values=("minmax", "moving-average", "percentile", "entropy", "mse"),
+        values=("mse", "minmax", "moving-average", "percentile", "entropy"),
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED
@@ -1094,6 +1098,10 @@ class LevelsOptions:
         SparsityOptions, "allocation", meaning="how a level is shared out (default `energy`)", more="", group="levels"
     )
     labels: str | None = like(FinetuneOptions, "labels")
+    resize: str | Sequence[int] | None = like(ImageOptions, "resize")
+    mean: str | float | Sequence[float] | None = like(ImageOptions, "mean")
+    std: str | float | Sequence[float] | None = like(ImageOptions, "std")
+    layout: str | None = like(ImageOptions, "layout")
     eval_data: Any = like(
         FinetuneOptions,
         "eval_data",
@@ -1161,13 +1169,17 @@ class CompareOptions:
 
     data: Path | Mapping[str, Any] | None = option(
         None,
-        "an `.npz` with arrays named as the inputs, or an `.npy` for the only one; first axis = samples (default: "
-        "random inputs)",
+        "an `.npz` with arrays named as the inputs, or an `.npy` for the only one, first axis = samples; or a folder "
+        "of images (default: random inputs)",
         "samples.npz",
         python="or a mapping of arrays",
         metavar="DATA",
     )
     samples: int | None = option(None, "how many samples (default: all of the data, or 8 random ones)", "64")
+    resize: str | Sequence[int] | None = like(ImageOptions, "resize")
+    mean: str | float | Sequence[float] | None = like(ImageOptions, "mean")
+    std: str | float | Sequence[float] | None = like(ImageOptions, "std")
+    layout: str | None = like(ImageOptions, "layout")
     seed: int = option(0, "for random inputs (default 0)", "1")
     dims: Mapping[str, int] | Names | None = option(
         None,

@@ -32,6 +32,7 @@ from onnxsparse.engines.torch.match.proof import Proof
 from onnxsparse.engines.torch.parameters import TABLE
 from onnxsparse.engines.torch.permute.moves import demand_movable, demand_optimizers, move, moved, tensors_of
 from onnxsparse.engines.torch.permute.proof import Inputs
+from onnxsparse.engines.torch.quantized_export import fake_quantized
 from onnxsparse.errors import OptionError, one_line
 from onnxsparse.files import Staged
 from onnxsparse.graph.biases_and_scales import training_mode
@@ -46,6 +47,7 @@ from onnxsparse.options import Names
 from onnxsparse.passes.permute_module import decided, found_for, given_for, pattern_of
 from onnxsparse.passes.permute_named import by_parameters, demand_state, in_state
 from onnxsparse.passes.permuting import record_of
+from onnxsparse.passes.quantization.qat_export import converted
 from onnxsparse.passes.sources import proto_of, taken
 from onnxsparse.planning.given_masks import GivenMask, masks_of_model, masks_of_plan
 from onnxsparse.planning.names import NameFilter
@@ -54,6 +56,7 @@ from onnxsparse.planning.rule import listed
 
 __all__ = [
     "attach",
+    "export_quantized",
     "finish",
     "match",
     "permute",
@@ -66,6 +69,7 @@ __all__ = [
 ]
 
 LOG = logging.getLogger("onnxsparse")
+LISTED = 6
 _TRAINING_MODE = (
     "the file was exported in training mode (%s): in this module batch normalizations take the statistics of each "
     "batch, as the file says, and Dropout does nothing; export it again after .eval(), or pass train_bn=True, whose "
@@ -187,7 +191,7 @@ def _opened(source: Source | Model) -> Model:
 
 
 def _delivered(
-    model: Model, source: Source | Model, output: str | os.PathLike[str] | None, overwrite: bool
+    model: Model, source: Source | Model | None, output: str | os.PathLike[str] | None, overwrite: bool
 ) -> ModelProto | None:
     if output is None and model is source:
         return None
@@ -233,6 +237,39 @@ def attach(
 def finish(module: Any) -> Any:
     """Make attached masks part of the numbers of `module` and take them off: plain again, ready to be exported."""
     return attaching.finish(module)
+
+
+def export_quantized(
+    module: Any,
+    example_inputs: Any,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    target: str = "",
+    **export: Any,
+) -> ModelProto | None:
+    """A module that was trained with fake quantization, as an ONNX model with integers: written, else returned.
+
+    Weights are int8 by the scales of the training, with exact zeros where they were pruned; values between layers are
+    rounded by QuantizeLinear and DequantizeLinear, biases are int32, and batch normalizations behind layers are part of
+    them. The module stays as it is; what of it stays float is said in the log.
+
+    Arguments:
+        module: the module of a manager whose recipe has a QuantizationModifier, before or after `finalize`.
+        example_inputs: what the module is called with: a tensor, a tuple of arguments, or a dictionary of named ones.
+        output: the file to write; without it the model is returned. Default: None. Example: output="int8.onnx"
+        overwrite: replace the output if it exists. Default: False. Example: overwrite=True
+        target: ampere, where every zero point has to be 0. Default: "", any. Example: target="ampere"
+        export: further arguments of `torch.onnx.export`. Example: dynamic_axes={"x": {0: "batch"}}
+    """
+    proto, unknown = fake_quantized(module, Inputs.of(example_inputs), export)
+    made, facts = converted(proto, target)
+    left = [f"{place}: no batch of the training or of calibration came there" for place in unknown]
+    left += [f"{name}: {reason}" for name, reason in facts.left.items()]
+    if left:
+        more = f"; and {len(left) - LISTED} more" if len(left) > LISTED else ""
+        LOG.warning("not all is quantized: %s%s", "; ".join(left[:LISTED]), more)
+    return _delivered(Model.over(made), None, output, overwrite)
 
 
 def permute(

@@ -7,6 +7,7 @@ from typing import Any
 
 from onnxsparse import targets
 from onnxsparse.api import Result
+from onnxsparse.data.images import as_images
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Source
 from onnxsparse.options import Axes, Masks, Names, Path
@@ -36,6 +37,10 @@ def finetune(
     metrics: Sequence[str | Callable[..., Any]] = (),
     batch_axis: Axes = None,
     state: Axes = None,
+    resize: str | Sequence[int] | None = None,
+    mean: str | float | Sequence[float] | None = None,
+    std: str | float | Sequence[float] | None = None,
+    layout: str | None = None,
     pattern: str | None = None,
     target: str | None = None,
     sparsity: float | str | None = None,
@@ -91,9 +96,9 @@ def finetune(
 
     Arguments:
         source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
-        data: an .npz with one array for each input, first axis = samples; a folder of such files; an .npy for each
-            input; or module:function, a function that yields dictionaries of arrays; or a mapping of arrays, or
-            such a function. Example: data="samples.npz"
+        data: an .npz with one array for each input, first axis = samples; a folder of such files, or of images; an
+            .npy for each input; or module:function, a function that yields dictionaries of arrays; or a mapping of
+            arrays, or such a function. Example: data="samples.npz"
         output: the sparse, trained model to write; without it `Result.model` has it in memory. Default: None.
             Example: output="sparse.onnx"
         recipe: all of that from a file, as it is saved beside the output, or a recipe of SparseML; a path or a
@@ -112,6 +117,12 @@ def finetune(
             Example: batch_axis={"state": 1}
         state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
             Example: state={"state": "stateN"}
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
         pattern: the layout of the zeros: 2:4, any N:M, N:M:transposable, unstructured, alive, block:RxC, tile:RxC,
             filter or channel. Default: None. Example: pattern="2:4"
         target: a device instead of a pattern: ampere or ampere:PROFILE; amba or amba:CHIP; vnni. Default: None.
@@ -197,6 +208,7 @@ def finetune(
             source, made, data=data, output=output, engine=engine, device=device,
             optimizer=optimizer if callable(optimizer) else None, lr_scheduler=lr_scheduler,
             plan=plan, masks=masks, labels=labels, eval_data=eval_data, metrics=metrics,
+            resize=resize, mean=mean, std=std, layout=layout,
             batch_axis=batch_axis, state=state, dims=dims, checkpoint=checkpoint, resume=resume, check=check,
             strict=strict, overwrite=overwrite, watch=watch, apart={"recipe": recipe},
         )
@@ -226,6 +238,10 @@ def levels(
     target: str = "amba",
     allocation: str | None = None,
     labels: str | None = None,
+    resize: str | Sequence[int] | None = None,
+    mean: str | float | Sequence[float] | None = None,
+    std: str | float | Sequence[float] | None = None,
+    layout: str | None = None,
     eval_data: Any = None,
     metrics: Sequence[Any] = (),
     epochs: float | None = None,
@@ -254,15 +270,21 @@ def levels(
 
     Arguments:
         source: the model: a path, its bytes, a ModelProto, or another model in memory; it is never changed.
-        data: an .npz with one array for each input, first axis = samples; a folder of such files; an .npy for each
-            input; or module:function, a function that yields dictionaries of arrays; or a mapping of arrays, or
-            such a function. Example: data="samples.npz"
+        data: an .npz with one array for each input, first axis = samples; a folder of such files, or of images; an
+            .npy for each input; or module:function, a function that yields dictionaries of arrays; or a mapping of
+            arrays, or such a function. Example: data="samples.npz"
         output: the folder for a file of each level, the table and the picture: a new one, an empty one, or that of
             a run to go on with. Example: output="levels"
         levels: the levels in per cent, ascending (default 30,40,50,60,70,80,90). Example: levels="50,70,90"
         target: amba (default) or amba:CHIP. Example: target="amba:cv22"
         allocation: how a level is shared out (default energy). Example: allocation="erk"
         labels: the array of the labels (default: labels, label, targets, target or y). Example: labels="classes"
+        resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
+            that the model declares). Example: resize="224x224"
+        mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
+            mean="0.485,0.456,0.406"
+        std: what they are divided by then, in the same form. Default: None. Example: std="0.229,0.224,0.225"
+        layout: NCHW or NHWC (default: by the model). Example: layout=NHWC
         eval_data: arrays to measure each level on, and the dense model (default: the samples held out). Example:
             eval_data="held_out.npz"
         metrics: what is measured: loss, accuracy, top-5, r2, mae, mse, agreement, distance, or module:function,
@@ -305,6 +327,7 @@ def levels(
     text = levels if isinstance(levels, str) else ",".join(f"{one:g}" for one in levels)
     folder = path_of(output, "output")
     recipe = recipe_of({**asked, "sparsity": read_levels(text)[-1] / 100})
+    data, eval_data = as_images([data, eval_data], resize, mean, std, layout)
     return Result(
         *leveled(
             taken(source), recipe, text, folder, data=data, labels=labels, eval_data=eval_data, metrics=metrics,

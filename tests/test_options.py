@@ -22,7 +22,7 @@ from onnxsparse import options
 from onnxsparse.cli import build_parser, main
 from onnxsparse.errors import OptionError, command_line
 from onnxsparse.options import REQUIRED, Option, in_python, options_of
-from onnxsparse.recipes.flags import DEFAULTS, recipe_of
+from onnxsparse.recipes.flags import KINDS, recipe_of
 from onnxsparse.recipes.modifiers.levels import Levels
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,7 +135,7 @@ def test_the_page_says_what_the_options_say() -> None:
 
 @pytest.mark.parametrize("one", [one for one in options_of(options.FinetuneOptions).values() if one.recipe])
 def test_what_a_recipe_has_is_a_field_of_a_modifier(one: Option) -> None:
-    kinds = {kind.name: kind for kind in DEFAULTS}
+    kinds = {kind.name: kind for kind in KINDS}
     modifier, _, name = one.recipe.partition(".")
     fields = kinds[modifier].__dataclass_fields__
     assert name in fields

@@ -108,11 +108,15 @@ def _left(arguments: Namespace) -> str:
 def _check(arguments: Namespace, recipe: Recipe) -> int:
     """Say what the proof of the training graph found: 0 when every gradient is right, else 1."""
     from onnxsparse.cli.output import finish
+    from onnxsparse.data.images import as_images
     from onnxsparse.training_api import check_graph
 
-    names = ("data", "plan", "masks", "labels", "batch_axis", "state")
+    names = ("plan", "masks", "labels", "batch_axis", "state")
+    images = (arguments.resize, arguments.mean, arguments.std, arguments.layout)
     with _quiet_functions():
-        report = check_graph(arguments.model, recipe=recipe, **{name: getattr(arguments, name) for name in names})
+        (data,) = as_images([arguments.data], *images)
+        given = {name: getattr(arguments, name) for name in names}
+        report = check_graph(arguments.model, recipe=recipe, data=data, **given)
     return finish(report, arguments)
 
 

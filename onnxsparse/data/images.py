@@ -40,6 +40,11 @@ class Images:
     std: tuple[float, ...] = ()
     layout: str = ""
 
+    def arrays(self, fields: Sequence[Field], samples: int | None) -> dict[str, Array]:
+        """The first images, or all of them, in memory."""
+        found = self.source(fields)
+        return {name: found.column(name)[slice(samples)] for name in found.names}
+
     def source(self, fields: Sequence[Field]) -> ImageFolder:
         needed = [field for field in fields if not field.optional]
         if len(needed) != 1:

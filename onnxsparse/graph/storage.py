@@ -214,7 +214,7 @@ class StoredTensor:
 
     def store(self, values: Array) -> None:
         """Put new numbers into the proto, in the form they are stored in."""
-        values = packed(values) if self.packed else values
+        values, self._held = packed(values) if self.packed else values, None
         if self.proto.HasField("raw_data"):
             kept = values if self.packed else values.astype(self.dtype, copy=False)
             self.proto.raw_data = kept.tobytes()

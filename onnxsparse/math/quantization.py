@@ -169,3 +169,52 @@ def widened_for_bias(weight: QParams, inputs: QParams, bias: Array) -> QParams:
     least = np.abs(bias).astype(np.float64) / (float(inputs.scale.reshape(())) * WIDEST_BIAS)
     least = least if weight.scale.size > 1 else np.asarray(least.max(initial=0.0))
     return weight.with_scale(np.maximum(weight.scale, np.maximum(least, SMALLEST_SCALE).astype(np.float32)))
+
+
+def as_signed(integers: Array, params: QParams) -> tuple[Array, QParams]:
+    """uint8 as int8: integers and zero point are both 128 less."""
+    if params.grid.signed or params.grid.bits != 8:
+        return integers, params
+    zero = params.zero_point - 128
+    grid = Grid(8, True, bool((zero == 0).all()))
+    return (integers.astype(np.int32) - 128).astype(np.int8), replace(params, zero_point=zero, grid=grid)
+
+
+def rescaled(params: QParams, before: Array, after: Array) -> QParams | None:
+    """The scale under which numbers that were multiplied along an axis have the same integers, but for signs.
+
+    None where there is none: no axis has one factor, or an integer has no other sign.
+    """
+    if np.array_equal(before, after):
+        return params
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(before == 0, np.nan, after.astype(np.float64) / before)
+    axes = [params.axis] if params.axis is not None else [None, *range(before.ndim)]
+    for axis in axes:
+        factor = _along(ratio, axis)
+        if factor is not None:
+            break
+    else:
+        return None
+    turned, gone = factor < 0, factor == 0
+    scale = params.scale * np.where(gone, 1.0, np.abs(factor))
+    zero = np.broadcast_to(np.where(gone, 0, np.where(turned, -params.zero_point, params.zero_point)), scale.shape)
+    made = replace(params, scale=scale.astype(np.float32), zero_point=zero.astype(np.int32), axis=axis)
+    integers = params.quantize(before).astype(np.int32)
+    wanted = np.where(_spread(gone, axis, before), 0, np.where(_spread(turned, axis, before), -integers, integers))
+    return made if (scale >= SMALLEST_SCALE).all() and np.array_equal(made.quantize(after), wanted) else None
+
+
+def _along(ratio: Array, axis: int | None) -> Array | None:
+    """The one number that every index of an axis has, where it has; 1 where nothing says."""
+    others = tuple(one for one in range(ratio.ndim) if one != axis)
+    known = ~np.isnan(ratio)
+    low = np.where(known, ratio, np.inf).min(axis=others)
+    high = np.where(known, ratio, -np.inf).max(axis=others)
+    none = low > high
+    low, high = np.where(none, 1.0, low), np.where(none, 1.0, high)
+    return np.asarray((low + high) / 2) if np.allclose(low, high, rtol=1e-6, atol=0.0) else None
+
+
+def _spread(values: Array, axis: int | None, numbers: Array) -> Array:
+    return values if axis is None else values.reshape([-1 if one == axis else 1 for one in range(numbers.ndim)])

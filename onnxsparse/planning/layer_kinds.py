@@ -54,6 +54,8 @@ CLASSES: dict[str, tuple[str, ...]] = {
 PRODUCT = ("QuantizableMatMul", "QuantizableBatchMatMul")
 ROLES = ("QK", "PV")
 """The products of attention: of queries and keys, of probabilities and values."""
+OUTPUTS = ("MatMulOutput_", "BMMOutput_")
+"""Modules that are made for what such a product gives: what goes into them is what comes out of it."""
 SIDES = ("MatMulLeftInput_", "MatMulRightInput_", "BMMLeftInput_", "BMMRightInput_")
 
 

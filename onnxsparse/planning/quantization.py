@@ -10,7 +10,7 @@ come of statistics or of training, as `QParams` by the names of values and weigh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -66,15 +66,19 @@ class Scheme:
     def of(self, names: Iterable[str], kinds: Iterable[str] = ()) -> LayerScheme | None:
         """How a layer is quantized, by any of its names and kinds; None where it is ignored."""
         names, kinds = tuple(names), tuple(kinds)
-        if any(one in kinds or means_name(one, names) for one in self.ignore):
-            return None
-        if self.only and not any(means_name(one, names) for one in self.only):
-            return None
-        return self.asked(names, kinds) or self.layers
+        return None if self._ignores(names, kinds) else self._override(names, kinds) or self.layers
 
     def asked(self, names: Iterable[str], kinds: Iterable[str] = ()) -> LayerScheme | None:
-        """What overrides say of a layer; None where none means it."""
-        names = tuple(names)
+        """What overrides say of a layer; None where none means it, or it is ignored."""
+        names, kinds = tuple(names), tuple(kinds)
+        return None if self._ignores(names, kinds) else self._override(names, kinds)
+
+    def _ignores(self, names: Sequence[str], kinds: Sequence[str]) -> bool:
+        if any(one in kinds or means_name(one, names) for one in self.ignore):
+            return True
+        return bool(self.only) and not any(means_name(one, names) for one in self.only)
+
+    def _override(self, names: Sequence[str], kinds: Sequence[str]) -> LayerScheme | None:
         named = [one for one in self.overrides if means_name(one, names)]
         if named:
             return self.overrides[max(named, key=len)]
@@ -139,6 +143,9 @@ class QuantizedWeight:
     block: int = 0
     looked_up: bool = False
     """A table whose rows become floats behind each look-up, and not all of them before it."""
+    float_bias: bool = False
+    """The bias is rounded as 32 bits would, and stored in floats: TensorRT's importer refuses a DequantizeLinear of 32
+    bits."""
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ from typing import Any
 
 from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, compiled
 from onnxsparse.errors import OnnxSparseError, OptionError
+from onnxsparse.planning.graph_layers import missed
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, GradualPruning
 from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import NEVER, PLACE, Modifier, Scheduled
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
-from onnxsparse.recipes.modifiers.quantization import Quantizing
+from onnxsparse.recipes.modifiers.quantization import EPOCHS, Quantizing
 from onnxsparse.recipes.modifiers.rates import (
     LearningRateFunctionModifier,
     LearningRateModifier,
@@ -157,6 +158,21 @@ class _Linter:
         for one in self.recipe.modifiers:
             if one.missing:
                 self._add(level, one, f"{text}: {one.missing}")
+
+    def meaningless(self) -> None:
+        """What is written and changes nothing."""
+        for one in self._every(Quantizing):
+            if not one.missing and one.meaningless:
+                self._add(NOTE, one, one.meaningless)
+
+    def layers(self) -> None:
+        """Names and module types in a scheme that mean nothing in the model."""
+        for one in self._every(Quantizing) if self.model is not None else ():
+            try:
+                for text in () if one.missing else missed(one.scheme_of(), self._opened.proto):
+                    self._add(NOTE, one, text)
+            except OptionError as error:
+                self._add(WRONG, one, str(error))
 
     def teachers(self) -> None:
         for one in self._every(DistillationModifier):
@@ -322,6 +338,11 @@ class _Linter:
     def late(self) -> None:
         """What begins when the run is over."""
         if not any(frame.epochs is not None or frame.steps is not None for frame in self.training):
+            for one in self._every(Quantizing):
+                for option in ("start_epoch", *EPOCHS):
+                    epoch = getattr(one, option)
+                    if epoch is not None and epoch >= self.last > 0:
+                        self._warn(one, f"{option} is {epoch:g}, where the run ends: nothing comes after it")
             for one in self.rates:
                 if one.start_epoch >= self.last > 0:
                     text = f"it begins at {one.start_epoch:g}, where the run ends: nothing comes after it"
@@ -376,8 +397,8 @@ class _Linter:
                 level = NOTE if met - one.update_frequency < LITTLE else WARNING
                 self._add(level, one, f"{often} is {exact:g} steps: it acts every {met:g} epochs")
         for one in self.scheduled:
-            for option in ("start_epoch", "end_epoch"):
-                epoch = getattr(one, option)
+            for option in ("start_epoch", "end_epoch", *EPOCHS):
+                epoch = getattr(one, option, None) or 0
                 if epoch > 0 and _off(epoch * count):
                     met = math.ceil(epoch * count) / count
                     text = f"{option} {epoch:g} lies between two of {count} steps per epoch: it acts at {met:g}"
@@ -405,10 +426,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 RULES: tuple[Callable[[_Linter], None], ...] = (
-    _Linter.doubled, _Linter.two_clocks, _Linter.refused, _Linter.teachers, _Linter.low, _Linter.rises, _Linter.let_go,
-    _Linter.two_rates, _Linter.length, _Linter.frequency, _Linter.late, _Linter.names, _Linter.patterns, _Linter.keys,
-    _Linter.overlaps, _Linter.along, _Linter.missed, _Linter.groups, _Linter.nothing_to_hold, _Linter.quantized,
-    _Linter.adam, _Linter.misfit, _Linter.between_steps,
+    _Linter.doubled, _Linter.two_clocks, _Linter.refused, _Linter.meaningless, _Linter.layers, _Linter.teachers,
+    _Linter.low, _Linter.rises, _Linter.let_go, _Linter.two_rates, _Linter.length, _Linter.frequency, _Linter.late,
+    _Linter.names, _Linter.patterns, _Linter.keys, _Linter.overlaps, _Linter.along, _Linter.missed, _Linter.groups,
+    _Linter.nothing_to_hold, _Linter.quantized, _Linter.adam, _Linter.misfit, _Linter.between_steps,
 )  # fmt: skip
 """In this order they are told, what is worse before all others."""
 

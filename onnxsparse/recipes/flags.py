@@ -23,11 +23,12 @@ from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, TASKS, KeepBest
 from onnxsparse.recipes.recipe import Recipe
 
 DEFAULTS: tuple[type[Modifier], ...] = (Training, Objective, Pruning, KeepBest)
+KINDS: tuple[type[Modifier], ...] = (*DEFAULTS, TrainQuantized)
+"""What flags make, the last only where they ask for it."""
 
 
 def _fields() -> Iterator[tuple[str, tuple[type[Modifier], str]]]:
-    every: tuple[type[Modifier], ...] = (*DEFAULTS, TrainQuantized)
-    kinds = {kind.name: kind for kind in every}
+    kinds = {kind.name: kind for kind in KINDS}
     for one in options_of(FinetuneOptions).values():
         kind, _, name = one.recipe.partition(".")
         if kind:
@@ -40,6 +41,7 @@ RATES = (SetLearningRate, LearningRate, LearningRateFunction)
 ALONE = (*RATES, Distillation)
 """Beside these labels count alone: a rate fits the loss it was chosen for, and a modifier says how much it teaches."""
 PACE = ("lr", "lr_schedule", "warm_up")
+BY_GROUPS = (SetLearningRate, LearningRateFunction, SetWeightDecay)
 
 
 def asked_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +52,7 @@ def asked_of(given: Mapping[str, Any]) -> dict[str, Any]:
 def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
     """The recipe that flags ask for, or the one that is given, with the default of whatever it does not mention."""
     given = {name: value for name, value in flags.items() if value is not None and value != [] and value != ()}
-    recipe = None if recipe is None else recipe.driven()
+    recipe = None if recipe is None else _of_one_group(recipe.driven())
     if given.get("learn_scales") and "quantize" not in given:
         raise OptionError("--learn-scales is of what is rounded; pass --quantize int8 too")
     if not given.get("learn_scales"):
@@ -69,6 +71,16 @@ def recipe_of(flags: Mapping[str, Any], recipe: Recipe | None = None) -> Recipe:
         kind, option = FLAGS[name]
         options.setdefault(kind, {})[option] = _plain(name, value)
     return Recipe(tuple(_made(kind, said) for kind, said in options.items()))
+
+
+def _of_one_group(recipe: Recipe) -> Recipe:
+    """All that trains is one group, number 0: what speaks of others alone is left out, where the recipe is lenient."""
+    if recipe.strict:
+        return recipe
+    others = [one for one in recipe.modifiers if isinstance(one, BY_GROUPS) and 0 not in (one.param_groups or (0,))]
+    notes = [f"{one.called}: it is left out: all parameters of a run are in group 0" for one in others]
+    kept = recipe.holding(one for one in recipe.modifiers if one not in others) if others else recipe
+    return replace(kept, notes=(*recipe.notes, *notes))
 
 
 def _made(kind: type[Modifier], said: Mapping[str, Any]) -> Modifier:

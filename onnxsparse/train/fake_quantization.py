@@ -23,14 +23,18 @@ from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, from_ran
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.fake_quantize import keys_of
 from onnxsparse.passes.quantization.qdq import Params, fitted, stored, write_qdq
-from onnxsparse.passes.quantization.report import how
+from onnxsparse.passes.quantization.report import how, saturation_note
+from onnxsparse.passes.quantization.weight_only import raised
 from onnxsparse.passes.quantization.zero_points import Zeros, demand_zeros, zeros_of
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight
+from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.report.rows import Report
 
 AVERAGING = 0.01
 """How far a range goes towards that of a batch."""
+SHOWN = 6
+"""Layers that are named in the report, of those that are left in float."""
 SLOWER = 0.1
 """The rate of a learned scale, as a share of that of the weights: all numbers of a tensor hang on it."""
 Ranges = Mapping[str, tuple[float, float]]
@@ -168,11 +172,26 @@ class Integers:
     def quantization(self) -> Quantization:
         return self._fake.quantization
 
+    @property
+    def notes(self) -> list[str]:
+        """What is integers, and what is not and why."""
+        names, found = {one.name for one in self.quantization.weights}, self.quantization
+        kinds = sorted({one.grid.text for one in found.weights})
+        own = (
+            f"trained with rounded numbers: {len(names)} weights are {', '.join(kinds)}, and {len(found.values)} "
+            "values are rounded between layers"
+        )
+        left = [f"left in float: '{name}' ({reason})" for name, reason in found.left.items()]
+        more = [f"{len(left) - SHOWN} more are left in float"] if len(left) > SHOWN else []
+        return [own, *left[:SHOWN], *more, *saturation_note(any(not one.grid.signed for one in found.values))]
+
     def write(self, proto: ModelProto) -> None:
         """In place."""
         self._params = self._fake.params(self._scales, proto)
         self._zeros = zeros_of(proto, self.quantization.weights)
+        raised(proto, self.quantization)
         write_qdq(proto, self.quantization, self._params)
+        Model.over(proto).set_metadata({PREFIX + "quantization": "int8, trained"})
 
     def check(self, report: Report, written: Model) -> Report:
         """Every zero is the zero point in what was written."""

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from onnxsparse.checkpoints import MARK, claim, note_delivery
+from onnxsparse.data.images import as_images
 from onnxsparse.data.user_functions import names_function
 from onnxsparse.engines.engine import NO_GRADIENT
 from onnxsparse.engines.working_dirs import claimed, temporary
@@ -55,6 +56,10 @@ def finetuned(
     optimizer: Callable[[Any], Any] | None = None,
     lr_scheduler: Callable[[Any], Any] | None = None,
     eval_data: Any = None,
+    resize: Any = None,
+    mean: Any = None,
+    std: Any = None,
+    layout: str | None = None,
     metrics: Sequence[str | Callable[..., Any]] = (),
     checkpoint: Path | None = None,
     resume: bool = False,
@@ -76,11 +81,12 @@ def finetuned(
         source, output, checkpoint = _absolute(source), _absolute(output), _absolute(checkpoint)
         data, eval_data = (one if _calls(one) else _absolute(one) for one in (data, eval_data))
     means = Means(engine, device, optimizer, lr_scheduler, processes)
+    samples, held_out = as_images([data, eval_data], resize, mean, std, layout)
     may_replace = overwrite or (resume and is_own(output, source, checkpoint))
     paths = {"data": data, "eval-data": eval_data, **{name: asked.get(name) for name in ("plan", "masks")}}
     destination = Destination(target_of(output, source, may_replace), may_replace, {**paths, **(apart or {})})
     task = ask(
-        source, recipe, data, eval_data=eval_data, metrics=metrics, means=means, strict=strict,
+        source, recipe, samples, eval_data=held_out, metrics=metrics, means=means, strict=strict,
         destination=destination, **asked,
     )  # fmt: skip
     with ExitStack() as stack:
@@ -169,6 +175,10 @@ def _notes(
     notes = [*task.notes, *evaluation.notes, *in_training(task.model), *engines.notes, *outcome.notes]
     if task.by_epochs is not None:
         notes.append(training_text(task.training, outcome.steps, task.feeding.per_epoch or 0, engines.chosen))
+    if outcome.integers is not None:
+        notes += outcome.integers.notes
+    elif task.quantization is not None and outcome.attempts:
+        notes.append("the result is float: the run ended before anything was rounded")
     if outcome.helped:
         probes = [row.probe for row in outcome.history.rows if row.probe is not None]
         notes.append(still_falling(probes, outcome.loss_untrained))

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.params import Param
 from onnxsparse.acts.trainee import Groups, Trainee
+from onnxsparse.engines.torch import quantized_module
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
@@ -31,6 +32,8 @@ from onnxsparse.graph.model import Model
 from onnxsparse.math.param import View
 from onnxsparse.math.values import Array
 from onnxsparse.planning.names import Named, layers_of_node, names_of_node
+from onnxsparse.planning.quantization import Scheme
+from onnxsparse.train.quantized_layers import layers_of
 
 LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
@@ -58,11 +61,17 @@ class ModuleTrainee(Trainee):
         self.loggers = loggers
         self.optimizer = optimizer
         self.per_epoch = 1
+        self.learn_scales = False
+        self.calibrate: Callable[[], None] | None = None
+        """Runs the module on samples, for the first ranges of what it computes."""
         self.rates_set: list[float] | None = None
 
     def meet(self, optimizer: Any, per_epoch: float) -> None:
         """The optimizer, and how many of its steps make an epoch; gradients that add up make it no whole number."""
+        is_new = optimizer is not self.optimizer
         self.optimizer, self.per_epoch = optimizer, cast(int, per_epoch)
+        if is_new:
+            self._train_scales()
 
     def demand(self, act: TimedAct) -> None:
         count = 0 if self.optimizer is None else len(self.optimizer.param_groups)
@@ -91,7 +100,8 @@ class ModuleTrainee(Trainee):
                 self._masked[param.tag] = None
 
     def detach(self) -> None:
-        """The plain module again, with zeros where masks were."""
+        """The module without masks, with zeros where they were; what is rounded stays so, to be exported."""
+        quantized_module.thaw_normalization(self.module)
         for tag in self._masked:
             for owner, name in self._homes[tag]:
                 take_mask_off(owner, name)
@@ -101,6 +111,7 @@ class ModuleTrainee(Trainee):
         """Zeros at all masked places, whatever the optimizer did to them."""
         for tag in self._masked:
             zero(self._tensors[tag], self._keep(tag))
+        quantized_module.settle(self.module)
 
     def numbers(self, param: Param) -> Array:
         if param.tag in self._masked:
@@ -147,6 +158,52 @@ class ModuleTrainee(Trainee):
     def _keep(self, tag: str) -> Any:
         owner, name = self._homes[tag][0]
         return mask_of(owner, name).keep
+
+    # -- fake quantization
+
+    def quantize(self, scheme: Scheme) -> None:
+        layers, _ = layers_of(self.module, scheme)
+        quantized_module.put_on(self.module, layers, self.learn_scales)
+        self._train_scales()
+        if layers and self.calibrate is not None:
+            with quantized_module.calibrating(self.module):
+                self.calibrate()
+
+    def stop_observing(self) -> None:
+        self.agree()
+        quantized_module.stop_observing(self.module)
+
+    def freeze_normalization(self) -> None:
+        quantized_module.freeze_normalization(self.module)
+
+    def agree(self) -> None:
+        """Ranges are the same in all processes."""
+        quantized_module.averaged_over_processes(self.module)
+
+    def scales(self) -> dict[str, Any]:
+        """All scales and ranges, as tensors by name; none where nothing is rounded."""
+        return quantized_module.state_of(self.module)
+
+    def take_scales(self, scales: Mapping[str, Any], schemes: Iterable[Scheme]) -> None:
+        """Be rounded by these schemes, with the scales that another module had; not at all without any."""
+        if not scales:
+            learned = {one for _, some in quantized_module.learned_scales(self.module) for one in some}
+            for group in self._groups(None):
+                group["params"][:] = [one for one in group["params"] if one not in learned]
+            quantized_module.take_off(self.module)
+            return
+        for scheme in schemes:
+            quantized_module.put_on(self.module, layers_of(self.module, scheme)[0], self.learn_scales)
+        quantized_module.load(self.module, scales)
+        self._train_scales()
+
+    def _train_scales(self) -> None:
+        """Scales that are learned move with the weights that they belong to, by the same settings."""
+        for weight, scales in quantized_module.learned_scales(self.module) if self.learn_scales else ():
+            for group in self._groups(None):
+                known = set(group["params"])
+                if weight in known:
+                    group["params"].extend(scale for scale in scales if scale not in known)
 
     # -- numbers and moments
 

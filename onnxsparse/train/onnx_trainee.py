@@ -80,11 +80,13 @@ class OnnxTrainee(Trainee):
     def demand(self, act: TimedAct) -> None:
         act.demand_run()
         groups = act.groups()
-        if groups is not None and list(groups) != [0]:
+        if groups is not None and 0 not in groups:
             raise OptionError(
                 f"{act.where}: param_groups {list(groups)} are not there: all parameters of a run are one group, "
-                "number 0"
+                "number 0; take it out, or read the recipe with --lenient"
             )
+        if groups is not None and list(groups) != [0]:
+            self._note(f"{act.where}: of its param_groups there is number 0, which all parameters of a run are in")
 
     # -- numbers and masks
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.params import Param
@@ -31,10 +32,11 @@ from onnxsparse.passes.delivery import called
 from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.placement import quantization_of
 from onnxsparse.passes.quantization.quantizing import TARGETS
+from onnxsparse.planning.graph_layers import missed
 from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes, fields_of, sample_axes
 from onnxsparse.planning.plan import Plan, PlanRow
-from onnxsparse.planning.quantization import Quantization
+from onnxsparse.planning.quantization import Quantization, Scheme
 from onnxsparse.planning.request import demand_whole, planned
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import trainables
@@ -273,11 +275,21 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
     if importlib.util.find_spec("onnxruntime") is None:
         raise MissingExtraError("the ranges of values are taken in onnxruntime: pip install 'onnxsparse[runtime]'")
     proto, notes = float_graph(model)
+    if isinstance(one, Quantizing):
+        notes += _missed(one, scheme, model.proto, proto)
     quantization = quantization_of(proto, scheme)
     if not quantization.weights:
         why = next(iter(quantization.left.values()), "no Conv, Gemm or MatMul has a constant weight")
         raise ModelError(f"nothing of the model can be quantized: {why}")
     return Model.over(proto), quantization, notes
+
+
+def _missed(modifier: Quantizing, scheme: Scheme, *graphs: ModelProto) -> list[str]:
+    """What a modifier names and the model has not."""
+    try:
+        return [f"{modifier.called}: {said}" for said in missed(scheme, *graphs)]
+    except OptionError as error:
+        raise OptionError(f"{modifier.called}: {error}") from None
 
 
 def _idle(model: Model, training: Training) -> list[str]:

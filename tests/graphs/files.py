@@ -26,7 +26,7 @@ class Stored:
     tensor: TensorProto | AttributeProto
 
     def values(self, folder: Path | None = None) -> Array:
-        """As stored, but bfloat16 widened to float32."""
+        """As stored, but bfloat16 widened to float32, and 4-bit integers to 8 bits."""
         if isinstance(self.tensor, AttributeProto):
             return np.array(self.tensor.floats, dtype=np.float32)
         return read(self.tensor, folder)
@@ -41,7 +41,9 @@ def read(stored: TensorProto, folder: Path | None = None) -> Array:
         )
         return (bits.astype(np.uint32) << 16).view(np.float32).reshape(tuple(stored.dims))
     if stored.data_location != TensorProto.EXTERNAL:
-        return numpy_helper.to_array(stored)
+        array = numpy_helper.to_array(stored)
+        short = {TensorProto.INT4: np.int8, TensorProto.UINT4: np.uint8}.get(stored.data_type)
+        return array if short is None else array.astype(np.int32).astype(short)
     entry = {pair.key: pair.value for pair in stored.external_data}
     assert folder is not None
     kind = helper.tensor_dtype_to_np_dtype(stored.data_type)

@@ -186,7 +186,7 @@ def dynamic_quantization() -> Built:
 
 
 def _short(elem_type: int, size: int, opset: int, bits_dtype: str) -> Built:
-    """int4, uint4 and float8 through DQ: listed with a reason."""
+    """float8 through DQ: listed with a reason."""
     raw = np.random.default_rng(7).integers(0, 100, size, dtype=np.uint8).tobytes()
     w = helper.make_tensor("w", elem_type, (16, 8), raw, raw=True)
     nodes = [node("DequantizeLinear", "w s", "d"), node("MatMul", "x d", "y")]
@@ -198,13 +198,37 @@ def _short(elem_type: int, size: int, opset: int, bits_dtype: str) -> Built:
 
 
 SHORT = (
-    ("int4", TensorProto.INT4, 64, 21),
-    ("uint4", TensorProto.UINT4, 64, 21),
     ("float8e4m3fn", TensorProto.FLOAT8E4M3FN, 128, 19),
     ("float8e5m2", TensorProto.FLOAT8E5M2, 128, 19),
 )
 for _name, _elem_type, _size, _opset in SHORT:
     add(f"type_{_name}", "quantized", functools.partial(_short, _elem_type, _size, _opset, _name))
+
+
+def _halves(unsigned: bool, axis: int | None, block: int = 0, inputs: int = 16) -> Built:
+    """4-bit integers, two in a byte, with a scale and a zero point for each output, each block of inputs, or one."""
+    generator = np.random.default_rng(block + inputs)
+    low = 0 if unsigned else -8
+    w = generator.integers(low, low + 16, (7, inputs)).astype(np.uint8 if unsigned else np.int8)
+    sizes = {None: (), 0: (7,), 1: (7, -(-inputs // block) if block else 1)}[axis]
+    zero = generator.integers(low + 4, low + 12, sizes).astype(w.dtype)
+    scale = generator.uniform(0.01, 0.5, sizes).astype(np.float32)
+    whole = [np.repeat(one, block, 1)[:, :inputs] if block else one for one in (scale, zero)]
+    whole = [one[:, None] if axis == 0 else one for one in whole]
+    real = (w.astype(np.int32) - whole[1]).astype(np.float32) * whole[0]
+    kind = TensorProto.UINT4 if unsigned else TensorProto.INT4
+    places = {} if axis is None else {"axis": axis, **({"block_size": block} if block else {})}
+    nodes = [node("DequantizeLinear", "w s z", "d", **places), node("Gemm", "x d", "y", transB=1)]
+    stored = [helper.make_tensor(name, kind, one.shape, one.ravel().tolist()) for name, one in (("w", w), ("z", zero))]
+    whole_graph = graph(nodes, {"x": feed(4, inputs)}, [("y", 2)], [*stored, tensor("s", scale)])
+    wanted = expect("w", real, Use("Gemm", (1,), (0,)), dtype="uint4" if unsigned else "int4", zero=whole[1])
+    return Built(model(whole_graph, opset=21, ir=10), {"x": feed(4, inputs)}, (wanted,))
+
+
+HALVES = {"per_tensor": (None, 0, 16), "per_channel": (0, 0, 16), "blocks": (1, 8, 16), "short_block": (1, 8, 20)}
+for _unsigned in (False, True):
+    for _tail, _how in {**HALVES, "one_block": (1, 16, 15)}.items():
+        add(f"qdq_{'u' if _unsigned else ''}int4_{_tail}", "quantized", functools.partial(_halves, _unsigned, *_how))
 
 
 @case

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -167,7 +168,7 @@ def test_the_older_options(options: dict[str, Any], kind: str, wanted: LayerSche
 
 
 def test_embeddings_may_stay_float() -> None:
-    assert older(quantize_embeddings=False).asked(["a"], ("Embedding",)) is None
+    assert older(quantize_embeddings=False).of(["a"], ("Embedding",)) is None
 
 
 def test_submodules_have_to_be_there_and_excluded_types_do_not() -> None:
@@ -233,6 +234,27 @@ STEPS = [step / 4 for step in range(24)]
 @pytest.mark.parametrize("cls", [QuantizationModifier, LegacyQuantizationModifier])
 def test_each_happens_once_at_its_epoch(cls: type, options: dict[str, Any], wanted: dict[float, list[str]]) -> None:
     assert heard(cls(**options).act(), Paper(), STEPS) == wanted
+
+
+class Steps(Paper):
+    """Three epochs of two steps, stepped by our own loop."""
+
+    total = 6
+
+    def epoch_at(self, step: int) -> float:
+        return step / 2
+
+    def step_at(self, epoch: float) -> int:
+        return math.ceil(epoch * 2)
+
+
+@pytest.mark.parametrize(("start", "first"), [(-1, 0), (0.5, 1), (0.6, 2), (2.5, 5), (2.6, 5), (3, 5), (30, 5)])
+def test_a_run_begins_at_the_last_step_at_the_latest(start: float, first: int) -> None:
+    act, trainee = QuantizationModifier(start_epoch=start).act(), Steps()
+    assert list(act.boundaries(trainee)) == [first]  # type: ignore[arg-type]
+    for step in range(trainee.total):
+        act.before_step(trainee, step)  # type: ignore[arg-type]
+        assert trainee.heard == (["quantize"] if step >= first else [])
 
 
 def test_a_run_that_goes_on_does_not_begin_again() -> None:

@@ -16,6 +16,7 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 import onnxsparse as osp
 from onnxsparse import progress
 from onnxsparse.cli import main
+from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError, ProofError
 from tests.messages import refusing
 
@@ -235,7 +236,7 @@ def test_so_many_samples_are_used() -> None:
 
 
 def test_a_file_that_takes_a_fixed_number_of_samples() -> None:
-    plain = {"eval_data": {"x": SAMPLES}, "refine": "none"}
+    plain = {"eval_data": {"x": SAMPLES}, "refine": "none", "observer": "minmax"}
     result = osp.quantize(classifier(batch=16), data=SAMPLES, **plain)
     free = osp.quantize(classifier(), data=SAMPLES, **plain)
     assert result.report.details["metrics"] == free.report.details["metrics"]
@@ -291,6 +292,20 @@ def test_states_are_carried_through_sequences() -> None:
     result = osp.quantize(model(nodes, starts, ends, {"w": drawn(4, 8)}), data={"x": steps}, state={"h": "n"})
     scales = [array for name, array in stored(result.model).items() if name.startswith("s") and name.endswith("scale")]
     assert scales[0] == pytest.approx(10 / 255)
+
+
+def test_every_command_with_data_takes_a_folder_of_images(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a", "b", "c"):
+        image.new("L", (8, 8), 40 * len(name) + ord(name)).save(tmp_path / f"{name}.png")
+    model = Path(__file__).resolve().parents[2] / "models" / "digits_cnn.onnx"
+    sparse = osp.prune(model, pattern="2:4").model
+    told = osp.compare(model, sparse, data=tmp_path, mean=0, std=1, samples=2).report.details["inputs"]
+    assert told["samples"] == 2
+    assert osp.quantize(model, data=tmp_path, mean=0, std=1).report.details["samples"] == 3
+    if library.available():
+        trained = osp.finetune(model, data=tmp_path, mean=0, std=1, pattern="2:4", steps=2)
+        assert trained.report.totals.done == 4
 
 
 # -- what is measured, and what may be lost
@@ -430,9 +445,8 @@ def test_options_that_mean_nothing() -> None:
     for options in (
         {"scheme": "int9"}, {"target": "amba"}, {"observer": "min"}, {"max_loss": "-1"}, {"max_loss": "much"},
         {"samples": 0}, {"metrics": "accuracy"}, {"metrics": "loss", "max_loss": 1}, {"exclude": "haed"},
-        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
-        {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "mse"},
-        {"dynamic": True, "scales": "x.json"}, {"scales": "missing.json"},
+        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32}, {"asymmetric": True},
+        {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "minmax"},
     ):  # fmt: skip
         with refusing(OptionError):
             osp.quantize(line(), data=drawn(8, 4), **options)

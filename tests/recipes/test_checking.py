@@ -80,6 +80,11 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
             {},
             "!QuantizationModifier: the zeros are lost while it trains: add !ConstantPruningModifier",
         ),
+        ([gmp(), ("QuantizationModifier", {"start_epoch": 4})], {}, "start_epoch is 4, where the run ends: nothing"),
+        ([RANGE, ("QuantizationModifier", {"freeze_bn_stats_epoch": 9})], {}, "freeze_bn_stats_epoch is 9, where the"),
+        ([("QuantizationModifier", {"start_epoch": 1.1}), RANGE], {"steps_per_epoch": 4}, "it acts at 1.25"),
+        ([("QuantizationModifier", {"scheme": {"weights": {"kwargs": {"eps": 1}}}}), RANGE], {},
+         "note: line 2: !QuantizationModifier: eps of weights: it means nothing here"),
         ([gmp(), gmp(start_epoch=2, end_epoch=6)], {}, "what !GMPruningModifier of line 2 prunes at the same time"),
         ([gmp(), ("EpochRangeModifier", {"start_epoch": 0, "end_epoch": 3})], {}, "make the run last 4 epochs"),
         ([gmp(), ("training", {"epochs": 2})], {}, "!training: it lasts 2 epochs, and modifiers go on to 4"),
@@ -135,6 +140,17 @@ def test_what_nothing_runs_is_refused_in_a_model_too(digits_cnn: Path) -> None:
     del rigl[1]["init_sparsity"]
     (found,) = check(recipe(rigl), model=str(digits_cnn))
     assert found.level == "refused"
+
+
+def test_layers_of_a_scheme_are_looked_for_in_the_model(digits_cnn: Path) -> None:
+    scheme = {"start_epoch": 0, "ignore": ["head", "LlamaRMSNorm"], "scheme_overrides": {"Conv2d": {"weights": None}}}
+    (found,) = check(recipe(("QuantizationModifier", scheme), RANGE), model=str(digits_cnn))
+    assert (found.level, found.line) == ("note", 2)
+    assert found.text.startswith("ignore: 'LlamaRMSNorm' is no layer and no module type")
+    for name, options in (("ignore", ["hed"]), ("scheme_overrides", {"hed": None}), ("submodules", ["hed"])):
+        (wrong,) = check(recipe(("QuantizationModifier", {name: options}), RANGE), model=str(digits_cnn))
+        assert (wrong.level, wrong.line) == ("wrong", 2)
+        assert wrong.text.startswith(f"{name}: 'hed' is no layer")
 
 
 def test_what_is_worse_comes_first(digits_cnn: Path) -> None:

@@ -23,6 +23,7 @@ WEIGHTS = "{num_bits: 4, type: int, symmetric: true, strategy: group, group_size
 GROUPS = f"config_groups: {{group_0: {{targets: [Linear], weights: {WEIGHTS}, input_activations: null}}}}"
 FLOATS = "config_groups: {group_0: {targets: [Linear], weights: {num_bits: 8, type: float, strategy: channel}}}"
 BLOCKS = "config_groups: {group_0: {targets: [Linear], weights: {num_bits: 8, strategy: block}}}"
+FOUR = "config_groups: {a: {weights: {num_bits: 4, symmetric: true, strategy: group, group_size: -1, observer: mse}}}"
 WIDE = "config_groups: {group_0: {targets: [Linear], weights: {num_bits: 16}}}"
 CACHE = "kv_cache_scheme: {num_bits: 8, type: float}"
 SPARSE = "sparsity: 0.5\nsequential_update: false\nmask_structure: '2:4'\ntargets: ['re:model.layers.\\d+$']"
@@ -34,7 +35,7 @@ NOT_RUN = {
     "QuantizationModifier": [
         f"{FLOATS}\nignore: [lm_head]", "targets: Linear\nscheme: FP8_DYNAMIC\nignore: ['re:.*head']",
         f"targets: [Linear]\nscheme: {{W8A8: [Linear]}}\n{CACHE}", CACHE, BLOCKS, WIDE, "scheme: NVFP4A16",
-        "scheme: W4A8", "targets: Linear",
+        "scheme: W4A8", "targets: Linear", f"{GROUPS}\nignore: [lm_head]", "scheme: W4A16", "scheme: {W4A16_ASYM: [a]}",
     ],
     "GPTQModifier": [f"{GROUPS}\nblock_size: 128\ndampening_frac: 0.01\nsequential_update: false",
                      "scheme: W8A8\ntargets: Linear\nactorder: weight"],
@@ -159,9 +160,8 @@ def quantized(name: str, options: str) -> Any:
 @for_each(
     "options, target, wanted",
     [
-        (f"{GROUPS}\nignore: [lm_head]", "Linear", LayerScheme(Grid(4, narrow=True), None, block=128)),
-        ("scheme: W4A16", "Linear", LayerScheme(Grid(4, narrow=True), None, block=128)),
-        ("scheme: W4A16_ASYM\ntargets: ['re:m']", "re:m", LayerScheme(Grid(4, symmetric=False), None, block=128)),
+        (FOUR, "Linear", LayerScheme(Grid(4, narrow=True), None)),
+        (FOUR.replace("true", "false"), "Linear", LayerScheme(Grid(4, symmetric=False), None)),
         ("scheme: {W8A16: [Linear, Embedding]}", "Embedding", LayerScheme(inputs=None)),
         ("scheme: W8A8", "Linear", LayerScheme(inputs=SYMMETRIC_ACTIVATIONS)),
         ("config_groups: {a: {targets: [x], weights: {num_bits: 8, symmetric: true}}}", "x",
@@ -182,7 +182,7 @@ def test_groups_and_presets_of_whole_numbers_run(options: str, target: str, want
 def test_scales_of_every_token_are_those_of_training_and_that_is_said() -> None:
     modifier, _ = quantized("QuantizationModifier", "scheme: W8A8")
     assert "the recipe asks for one for each token" in modifier.act().warning
-    modifier, _ = quantized("QuantizationModifier", GROUPS)
+    modifier, _ = quantized("QuantizationModifier", FOUR)
     assert modifier.act().warning == "observer of weights: it means nothing here"
     assert quantized("QuantizationModifier", "scheme: W8A16")[0].act().warning == ""
 

@@ -17,6 +17,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.modifiers.levels import Levels
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.pruning import REGROW, Pruning
+from onnxsparse.recipes.modifiers.quantization import TrainQuantized
 from onnxsparse.recipes.modifiers.training import DISTILLATIONS, TASKS, KeepBest, Objective, Training
 from onnxsparse.recipes.yaml_tree import LONGEST
 from tests.cases import for_each
@@ -88,9 +89,16 @@ def levels(draw) -> Levels:
     return Levels(",".join(str(level) for level in sorted(found)))
 
 
+@st.composite
+def quantizations(draw) -> TrainQuantized:
+    begin, freeze = sorted(draw(st.lists(st.integers(0, 100), min_size=2, max_size=2, unique=True)))
+    return TrainQuantized(begin=begin / 100, freeze=freeze / 100, learn_scales=draw(st.booleans()))
+
+
 MODIFIERS = st.one_of(
-    trainings(), objectives(), prunings(), levels(), st.builds(KeepBest, st.integers(1, 9), st.integers(0, 20))
-)
+    trainings(), objectives(), prunings(), levels(), quantizations(),
+    st.builds(KeepBest, st.integers(1, 9), st.integers(0, 20)),
+)  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None)
@@ -102,7 +110,7 @@ def test_what_is_written_comes_back(modifiers: list) -> None:
     assert Recipe.from_yaml(text).to_yaml() == text
 
 
-OWN = ("training", "objective", "pruning", "keep-best", "levels")
+OWN = ("training", "objective", "pruning", "keep-best", "levels", "quantization")
 
 
 def test_every_modifier_is_tried_above() -> None:

@@ -12,6 +12,7 @@ of float weights that are exact zero points afterwards; CPU seconds are those of
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import importlib
 import os
@@ -28,7 +29,7 @@ from onnx import numpy_helper
 import onnxsparse as osp
 
 WAYS: dict[str, dict[str, Any]] = {
-    "min-max, no refinements": {"refine": "none"},
+    "no refinements": {"refine": "none"},
     "equalized": {"refine": "equalize"},
     "biases corrected": {"refine": "bias"},
     "rounded by Gram matrices": {"refine": "rounding"},
@@ -36,10 +37,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "default and rounding": {"refine": "equalize,rounding,bias"},
     "default, percentile": {"observer": "percentile"},
     "default, entropy": {"observer": "entropy"},
-    "default, mse": {"observer": "mse"},
+    "default, min-max": {"observer": "minmax"},
     "ampere, no refinements": {"target": "ampere", "refine": "none"},
     "**ampere**": {"target": "ampere"},
-    "ampere, mse": {"target": "ampere", "observer": "mse"},
+    "ampere, min-max": {"target": "ampere", "observer": "minmax"},
     "w4, no samples": {"scheme": "w4", "data": None},
     "w4": {"scheme": "w4"},
 }
@@ -98,11 +99,12 @@ def of_onnxruntime(path: Path, pixels: Any, method: str) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory() as folder:
         ready, made = Path(folder) / "ready.onnx", Path(folder) / "made.onnx"
         shapes.quant_pre_process(str(path), str(ready), skip_symbolic_shape=True)
-        tool.quantize_static(
-            str(ready), str(made), Reader(), quant_format=tool.QuantFormat.QDQ, per_channel=True,
-            calibrate_method=tool.CalibrationMethod[method], weight_type=tool.QuantType.QInt8,
-            activation_type=tool.QuantType.QUInt8,
-        )  # fmt: skip
+        with contextlib.redirect_stdout(None):
+            tool.quantize_static(
+                str(ready), str(made), Reader(), quant_format=tool.QuantFormat.QDQ, per_channel=True,
+                calibrate_method=tool.CalibrationMethod[method], weight_type=tool.QuantType.QInt8,
+                activation_type=tool.QuantType.QUInt8,
+            )  # fmt: skip
         return onnx.load(made)
 
 

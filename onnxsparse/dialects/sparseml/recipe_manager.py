@@ -20,27 +20,38 @@ from typing import Any, cast
 
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.params import Param
+from onnxsparse.dialects.sparseml.arguments import (
+    calibration_of,
+    demand_optimizer,
+    demand_steps,
+    demand_teacher,
+    epoch_of,
+)
 from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, timed
 from onnxsparse.dialects.sparseml.distillation import Recorder, Teacher
 from onnxsparse.dialects.sparseml.warnings import Watch
 from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
 from onnxsparse.engines.torch.attach import bare_module
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.errors import OptionError, brief
+from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
-from onnxsparse.passes.sources import proto_of
 from onnxsparse.recipes import Recipe, compose_staged
-from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, Distilling
-from onnxsparse.recipes.modifiers.modifier import FARTHEST, Scheduled
+from onnxsparse.recipes.modifiers.distillation import DISABLE, Distilling
+from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.recipes.modifiers.quantization import QuantizeAct
 from onnxsparse.recipes.modifiers.rates import RateFunction, RateSchedule, SetDecay, SetRate
 from onnxsparse.recipes.writing import identifier
 from onnxsparse.train.module_trainee import ModuleTrainee
+from onnxsparse.train.quantized_layers import quantizable
 
 PACE = (SetRate, SetDecay, RateSchedule, RateFunction)
 
 
 class ScheduledModifierManager(Contents):
     """The modifiers of a recipe, and what they do to one module."""
+
+    learn_scales: bool = False
+    """Whether the scales of quantization are trained (LSQ), by the settings of the weights that they belong to."""
 
     def __init__(self, modifiers: Given, metadata: Mapping[str, Any] | None = None) -> None:
         super().__init__(modifiers, metadata)
@@ -49,6 +60,7 @@ class ScheduledModifierManager(Contents):
         self._recorder: Recorder | None = None
         self._teachers: list[Teacher] = []
         self._waiting: Mapping[str, Any] | None = None
+        self._fresh: dict[str, Any] = {}
         self._last = 0.0
         self._watch, self._done, self._modified = Watch(self), False, False
 
@@ -98,9 +110,12 @@ class ScheduledModifierManager(Contents):
         calibration_function: Any = None,
     ) -> None:
         """Find the parameters and put open masks on them; what cannot be driven is refused."""
-        self._initialize(module, epoch, loggers, distillation_teacher, None)
+        samples = calibration_dataloader, calibration_function
+        self._initialize(module, epoch, loggers, distillation_teacher, None, samples)
 
-    def _initialize(self, module: Any, epoch: float, loggers: Any, teacher: Any, optimizer: Any) -> None:
+    def _initialize(
+        self, module: Any, epoch: float, loggers: Any, teacher: Any, optimizer: Any, samples: Samples, now: bool = True
+    ) -> None:
         if self._trainee is not None:
             if bare_module(module) is not self._trainee.module and module is not self._trainee.module:
                 raise OptionError("the manager has another module: finalize that first, or make another manager")
@@ -113,14 +128,22 @@ class ScheduledModifierManager(Contents):
             trainee.demand(act)
             if isinstance(act, Distilling):
                 demand_teacher(act.options.teacher if teacher is None else teacher)
+        quantizing = [act for _, act in acts if isinstance(act, QuantizeAct)]
+        trainee.learn_scales = self.learn_scales
+        modifiers = [act.modifier for act in quantizing]
+        trainee.calibrate, short = calibration_of(modifiers, trainee.module, *samples)
+        short += [f"{act.where}: {note}" for act in quantizing for note in quantizable(trainee.module, act.scheme)]
         told = [f"{act.where}: {act.warning}" for _, act in acts if act.warning]
-        for note in (*driven.notes, *_left(acts, trainee), *told):
+        for note in (*driven.notes, *_left(acts, trainee), *told, *short):
             warnings.warn(note, stacklevel=3)
         for _, act in acts:
             trainee.admit(act)
         self._trainee, self._acts, self._last = trainee, acts, float(epoch)
         self._watch, self._done = Watch(self), False
         self._teach(teacher)
+        self._fresh = {act.where: act.state() for act in quantizing}
+        for act in quantizing if now else ():  # so that the first step trains with it, as in SparseML
+            act.before(trainee, float(epoch))
         if self._waiting is not None:
             self._take(self._waiting, True)
 
@@ -155,7 +178,8 @@ class ScheduledModifierManager(Contents):
         demand_optimizer(optimizer, module)
         asked = epoch_of(epoch)
         begin = float(max(self.max_epochs, 0)) if math.isinf(asked) else asked
-        self._initialize(module, begin, loggers, distillation_teacher, optimizer)
+        samples = calibration_dataloader, calibration_function
+        self._initialize(module, begin, loggers, distillation_teacher, optimizer, samples)
         if self._modified:
             raise OptionError("the manager is around this loop already: call modify once, or finalize first")
         trainee = self._known()
@@ -191,6 +215,7 @@ class ScheduledModifierManager(Contents):
         for _, act in self._acts:
             act.after(trainee)
         trainee.settle()
+        trainee.agree()
 
     def loss_update(
         self,
@@ -216,7 +241,10 @@ class ScheduledModifierManager(Contents):
         return loss
 
     def finalize(self, module: Any = None, reset_loggers: bool = True) -> None:
-        """Everything comes to its end: the plain module again, with zeros where masks were."""
+        """Everything comes to its end: the plain module again, with zeros where masks were.
+
+        What is rounded by the recipe stays so, and is what `osp.torch.export_quantized` writes as integers.
+        """
         trainee = self._known()
         self._watch.end(trainee, self._acts, self._last)
         self._watch.untaught(self._teachers, self._last)
@@ -244,7 +272,8 @@ class ScheduledModifierManager(Contents):
         calibration_function: Any = None,
     ) -> None:
         """All at once, without training: what the module would have come to by an epoch."""
-        self._initialize(module, epoch, loggers, distillation_teacher, None)
+        samples = calibration_dataloader, calibration_function
+        self._initialize(module, epoch, loggers, distillation_teacher, None, samples, now=False)
         trainee = self._known()
         for _, act in self._acts:
             if not isinstance(act, PACE):
@@ -264,18 +293,27 @@ class ScheduledModifierManager(Contents):
     # -- what a checkpoint holds
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks by modifier; of a staged recipe by stage."""
+        """The masks by modifier, and the scales of quantization; of a staged recipe by stage."""
         return saved(self._known(), self.recipe, self._acts)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Take masks over, now or when there is a module."""
+        """Take masks and scales over, now or when there is a module.
+
+        Scales that are learned become the optimizer's here; load its state afterwards.
+        """
         if self._trainee is None:
             self._waiting = state_dict
             return
         self._take(state_dict, strict)
 
     def _take(self, state: Mapping[str, Any], strict: bool) -> None:
-        take(self._known(), self._acts, self.state_dict(), state, strict)
+        trainee, (masks, scales) = self._known(), apart(state, self._acts)
+        take(trainee, self._acts, apart(self.state_dict(), self._acts)[0], masks, strict)
+        quantizing = [(one, act) for one, act in self._acts if isinstance(act, QuantizeAct)]
+        for _, act in quantizing:
+            act.restore(self._fresh[act.where], trainee)  # it goes on by what the module gets here
+        schemes = [act.scheme for one, act in quantizing if identifier(one) in scales]
+        trainee.take_scales({key: one for some in scales.values() for key, one in some.items()}, schemes)
         self._waiting = None
 
     # -- inside
@@ -304,58 +342,11 @@ def _given(recipe: Any) -> Any:
     return os.fspath(recipe) if isinstance(recipe, os.PathLike) else recipe
 
 
-# -- What a loop says: how many steps an epoch has and at which it begins, its optimizer, and its teacher.
-
-
-def demand_steps(steps_per_epoch: Any) -> None:
-    if not _is_number(steps_per_epoch) or not 0 < steps_per_epoch < FARTHEST:
-        raise OptionError(f"steps_per_epoch is a number above 0, and below {FARTHEST:g}, not {steps_per_epoch!r:.40}")
-
-
-def epoch_of(epoch: Any) -> float:
-    """Where a loop begins; without a number at 0, and at infinity, which -1 is too, where the recipe is over."""
-    if epoch is None:
-        return 0.0
-    if not _is_number(epoch) or math.isnan(epoch) or (epoch < 0 and epoch != -1) or FARTHEST <= epoch < math.inf:
-        raise OptionError(f"epoch is a number from 0, or -1 where the recipe is over, not {epoch!r:.40}")
-    return math.inf if epoch == -1 else float(epoch)
-
-
-def demand_optimizer(optimizer: Any, module: Any) -> None:
-    if not hasattr(optimizer, "param_groups"):
-        raise OptionError(f"an optimizer of torch is expected, not a {type(optimizer).__name__}")
-    own = set(module.parameters()) if hasattr(module, "parameters") else set()
-    if own and not any(one in own for group in optimizer.param_groups for one in group["params"]):
-        raise OptionError(
-            "the optimizer has none of the module's parameters; make it of model.parameters() of this module"
-        )
-
-
-def demand_teacher(teacher: Any) -> None:
-    if isinstance(teacher, (str, os.PathLike)) and teacher not in (SELF, DISABLE):
-        if not os.path.isfile(teacher):
-            raise OptionError(f"the teacher: there is no file {os.fspath(teacher):.100}")
-    elif not isinstance(teacher, str) and not callable(teacher) and proto_of(teacher) is None:
-        raise OptionError(
-            f"a teacher is '{SELF}', '{DISABLE}', a module or the path of an ONNX file, not {brief(teacher):.40}"
-        )
-
-
-def _is_number(value: Any) -> bool:
-    """Also those of numpy."""
-    if isinstance(value, (bool, str)) or value is None:
-        return False
-    try:
-        float(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
-# -- The masks of a manager in a state: by modifier and parameter, and by stage where the recipe has some.
+# -- The masks and scales of a manager in a state: by modifier and parameter, and by stage where the recipe has some.
 
 
 MASK = ".sparsity_mask"
+Samples = tuple[Any, Any]  # the batches for calibration, and what runs one
 Acts = Sequence[tuple[Scheduled, TimedAct]]
 
 
@@ -371,17 +362,36 @@ def saved(trainee: ModuleTrainee, recipe: Recipe, acts: Acts) -> dict[str, Any]:
 
 
 def _masks(trainee: ModuleTrainee, acts: Acts) -> dict[str, Any]:
-    return {
+    scales = trainee.scales()
+    begun = [one for one, act in acts if isinstance(act, QuantizeAct) and act.clock.started]
+    rounded = {identifier(one): scales for one in begun if scales}
+    masks = {
         identifier(one): {param.name + MASK: trainee.mask_tensor(act, param) for param in act.masked()}
         for one, act in acts
         if act.masked()
     }
+    return {**masks, **rounded}
+
+
+def apart(state: Any, acts: Acts) -> tuple[Any, dict[str, Any]]:
+    """The masks of a state, and the scales, by the modifiers that had begun to quantize."""
+    if not isinstance(state, Mapping):
+        raise OptionError(f"the state of a manager is a mapping, not a {type(state).__name__}")
+    rounding = {identifier(one) for one, act in acts if isinstance(act, QuantizeAct)}
+    masks, scales = {}, {}
+    for key, value in state.items():
+        if key in rounding:
+            scales[key] = value
+        elif isinstance(value, Mapping):
+            masks[key], inner = apart(value, acts)
+            scales.update(inner)
+        else:
+            masks[key] = value
+    return masks, scales
 
 
 def take(trainee: ModuleTrainee, acts: Acts, own: Mapping[str, Any], state: Mapping[str, Any], strict: bool) -> None:
     """Put the masks of a state on the module; `own` is the state that it has."""
-    if not isinstance(state, Mapping):
-        raise OptionError(f"the state of a manager is a mapping, not a {type(state).__name__}")
     known, given = _flat(own), _flat(state)
     if strict and set(known) != set(given):
         other = sorted(set(known) ^ set(given))[0]

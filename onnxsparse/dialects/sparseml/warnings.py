@@ -5,18 +5,21 @@
    level. The second is one too many, unless the loop said that the recipe is over.
 3. Training ended before a mask came to its last level, by more than a step.
 4. The recipe distils, and no loss came by.
+5. The recipe quantizes, and training ended before it began to.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.dialects.sparseml.contents import Contents
 from onnxsparse.dialects.sparseml.distillation import Teacher
 from onnxsparse.recipes.modifiers.modifier import Scheduled
+from onnxsparse.recipes.modifiers.quantization import QuantizeAct
+from onnxsparse.recipes.writing import tag_of
 from onnxsparse.train.module_trainee import ModuleTrainee
 
 AT_CALL, AT_STEP = 4, 6
@@ -44,13 +47,21 @@ class Watch:
             self.is_over = True
             _say(f"training goes on at epoch {epoch:g}, and the recipe ends at {last}. {_steps(trainee)}", AT_STEP)
 
-    def end(self, trainee: ModuleTrainee, acts: Iterable[tuple[Scheduled, TimedAct]], last: float) -> None:
+    def end(self, trainee: ModuleTrainee, acts: Sequence[tuple[Scheduled, TimedAct]], last: float) -> None:
         """Before everything comes to its end."""
         late = [one for one, act in acts if act.masked() and one.end_epoch > last + 1.5 / trainee.per_epoch]
         if late:
             _say(
                 f"training ended at epoch {last:.4g}, but !{late[0].name} lasts to {late[0].end_epoch:g}: its last "
                 f"level is set at once. {_steps(trainee)}",
+                AT_CALL,
+            )
+
+        waiting = [one for one, act in acts if isinstance(act, QuantizeAct) and not act.clock.started]
+        if waiting:
+            _say(
+                f"training ended at epoch {last:.4g}, and !{tag_of(waiting[0])} begins at {waiting[0].start_epoch:g}: "
+                f"nothing is quantized. {_steps(trainee)}",
                 AT_CALL,
             )
 

@@ -26,6 +26,7 @@ from onnxsparse.engines.torch.parametrization import (
     take_mask_off,
     zero,
 )
+from onnxsparse.engines.torch.quantized_module import stage_of, take_off
 from onnxsparse.engines.torch.state_dicts import digest_of, sharded
 from onnxsparse.errors import OptionError, PlanError, brief, nearest
 from onnxsparse.math.values import Array
@@ -229,6 +230,11 @@ def demand_free(module: Any) -> Any:
             "masks are attached to this module already; change them with .update, take them off, or finalize the "
             "manager that put them on"
         )
+    if stage_of(inner) is not None:
+        raise OptionError(
+            "the module is rounded by a recipe already; export it with osp.torch.export_quantized, and "
+            "osp.torch.finish makes it plain again"
+        )
     return inner
 
 
@@ -253,7 +259,8 @@ def finish(module: Any) -> Any:
     inner = bare_module(module)
     places = list(all_masks(inner))
     promised = inner.__dict__.get(_PROMISED, {})
-    if not places and not promised:
+    rounded = take_off(inner)
+    if not places and not promised and not rounded:
         raise OptionError("no masks are attached to this module; attach them before training, finish after it")
     _demand_here(places)
     _demand_all(promised, inner)

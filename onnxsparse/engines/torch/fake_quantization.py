@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OptionError
 from onnxsparse.math.quantization import SMALLEST_SCALE, WEIGHTS, Grid
 
 Pair = tuple[Any, Any]
@@ -77,9 +78,8 @@ def _rounded(x: Any, scale: Any, zero_point: Any, grid: Grid) -> tuple[Any, Any,
 
 
 def _over(values: Any, x: Any, axis: int | None, block: int) -> Any:
-    if values.numel() == 1:
+    if axis is None:
         return values.reshape(())
-    assert axis is not None
     if block:
         return values.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])
     return values.reshape([-1 if one == axis % x.dim() else 1 for one in range(x.dim())])
@@ -94,16 +94,17 @@ def is_exporting() -> bool:
 
 
 def _exported(x: Any, scale: Any, zero_point: Any, grid: Grid, axis: int | None) -> Any:
-    """ONNX has no grid without its lowest integer: what that would be is clipped before."""
-    if grid.narrow:
-        side = _over(scale, x, axis, 0).detach() * grid.high
-        x = torch().minimum(torch().maximum(x, -side), side)
-    low = grid.low - int(grid.narrow)
-    if scale.numel() == 1:
-        of_tensor = torch().fake_quantize_per_tensor_affine
-        return of_tensor(x, scale.detach().reshape(()), zero_point.int().reshape(()), low, grid.high)
-    along = torch().fake_quantize_per_channel_affine
-    return along(x, scale.detach(), zero_point.int(), axis % x.dim(), low, grid.high)
+    """ONNX has the grids of whole types: what lies outside of fewer integers is clipped before."""
+    if grid.bits > 8:
+        raise OptionError(f"torch exports fake quantization to 8 bits and not to {grid.text}")
+    scale, zero_point = scale.detach().float(), zero_point.int()
+    low, high = (-128, 127) if grid.signed else (0, 255)
+    if (grid.low, grid.high) != (low, high):
+        ends = [_over((end - zero_point) * scale, x, axis, 0).to(x.dtype) for end in (grid.low, grid.high)]
+        x = torch().minimum(torch().maximum(x, ends[0]), ends[1])
+    if axis is None:
+        return torch().fake_quantize_per_tensor_affine(x, scale.reshape(()), zero_point.reshape(()), low, high)
+    return torch().fake_quantize_per_channel_affine(x, scale, zero_point, axis % x.dim(), low, high)
 
 
 # -- scales by ranges

@@ -5,7 +5,8 @@
    are those of the plain module (see `state_dicts`).
 3. The Parameter object stays the same throughout, so an optimizer that holds it goes on with it, and so does a wrapper
    for several processes that waits for its gradient.
-4. Taking off is our own: torch's takes the property from the class, which deep copies of the module share.
+4. What rounds a weight stands behind its mask, in the same list (see `quantized_module`).
+5. Taking off is our own: torch's takes the property from the class, which deep copies of the module share.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from onnxsparse.engines.torch.state_dicts import (
     StateDictParametrization,
     keep_plain,
     leave_plain,
+    parametrized,
     sharded,
     share_of,
 )
@@ -66,16 +68,38 @@ def mask_class() -> Any:
 
 def put_mask_on(owner: Any, name: str, keep: Any) -> None:
     """Mask a parameter of a module; its numbers at masked places become zero."""
-    masks = [one for _, one in masks_on(owner)]
-    order = masks[0].order if masks else tuple(owner._parameters)
+    masks = masks_on(owner)
+    made = mask_class()(keep, order_of(owner))
+    if name in (getattr(owner, LISTS, None) or ()):
+        getattr(owner, LISTS)[name].insert(0, made)
+    else:
+        append(owner, name, made)
+    if hasattr(owner, _FLAT) and not masks:
+        owner._onnxsparse_hook = owner.register_forward_hook(_take_back, always_call=True)
+
+
+def order_of(owner: Any) -> tuple[str, ...]:
+    """The parameters of a module in the order that they had when nothing stood in for any."""
+    return next((one.order for _, one in parametrized(owner)), tuple(owner._parameters))
+
+
+def append(owner: Any, name: str, made: Any) -> None:
+    """Have something stand in for a parameter, behind what does so already."""
     parametrize = importlib.import_module("torch.nn.utils.parametrize")
     with _left_alone(parametrize):
-        parametrize.register_parametrization(owner, name, mask_class()(keep, order), unsafe=True)
+        parametrize.register_parametrization(owner, name, made, unsafe=True)
     keep_plain(owner)
     if isinstance(owner, torch().fx.GraphModule):
         type(owner).__deepcopy__ = _copied
-    if hasattr(owner, _FLAT) and not masks:
-        owner._onnxsparse_hook = owner.register_forward_hook(_take_back, always_call=True)
+
+
+def remove(owner: Any, name: str, one: Any) -> None:
+    """Have something stand in for a parameter no more; the rest stays."""
+    parts = getattr(owner, LISTS)[name]
+    if len(parts) > 1:
+        del parts[list(parts).index(one)]
+    else:
+        plain_again(owner, name, one.order)
 
 
 @contextmanager
@@ -97,7 +121,7 @@ def take_mask_off(owner: Any, name: str) -> None:
     mask = mask_of(owner, name)
     zero(original_of(owner, name), mask.keep)
     mask.taken_off = True
-    plain_again(owner, name, mask.order)
+    remove(owner, name, mask)
 
 
 def plain_again(owner: Any, name: str, order: tuple[str, ...]) -> None:

@@ -86,8 +86,8 @@ def _saved(owner: Any, state: Any, prefix: str, _: Any) -> None:
         if f"{inside}original" in state:
             state[prefix + name] = _plain(one, state.pop(f"{inside}original"))
             order = one.order
-        for role in one._parameters:  # type: ignore[attr-defined]
-            state.pop(f"{inside}0.{role}", None)
+        for role, _ in _beside(owner, name):
+            state.pop(inside + role, None)
     if order:
         _put_in_order(state, prefix, order)
 
@@ -123,8 +123,14 @@ def _loaded(owner: Any, state: Any, prefix: str, _: Any, __: bool, missing: list
         elif f"{inside}original" not in state:
             missing.append(prefix + name)
             state[f"{inside}original"] = original  # under this name nobody misses it
-        for role, parameter in one._parameters.items():  # type: ignore[attr-defined]
-            state.setdefault(f"{inside}0.{role}", parameter)
+        for role, parameter in _beside(owner, name):
+            state.setdefault(inside + role, parameter)
+
+
+def _beside(owner: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """What trains beside a weight, by its name in the list of all that stands in for it."""
+    for place, part in enumerate(getattr(owner, LISTS)[name]):
+        yield from ((f"{place}.{role}", parameter) for role, parameter in part._parameters.items())
 
 
 def digest_of(tensor: Any) -> str:

@@ -10,13 +10,14 @@ has; one that is stored turned around goes through a Transpose, which a runtime 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.graph.attributes import Attributes
-from onnxsparse.graph.edit import FreshNames, all_names, called
+from onnxsparse.graph.edit import FreshNames, all_names, reads
 from onnxsparse.math.quantization import Grid
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.layers import RECURRENT
@@ -96,92 +97,74 @@ class _Writer:
         self._graph, self._params = proto.graph, params
         self._fresh = FreshNames(all_names(proto))
         self._stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self._inputs: dict[str, tuple[str, str, str]] = {}
-        self._made: list[NodeProto] = []
+        self._ranks = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
+        self._rounded: dict[str, tuple[str, str, str]] = {}
+        self._nodes: list[NodeProto] = []
 
     def write(self, weights: list[QuantizedWeight]) -> None:
-        names = {one.name: self._integers(one) for one in weights}
-        layers = {reader: one for one in weights for reader, _ in one.readers}
-        for node in list(self._graph.node):
-            one = layers.get(node.output[0])
-            if one is None:
-                self._made.append(node)
+        layers = {reader: (one, self._integers(one)) for one in weights for reader in dict(one.readers)}
+        scales = {one.name: self._scale(one) for one in weights}
+        for node in self._graph.node:
+            if key(node) in layers:
+                one, integers = layers[key(node)]
+                self._product(node, integers, scales[one.name])
             else:
-                self._product(node, one, names[one.name])
-        nodes = [NodeProto.FromString(node.SerializeToString()) for node in self._made]
+                self._nodes.append(node)
+        nodes = [NodeProto.FromString(node.SerializeToString()) for node in self._nodes]
         del self._graph.node[:]
         self._graph.node.extend(nodes)
 
     def _integers(self, one: QuantizedWeight) -> str:
         """The tensor of integers: that of the weight, or one beside it where others still read floats."""
-        numbers = numpy_helper.to_array(self._stored[one.name])
-        mine = {reader for reader, _ in one.readers}
-        shared = any(one.name in node.input and node.output[0] not in mine for node in self._graph.node)
+        mine, numbers = dict(one.readers), numpy_helper.to_array(self._stored[one.name])
+        shared = any(one.name in reads(node) and key(node) not in mine for node in self._graph.node)
         shared |= any(one.name == output.name for output in self._graph.output)
         name = self._fresh(f"{one.name}_quantized") if shared else one.name
         tensor = self._graph.initializer.add() if shared else self._stored[one.name]
         tensor.CopyFrom(numpy_helper.from_array(self._params[one.name].quantize(numbers), name))
         return name
 
-    def _product(self, node: NodeProto, one: QuantizedWeight, weight: str) -> None:
-        attributes = Attributes(node, {})
-        if node.op_type == "Gemm" and attributes.integer("transB"):
-            weight = self._node("Transpose", [weight], f"{weight}_transposed", perm=[1, 0])
-        rounded, scale, zero = self._rounded(node.input[0])
-        inputs = [rounded, weight, zero]
-        if node.op_type == "Conv":
-            inputs.append(self._constant(np.uint8(128), f"{one.name}_zero_point"))
-        sums = self._node(PRODUCTS[node.op_type], inputs, f"{node.output[0]}_int32", called_as=called(node))
-        if node.op_type == "Conv":
-            self._made[-1].attribute.extend(node.attribute)
-        factor = self._node("Mul", [scale, self._scale(node, one)], f"{node.output[0]}_scale")
-        numbers = self._node("Cast", [sums], f"{node.output[0]}_float", to=TensorProto.FLOAT)
+    def _scale(self, one: QuantizedWeight) -> str:
+        """As it broadcasts against the product: a convolution's channels are no last axis."""
+        scale, behind = self._params[one.name].scale, self._ranks[one.name] - 2
+        scale = scale.reshape(scale.shape + (1,) * behind) if one.grid == CONVOLUTIONS else scale
+        return self._constant(scale, f"{one.name}_scale")
+
+    def _product(self, node: NodeProto, weight: str, scale: str) -> None:
+        made, convolution = node.output[0], node.op_type == "Conv"
+        rank = self._ranks[node.input[1]]
+        rounded, own, zero = self._rounded_input(node.input[0])
+        if node.op_type == "Gemm" and Attributes(node, {}).integer("transB"):
+            weight = self._add("Transpose", [weight], f"{weight}_transposed", perm=[1, 0])
+        zeros = [zero, self._constant(np.array(128, np.uint8), f"{weight}_zero_point")] if convolution else [zero]
+        sums = self._add(PRODUCTS[node.op_type], [rounded, weight, *zeros], f"{made}_int32")
+        self._nodes[-1].attribute.extend(node.attribute if convolution else ())
+        factor = self._add("Mul", [own, scale], f"{made}_scale")
+        numbers = self._add("Cast", [sums], f"{made}_float", to=TensorProto.FLOAT)
+        product = self._add("Mul", [numbers, factor], f"{made}_product")
         bias = node.input[2] if len(node.input) > 2 else ""
-        product = f"{node.output[0]}_product" if bias else node.output[0]
-        product = self._node("Mul", [numbers, factor], product, exact=not bias)
+        if bias and convolution:
+            shape = self._constant(np.array([1, -1, *[1] * (rank - 2)], np.int64), f"{bias}_shape")
+            bias = self._add("Reshape", [bias, shape], f"{bias}_reshaped")
         if bias:
-            self._node("Add", [product, self._bias(node, bias)], node.output[0], exact=True)
+            self._add("Add", [product, bias], made)
+        self._nodes[-1].output[0] = made
 
-    def _rounded(self, value: str) -> tuple[str, str, str]:
-        """The rounded input, its scale and its zero point; once for all layers that read it."""
-        if value not in self._inputs:
-            names = (
-                self._fresh(f"{value}_quantized"),
-                self._fresh(f"{value}_scale"),
-                self._fresh(f"{value}_zero_point"),
-            )
-            self._made.append(make_node("DynamicQuantizeLinear", [value], names, self._fresh(f"{value}_quantize")))
-            self._inputs[value] = names
-        return self._inputs[value]
-
-    def _scale(self, node: NodeProto, one: QuantizedWeight) -> str:
-        scale = self._params[one.name].scale
-        spatial = len(self._stored[one.name].dims) - 2 if node.op_type == "Conv" else 0
-        return self._constant(scale.reshape(scale.shape + (1,) * spatial), f"{one.name}_scale")
-
-    def _bias(self, node: NodeProto, bias: str) -> str:
-        """A convolution's bias lies along its channels."""
-        if node.op_type != "Conv":
-            return bias
-        taps = len(self._stored[node.input[1]].dims) - 2 if node.input[1] in self._stored else 2
-        shape = self._constant(np.array([1, -1, *[1] * taps], np.int64), f"{bias}_shape")
-        return self._node("Reshape", [bias, shape], f"{bias}_reshaped")
+    def _rounded_input(self, value: str) -> tuple[str, str, str]:
+        """The integers, their scale and their zero point: once for all layers that read a value."""
+        if value not in self._rounded:
+            integers, scale, zero = (self._fresh(f"{value}_{word}") for word in ("quantized", "scale", "zero_point"))
+            made = self._fresh(f"{value}_quantize")
+            self._nodes.append(make_node("DynamicQuantizeLinear", [value], [integers, scale, zero], made))
+            self._rounded[value] = (integers, scale, zero)
+        return self._rounded[value]
 
     def _constant(self, value: Array, name: str) -> str:
         found = self._fresh(name)
-        self._graph.initializer.append(numpy_helper.from_array(np.asarray(value), found))
+        self._graph.initializer.append(numpy_helper.from_array(value, found))
         return found
 
-    def _node(
-        self,
-        operator: str,
-        inputs: list[str],
-        output: str,
-        exact: bool = False,
-        called_as: str = "",
-        **attributes: object,
-    ) -> str:
-        found = output if exact else self._fresh(output)
-        name = self._fresh(f"{called_as or found}_quant" if called_as else f"{found}_node")
-        self._made.append(make_node(operator, inputs, [found], name, **attributes))
+    def _add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        found = self._fresh(output)
+        self._nodes.append(make_node(operator, inputs, [found], self._fresh(f"{found}_node"), **attributes))
         return found

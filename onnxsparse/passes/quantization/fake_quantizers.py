@@ -78,14 +78,21 @@ class KnownValues:
         self._opset = opset
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self._made: dict[str, NodeProto] = {}
+        self._inputs: dict[str, tuple[str, ...]] = {}
+        """Of what makes a value, as they were: readers of weights are changed while others are still asked for."""
         self._found: dict[str, Constant] = {}
         for node in graph.node:
             known = node.input and known_operator(node.domain, node.op_type)
             if known and all(map(self.has, filter(None, node.input))):
                 self._made.update(dict.fromkeys(node.output, node))
+                self._inputs.update(dict.fromkeys(node.output, tuple(node.input)))
 
     def has(self, name: str) -> bool:
         return name in self._tensors or name in self._made
+
+    def computes(self, name: str) -> bool:
+        """Whether it is known, and neither stored nor the floats that stored integers stand for."""
+        return name in self._made and self._made[name].op_type != "DequantizeLinear"
 
     def numbers(self, name: str) -> Array | None:
         """The numbers of a value; None where only a run tells them."""
@@ -93,7 +100,7 @@ class KnownValues:
             return None
         try:
             return self._constant(name).numbers()
-        except (UnclearError, NoNumbersError):
+        except (UnclearError, NoNumbersError, ValueError):
             return None
 
     def size(self, name: str) -> int:
@@ -108,15 +115,15 @@ class KnownValues:
             if found in self._tensors:
                 yield self._tensors[found]
             elif found in self._made:
-                waiting += [one for one in self._made[found].input if one and one not in seen]
-                seen.update(self._made[found].input)
+                waiting += [one for one in self._inputs[found] if one and one not in seen]
+                seen.update(self._inputs[found])
 
     def _constant(self, name: str) -> Constant:
         if name not in self._found and name in self._tensors:
             self._found[name] = Constant.literal(numpy_helper.to_array(self._tensors[name]))
         elif name not in self._found:
             node = self._made[name]
-            given = [self._constant(one) if one else None for one in node.input]
+            given = [self._constant(one) if one else None for one in self._inputs[name]]
             call = Call(node.op_type, given, Attributes(node, {}), self._opset, len(node.output))
             self._found.update(zip(node.output, results(call)))
         return self._found[name]
@@ -356,6 +363,8 @@ def params_of(scale: Array, zero: Array, kind: str, axis: int | None, block: int
     """Scale and zero point for every integer of a type, checked."""
     if not scale.size or not np.isfinite(scale).all() or (scale <= 0).any():
         raise ModelError(f"a scale of '{node.output[0]}' ({node.op_type}) is not a number above zero")
+    if zero.size not in (1, scale.size):
+        raise ModelError(f"'{node.output[0]}' ({node.op_type}) has {scale.size} scales and {zero.size} zero points")
     grid = Grid(np.dtype(kind).itemsize * 8, kind.startswith("int"), bool((zero == 0).all()))
     zero = np.broadcast_to(zero, scale.shape).astype(np.int32)
     if axis is None:

@@ -32,6 +32,11 @@ FIRST_IR = 7
 """That of opset 13; from 4 on initializers need not be inputs."""
 QUANTIZED = ("QLinear", "QGemm", "QAttention", "QuantizeLinear", "DequantizeLinear", "DynamicQuantize", "QOrdered")
 INTEGER = ("Integer", "IntegerToFloat", "NBits", "MatMulBnb4", "MatMulFpQ4")
+LEAST_INPUTS = {
+    "BatchNormalization": 5, "Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "Mul": 2, "Div": 2, "Add": 2,
+    "Sub": 2, "QuantizeLinear": 2, "DequantizeLinear": 2, "FakeQuant": 3, "Round": 1, "Identity": 1, "Clip": 1,
+    "Max": 1, "Min": 1,
+}  # fmt: skip
 _IR_VERSIONS = {21: 10}
 """The first version of the file format that has the element types of an opset."""
 
@@ -50,6 +55,7 @@ def float_graph(model: Model) -> tuple[ModelProto, list[str]]:
 def plain_graph(model: Model) -> tuple[ModelProto, list[str]]:
     """A copy without functions and Constant nodes, in an operator set that quantizes per channel; and notes on that."""
     proto, notes = model.copy_proto(), list[str]()
+    _demand_inputs(proto)
     if proto.functions:
         notes.append(f"{_many(len(proto.functions), 'local function was', 'local functions were')} inlined")
         proto = _without_large(proto, inlined)
@@ -69,8 +75,17 @@ def _demand_float(proto: ModelProto) -> None:
         if node.op_type.startswith(QUANTIZED) or node.op_type.endswith(INTEGER):
             raise ModelError(
                 f"the model is quantized already ({called(node)}); quantize the float model that it was made of, or "
-                "take the scales of one with QuantizeLinear and DequantizeLinear over with --scales"
+                "take the scales of one with QuantizeLinear and DequantizeLinear over with --scales; for an export of "
+                "quantization-aware training there is tools/model_quantize_qat_export.py"
             )
+
+
+def _demand_inputs(proto: ModelProto) -> None:
+    """What is looked at here has as many inputs as its operator needs, and an output."""
+    for node in proto.graph.node:
+        least = LEAST_INPUTS.get(node.op_type, 0) if node.domain in (*OWN, "com.microsoft") else 0
+        if sum(map(bool, node.input[:least])) < least or (least and not node.output):
+            raise ModelError(f"{called(node)} lacks inputs or outputs that its operator needs")
 
 
 def _raised(proto: ModelProto, notes: list[str]) -> ModelProto:

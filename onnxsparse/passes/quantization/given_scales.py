@@ -26,6 +26,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import Grid, QParams
 from onnxsparse.options import Path
 from onnxsparse.passes.quantization.fake_quantizers import FakeQuantizers
+from onnxsparse.passes.quantization.float_graph import plain_graph
 from onnxsparse.passes.quantization.refining import EQUALIZED
 from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.recorded import PREFIX
@@ -63,7 +64,7 @@ def scales_of(path: Path) -> dict[str, QParams]:
     elif text:
         found = dict(_json(text, name))
     else:
-        found = _pairs(_as_it_was(Model.open(name).copy_proto(), name))
+        found = _pairs(_as_it_was(plain_graph(Model.open(name))[0], name))
     if not found:
         raise OptionError(
             f"--scales {name} has no scales: no pairs of QuantizeLinear and DequantizeLinear, and no lines"
@@ -189,8 +190,12 @@ def fitting(proto: ModelProto, quantization: Quantization, scales: Mapping[str, 
             params[weight.name] = _of_weight(
                 scales[weight.name], numpy_helper.to_array(stored[weight.name]), weight.name
             )
+    if not params:
+        named = ", ".join(f"'{name}'" for name in [*scales][:3])
+        raise OptionError(f"--scales names nothing that is rounded here ({named}): is it of the same network?")
     missing = tuple(one.name for one in quantization.observed if one.name not in params)
-    return Fitting(params, missing, tuple(name for name in scales if name not in params))
+    known = {*params, *(one.name for one in quantization.values), *(one.bias for one in quantization.weights)}
+    return Fitting(params, missing, tuple(name for name in scales if name not in known))
 
 
 def _of_weight(params: QParams, numbers: np.ndarray[Any, Any], name: str) -> QParams:

@@ -5,8 +5,7 @@
 2. Blocks lie along its inputs; where a layer has no more of these than a block, each output has one scale.
 3. A tensor that several layers read has an entry for each input and bias that it is used with, all of one scale.
 4. Where a layer reads a tensor through views that others read, too, the first view reads the integers.
-5. The bias of a layer becomes integers where onnxruntime runs the file. TensorRT wants floats: its importer knows no
-   DequantizeLinear of 32 bits.
+5. The bias of a layer becomes integers of 32 bits; for TensorRT floats that are rounded in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from onnxsparse.graph.edit import FLOATS
 from onnxsparse.graph.operators import slots_of
 from onnxsparse.math.quantization import Grid
 from onnxsparse.passes.quantization.values import OWN, Stored, Values, key, nodes_in_bodies
-from onnxsparse.planning.layer_kinds import kinds_of_node
+from onnxsparse.planning.graph_layers import GraphLayers
 from onnxsparse.planning.quantization import LayerScheme, QuantizedWeight, Reader, Scheme
 
 PRODUCTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": None}
@@ -55,6 +54,7 @@ class Layers:
 
     def __init__(self, values: Values, scheme: Scheme, left: Mapping[str, str]) -> None:
         self._values, self._scheme, self._given = values, scheme, left
+        self._names = GraphLayers(values.proto)
         self.products: dict[str, Product] = {}
         self.left: dict[str, str] = {}
         self._uses: dict[str, list[_Use]] = {}
@@ -66,7 +66,16 @@ class Layers:
 
     def asked(self, node: NodeProto) -> LayerScheme | None:
         """What the scheme says of this node, or its kind of operator, and not of all."""
-        return self._scheme.asked(*self._known_as(node))
+        return self._names.asked(node, self._scheme)
+
+    def ignored(self, node: NodeProto) -> bool:
+        """Whether the scheme wants a node to stay as it is."""
+        some = self._scheme.ignore or self._scheme.only
+        return bool(some) and self._scheme.of(*self._names.known_as(node)) is None
+
+    def is_inside(self, node: NodeProto, other: NodeProto | None) -> bool:
+        """Whether a value that goes from one node to another stays inside of one module."""
+        return self._names.is_inside(node, other)
 
     def weights(self) -> Iterable[QuantizedWeight]:
         """One entry for every tensor, input and bias."""
@@ -77,7 +86,10 @@ class Layers:
             axis, block = axes.pop() if len(axes) == 1 else None, max(use.block for use in uses)
             for place in dict.fromkeys((use.input, use.bias) for use in uses):
                 readers = tuple(use.reader for use in uses if (use.input, use.bias) == place)
-                yield QuantizedWeight(name, grid, axis, readers, *place, block if axis is not None else 0)
+                floats, block = bool(place[1]) and not self._scheme.residuals, block if axis is not None else 0
+                yield QuantizedWeight(
+                    name, grid, axis, readers, *place, block if axis is not None else 0, float_bias=floats
+                )
 
     # -- one node
 
@@ -86,7 +98,7 @@ class Layers:
         stored = {slot: found for slot in slots if (found := self._values.weight_behind(node.input[slot])) is not None}
         if node.op_type not in PRODUCTS and not any(map(self._is_float, stored.values())):
             return
-        layer = self._scheme.of(*self._known_as(node))
+        layer = self._names.of(node, self._scheme)
         reason = self._given.get(key(node), "") or self._obstacle(node, slots, stored)
         reason = reason or ("the scheme ignores it" if layer is None else "")
         if layer is None or reason:
@@ -103,15 +115,6 @@ class Layers:
 
     def _is_float(self, weight: Stored) -> bool:
         return self._values.stored[weight.name].data_type in FLOATS
-
-    def _known_as(self, node: NodeProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What a scheme may call a node: its name, its results, its tensors; and its kinds."""
-        behind = [self._values.weight_behind(name) for name in node.input]
-        stored = [one.name for one in behind if one is not None]
-        ranks = [len(self._values.stored[name].dims) for name in stored]
-        names = (node.name, *node.output, *stored)
-        live = not stored and node.op_type in PRODUCTS
-        return tuple(name for name in names if name), kinds_of_node(node.op_type, max(ranks, default=0), live)
 
     def _obstacle(self, node: NodeProto, slots: list[int], stored: Mapping[int, Stored]) -> str:
         """Why a node stays in float; nothing where it need not."""
@@ -141,7 +144,7 @@ class Layers:
         out, reduced = (None if axis is None or not weight.axes else weight.axes[axis] for axis in seen)
         block = layer.block if reduced is not None and dims[reduced] > layer.block else 0
         axis = reduced if block else out if layer.per_channel else None
-        bias = self._bias(node) if source and not weight.seen_by and self._scheme.residuals else ""
+        bias = self._bias(node) if source and not weight.seen_by else ""
         reader = weight.seen_by or (key(node), slot)
         use = _Use(reader, layer.weights, axis, source, bias, block)
         self._uses.setdefault(weight.name, []).append(use)

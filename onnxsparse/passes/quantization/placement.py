@@ -40,6 +40,8 @@ MEANS = {"AveragePool", "GlobalAveragePool"}
 ALIKE = {*MEANS, "LeakyRelu"}
 """Operators of one input that onnxruntime runs on integers between two pairs, each with a scale of its own."""
 POSITIVE = {"Relu", "Sigmoid", "HardSigmoid", "Softmax", "Exp", "Abs", "Sqrt"}
+STEEP = {"Exp", "Log", "Pow", "Reciprocal", "ReduceL2", "ReduceSumSquare", "Shape", "Sqrt"}
+"""Functions that eight bits are too few for: a spectrum comes of convolutions, and its logarithm goes into others."""
 POINTWISE = {
     "Add", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Sub", "Tanh",
 }  # fmt: skip
@@ -78,7 +80,7 @@ class _Placement:
             self._forwards(node)
         self._outputs()
         for node in reversed(self._values.nodes):
-            if node.domain in OWN:
+            if node.domain in OWN and not self._layers.ignored(node):
                 self._backwards(node)
         if not self._tensorrt:
             self._all_readers()
@@ -106,17 +108,20 @@ class _Placement:
             if layer is None or key(node) in self._layers.products:
                 continue
             for slot, name in enumerate(node.input):
-                if layer.inputs is not None and self._is_value(name):
+                inside = self._layers.is_inside(node, self._values.maker.get(name))
+                if layer.inputs is not None and self._is_value(name) and not inside:
                     self._want(node, slot, layer.inputs)
             result = self._values.merged(node.output[0])
-            if layer.outputs is not None and self._is_value(result):
+            readers = [self._values.maker[reader] for reader, _ in self._values.readers[result]]
+            own = bool(readers) and all(self._layers.is_inside(node, reader) for reader in readers)
+            if layer.outputs is not None and self._is_value(result) and not own:
                 self._rounded_for(result, self._values.readers[result], layer.outputs)
 
     def _forwards(self, node: NodeProto) -> None:
         """Note what comes as integers out of a node, and how deep it lies."""
         depth = 1 + max((self._depth.get(name, 0) for name in node.input), default=0)
         self._depth.update((name, depth) for name in node.output)
-        if node.domain in OWN and self._gives_integers(node):
+        if node.domain in OWN and not self._layers.ignored(node) and self._gives_integers(node):
             self._made |= {*node.output, self._values.merged(node.output[0])} - {""}
 
     def _gives_integers(self, node: NodeProto) -> bool:
@@ -141,11 +146,21 @@ class _Placement:
         """What convolutions give, where it leads to another layer, and what the scheme wants to be rounded."""
         leading = _upstream(self._values, list(self._grids))
         for product in self._layers.products.values():
-            name, layer = self._values.merged(product.node.output[0]), product.layer
+            name, layer = self._values.merged(self._biased(product.node)), product.layer
             goes_on = product.node.op_type == "Conv" and name in leading and name not in self._values.outputs
             grid = layer.outputs or (layer.inputs if goes_on and not self._tensorrt else None)
             if grid is not None:
                 self._rounded_for(name, self._values.readers[name], grid)
+
+    def _biased(self, node: NodeProto) -> str:
+        """What a layer gives: of a product the sum behind it, where a stored vector is added."""
+        readers = self._values.readers[node.output[0]]
+        behind = self._values.maker[readers[0][0]] if len(readers) == 1 else node
+        if node.op_type != "MatMul" or behind.op_type != "Add" or node.output[0] in self._values.outputs:
+            return str(node.output[0])
+        added: str = behind.input[1 - readers[0][1]]
+        is_vector = added in self._values.stored and len(self._values.stored[added].dims) == 1
+        return str(behind.output[0] if is_vector else node.output[0])
 
     # -- what is rounded because the result is
 
@@ -265,9 +280,9 @@ def _moves(node: NodeProto, values: Values) -> bool:
 
 
 def _upstream(values: Values, names: Sequence[str]) -> set[str]:
-    """All values that some depend on, and these."""
+    """All values that some depend on, and these; not what goes through functions that make small steps large ones."""
     found = set(names)
     for node in reversed(values.nodes):
-        if any(name in found for name in node.output):
-            found.update(reads(node))
+        if node.op_type not in STEEP and any(name in found for name in node.output):
+            found.update(node.input[:1] if node.op_type == "Div" else reads(node))
     return found

@@ -38,7 +38,6 @@ def delivered(model: Model, called: str, device: str, target: str | None, overwr
 
     def check(report: Report, written: Model) -> Report:
         demand_zeros(written, weights, work.params, zeros)
-        demand_record(written, before)
-        return report
+        return replace(report, notes=(*report.notes, *demand_record(written, before)))
 
     return finish(result, report, target, overwrite, check=check)

@@ -30,7 +30,7 @@ from onnx.helper import make_node
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import FreshNames, Unread, all_names, called, copied, keep, reads, remove_nodes, rename_reads
 from onnxsparse.graph.model import Model
-from onnxsparse.math.quantization import SMALLEST_SCALE, WIDEST_BIAS, Grid, QParams, of_bias
+from onnxsparse.math.quantization import WIDEST_BIAS, Grid, QParams, as_signed, of_bias, rescaled
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.fake_quantizers import FakeQuantizer, FakeQuantizers, same
 from onnxsparse.passes.quantization.float_graph import plain_graph
@@ -44,6 +44,7 @@ PASSING = {
     "Unsqueeze", "Identity", "Dropout",
 }  # fmt: skip
 """Operators whose results are not negative where their first input is not."""
+SCALING = {"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "Mul", "Div", "Add", "Sub"}
 BIASED = ("Conv", "ConvTranspose", "Gemm")
 """Operators whose third input is added to the product of the first two."""
 
@@ -149,8 +150,22 @@ class Conversion:
         """Weights get their rounded numbers; before every reader of another value stands an Identity for the pair."""
         _trim_fake_quant(self._proto)
         unread = [name for one in found for name in self._taken_out(one)]
+        unread += self._computed_stored()
         Unread(self._proto).remove(unread)
         self._name_weights()
+
+    def _computed_stored(self) -> list[str]:
+        """Store what layers and scaling behind them read that is computed from stored tensors; returns the names."""
+        names: dict[str, str] = {}
+        for node in self._graph.node:
+            if node.op_type not in SCALING or self._search.known.has(node.output[0]):
+                continue
+            for slot, name in enumerate(node.input):
+                numbers = self._search.known.numbers(name) if self._search.known.computes(name) else None
+                if numbers is not None and numbers.dtype == np.float32:
+                    names[name] = names.get(name) or self._stored(name, numbers)
+                    node.input[slot] = names[name]
+        return [*names]
 
     def _name_weights(self) -> None:
         """Those that are still read get the names of the tensors that they come from, where nobody else reads these."""
@@ -193,9 +208,12 @@ class Conversion:
         for name, other in self._weights.items():
             if other.source == one.source and other.same_as(one):
                 return name
-        integers, params = _signed(one.integers(numbers), one.params)
-        if params.axis is not None:
-            params = replace(params, axis=params.axis % numbers.ndim)
+        along = one.params.axis
+        if along is not None and not one.params.block and not _goes_along(numbers.shape, along, one.params.scale.size):
+            raise ModelError(f"'{one.output}' has {one.params.scale.size} scales along axis {along} of {numbers.shape}")
+        integers, params = as_signed(one.integers(numbers), one.params)
+        if along is not None:
+            params = replace(params, axis=along % numbers.ndim)
         stored = [tensor for tensor in self._search.known.stored(one.source) if _count(tensor) == numbers.size]
         root = stored[0].name if len(stored) == 1 else one.source
         name = self._stored(root, params.dequantize(integers))
@@ -213,7 +231,7 @@ class Conversion:
         at, last = next((at, node) for at, node in enumerate(self._graph.node) if one.output in node.output)
         before, params, source = list[NodeProto](), one.params, one.source
         if self._target == "ampere" and params.grid == Grid(8, False, False) and (params.zero_point == 128).all():
-            params = _signed(np.zeros(1, np.uint8), params)[1]
+            params = as_signed(np.zeros(1, np.uint8), params)[1]
         elif one.limited and (one.low, one.high) == (0, 127) and self._never_negative(one):
             params = replace(params, grid=Grid(8))
         elif one.limited:
@@ -261,7 +279,7 @@ class Conversion:
         before, stored = copied(self._proto), self._numbers()
         only = set(self._weights)
         notes = fold_scaling(self._proto, only)
-        scaled = {name: _scaled(self._params[name], stored[name], new) for name, new in self._numbers().items()}
+        scaled = {name: rescaled(self._params[name], stored[name], new) for name, new in self._numbers().items()}
         kept = [name for name, params in scaled.items() if params is None]
         if kept:
             self._left.update(dict.fromkeys(kept, "the scaling behind it stays: its integers cannot carry it"))
@@ -316,15 +334,19 @@ class Conversion:
             self._left[bias] = f"the bias stays float: {why}"
             return ""
         numbers = numpy_helper.to_array(stored[bias])
+        if self._params[name].scale.size not in (1, numbers.size):  # the groups of a ConvTranspose share scales
+            self._left[bias] = "the bias stays float: several of its numbers share a scale of the weight"
+            return ""
         steps = np.abs(numbers) / of_bias(self._params[given], self._params[name]).scale.astype(np.float64)
-        if numbers.ndim != 1 or not (steps <= WIDEST_BIAS)[~self._empty(name, len(numbers))].all():
+        if numbers.ndim != 1 or not (steps <= WIDEST_BIAS)[~self._empty(name, numbers.size)].all():
             self._left[bias] = "the bias stays float: it does not fit into 32 bits at the scale of the products"
             return ""
         return str(bias)
 
     def _empty(self, name: str, outputs: int) -> Array:
         """The outputs of which a weight is all zero: `write_qdq` chooses their scales by their biases."""
-        params, numbers = self._params[name], self._numbers()[name]
+        params = self._params[name]
+        numbers = next(numpy_helper.to_array(one) for one in self._graph.initializer if one.name == name)
         if params.axis is None or numbers.shape[params.axis] != outputs:
             return np.zeros(outputs, bool)
         others = tuple(axis for axis in range(numbers.ndim) if axis != params.axis)
@@ -387,50 +409,8 @@ class Conversion:
         return Facts(tuple(weights), values, tuple(biases), self.repeated, self._left, tuple(self.notes))
 
 
-def _signed(integers: Array, params: QParams) -> tuple[Array, QParams]:
-    """uint8 as int8: integers and zero point are both 128 less."""
-    if params.grid.signed or params.grid.bits != 8:
-        return integers, params
-    zero = params.zero_point - 128
-    grid = Grid(8, True, bool((zero == 0).all()))
-    return (integers.astype(np.int32) - 128).astype(np.int8), replace(params, zero_point=zero, grid=grid)
-
-
-def _scaled(params: QParams, before: Array, after: Array) -> QParams | None:
-    """The scale under which numbers that were multiplied along an axis have the same integers, but for signs."""
-    if np.array_equal(before, after):
-        return params
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(before == 0, np.nan, after.astype(np.float64) / before)
-    axes = [params.axis] if params.axis is not None else [None, *range(before.ndim)]
-    for axis in axes:
-        factor = _along(ratio, axis)
-        if factor is not None:
-            break
-    else:
-        return None
-    turned, gone = factor < 0, factor == 0
-    scale = params.scale * np.where(gone, 1.0, np.abs(factor))
-    zero = np.broadcast_to(np.where(gone, 0, np.where(turned, -params.zero_point, params.zero_point)), scale.shape)
-    made = replace(params, scale=scale.astype(np.float32), zero_point=zero.astype(np.int32), axis=axis)
-    integers = params.quantize(before).astype(np.int32)
-    wanted = np.where(_spread(gone, axis, before), 0, np.where(_spread(turned, axis, before), -integers, integers))
-    return made if (scale >= SMALLEST_SCALE).all() and np.array_equal(made.quantize(after), wanted) else None
-
-
-def _along(ratio: Array, axis: int | None) -> Array | None:
-    """The one number that every index of an axis has, where it has; 1 where nothing says."""
-    others = tuple(one for one in range(ratio.ndim) if one != axis)
-    known = ~np.isnan(ratio)
-    low = np.where(known, ratio, np.inf).min(axis=others)
-    high = np.where(known, ratio, -np.inf).max(axis=others)
-    none = low > high
-    low, high = np.where(none, 1.0, low), np.where(none, 1.0, high)
-    return np.asarray((low + high) / 2) if np.allclose(low, high, rtol=1e-5, atol=0.0) else None
-
-
-def _spread(values: Array, axis: int | None, numbers: Array) -> Array:
-    return values if axis is None else values.reshape([-1 if one == axis else 1 for one in range(numbers.ndim)])
+def _goes_along(shape: tuple[int, ...], axis: int, scales: int) -> bool:
+    return -len(shape) <= axis < len(shape) and shape[axis] == scales
 
 
 def _count(tensor: TensorProto) -> int:

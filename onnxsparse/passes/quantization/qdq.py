@@ -111,7 +111,11 @@ class _Writer:
                 zero_point=np.zeros(numbers.size, np.int32),
             )
         params = replace(params, axis=int(np.argmax(numbers.shape)) if params.scale.size > 1 else None)
-        self._as_integers(weight.bias, params, params.quantize(numbers), self._readers_of_bias(weight))
+        readers = self._readers_of_bias(weight)
+        if weight.float_bias:
+            self._point(readers, weight.bias, self._keep(_tensor(params.fake(numbers), weight.bias), readers))
+        else:
+            self._as_integers(weight.bias, params, params.quantize(numbers), readers)
 
     def _readers_of_bias(self, weight: QuantizedWeight) -> tuple[Reader, ...]:
         """The layers that add it, or the nodes behind them."""
@@ -125,22 +129,14 @@ class _Writer:
         return tuple(found)
 
     def _as_integers(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
-        kept = self._kept(name, params, integers, readers)
+        kept = self._keep(integer_tensor(integers, params.grid, name), readers)
         made = self._fresh(f"{name}_dequantized")
         self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
         self._point(readers, name, made)
 
-    def _kept(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> str:
-        """What the integers are called: as the weight, unless something else still reads the floats."""
-        self._reads[name] -= len(readers)
-        kept = self._fresh(f"{name}_quantized") if self._reads[name] else name
-        tensor = self._graph.initializer.add() if self._reads[name] else self._stored[name]
-        tensor.CopyFrom(integer_tensor(integers, params.grid, kept))
-        return kept
-
     def _as_looked_up(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
         """Rows times their scales, which are looked up, too: DequantizeLinear has no scale for each looked-up row."""
-        self._point(readers, name, self._kept(name, params, integers, readers))
+        self._point(readers, name, self._keep(integer_tensor(integers, params.grid, name), readers))
         scale = self._constant(f"{name}_scale", params.scale)
         axes = "" if params.scale.size == 1 else self._constant(f"{name}_axes", np.arange(-1, -integers.ndim, -1))
         for output in dict.fromkeys(output for output, _ in readers):
@@ -157,6 +153,17 @@ class _Writer:
                 *(of_rows if axes else ()),
                 self._made("Mul", [steps, own], output),
             ]
+
+    def _keep(self, tensor: TensorProto, readers: tuple[Reader, ...]) -> str:
+        """Store new numbers of a tensor for some readers, under its name if nothing else reads the old ones."""
+        name = tensor.name
+        self._reads[name] -= len(readers)
+        if self._reads[name]:
+            tensor.name = self._fresh(f"{name}_quantized")
+            self._graph.initializer.append(tensor)
+        else:
+            self._stored[name].CopyFrom(tensor)
+        return tensor.name
 
     # -- values
 

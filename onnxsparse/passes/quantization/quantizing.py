@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,8 +49,9 @@ class Asked:
     target: str = ""
     dynamic: bool = False
     block: int | None = None
+    asymmetric: bool = False
     per_tensor: bool = False
-    observer: str = "minmax"
+    observer: str = "mse"
     reduce_range: bool = False
     scales: Path | None = None
     refine: str | None = None
@@ -74,11 +76,13 @@ class Asked:
         """What is said of values means nothing where these are not rounded, or only when the model runs."""
         if self.dynamic and self.scheme != "int8":
             raise OptionError(f"--dynamic rounds values as well as weights, and --scheme {self.scheme} weights alone")
-        if self.block is not None and not self.weights_alone:
-            raise OptionError("--block is for weights alone: pass --scheme w4 or w8 too")
+        own = {"--block": self.block is not None, "--asymmetric": self.asymmetric}
+        alone = next((flag for flag, given in own.items() if given), "")
+        if alone and not self.weights_alone:
+            raise OptionError(f"{alone} is for weights alone: pass --scheme w4 or w8 too")
         idle = {
             "--target": bool(self.target),
-            "--observer": self.observer != "minmax",
+            "--observer": self.observer != "mse",
             "--reduce-range": self.reduce_range and not self.dynamic,
             "--per-tensor": self.per_tensor and self.dynamic,
             "--scales": self.scales is not None,
@@ -109,7 +113,7 @@ class Asked:
     def layers(self) -> Scheme:
         """What is rounded on which grid."""
         if self.weights_alone:
-            layer = layer_scheme(int(self.scheme[1:]), self.block)
+            layer = layer_scheme(int(self.scheme[1:]), self.block, not self.asymmetric)
             return Scheme(replace(layer, per_channel=not self.per_tensor))
         scheme = TARGETS[self.target]
         weights = scheme.layers.weights
@@ -122,7 +126,7 @@ class Asked:
     @property
     def text(self) -> str:
         """In words, for the report."""
-        kind = "dynamic int8" if self.dynamic else self.scheme
+        kind = "dynamic int8" if self.dynamic else self.scheme + " asymmetric" * self.asymmetric
         block = self.layers.layers.block
         scales = f"blocks of {block}" if block else "per tensor" if self.per_tensor else "per channel"
         words = [kind + (f" for {self.target}" if self.target else ""), scales]
@@ -182,9 +186,14 @@ class Quantizing:
     def _take(self, given: Fitting) -> None:
         """Keep the scales that are given."""
         self.params, self.unscaled = given.params, given.missing
+        grids = {name: params.grid for name, params in given.params.items()}
+        values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
+        self.quantization = replace(self.quantization, values=values)
         told = f"--scales gives {len(given.params)} of the scales"
         if given.unknown:
-            told += f", and {len(given.unknown)} that nothing here has (the first: '{given.unknown[0]}')"
+            more = f" and {len(given.unknown) - 3} more" if len(given.unknown) > 3 else ""
+            named = ", ".join(f"'{name}'" for name in given.unknown[:3])
+            told += f", and {len(given.unknown)} that nothing here has: {named}{more}"
         self.notes = [*self.notes, told]
 
     def observe(self, feeds: Feeds | None) -> None:
@@ -227,6 +236,12 @@ def _demand_possible(model: Model) -> None:
         if kind in NOT_FLOAT32:
             word = TensorProto.DataType.Name(kind).lower()
             raise OptionError(f"the input '{value.name}' is {word}: convert the model to float32, and quantize that")
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" for name in names[:3]) + more
 
 
 def _listed(names: Names) -> tuple[str, ...]:

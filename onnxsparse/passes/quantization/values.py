@@ -48,6 +48,7 @@ class Values:
     """The values of a main graph."""
 
     def __init__(self, proto: ModelProto) -> None:
+        self.proto = proto
         self.nodes = list(proto.graph.node)
         self.stored = {tensor.name: tensor for tensor in proto.graph.initializer}
         self.inputs = {value.name for value in proto.graph.input}

@@ -17,6 +17,7 @@ from onnx import ModelProto, numpy_helper
 from onnxsparse.errors import ProofError
 from onnxsparse.graph.edit import FLOATS
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.quantization import QParams
 from onnxsparse.math.values import Array
 from onnxsparse.passes.verify import expect, held_to
@@ -45,11 +46,10 @@ def demand_zeros(
     grids = {node.input[0]: node.input[1:] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
     for weight in weights:
         name = weight.name if stored[weight.name].data_type not in FLOATS else f"{weight.name}_quantized"
-        integers = numpy_helper.to_array(stored[name])
-        known = params[weight.name]
+        integers, known = StoredTensor(stored[name]).array(), params[weight.name]
         if name in grids:
-            scale, *zero_point = (numpy_helper.to_array(stored[one]) for one in grids[name] if one)
-            known = replace(known, scale=scale, zero_point=zero_point[0] if zero_point else np.zeros_like(scale))
+            scale, *zero = (StoredTensor(stored[one]).array() for one in grids[name] if one)
+            known = replace(known, scale=scale, zero_point=zero[0] if zero else np.zeros(scale.shape, np.int32))
         was_zero = np.unpackbits(zeros[weight.name], count=integers.size).astype(bool).reshape(integers.shape)
         if known.dequantize(integers)[was_zero].any():
             raise ProofError(f"a zero of '{weight.name}' is not the zero point in the result; nothing was written")

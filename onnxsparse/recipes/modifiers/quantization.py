@@ -185,8 +185,9 @@ class LegacyQuantizationModifier(Quantizing):
             overrides.update(dict.fromkeys(CONVOLUTIONS, with_outputs))
         if self.quantize_embeddings:
             overrides[EMBEDDING] = self._of_tables(own, rounded)
+        tables = () if self.quantize_embeddings else (EMBEDDING,)
         return Scheme(
-            own, overrides, (*NEVER_ROUNDED, *(self.exclude_module_types or ())), self.submodules or (),
+            own, overrides, (*NEVER_ROUNDED, *tables, *(self.exclude_module_types or ())), self.submodules or (),
             strict=True, checked=self.submodules or (),
             target=AMPERE.target if self.tensorrt else "", residuals=not self.tensorrt,
         )  # fmt: skip
@@ -237,7 +238,12 @@ class QuantizeAct(TimedAct):
         return self._first(trainee)
 
     def _first(self, trainee: Trainee) -> int:
-        return trainee.step_at(max(self.span.start, 0.0))
+        """The last step at the latest, so that a run ends as it was asked to."""
+        return min(trainee.step_at(max(self.span.start, 0.0)), trainee.total - 1)
+
+    def before_step(self, trainee: Trainee, step: int) -> None:
+        epoch = trainee.epoch_at(step)
+        self.before(trainee, max(epoch, self.span.start) if step == self._first(trainee) else epoch)
 
     def begin(self, trainee: Trainee, epoch: float) -> None:
         trainee.quantize(self.scheme)

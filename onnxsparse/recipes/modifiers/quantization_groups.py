@@ -36,12 +36,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 OF_FLOATS = ("FP4", "FP8", "MX", "NVFP")
 MEANT = ("num_bits", "type", "symmetric", "strategy", "group_size", "dynamic")
 NO_INTEGERS = "numbers with a floating point in 4 or 8 bits"
-NO_FORM = "{} {}: weights have one scale, one for each channel or for groups of neighbours, activations have one"
+NO_FORM = "{} {}: weights have one scale, or one for each channel, activations have one"
 CACHE = "a cache of keys and values that is rounded"
 DYNAMIC = (
     "scales of activations are found in training and stand in the file, one for each tensor; the recipe asks for one "
     "for each token, found while the model runs"
 )
+IN_GROUPS = "weights with a scale for every few neighbours while it trains; `onnxsparse quantize` makes them afterwards"
 NOTHING = "something to round: neither config_groups nor a scheme says what"
 
 
@@ -78,9 +79,9 @@ class GroupQuantizationModifier(Quantizing):
                 raise WrongOptionError("scheme", f"{name!r:.40} is no scheme{hint}")
         for group in (self.config_groups or {}).values():
             _check_group(group)
+        object.__setattr__(self, "missing", self._not_run())
 
-    @property
-    def missing(self) -> str:  # type: ignore[override]
+    def _not_run(self) -> str:
         """It depends on the options whether anything runs it."""
         if any(name.startswith(OF_FLOATS) for name in self._presets()):
             return NO_INTEGERS
@@ -137,13 +138,11 @@ def _check_group(group: Any) -> None:
 
 
 def _no_form(group: Mapping[str, Any]) -> str:
-    weights = group.get("weights") or {}
-    strategy = weights.get("strategy") or ("group" if weights.get("group_size") else "tensor")
-    if strategy not in ("tensor", "channel", "group"):
+    strategy, inputs = _strategy(group.get("weights") or {}), group.get("input_activations") or {}
+    if strategy == "group":
+        return IN_GROUPS
+    if strategy not in ("tensor", "channel"):
         return NO_FORM.format("weights by", strategy)
-    inputs = group.get("input_activations") or {}
-    if inputs and _block(weights):
-        return "weights in groups beside activations that are rounded"
     if inputs.get("strategy", "tensor") not in ("tensor", "token"):
         return NO_FORM.format("activations by", inputs["strategy"])
     try:
@@ -159,11 +158,11 @@ def _layer(group: Mapping[str, Any]) -> LayerScheme:
         activation_grid({"symmetric": True, **group[part]}) if group.get(part) else None
         for part in ("input_activations", "output_activations")
     )
-    per_channel = weights.get("strategy", "tensor") != "tensor"
-    return LayerScheme(weight_grid(weights) if weights else None, inputs, outputs, per_channel, _block(weights))
+    return LayerScheme(weight_grid(weights) if weights else None, inputs, outputs, _strategy(weights) == "channel")
 
 
-def _block(weights: Mapping[str, Any]) -> int:
-    """How many neighbours have a scale; none where a channel has one."""
-    size = weights.get("group_size") or 0
-    return size if isinstance(size, int) and size > 0 and weights.get("strategy", "group") == "group" else 0
+def _strategy(weights: Mapping[str, Any]) -> str:
+    """A group of -1 is a channel."""
+    size = weights.get("group_size")
+    said = str(weights.get("strategy") or ("group" if size else "tensor"))
+    return "channel" if said == "group" and size == -1 else said

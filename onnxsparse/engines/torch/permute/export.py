@@ -33,7 +33,7 @@ def exported(module: Any, inputs: Inputs) -> ModelProto:
     reasons = []
     for way in (_by_tracing, _by_export):
         try:
-            with _quietly(), torch().no_grad(), torch().random.fork_rng([]), attention_in_parts():
+            with quietly(), torch().no_grad(), torch().random.fork_rng([]), attention_in_parts():
                 proto = way(copy, given)
         except Exception as error:  # whatever an exporter raises
             reasons.append(f"{type(error).__name__}: {one_line(error)[:160]}")
@@ -103,7 +103,8 @@ def stored_numbers(tensor: Any, name: str) -> TensorProto:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
+    """What exporters say is not heard."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -118,4 +119,4 @@ def _quietly() -> Iterator[None]:
         logging.disable(before)
 
 
-__all__ = ["exported", "stored_numbers", "with_numbers"]
+__all__ = ["exported", "quietly", "stored_numbers", "with_numbers"]

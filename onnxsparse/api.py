@@ -573,8 +573,9 @@ def quantize(
     block: int | None = None,
     asymmetric: bool = False,
     per_tensor: bool = False,
-    observer: str = "minmax",
+    observer: str = "mse",
     reduce_range: bool = False,
+    refine: str | None = None,
     scales: Path | None = None,
     max_loss: float | str | None = None,
     include: Names = (),
@@ -614,10 +615,12 @@ def quantize(
             asymmetric=True
         per_tensor: one scale for each weight, in place of one for each of its outputs. Default: False. Example:
             per_tensor=True
-        observer: how the range of a value is found: minmax (default), moving-average, percentile, entropy or mse.
+        observer: how the range of a value is found: mse (default), minmax, moving-average, percentile or entropy.
             Example: observer="entropy"
         reduce_range: weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate. Default:
             False. Example: reduce_range=True
+        refine: what keeps the result near the float model, of equalize, rounding and bias, or none (default:
+            equalize,bias; for weights alone rounding,bias, if there are samples). Example: refine="rounding,bias"
         scales: scales that exist already: of a file with QuantizeLinear and DequantizeLinear, a calibration cache
             of TensorRT, or JSON. Default: None. Example: scales="calibration.cache"
         max_loss: leave the most sensitive layers in float until no more than this is lost: points of the metric,
@@ -651,7 +654,8 @@ def quantize(
     if path is not None and os.path.realpath(path) in read:
         raise OptionError(f"{path} is a file that this command reads; choose another name")
     asked = Asked(
-        scheme, target or "", dynamic, block, asymmetric, per_tensor, observer, reduce_range, scales, include, exclude
+        scheme, target or "", dynamic, block, asymmetric, per_tensor, observer, reduce_range, scales, refine, include,
+        exclude,
     )
     limit = None if max_loss is None else MaxLoss.parse(max_loss)
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())

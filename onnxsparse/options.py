@@ -965,17 +965,26 @@ class QuantizeOptions(ImageOptions):
         False, "one scale for each weight, in place of one for each of its outputs", group=HOW_ROUNDED
     )
     observer: str = option(
-        "minmax",
-        "how the range of a value is found: `minmax` (default), `moving-average`, `percentile`, `entropy` or `mse`",
+        "mse",
+        "how the range of a value is found: `mse` (default), `minmax`, `moving-average`, `percentile` or `entropy`",
         "entropy",
         more=". `minmax`: all of it. `moving-average`: the ranges of the batches, averaged. `percentile:99.9`: all but "
         "a share of the numbers. `entropy`: the range whose integers are distributed most like the numbers. `mse`: the "
         "one with the least rounding error. See `onnxsparse list observers`",
         group=HOW_ROUNDED,
-        values=("minmax", "moving-average", "percentile", "entropy", "mse"),
+        values=("mse", "minmax", "moving-average", "percentile", "entropy"),
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED
+    )
+    refine: str | None = option(
+        None,
+        "what keeps the result near the float model, of `equalize`, `rounding` and `bias`, or `none` (default: "
+        "`equalize,bias`; for weights alone `rounding,bias`, if there are samples)",
+        "rounding,bias",
+        more=". See [quantize.md](quantize.md#refinements)",
+        group=HOW_ROUNDED,
+        metavar="WORDS",
     )
     scales: Path | None = option(
         None,

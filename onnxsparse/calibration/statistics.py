@@ -3,7 +3,7 @@
 `add` takes one batch; `merge` takes what another process found; `state` is what a checkpoint holds.
 
     Range, ChannelRange, Histogram    the same state, bit for bit, whatever the order and the split of the batches
-    Moments                           sums in float64: the same but for the last bits of a sum
+    Moments, Gram                     sums in float64: the same but for the last bits of a sum
     BatchRanges                       in the order of the batches: what is merged comes behind
 
 Numbers that are not finite are left out: attention masks hold minus infinity.
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from onnxsparse.calibration.reductions import Reduction
 from onnxsparse.math.values import Array
 
 
@@ -247,3 +248,33 @@ class Histogram(Statistics):
     def restore(self, state: Mapping[str, Array]) -> None:
         self.range.restore(state)
         self.exponent, self.counts = int(state["exponent"]), state["counts"].copy()
+
+
+class Gram(Statistics):
+    """The products of a layer's inputs with each other, X^T X, for each group of the layer: with them the square of an
+    error that a change of its weight makes in its outputs is known.
+    """
+
+    MOST = 128
+    """Positions of each sample, evenly spread: neighbours in an image say nearly the same."""
+
+    def __init__(self, reduction: Reduction, most: int | None = MOST) -> None:
+        self._reduction, self._most, self.count = reduction, most, 0
+        self.products: Array = np.array(0.0)
+
+    def add(self, batch: Array) -> None:
+        rows = self._reduction.rows(batch, self._most).astype(np.float32, copy=False)
+        for start in range(0, rows.shape[1], 4096):  # sums of float32 stay short
+            part = rows[:, start : start + 4096]
+            self.products = self.products + np.matmul(part.transpose(0, 2, 1), part).astype(np.float64)
+        self.count += rows.shape[1]
+
+    def merge(self, other: Statistics) -> None:
+        assert isinstance(other, Gram)
+        self.products, self.count = self.products + other.products, self.count + other.count
+
+    def state(self) -> dict[str, Array]:
+        return {"products": self.products, "count": np.array(self.count)}
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        self.products, self.count = state["products"], int(state["count"])

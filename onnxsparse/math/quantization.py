@@ -94,6 +94,12 @@ class QParams:
     def with_scale(self, scale: Array) -> QParams:
         return replace(self, scale=np.asarray(scale, np.float32))
 
+    def spread(self, numbers: Array) -> tuple[Array, Array]:
+        """Scale and zero point of every number, as views of the shape of an array."""
+        values = (self._over(one, numbers) for one in (self.scale, self.zero_point))
+        scale, zero_point = (np.broadcast_to(one, numbers.shape) for one in values)
+        return scale, zero_point
+
     def _over(self, values: Array, numbers: Array) -> Array:
         if values.size == 1:
             return values.reshape(())

@@ -203,7 +203,7 @@ def test_the_most_sensitive_layers_also_of_weights_alone() -> None:
 
 
 def test_scales_that_exist_are_kept(tmp_path: Path) -> None:
-    first, path = osp.quantize(classifier(), data=SAMPLES), tmp_path / "int8.onnx"
+    first, path = osp.quantize(classifier(), data=SAMPLES, refine="none"), tmp_path / "int8.onnx"
     onnx.save(first.model, path)
     again = osp.quantize(classifier(), scales=path)
     assert stored(again.model).keys() == stored(first.model).keys()
@@ -251,8 +251,9 @@ def test_so_many_samples_are_used() -> None:
 
 
 def test_a_file_that_takes_a_fixed_number_of_samples() -> None:
-    result = osp.quantize(classifier(batch=16), data=SAMPLES, eval_data={"x": SAMPLES})
-    free = osp.quantize(classifier(), data=SAMPLES, eval_data={"x": SAMPLES})
+    plain = {"eval_data": {"x": SAMPLES}, "refine": "none", "observer": "minmax"}
+    result = osp.quantize(classifier(batch=16), data=SAMPLES, **plain)
+    free = osp.quantize(classifier(), data=SAMPLES, **plain)
     assert result.report.details["metrics"] == free.report.details["metrics"]
     assert stored(result.model)["x_scale"] == stored(free.model)["x_scale"]
 
@@ -277,7 +278,7 @@ def test_nothing_is_left_of_what_is_interrupted(tmp_path: Path) -> None:
 def test_it_says_how_far_it_is() -> None:
     seen: list[tuple[str, int, int]] = []
     with progress.listening(lambda *told: seen.append(told)):
-        osp.quantize(hard(), data=SAMPLES, max_loss="5%", metrics="distance")
+        osp.quantize(hard(), data=SAMPLES, max_loss="5%", metrics="distance", refine="none")
     assert ("calibrate", 40, 40) in seen
     assert any(stage == "sensitivity of layers" and done == total > 2 for stage, done, total in seen)
 
@@ -372,8 +373,9 @@ def hard() -> onnx.ModelProto:
 
 
 def test_the_most_sensitive_layer_stays_in_float() -> None:
-    everything = osp.quantize(hard(), data=SAMPLES, eval_data={"x": SAMPLES}, metrics="distance").report.details
-    limited = osp.quantize(hard(), data=SAMPLES, max_loss="5%", metrics="distance").report
+    asked = {"data": SAMPLES, "metrics": "distance", "refine": "none"}
+    everything = osp.quantize(hard(), eval_data={"x": SAMPLES}, **asked).report.details
+    limited = osp.quantize(hard(), max_loss="5%", **asked).report
     lost = limited.details["max_loss"]
     assert everything["metrics"]["distance"] > 0.1
     assert limited.details["metrics"]["distance"] == lost["lost"] <= 0.05
@@ -394,7 +396,7 @@ def test_nothing_is_left_in_float_where_little_is_lost() -> None:
 def test_a_limit_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "int8.onnx"
     with refusing(ProofError):
-        osp.quantize(classifier(), output=path, data=SAMPLES, max_loss="0.0001%", metrics="distance")
+        osp.quantize(classifier(), output=path, data=SAMPLES, max_loss="0.0001%", metrics="distance", refine="none")
     assert not list(tmp_path.iterdir())
 
 
@@ -475,7 +477,7 @@ def test_options_that_mean_nothing() -> None:
         {"samples": 0}, {"metrics": "accuracy"}, {"metrics": "loss", "max_loss": 1}, {"exclude": "haed"},
         {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
         {"asymmetric": True},
-        {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "mse"},
+        {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "minmax"},
     ):  # fmt: skip
         with refusing(OptionError):
             osp.quantize(line(), data=drawn(8, 4), **options)

@@ -93,7 +93,7 @@ def quantized(
     measured = _measured(work, feeds, fields, samples, axes)
     zeros = zeros_of(work.proto, measured.quantization.weights)
     made = work.written(measured.quantization)
-    notes = [*work.notes, *(feeds.data.notes if feeds else ()), *_said_of_cpu(work), *measured.notes]
+    notes = [*work.notes, *work.refined, *(feeds.data.notes if feeds else ()), *_said_of_cpu(work), *measured.notes]
     report = quantization_report(work.float_model, measured.quantization, called, asked.text, notes, target)
     details = {
         "scheme": asked.scheme,
@@ -105,7 +105,7 @@ def quantized(
     }
     report = with_sizes(replace(report, details=details), work.proto, made)
     result = Model.over(made)
-    result.set_metadata({PREFIX + "quantization": asked.text})
+    result.set_metadata({PREFIX + "quantization": work.text})
 
     def check(report: Report, written: Model) -> Report:
         demand_zeros(written, measured.quantization.weights, work.params, zeros)

@@ -27,7 +27,9 @@ from onnxsparse.math.quantization import Grid, QParams
 from onnxsparse.options import Path
 from onnxsparse.passes.quantization.fake_quantizers import FakeQuantizers
 from onnxsparse.passes.quantization.float_graph import plain_graph
+from onnxsparse.passes.quantization.refining import EQUALIZED
 from onnxsparse.planning.quantization import Quantization
+from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.planning.request import path_of
 
 HEADER = re.compile(r"TRT-\d+-\w*Calibration\w*")
@@ -62,12 +64,23 @@ def scales_of(path: Path) -> dict[str, QParams]:
     elif text:
         found = dict(_json(text, name))
     else:
-        found = _pairs(plain_graph(Model.open(name))[0])
+        found = _pairs(_as_it_was(plain_graph(Model.open(name))[0], name))
     if not found:
         raise OptionError(
             f"--scales {name} has no scales: no pairs of QuantizeLinear and DequantizeLinear, and no lines"
         )
     return found
+
+
+def _as_it_was(proto: ModelProto, path: str) -> ModelProto:
+    """A file whose scales are those of the channels of the float model."""
+    told = next((one.value for one in proto.metadata_props if one.key == PREFIX + "quantization"), "")
+    if EQUALIZED in told.split(", "):
+        raise OptionError(
+            f"--scales {path}: its channels were equalized, so its scales fit no other model; quantize that file again "
+            "with --refine bias"
+        )
+    return proto
 
 
 # -- a calibration cache of TensorRT

@@ -129,14 +129,14 @@ class _Writer:
         return tuple(found)
 
     def _as_integers(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
-        kept = self._keep(_integers(integers, params.grid, name), readers)
+        kept = self._keep(integer_tensor(integers, params.grid, name), readers)
         made = self._fresh(f"{name}_dequantized")
         self._first.append(self._node("DequantizeLinear", [kept, *self._grid_of(name, params)], made, params))
         self._point(readers, name, made)
 
     def _as_looked_up(self, name: str, params: QParams, integers: Array, readers: tuple[Reader, ...]) -> None:
         """Rows times their scales, which are looked up, too: DequantizeLinear has no scale for each looked-up row."""
-        self._point(readers, name, self._keep(_integers(integers, params.grid, name), readers))
+        self._point(readers, name, self._keep(integer_tensor(integers, params.grid, name), readers))
         scale = self._constant(f"{name}_scale", params.scale)
         axes = "" if params.scale.size == 1 else self._constant(f"{name}_axes", np.arange(-1, -integers.ndim, -1))
         for output in dict.fromkeys(output for output, _ in readers):
@@ -185,7 +185,7 @@ class _Writer:
         if params.block and not zero_point.any():  # as many as scales, and nothing that is not known without them
             return [self._constant(f"{name}_scale", scale)]
         named = self._fresh(f"{name}_zero_point")
-        self._graph.initializer.append(_integers(zero_point, params.grid, named))
+        self._graph.initializer.append(integer_tensor(zero_point, params.grid, named))
         return [self._constant(f"{name}_scale", scale), named]
 
     def _constant(self, name: str, array: Array) -> str:
@@ -231,7 +231,7 @@ def _tensor(array: Array, name: str) -> TensorProto:
     return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
-def _integers(array: Array, grid: Grid, name: str) -> TensorProto:
+def integer_tensor(array: Array, grid: Grid, name: str) -> TensorProto:
     """Integers in the type of a grid, two in a byte where they have 4 bits: numpy has no such type."""
     if grid.bits > 4:
         return _tensor(array, name)

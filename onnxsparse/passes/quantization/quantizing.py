@@ -18,6 +18,7 @@ from onnx import ModelProto, TensorProto
 
 from onnxsparse.calibration import observers
 from onnxsparse.calibration.feeding import Feeds
+from onnxsparse.engines.inference import Feed
 from onnxsparse.errors import ModelError, OptionError, brief, nearest
 from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model
@@ -28,6 +29,7 @@ from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.given_scales import Fitting, fitting, scales_of
 from onnxsparse.passes.quantization.placement import MOVES, quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
+from onnxsparse.passes.quantization.refining import EQUALIZED, Refinements, first
 from onnxsparse.passes.quantization.values import key
 from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, weights_of
 from onnxsparse.planning.names import NameFilter, named
@@ -49,9 +51,10 @@ class Asked:
     block: int | None = None
     asymmetric: bool = False
     per_tensor: bool = False
-    observer: str = "minmax"
+    observer: str = "mse"
     reduce_range: bool = False
     scales: Path | None = None
+    refine: str | None = None
     include: Names = ()
     exclude: Names = ()
 
@@ -66,6 +69,7 @@ class Asked:
                     f"--{option} is one of {', '.join(words)}, not {brief(value)}{nearest(str(value), words)}"
                 )
         observers.parse(self.observer)
+        _ = self.refinements
         self._demand_sense()
 
     def _demand_sense(self) -> None:
@@ -78,10 +82,11 @@ class Asked:
             raise OptionError(f"{alone} is for weights alone: pass --scheme w4 or w8 too")
         idle = {
             "--target": bool(self.target),
-            "--observer": self.observer != "minmax",
+            "--observer": self.observer != "mse",
             "--reduce-range": self.reduce_range and not self.dynamic,
             "--per-tensor": self.per_tensor and self.dynamic,
             "--scales": self.scales is not None,
+            "--refine": self.refine is not None and self.dynamic,
         }
         flag = next((flag for flag, given in idle.items() if given), "")
         if flag and not self.samples_needed:
@@ -97,6 +102,12 @@ class Asked:
     def samples_needed(self) -> bool:
         """Whether the ranges of values have to be known."""
         return not self.weights_alone and not self.dynamic
+
+    @property
+    def refinements(self) -> Refinements:
+        """What is done beyond finding ranges; scales that are given are those of the channels as they are."""
+        chosen = Refinements() if self.dynamic else Refinements.parse(self.refine, self.weights_alone)
+        return replace(chosen, equalize=False) if self.scales is not None else chosen
 
     @property
     def layers(self) -> Scheme:
@@ -137,6 +148,11 @@ class Quantizing:
         self.params: dict[str, QParams] = {}
         self.unscaled = () if not asked.samples_needed else tuple(one.name for one in self.quantization.observed)
         """Values whose range only samples tell."""
+        self.refined: list[str] = []
+        """What was done to the weights and biases that were written last."""
+        self.text = asked.text
+        """What the metadata says of it."""
+        self._first: list[Feed] = []
         if asked.scales is not None:
             self._take(fitting(self.proto, self.quantization, scales_of(asked.scales)))
 
@@ -179,12 +195,12 @@ class Quantizing:
             named = ", ".join(f"'{name}'" for name in given.unknown[:3])
             told += f", and {len(given.unknown)} that nothing here has: {named}{more}"
         self.notes = [*self.notes, told]
-        grids = {name: params.grid for name, params in given.params.items()}
-        values = tuple(replace(one, grid=grids.get(one.like or one.name, one.grid)) for one in self.quantization.values)
-        self.quantization = replace(self.quantization, values=values)
 
     def observe(self, feeds: Feeds | None) -> None:
         """The scales of all values, by what samples say of them, and those of the weights by their numbers."""
+        self._first = [] if feeds is None else first(feeds)
+        equalized = self.asked.refinements.equalized(self.proto, self.quantization, self._first)
+        self.notes, self.text = [*self.notes, *equalized], ", ".join([self.text, *[EQUALIZED] * bool(equalized)])
         if feeds is not None and self.unscaled:
             found = observers.observed(self.proto, self.quantization, feeds, self.asked.observer)
             self.params.update({name: params for name, params in found.items() if name not in self.params})
@@ -200,10 +216,12 @@ class Quantizing:
         return {key(node) for node in self.proto.graph.node if node.op_type in (*MOVES, "Concat")}
 
     def written(self, quantization: Quantization) -> ModelProto:
-        """A copy of the float graph with this rounded in it."""
-        proto = copied(self.proto)
+        """A copy of the float graph with this rounded in it, refined where there are samples."""
+        proto, params = copied(self.proto), dict(self.params)
+        if self._first:
+            params, self.refined = self.asked.refinements.refined(proto, quantization, params, self._first)
         write = write_dynamic if self.asked.dynamic else write_qdq
-        write(proto, quantization, self.params)
+        write(proto, quantization, params)
         return proto
 
 

@@ -260,7 +260,7 @@ def export_quantized(
         output: the file to write; without it the model is returned. Default: None. Example: output="int8.onnx"
         overwrite: replace the output if it exists. Default: False. Example: overwrite=True
         target: ampere, where every zero point has to be 0. Default: "", any. Example: target="ampere"
-        export: further arguments of `torch.onnx.export`. Example: dynamic_axes={"x": {0: "batch"}}
+        export: further arguments of `torch.onnx.export`, such as dynamic_axes={"x": {0: "batch"}}
     """
     proto, unknown = fake_quantized(module, Inputs.of(example_inputs), export)
     made, facts = converted(proto, target)

@@ -16,8 +16,7 @@ from functools import cached_property
 
 from onnx import ModelProto, NodeProto
 
-from onnxsparse.engines.torch.match.tensor_reads import scope_of
-from onnxsparse.graph.torch_match import KEY
+from onnxsparse.graph.torch_match import KEY, scope_of
 from onnxsparse.planning.layer_kinds import OUTPUTS, PRODUCT, SIDES, kinds_of_node
 from onnxsparse.planning.quantization import LayerScheme, Scheme
 

@@ -10,12 +10,12 @@ from functools import cached_property
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from onnxsparse.graph.attributes import IdentityKey, text
+from onnxsparse.graph.attributes import IdentityKey
 from onnxsparse.graph.edit import bodies
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, Array, StoredTensor
 from onnxsparse.graph.stores import keys
-from onnxsparse.graph.torch_match import Shape, squeezed
+from onnxsparse.graph.torch_match import Shape, plain, scope_of, squeezed
 
 RECURRENT = {"LSTM": "lstm", "GRU": "gru", "RNN": "same"}
 _ROUNDED = ("QuantizeLinear", "DequantizeLinear")
@@ -204,47 +204,6 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
         yield node
         for body in bodies(node):
             yield from _nodes(body)
-
-
-# -- Which part of a module a node came from, as its exporter says.
-#
-# The newer exporter says it in its metadata (`pkg.torch.onnx.name_scopes`), the older one in the names of nodes
-# (`/encoder/encoder.0/norm1/LayerNormalization`). A scope is the path of a module, "" for the module as a whole, None
-# where nothing says so.
-
-
-_SCOPES = "pkg.torch.onnx.name_scopes"
-_WRAPPED = re.compile(r"^(?:(?:module|_orig_mod)\.)+|(?<=\.)_orig_mod\.")
-_PARAMETRIZED = re.compile(r"parametrizations\.([^.]+)\.original$")
-_INSIDE = re.compile(r"(?:^|\.)parametrizations(?:\.|$).*")
-
-
-def plain(name: str) -> str:
-    """The name of a tensor without what wrappers and parametrizations put into it."""
-    return _PARAMETRIZED.sub(r"\1", _WRAPPED.sub("", name))
-
-
-def scope_of(node: NodeProto) -> str | None:
-    """The path of the module that a node came from."""
-    for entry in node.metadata_props if hasattr(node, "metadata_props") else ():
-        if entry.key == _SCOPES:
-            listed = re.findall(r"'([^']*)'", text(entry.value))
-            return _bare(listed[-2]) if len(listed) > 1 else None
-    name = text(node.name)
-    return _bare(_path(name)) if name.startswith("/") else None
-
-
-def _path(name: str) -> str:
-    """`/layers/layers.0/layers.0.0/conv1/Conv` is `layers.0.0.conv1`: a child of a list repeats the list."""
-    path, before = "", ""
-    for step in name.split("/")[1:-1]:
-        path += step[len(before) :] if before and step.startswith(before + ".") else f".{step}"
-        before = step
-    return path[1:]
-
-
-def _bare(path: str) -> str:
-    return _INSIDE.sub("", plain(f"{path}.")[:-1])
 
 
 @dataclass(frozen=True)

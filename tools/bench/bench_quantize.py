@@ -6,7 +6,7 @@ onnxruntime's `quantize_static` (QDQ, per channel; min-max, entropy and percenti
 The distance is that of the outputs from those of the float model, relative to these; zeros are the share of the zeros
 of float weights that are exact zero points afterwards; CPU seconds are those of calibration and writing.
 
-    python tools/bench/bench_quantize.py --images FOLDER --models a.onnx b.onnx ... [--samples 256] [--ways default ampere ...]
+    python tools/bench/bench_quantize.py --images FOLDER --models a.onnx ... [--samples 256] [--ways default ampere ...]
 """
 
 from __future__ import annotations

@@ -650,6 +650,9 @@ def quantize(
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
+    read = [os.path.realpath(one) for one in (data, eval_data, scales) if isinstance(one, (str, os.PathLike))]
+    if path is not None and os.path.realpath(path) in read:
+        raise OptionError(f"{path} is a file that this command reads; choose another name")
     asked = Asked(
         scheme, target or "", dynamic, block, asymmetric, per_tensor, observer, reduce_range, scales, refine, include,
         exclude,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto
@@ -82,7 +83,23 @@ class Feeds:
             if carry is None:
                 yield self.feed(given.arrays)
             else:
-                yield from self._sequence(given.arrays, carry)
+                yield from (feed for feed, _ in self._sequence(given.arrays, carry))
+
+    def runs(self, batch: Batch, session: Session) -> list[dict[str, Any]]:
+        """What a model gives on a batch; of a sequence, at each of its steps, by the model's own states."""
+        if not self.states:
+            return [session.run(self.feed(batch))]
+        return [outputs for _, outputs in self._sequence(batch, session)]
+
+    def steps(self, batch: Batch) -> list[Batch]:
+        """A batch of sequences as a batch for each step; any other as it is."""
+        if not self.states:
+            return [batch]
+        stepped = {name for name, one in batch.items() if self._stepped(name, one)}
+        count = max((batch[name].shape[1] for name in stepped), default=1)
+        return [
+            {name: one[:, step] if name in stepped else one for name, one in batch.items()} for step in range(count)
+        ]
 
     def feed(self, batch: Batch) -> Feed:
         """A batch as the model takes it."""
@@ -94,18 +111,19 @@ class Feeds:
         axis = self.axes.get(name, 0)
         return np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis and self._by_rows(name) else array
 
-    def _sequence(self, batch: Batch, session: Session) -> Iterator[Feed]:
-        inputs = [name for name in self._kinds if name not in self.states and self._by_rows(name)]
-        steps = max((batch[name].shape[1] for name in inputs if self._stepped(name, batch[name])), default=1)
+    def _sequence(self, batch: Batch, session: Session) -> Iterator[tuple[Feed, dict[str, Any]]]:
+        """What each step is fed, and what comes out."""
         carried = {name: self._beginning(name, batch) for name in self.states}
-        for step in range(steps):
-            here = {name: one[:, step] if self._stepped(name, one) else one for name, one in batch.items()}
+        for here in self.steps(batch):
             feed = {**self.feed(here), **carried}
-            yield feed
             outputs = session.run(feed)
+            yield feed, outputs
             carried = {name: outputs[output] for name, output in self.states.items()}
 
     def _stepped(self, name: str, array: Array) -> bool:
+        """Whether a batch has it for each step: labels have, where they have more than one axis."""
+        if name == LABELS:
+            return array.ndim > 1
         shape = self._kinds.get(name)
         return name not in self.states and shape is not None and array.ndim > max(1, len(shape))
 

@@ -70,10 +70,11 @@ class GraphLayers:
         names, kinds = self.known_as(node)
         if scheme.of(names, kinds) is None or not scheme.overrides:
             return None
-        for kind in (node.name, *kinds_of_node(node.op_type)):
-            if kind in scheme.overrides:
-                return scheme.overrides[kind]
-        return scheme.asked((self._scope(node),), _class_of(node)) if self._scope(node) in self._simple else None
+        scope = self._scope(node)
+        if scope in self._simple:
+            return scheme.asked((scope, node.name), self._simple[scope])
+        own = (node.name, *kinds_of_node(node.op_type))
+        return next((scheme.overrides[one] for one in own if one in scheme.overrides), None)
 
     def is_inside(self, node: NodeProto, other: NodeProto | None) -> bool:
         """Whether two nodes are of one simple module, so that what goes from one to the other is its own."""
@@ -103,12 +104,16 @@ class GraphLayers:
         return scope_of(node) or ""
 
     @cached_property
-    def _simple(self) -> frozenset[str]:
-        """The modules that hold no other and multiply nothing."""
+    def _simple(self) -> Mapping[str, tuple[str, ...]]:
+        """The modules that hold no other and multiply nothing, and the kinds of all that is in them."""
         scopes = {self._scope(node) for node in self._proto.graph.node}
         products = {self._scope(node) for node in self._proto.graph.node if node.op_type in PRODUCTS}
         outer = {scope[:at] for scope in scopes for at, letter in enumerate(scope) if letter == "."}
-        return frozenset(scopes - products - outer - {""})
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(sorted(scopes - products - outer - {""}), ())
+        for node in self._proto.graph.node:
+            if self._scope(node) in found:
+                found[self._scope(node)] += (*_class_of(node), *kinds_of_node(node.op_type))
+        return found
 
     @cached_property
     def _torch(self) -> Mapping[str, list[str]]:

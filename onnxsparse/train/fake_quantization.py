@@ -16,7 +16,7 @@ import numpy as np
 from onnx import ModelProto
 
 from onnxsparse.acts import weights
-from onnxsparse.engines.engine import Engine
+from onnxsparse.engines.engine import DivergedError, Engine
 from onnxsparse.engines.fake_quantization import SCALE, ZERO_POINT
 from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, from_range, of_weight
@@ -65,6 +65,9 @@ class FakeQuantization:
     def begin(self, engine: Engine) -> None:
         """Scales of the network as it is."""
         self._ranges = dict(self._calibrate(engine, [value.name for value in self.quantization.observed]))
+        for name, ends in self._ranges.items():
+            if not np.isfinite(ends).all():
+                raise DivergedError(f"the value '{name}' is NaN or infinite where the rounding begins")
         self._observing = True
         self._write_values(engine)
         self._write_weights(engine)

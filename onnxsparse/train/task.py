@@ -132,8 +132,8 @@ class Task:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is to be pruned; modifiers that act by epochs say that themselves."""
-        return bool(self.plan.planned) or self.by_epochs is not None
+        """Whether anything is to be pruned or rounded; modifiers that act by epochs say that themselves."""
+        return bool(self.plan.planned) or self.by_epochs is not None or self.quantization is not None
 
     @cached_property
     def planned(self) -> dict[str, PlanRow]:
@@ -270,6 +270,11 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
     if len(asked) > 1:
         raise OptionError(f"the recipe quantizes {len(asked)} times; a model is quantized once")
     (one,) = asked
+    if recipe.only(Training).optimizer in (BUILT_IN, OWN) and isinstance(one, TrainQuantized) and one.learn_scales:
+        raise OptionError(
+            f"--learn-scales gives scales rates of their own, which neither {BUILT_IN} nor one of yours takes: "
+            "take another one, such as adamw"
+        )
     device = str(recipe.only(Pruning).target or "").partition(":")[0]
     scheme = QuantizeAct(one).scheme if isinstance(one, Quantizing) else TARGETS.get(device, TARGETS[""])
     if importlib.util.find_spec("onnxruntime") is None:

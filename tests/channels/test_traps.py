@@ -15,7 +15,6 @@ from tests.channels.net import Reduction, Trap
 
 NAMES = traps.names()
 NOT_MOVED = {
-    "qdq_of_four_bits": "last",  # two codes in a byte are not read
     "zeros_of_two_layers": "two",  # a shared bias of which all numbers are equal
 }
 """What could move by the algebra and does not: trap -> weights."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import signal
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from onnxsparse.dialects.sparseml import ScheduledModifierManager
 from onnxsparse.engines.torch.quantized_module import roundings_of, state_of
 from onnxsparse.errors import OptionError
 from onnxsparse.math.quantization import of_weight
+from tests.engines.torch.test_processes import launch
 from tests.messages import refusing
 
 PER_EPOCH = 4
@@ -423,3 +426,16 @@ def test_options_of_the_exporter_are_passed_on(tmp_path: Any) -> None:
     assert osp.torch.export_quantized(net, {"x": batch(0)}, path, **named) is None
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert session.run(["y"], {"x": batch(1)[:3].numpy()})[0].shape == (3, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="gloo between processes")
+@pytest.mark.usefixtures("usual_signals")
+def test_all_processes_round_alike(tmp_path: Path) -> None:
+    done = launch(str(Path(__file__).with_name("rounding_processes_run.py")), str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    for case in ("observed", "learned"):
+        with np.load(tmp_path / f"{case}-0.npz") as one, np.load(tmp_path / f"{case}-1.npz") as two:
+            assert set(one) == set(two) >= {"conv.weight", "conv.weight.scale", "conv:input.scale"}
+            for name in one:
+                assert np.array_equal(one[name], two[name]), (case, name)

@@ -127,8 +127,8 @@ def test_a_record_that_cannot_be_read_names_nothing() -> None:
         assert len(list(GraphLayers(model).all())) == len(model.graph.node)
 
 
-def gated() -> ModelProto:
-    """A linear layer with its bias apart, and x * sigmoid(x) behind it: modules `fc` and `act`."""
+def gated(newer: bool) -> ModelProto:
+    """A linear layer with its bias apart, and x * sigmoid(x) behind it: modules `fc` and `act`, by either exporter."""
     fc, act = "['', 'fc', 'linear']", "['', 'act', 'silu']"
     linear = "['m.Net', 'torch.nn.modules.linear.Linear', 'aten.linear.default']"
     silu = "['m.Net', 'torch.nn.modules.activation.SiLU', 'aten.silu.default']"
@@ -138,6 +138,10 @@ def gated() -> ModelProto:
         node("Sigmoid", "sum", "gate", name_scopes=act, class_hierarchy=silu),
         node("Mul", "sum gate", "y", name_scopes=act, class_hierarchy=silu),
     ]
+    if not newer:
+        for one, name in zip(nodes, ("/fc/MatMul", "/fc/Add", "/act/Sigmoid", "/act/Mul")):
+            one.name = name
+            del one.metadata_props[:]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in ("x", "y")]
     tensors = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in (("w", (4, 4)), ("b", 4))]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
@@ -151,12 +155,14 @@ def gated() -> ModelProto:
         ({"Linear": LayerScheme()}, {"x": {"product"}}),
         ({"fc": LayerScheme(outputs=ACTIVATIONS)}, {"x": {"product"}, "sum": {"gate", "y"}}),
         ({"act": LayerScheme()}, {"x": {"product"}, "sum": {"gate", "y"}}),
+        ({"SiLU": LayerScheme()}, {"x": {"product"}, "sum": {"gate", "y"}}),
         ({"SiLU": LayerScheme(inputs=None, outputs=ACTIVATIONS)}, {"x": {"product"}}),
         ({"Linear": LayerScheme(inputs=None)}, {}),
     ],
 )
+@pytest.mark.parametrize("newer", [False, True])
 def test_of_a_module_what_comes_in_and_goes_out_is_rounded(
-    overrides: dict[str, LayerScheme], rounded: dict[str, set[str]]
+    newer: bool, overrides: dict[str, LayerScheme], rounded: dict[str, set[str]]
 ) -> None:
-    found = quantization_of(gated(), Scheme(overrides=overrides))
+    found = quantization_of(gated(newer), Scheme(overrides=overrides))
     assert {one.name: {reader for reader, _ in one.readers} for one in found.values} == rounded

@@ -135,6 +135,21 @@ def test_one_scale_for_each_output_or_for_all() -> None:
     assert one["w_scale"].size == 1
 
 
+@pytest.mark.parametrize(("flags", "said"), [("fpu avx2", True), ("fpu avx2 avx_vnni", False), ("amx_int8", False)])
+def test_a_cpu_whose_sums_saturate_is_said(
+    flags: str, said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr("onnxsparse.passes.quantization.report.CPU", str(tmp_path / "cpuinfo"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    notes = osp.quantize(line(), data=drawn(8, 4)).report.notes
+    assert any("saturate" in note for note in notes) == said
+    assert not any(
+        "saturate" in note for note in osp.quantize(line(), data=drawn(8, 4), reduce_range=True).report.notes
+    )
+    assert not any("saturate" in note for note in osp.quantize(line(), data=drawn(8, 4), target="ampere").report.notes)
+
+
 def test_layers_that_are_excluded_stay_in_float() -> None:
     result = osp.quantize(classifier(), data=SAMPLES, exclude=["stem", "Gemm"])
     assert {row.name: row.status for row in result.report.rows} == {
@@ -279,8 +294,8 @@ def test_samples_along_another_axis() -> None:
     assert found.report.details["metrics"]["distance"] < 0.05
 
 
-def test_states_are_carried_through_sequences() -> None:
-    """A sum of all steps: its range is not that of the samples."""
+def summing() -> onnx.ModelProto:
+    """A sum of all steps, times a matrix: its range is not that of the samples."""
     nodes = [
         make_node("Add", ["x", "h"], ["s"]),
         make_node("MatMul", ["s", "w"], ["y"]),
@@ -288,10 +303,25 @@ def test_states_are_carried_through_sequences() -> None:
     ]
     ends = [make_tensor_value_info(name, FLOAT, ["N", size]) for name, size in (("y", 8), ("n", 4))]
     starts = [make_tensor_value_info(name, FLOAT, ["N", 4]) for name in ("x", "h")]
-    steps = np.ones((6, 10, 4), np.float32)
-    result = osp.quantize(model(nodes, starts, ends, {"w": drawn(4, 8)}), data={"x": steps}, state={"h": "n"})
+    return model(nodes, starts, ends, {"w": drawn(4, 8)})
+
+
+def test_states_are_carried_through_sequences() -> None:
+    result = osp.quantize(summing(), data={"x": np.ones((6, 10, 4), np.float32)}, state={"h": "n"})
     scales = [array for name, array in stored(result.model).items() if name.startswith("s") and name.endswith("scale")]
     assert scales[0] == pytest.approx(10 / 255)
+
+
+def test_sequences_are_measured_step_by_step() -> None:
+    steps = drawn(6, 10, 4)
+    labels = (np.cumsum(steps, axis=1) @ drawn(4, 8)).argmax(-1).astype(np.int64)
+    labels[:, ::2] = (labels[:, ::2] + 1) % 8
+    data = {"x": steps, "labels": labels}
+    told = osp.quantize(summing(), data=data, state={"h": "n"}, metrics=["accuracy", "distance"], eval_data=data)
+    figures = told.report.details
+    assert figures["metrics_dense"] == {"accuracy": 0.5}
+    assert 0.4 < figures["metrics"]["accuracy"] < 0.6
+    assert 0 < figures["metrics"]["distance"] < 0.1
 
 
 def test_every_command_with_data_takes_a_folder_of_images(tmp_path: Path) -> None:
@@ -445,11 +475,19 @@ def test_options_that_mean_nothing() -> None:
     for options in (
         {"scheme": "int9"}, {"target": "amba"}, {"observer": "min"}, {"max_loss": "-1"}, {"max_loss": "much"},
         {"samples": 0}, {"metrics": "accuracy"}, {"metrics": "loss", "max_loss": 1}, {"exclude": "haed"},
-        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32}, {"asymmetric": True},
+        {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
+        {"asymmetric": True},
         {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "minmax"},
     ):  # fmt: skip
         with refusing(OptionError):
             osp.quantize(line(), data=drawn(8, 4), **options)
+
+
+def test_what_is_read_is_not_replaced(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", drawn(8, 4))
+    with refusing(OptionError):
+        osp.quantize(line(), data=tmp_path / "x.npy", output=tmp_path / "x.npy", overwrite=True)
+    assert np.load(tmp_path / "x.npy").shape == (8, 4)
 
 
 def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,22 @@ def test_a_weight_that_another_node_reads_keeps_one_tensor() -> None:
     np.testing.assert_allclose(ran(made, {"x": x}), ran(proto, {"x": x}), atol=0.1)
 
 
+@pytest.mark.parametrize(("scheme", "near"), [("w8", 0.02), ("w4", 0.3)])
+def test_recurrent_weights_are_rounded(scheme: str, near: float) -> None:
+    stored = {"W": drawn((1, 32, 40)), "R": drawn((1, 32, 8), 1)}
+    graph = make_graph(
+        [make_node("LSTM", ["x", "W", "R"], ["y"], "layer", hidden_size=8)], "g",
+        [make_tensor_value_info("x", TensorProto.FLOAT, [5, 1, 40])],
+        [make_tensor_value_info("y", TensorProto.FLOAT, [5, 1, 1, 8])],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )  # fmt: skip
+    proto, x = make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8), drawn((5, 1, 40), 2)
+    made = osp.quantize(proto, scheme=scheme).model
+    np.testing.assert_allclose(ran(made, {"x": x}), ran(proto, {"x": x}), atol=near)
+    kind = {"w8": TensorProto.INT8, "w4": TensorProto.INT4}[scheme]
+    assert [one.data_type for one in made.graph.initializer if one.name in stored] == [kind, kind]
+
+
 def test_what_is_no_scheme() -> None:
     with refusing(OptionError):
         layer_scheme(5)

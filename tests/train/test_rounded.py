@@ -27,10 +27,11 @@ from onnxsparse.train.loop import Run
 from onnxsparse.train.task import ask
 from tests.engines.small_nets import net, numbers
 
-ENGINES = [
-    pytest.param("ort", marks=pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training")),
-    pytest.param("torch", marks=pytest.mark.skipif(not torch_library.available(), reason="needs torch")),
-]
+HAS_ORT = pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training")
+HAS_TORCH = pytest.mark.skipif(not torch_library.available(), reason="needs torch")
+# Where torch is, that is what is tried; the other engine has an environment of its own.
+ELSEWHERE = [pytest.mark.slow] if torch_library.available() else []
+ENGINES = [pytest.param("ort", marks=[HAS_ORT, *ELSEWHERE]), pytest.param("torch", marks=HAS_TORCH)]
 STEPS = 24
 FRAME = "- !training {{steps: {steps}, batch: 16}}\n- !objective {{}}\n- !keep-best {{checks: 3}}\n"
 PRUNED = (
@@ -92,7 +93,7 @@ def stored(model: ModelProto) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("learned", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_is_delivered_computes_what_was_trained(tmp_path: Path, engine: str, learned: bool) -> None:
     rounded = f"- !quantization {{begin: 0.5, freeze: 0.8, learn_scales: {str(learned).lower()}}}\n"
     run, outcome = trained(tmp_path, engine, recipe(PRUNED, rounded))
@@ -134,7 +135,7 @@ def test_a_layer_computes_with_numbers_rounded_as_in_numpy(tmp_path: Path, engin
 
 
 @pytest.mark.skipif(not (ort_library.available() and torch_library.available()), reason="needs both engines")
-@pytest.mark.parametrize("learned", ["false", "true"])
+@pytest.mark.parametrize("learned", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_both_engines_come_to_the_same_numbers(tmp_path: Path, learned: str) -> None:
     more = f"- !quantization {{begin: 0.2, freeze: 0.8, learn_scales: {learned}}}\n"
     frame = "- !training {steps: 10, batch: 16, optimizer: sgd, rate: 0.01}\n- !objective {}\n"
@@ -147,7 +148,7 @@ def test_both_engines_come_to_the_same_numbers(tmp_path: Path, learned: str) -> 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("learned", ["false", "true"])
+@pytest.mark.parametrize("learned", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_a_resumed_run_is_the_run_that_was_never_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, learned: str
 ) -> None:
@@ -176,7 +177,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(
 
 
 def test_scales_stand_still_once_observing_has_ended(tmp_path: Path) -> None:
-    engine = "ort" if ort_library.available() else "torch"
+    engine = "torch" if torch_library.available() else "ort"
     if not (ort_library.available() or torch_library.available()):
         pytest.skip("needs an engine that trains")
     seen: list[dict[str, bytes]] = []
@@ -257,6 +258,7 @@ def test_half_precision_rounds_in_whole(tmp_path: Path) -> None:
 
 REFUSED = {
     "learn_scales": ({"learn_scales": True}, OptionError, "quantize"),
+    "optimizer": ({"quantize": "int8", "learn_scales": True, "optimizer": "ort-adamw"}, OptionError, "adamw"),
     "scheme": ({"quantize": "int4"}, OptionError, "int8"),
 }
 

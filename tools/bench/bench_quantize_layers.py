@@ -26,12 +26,13 @@ from onnx.helper import make_tensor_value_info
 from onnxsparse.calibration.collecting import collect
 from onnxsparse.calibration.statistics import Range
 from onnxsparse.engines.inference import Session
-from onnxsparse.graph.edit import copied
+from onnxsparse.graph.edit import CONTROL_FLOW, copied, reads
 from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import from_range, of_weight
 from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.placement import quantization_of
 from onnxsparse.passes.quantization.qdq import stored, write_qdq
+from onnxsparse.passes.quantization.values import key
 from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Scheme
 
 Array = Any
@@ -73,9 +74,11 @@ def layers_of(proto: ModelProto, feed: Feed) -> Iterator[Layer]:
             continue  # the quantization of an input of the model
         cut = ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
         cut.graph.name = "layer"
-        cut.graph.node.extend(node for node in proto.graph.node if node.output[0] in nodes)
+        cut.graph.node.extend(node for node in proto.graph.node if key(node) in nodes)
+        if any(node.op_type in CONTROL_FLOW for node in cut.graph.node):
+            continue  # onnxruntime 1.19 ends the process over a body that reads what is moved behind DequantizeLinear
         cut.graph.initializer.extend(
-            kept[name] for name in {one for node in cut.graph.node for one in node.input} & set(kept)
+            kept[name] for name in {one for node in cut.graph.node for one in reads(node)} & set(kept)
         )
         for name in inputs:
             kind = onnx.helper.np_dtype_to_tensor_dtype(fed[name].dtype)
@@ -93,10 +96,10 @@ def _between(end: str, made: Mapping[str, NodeProto], ends: set[str]) -> tuple[s
     nodes, inputs, waiting = set[str](), dict[str, None](), [end]
     while waiting:
         node = made[waiting.pop()]
-        if node.output[0] in nodes:
+        if key(node) in nodes:
             continue
-        nodes.add(node.output[0])
-        for name in node.input:
+        nodes.add(key(node))
+        for name in reads(node):
             if name in ends:
                 inputs[name] = None
             elif name in made:

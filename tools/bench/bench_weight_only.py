@@ -69,6 +69,7 @@ def ways(samples: str | None) -> Iterator[tuple[str, Callable[[Path, Path], Any]
         return lambda source, target: osp.quantize(source, output=target, **options)
 
     yield "w8", ours(scheme="w8")
+    yield "w4 asymmetric, blocks of 32", ours(scheme="w4", asymmetric=True)
     for block in (32, 64, 128):
         yield f"w4, blocks of {block}", ours(scheme="w4", block=block)
         if samples is not None:

@@ -132,7 +132,7 @@ class ScheduledModifierManager(Contents):
         trainee.learn_scales = self.learn_scales
         modifiers = [act.modifier for act in quantizing]
         trainee.calibrate, short = calibration_of(modifiers, trainee.module, *samples)
-        short += [f"{act.where}: {note}" for act in quantizing for note in quantizable(trainee.module, act.scheme)]
+        short += [note for act in quantizing for note in _quantizable(act, trainee.module)]
         told = [f"{act.where}: {act.warning}" for _, act in acts if act.warning]
         for note in (*driven.notes, *_left(acts, trainee), *told, *short):
             warnings.warn(note, stacklevel=3)
@@ -324,6 +324,14 @@ class ScheduledModifierManager(Contents):
         if self._trainee is None:
             raise OptionError("the manager has no module yet; call modify, initialize or apply first")
         return self._trainee
+
+
+def _quantizable(act: QuantizeAct, module: Any) -> list[str]:
+    """What has to be said of quantizing a module; where that cannot be, by its place in the recipe."""
+    try:
+        return [f"{act.where}: {note}" for note in quantizable(module, act.scheme)]
+    except OptionError as error:
+        raise OptionError(f"{act.where}: {error}") from None
 
 
 def _left(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrainee) -> list[str]:

@@ -178,7 +178,7 @@ class InputRounding:
         named = {name: self._rounded(layer, name, x, done) for name, x in kwargs.items() if name in self.roundings}
         return (*placed, *args[len(placed) :]), {**kwargs, **named}
 
-    def _rounded(self, layer: Any, name: str, x: Any, done: dict[int, Any]) -> Any:
+    def _rounded(self, layer: Any, name: str, x: Any, done: dict[Any, Any]) -> Any:
         """Attention has a faster way where its inputs are one tensor, so one they stay."""
         if not torch().is_tensor(x):
             return x
@@ -329,19 +329,26 @@ def averaged_over_processes(module: Any) -> None:
     distributed, stage = importlib.import_module("torch.distributed"), stage_of(module)
     if stage is None or not stage.observing or not distributed.is_available() or not distributed.is_initialized():
         return
-    found = [one for _, one in roundings_of(module) if one.known]
-    sides = [side for one in found for side in (one.low, one.high)]
+    found = [one for _, one in roundings_of(module)]
     learned = [scale for _, scales in learned_scales(module) for scale in scales]
-    if distributed.get_world_size() < 2 or not (sides or learned):
+    if distributed.get_world_size() < 2 or not (found or learned):
         return
-    packed = torch().cat([one.detach().reshape(-1) for one in (*sides, *learned)])
+    told = [_told(one) for one in found]
+    packed = torch().cat([one.detach().reshape(-1) for one in (*told, *learned)])
     distributed.all_reduce(packed)
-    parts = (packed / distributed.get_world_size()).split([one.numel() for one in (*sides, *learned)])
+    parts = packed.split([one.numel() for one in (*told, *learned)])
     with torch().no_grad():
-        for one, low, high in zip(found, parts[0::2], parts[1::2]):
-            one.take(low.reshape(()).clone(), high.reshape(()).clone())
-        for scale, average in zip(learned, parts[len(sides) :]):
-            scale.copy_(average.reshape(scale.shape))
+        for one, (count, low, high) in zip(found, parts):
+            if bool(count > 0):
+                one.take(low / count, high / count)
+        for scale, total in zip(learned, parts[len(found) :]):
+            scale.copy_((total / distributed.get_world_size()).reshape(scale.shape))
+
+
+def _told(one: Rounding) -> Any:
+    """One where the range is known here, and the range; a layer may not be run in every process."""
+    known = torch().isfinite(one.low) & torch().isfinite(one.high) & one.known
+    return torch().where(known, torch().stack([torch().ones_like(one.low), one.low, one.high]), 0)
 
 
 # -- what a checkpoint holds beside the module's own state

@@ -134,18 +134,16 @@ def _measured(
     limit, whole = samples.max_loss, work.quantization
     if samples.eval_data is None and limit is None:
         return Measured(whole, {})
-    if axes.states:
-        raise OptionError("--eval-data and --max-loss do not measure along sequences yet; leave them out with --state")
     on, own = "the samples", feeds
     if samples.eval_data is not None:
         found = open_data(samples.eval_data, fields, samples.labels, samples.labels is not None, None)
-        on, own = "--eval-data", Feeds(work.proto, found, None, axes.inputs, stage="measure")
+        on, own = "--eval-data", Feeds(work.proto, found, None, axes.inputs, axes.states, stage="measure")
     assert own is not None
     figures = Figures(work.proto, own, metrics_for(work.proto, own, samples.metrics, axes.outputs), axes.outputs)
     chosen = None
     if limit is not None:
         known = feeds or own
-        quiet = Feeds(work.proto, known.data, known.limit, axes.inputs, stage="")
+        quiet = Feeds(work.proto, known.data, known.limit, axes.inputs, axes.states, stage="")
         moved = Figures(work.proto, quiet, [parse_metric("distance")], axes.outputs)
         chosen = within(limit, whole, work.moves, work.written, figures, moved)
         whole = replace(chosen.quantization, left={**chosen.quantization.left, **_too_sensitive(limit, chosen)})

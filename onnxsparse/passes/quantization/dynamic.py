@@ -23,7 +23,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.layers import RECURRENT
 from onnxsparse.passes.quantization.qdq import Params, write_qdq
 from onnxsparse.passes.quantization.values import key
-from onnxsparse.passes.quantization.weight_only import Refine, Rounded, params_of, weights_of
+from onnxsparse.passes.quantization.weight_only import Rounded, params_of, weights_of
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight, Scheme
 
 PRODUCTS = {"MatMul": "MatMulInteger", "Gemm": "MatMulInteger", "Conv": "ConvInteger"}
@@ -31,12 +31,10 @@ CONVOLUTIONS = Grid(signed=False)
 """ConvInteger of onnxruntime 1.19 has no signed weights: these are uint8 around 128."""
 
 
-def dynamic(proto: ModelProto, scheme: Scheme, convolutions: bool = False, refine: Refine | None = None) -> Rounded:
+def dynamic(proto: ModelProto, scheme: Scheme, convolutions: bool = False) -> Rounded:
     """Round the products of a float graph, and its tables, in place."""
     quantization = dynamic_weights(proto, scheme, convolutions)
     params = params_of(proto, quantization)
-    if refine is not None:
-        refine(proto, quantization, params)
     write_dynamic(proto, quantization, params)
     return Rounded(quantization, params)
 

@@ -107,7 +107,7 @@ class Figures:
             found = dense if session is self._session else self._run(session, given)
             if keep and sum(one.nbytes for kept in self._dense for one in kept.values()) < KEPT:
                 self._dense.append(dense)
-            seen = {name: _first(one, given.count) for name, one in given.arrays.items()}
+            seen = self._joined(self._feeds.steps(given.arrays), given.count)
             for meter in meters:
                 meter.add(found, dense, seen)
         return {name: float(value) for meter in meters for name, value in meter.result().items()}
@@ -116,11 +116,22 @@ class Figures:
         return self._dense[place] if place < len(self._dense) else self._run(self._session, given)
 
     def _run(self, session: Session, given: Given) -> dict[str, Array]:
-        """The float outputs, with the samples first and no fillers."""
-        found = session.run(self._feeds.feed(given.arrays))
-        floats = {name: one for name, one in found.items() if isinstance(one, np.ndarray) and one.dtype.kind == "f"}
-        turned = {name: np.moveaxis(one, self._outputs.get(name, 0), 0) for name, one in floats.items() if one.ndim}
-        return {name: _first(one, given.count) for name, one in turned.items()}
+        """The float outputs, with the samples first and no fillers, and those of all steps one after the other."""
+        parts = []
+        for found in self._feeds.runs(given.arrays, session):
+            floats = {name: one for name, one in found.items() if isinstance(one, np.ndarray) and one.dtype.kind == "f"}
+            axes = self._outputs
+            parts.append({name: np.moveaxis(one, axes.get(name, 0), 0) for name, one in floats.items() if one.ndim})
+        return self._joined(parts, given.count)
+
+    def _joined(self, parts: Sequence[Mapping[str, Array]], count: int) -> dict[str, Array]:
+        """What there is for each step, as rows; what is the same for all of them once."""
+        first = {name: _first(one, count) for name, one in parts[0].items()}
+        if len(parts) == 1:
+            return first
+        rows = {name for name, one in first.items() if one.ndim and name not in self._feeds.data.shared}
+        joined = {name: np.concatenate([_first(part[name], count) for part in parts]) for name in rows}
+        return {**first, **joined}
 
 
 def _first(array: Array, count: int) -> Array:

@@ -96,6 +96,12 @@ class _Placement:
         if grid.bits > known.bits:
             self._grids[name] = grid
 
+    def _rounded_for_all(self, name: str, grid: Grid) -> None:
+        """For all readers but layers that are left in float: between two pairs onnxruntime (1.31) would round those."""
+        readers = [reader for reader in self._values.readers[name] if reader[0] not in self._layers.left]
+        if readers:
+            self._rounded_for(name, readers, grid)
+
     def _is_value(self, name: str) -> bool:
         return bool(name) and name not in self._values.stored and self._values.is_float(name)
 
@@ -115,7 +121,7 @@ class _Placement:
             readers = [self._values.maker[reader] for reader, _ in self._values.readers[result]]
             own = bool(readers) and all(self._layers.is_inside(node, reader) for reader in readers)
             if layer.outputs is not None and self._is_value(result) and not own:
-                self._rounded_for(result, self._values.readers[result], layer.outputs)
+                self._rounded_for_all(result, layer.outputs)
 
     def _forwards(self, node: NodeProto) -> None:
         """Note what comes as integers out of a node, and how deep it lies."""
@@ -150,7 +156,7 @@ class _Placement:
             goes_on = product.node.op_type == "Conv" and name in leading and name not in self._values.outputs
             grid = layer.outputs or (layer.inputs if goes_on and not self._tensorrt else None)
             if grid is not None:
-                self._rounded_for(name, self._values.readers[name], grid)
+                self._rounded_for_all(name, grid)
 
     def _biased(self, node: NodeProto) -> str:
         """What a layer gives: of a product the sum behind it, where a stored vector is added."""
@@ -241,7 +247,7 @@ class _Placement:
         """What can come as integers out of an operator is read so by all: one that reads floats keeps it in floats."""
         for name, grid in list(self._grids.items()):
             if name in self._made and name not in self._values.outputs and self._readers[name]:
-                self._rounded_for(name, self._values.readers[name], grid)
+                self._rounded_for_all(name, grid)
 
     # -- the result
 

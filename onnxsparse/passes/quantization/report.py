@@ -21,6 +21,7 @@ from onnxsparse.planning.stored_params import count_zeros
 from onnxsparse.report.rows import DENSE, Report, Row
 
 QUANTIZED, FLOAT = "quantized", "float"
+CPU = "/proc/cpuinfo"
 PACKED_UP_TO = 1 << 28
 """Bytes of a file up to which it is said how large it is in an archive: packing more takes longer than it tells."""
 
@@ -109,7 +110,7 @@ def saturation_note(full_range: bool) -> list[str]:
     if not full_range or platform.machine() not in ("x86_64", "AMD64"):
         return []
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
+        with open(CPU, encoding="utf-8") as file:
             flags = next((line for line in file if line.startswith("flags")), "")
     except OSError:
         return []

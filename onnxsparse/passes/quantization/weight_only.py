@@ -6,7 +6,7 @@ inputs. Layers with no more inputs than one block have one scale for each output
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,9 +33,6 @@ OPSET = 21
 SHRINK = np.linspace(1.0, 0.7, 13)
 """Parts of the range that are tried for a scale of 4 bits: clipping a few numbers costs less than coarse steps."""
 
-Refine = Callable[[ModelProto, Quantization, dict[str, QParams]], None]
-"""Chooses better numbers on the grids, such as by the inputs of layers, and writes them into the graph's tensors."""
-
 
 @dataclass(frozen=True)
 class Rounded:
@@ -56,13 +53,11 @@ def layer_scheme(bits: int = 8, block: int | None = None, symmetric: bool = True
     return LayerScheme((GRIDS if symmetric else ASYMMETRIC)[bits], inputs=None, block=block)
 
 
-def weight_only(proto: ModelProto, scheme: Scheme, refine: Refine | None = None) -> Rounded:
+def weight_only(proto: ModelProto, scheme: Scheme) -> Rounded:
     """Round the weights of a float graph, in place."""
     quantization = weights_of(proto, scheme)
     notes = raised(proto, quantization)
     params = params_of(proto, quantization)
-    if refine is not None:
-        refine(proto, quantization, params)
     write_qdq(proto, quantization, params)
     return Rounded(quantization, params, tuple(notes))
 

@@ -654,7 +654,17 @@ def quantize(
     if path is not None and os.path.realpath(path) in read:
         raise OptionError(f"{path} is a file that this command reads; choose another name")
     asked = Asked(
-        scheme, target or "", dynamic, block, asymmetric, per_tensor, observer, reduce_range, scales, refine, include,
+        scheme,
+        target or "",
+        dynamic,
+        block,
+        asymmetric,
+        per_tensor,
+        observer,
+        reduce_range,
+        scales,
+        refine,
+        include,
         exclude,
     )
     limit = None if max_loss is None else MaxLoss.parse(max_loss)

@@ -6,7 +6,7 @@ onnxruntime's `quantize_static` (QDQ, per channel; min-max, entropy and percenti
 The distance is that of the outputs from those of the float model, relative to these; zeros are the share of the zeros
 of float weights that are exact zero points afterwards; CPU seconds are those of calibration and writing.
 
-    python tools/bench/bench_quantize.py --images FOLDER --models a.onnx b.onnx ... [--samples 256]
+    python tools/bench/bench_quantize.py --images FOLDER --models a.onnx ... [--samples 256] [--ways default ampere ...]
 """
 
 from __future__ import annotations
@@ -108,11 +108,10 @@ def of_onnxruntime(path: Path, pixels: Any, method: str) -> onnx.ModelProto:
         return onnx.load(made)
 
 
-def ways(path: Path, pixels: Any, rounding: bool) -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
+def ways(path: Path, pixels: Any) -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
     for name, options in WAYS.items():
-        if rounding or "round" not in name.lower():
-            given = {"data": pixels, **options}
-            yield name, lambda given=given: osp.quantize(str(path), **given).model  # type: ignore[misc]
+        given = {"data": pixels, **options}
+        yield name, lambda given=given: osp.quantize(str(path), **given).model  # type: ignore[misc]
     for method, called in PEERS.items():
         yield f"onnxruntime, {called}", lambda method=method: of_onnxruntime(path, pixels, method)  # type: ignore[misc]
 
@@ -122,7 +121,7 @@ def main() -> None:
     parser.add_argument("--images", required=True, help="the folder with the files of Fashion-MNIST")
     parser.add_argument("--models", required=True, nargs="+", type=Path)
     parser.add_argument("--samples", type=int, default=256)
-    parser.add_argument("--no-rounding", action="store_true", help="leave the slow ways out")
+    parser.add_argument("--ways", nargs="+", help="only these, as the table calls them, without stars")
     given = parser.parse_args()
     pixels = images(given.images, "train", given.samples)
     held, right = images(given.images, "t10k", 10_000), labels(given.images)
@@ -132,7 +131,9 @@ def main() -> None:
         wanted = outputs(dense, held)
         accuracy = 100 * np.mean(wanted.argmax(1) == right)
         print(f"| {path.stem} | float | {accuracy:.2f} | | | | |")
-        for name, make in ways(path, pixels, not given.no_rounding):
+        for name, make in ways(path, pixels):
+            if given.ways and name.strip("*") not in given.ways:
+                continue
             start = time.process_time()
             try:
                 made = make()

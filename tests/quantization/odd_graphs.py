@@ -75,6 +75,9 @@ CASES: dict[str, Callable[[], Case]] = {
         conv("x", "W", "a") + "h = Clip(a, lo, hi)\n" + SECOND,
         {"W": C, "V": V, "lo": 0.0, "hi": 1.5},
     ),
+    "clipped_input": lambda: image(
+        "r = Relu(x)\nc = Clip(r, lo, hi)\n" + conv("c", "W", "y"), {"W": C, "lo": -1.0, "hi": 1.5}
+    ),
     "constant_bias": lambda: image(
         "b = Constant <value = float[2] {0.5, -1.0}> ()\n" + conv("x", "W", "y", ", b"), {"W": [2, 3, 3, 3]}
     ),

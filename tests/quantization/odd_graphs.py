@@ -272,6 +272,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "gemm_matrix_bias": lambda: Case(
         "g (float[4,6] x) => (float[4,5] y) { y = Gemm(x, W, b)\n }", {"W": [6, 5], "b": [4, 5]}, ROWS
     ),
+    "gemm_column_bias": lambda: Case(
+        "g (float[4,6] x) => (float[4,4] y) { h = Gemm(x, W, b)\ny = Gemm(h, V)\n }",
+        {"W": [6, 4], "b": drawn([4, 1]), "V": [4, 4]},
+        ROWS,
+    ),
     "gemm_on_the_left": lambda: Case(
         "g (float[6,4] x) => (float[5,4] y) { y = Gemm(W, x)\n }", {"W": [5, 6]}, {"x": drawn([6, 4])}
     ),

@@ -650,9 +650,7 @@ def quantize(
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    read = [os.path.realpath(one) for one in (data, eval_data, scales) if isinstance(one, (str, os.PathLike))]
-    if path is not None and os.path.realpath(path) in read:
-        raise OptionError(f"{path} is a file that this command reads; choose another name")
+    read = [os.fspath(one) for one in (data, eval_data, scales) if isinstance(one, (str, os.PathLike))]
     asked = Asked(
         scheme,
         target or "",
@@ -672,6 +670,9 @@ def quantize(
     data, eval_data = as_images([data, eval_data], resize, mean, std, layout)
     given = Samples(data, samples, labels, eval_data, chosen, limit)
     model = load(source)
+    read += [one for one in model.inputs if one != model.path]
+    if path is not None and os.path.realpath(path) in map(os.path.realpath, read):
+        raise OptionError(f"{path} is a file that this command reads; choose another name")
     set_sizes(model, dims)
     axes = sample_axes(model, batch_axis, state)
     return Result(*quantized(model, called(source), asked, given, axes, path, overwrite))

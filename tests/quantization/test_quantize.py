@@ -478,6 +478,9 @@ def test_options_that_mean_nothing() -> None:
         {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
         {"asymmetric": True},
         {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "minmax"},
+        {"scheme": "w8", "block": 0}, {"scheme": "w4", "per_tensor": True},
+        {"scheme": "w8", "block": 32, "per_tensor": True}, {"dynamic": True, "scales": "scales.json"},
+        {"scales": "missing.json"},
     ):  # fmt: skip
         with refusing(OptionError):
             osp.quantize(line(), data=drawn(8, 4), **options)
@@ -488,6 +491,14 @@ def test_what_is_read_is_not_replaced(tmp_path: Path) -> None:
     with refusing(OptionError):
         osp.quantize(line(), data=tmp_path / "x.npy", output=tmp_path / "x.npy", overwrite=True)
     assert np.load(tmp_path / "x.npy").shape == (8, 4)
+    path = tmp_path / "model.onnx"
+    onnx.save(line(), path, save_as_external_data=True, location="weights", size_threshold=0)
+    before = (tmp_path / "weights").read_bytes()
+    with refusing(OptionError):
+        osp.quantize(path, data=drawn(8, 4), output=tmp_path / "weights", overwrite=True)
+    assert (tmp_path / "weights").read_bytes() == before
+    osp.quantize(path, data=drawn(8, 4), output=path, overwrite=True)  # the model itself may be
+    assert stored(onnx.load(path))["w"].dtype == np.int8
 
 
 def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:

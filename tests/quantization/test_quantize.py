@@ -265,6 +265,21 @@ def test_a_size_below_zero_says_nothing() -> None:
     assert osp.quantize(free, data=drawn(50, 4)).report.details["samples"] == 50
 
 
+def test_an_input_that_declares_no_shape() -> None:
+    bare = classifier()
+    bare.graph.input[0].type.tensor_type.ClearField("shape")
+    told = [osp.quantize(one, data=SAMPLES, eval_data={"x": SAMPLES}).report.details for one in (bare, classifier())]
+    assert told[0]["metrics"]["distance"] == pytest.approx(told[1]["metrics"]["distance"], rel=1e-3)
+    steps = {"x": np.ones((6, 10, 4), np.float32)}
+    for place in (0, 1):
+        sequence = summing()
+        sequence.graph.input[place].type.tensor_type.ClearField("shape")
+        with refusing(OptionError):
+            osp.quantize(sequence, data=steps, state={"h": "n"})
+    given = {**steps, "h": np.zeros((6, 4), np.float32)}
+    assert osp.quantize(sequence, data=given, state={"h": "n"}).report.details["samples"] == 6
+
+
 def test_nothing_is_left_of_what_is_interrupted(tmp_path: Path) -> None:
     def yielding() -> Iterator[dict[str, np.ndarray]]:
         yield {"x": drawn(8, 4)}

@@ -60,7 +60,7 @@ class Feeds:
         self.size = self._fixed or (1 if single else BATCH)
         bare = next((name for name, shape in self._kinds.items() if shape is None and name not in self.states), "")
         if self.states and bare:
-            raise OptionError(f"the input '{bare}' declares no shape, so that it cannot be told which axis counts steps")
+            raise OptionError(f"the input '{bare}' declares no shape, so it cannot be told which axis counts steps")
 
     def batches(self) -> Iterator[Given]:
         """Every sample once."""

@@ -92,7 +92,11 @@ class Asked:
         if flag and not self.samples_needed:
             said = "--dynamic" if self.dynamic else f"--scheme {self.scheme}"
             raise OptionError(f"{flag} means nothing with {said}; leave one of the two out")
-        _ = self.layers
+        if self.per_tensor and self.layers.layers.block:
+            raise OptionError(
+                "--per-tensor is one scale for the whole weight, and weights of 4 bits, or with --block, have one for "
+                "each block; leave it out, or pass --scheme w8 without --block"
+            )
 
     @property
     def weights_alone(self) -> bool:

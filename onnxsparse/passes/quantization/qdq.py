@@ -49,9 +49,15 @@ def fitted(proto: ModelProto, quantization: Quantization, params: Params) -> dic
             continue
         bias = numpy_helper.to_array(tensors[weight.bias]).reshape(-1)
         if bias.size % own.scale.size == 0:
-            widest = np.abs(bias).reshape(-1, own.scale.size).max(axis=0)
-            own = _free(own, numpy_helper.to_array(tensors[weight.name]), widest / inputs.scale.reshape(()))
-            found[weight.name] = widened_for_bias(own, inputs, widest)
+            widest = np.abs(bias).reshape(-1, own.scale.size).max(axis=0).astype(np.float64)
+            with np.errstate(over="ignore"):
+                own = _free(own, numpy_helper.to_array(tensors[weight.name]), widest / inputs.scale.reshape(()))
+                found[weight.name] = widened_for_bias(own, inputs, widest)
+            if not np.isfinite(of_bias(inputs, found[weight.name]).scale).all():
+                raise ModelError(
+                    f"the numbers of '{weight.bias}' are too large beside those that they are added to, and would not "
+                    "fit into 32 bits: leave their layer in float"
+                )
     return found
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxsparse.calibration import observers
 from onnxsparse.calibration.feeding import Feeds
@@ -31,7 +31,7 @@ from onnxsparse.passes.quantization.placement import MOVES, quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
 from onnxsparse.passes.quantization.refining import EQUALIZED, Refinements, first
 from onnxsparse.passes.quantization.values import key
-from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, weights_of
+from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, vanishing, weights_of
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization, Scheme
 
@@ -149,6 +149,7 @@ class Quantizing:
         self.notes = [*self.notes, *raised(self.proto, self.quantization)]
         if not self.quantization.weights:
             raise OptionError(f"there is nothing to quantize: {self._why_nothing()}")
+        _demand_finite(self.proto, self.quantization)
         self.params: dict[str, QParams] = {}
         self.unscaled = () if not asked.samples_needed else tuple(one.name for one in self.quantization.observed)
         """Values whose range only samples tell."""
@@ -195,9 +196,7 @@ class Quantizing:
         self.quantization = replace(self.quantization, values=values)
         told = f"--scales gives {len(given.params)} of the scales"
         if given.unknown:
-            more = f" and {len(given.unknown) - 3} more" if len(given.unknown) > 3 else ""
-            named = ", ".join(f"'{name}'" for name in given.unknown[:3])
-            told += f", and {len(given.unknown)} that nothing here has: {named}{more}"
+            told += f", and {len(given.unknown)} that nothing here has: {_some(given.unknown)}"
         self.notes = [*self.notes, told]
 
     def observe(self, feeds: Feeds | None) -> None:
@@ -209,10 +208,11 @@ class Quantizing:
             found = observers.observed(self.proto, self.quantization, feeds, self.asked.observer)
             self.params.update({name: params for name, params in found.items() if name not in self.params})
         weights = params_of(self.proto, self.quantization)
+        self.notes = [*self.notes, *vanishing(self.proto, weights)]
         self.params.update({name: params for name, params in weights.items() if name not in self.params})
         for name, params in self.params.items():
             if not np.isfinite(params.scale).all():
-                raise ModelError(f"'{name}' holds numbers that are infinite or none, for which there is no scale")
+                raise ModelError(f"the range of '{name}' is infinite or NaN, for which there is no scale")
 
     @property
     def moves(self) -> set[str]:
@@ -240,6 +240,17 @@ def _demand_possible(model: Model) -> None:
         if kind in NOT_FLOAT32:
             word = TensorProto.DataType.Name(kind).lower()
             raise OptionError(f"the input '{value.name}' is {word}: convert the model to float32, and quantize that")
+
+
+def _demand_finite(proto: ModelProto, quantization: Quantization) -> None:
+    """What becomes integers is numbers."""
+    names = {name for one in quantization.weights for name in (one.name, one.bias)}
+    for tensor in proto.graph.initializer:
+        if tensor.name in names and not np.isfinite(numpy_helper.to_array(tensor)).all():
+            raise ModelError(
+                f"'{tensor.name}' holds numbers that are infinite or NaN, for which there is no scale: mend it, or "
+                "leave its layer in float with --exclude"
+            )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -8,8 +8,8 @@
    runs on integers. The operands of a Concat have the scale of its result, which covers them. Where onnxruntime runs it
    one that something else reads keeps a finer one of its own, and so does one behind a Relu that would not merge.
 4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
-4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
    rounded where it leads to another layer (the last ones give floats), and all its readers see that; sums, products
+   and means are rounded on both sides where their results are.
 5. TensorRT (`Scheme.target` ampere), which fuses what follows into a layer and takes floats from it: nothing is rounded
    because of what makes it. Of an addition behind a convolution the other operand is rounded, and so is what goes into
    a pool that takes means.
@@ -84,6 +84,7 @@ class _Placement:
                 self._backwards(node)
         if not self._tensorrt:
             self._all_readers()
+            self._clipped_inputs()
         return Quantization(tuple(self._rounded()), tuple(self._layers.weights()), self._layers.left)
 
     def _want(self, node: NodeProto, slot: int, grid: Grid) -> None:
@@ -248,6 +249,26 @@ class _Placement:
         for name, grid in list(self._grids.items()):
             if name in self._made and name not in self._values.outputs and self._readers[name]:
                 self._rounded_for_all(name, grid)
+
+    def _clipped_inputs(self) -> None:
+        """An input of the graph that is clipped is rounded as what the Clip gives: the range of integers clips, too.
+
+        onnxruntime 1.19 takes such a Clip away, and fails where no node is before it.
+        """
+        for node in self._values.nodes:
+            clip = node.op_type == "Clip" and node.domain in OWN
+            if clip and node.output[0] in self._grids:
+                first = self._first_of_merged(node)
+                if first.input[0] in self._values.inputs:
+                    if first.input[0] not in self._grids:
+                        self._like[first.input[0]] = node.output[0]
+                    self._want(first, 0, self._grids[node.output[0]])
+
+    def _first_of_merged(self, node: NodeProto) -> NodeProto:
+        """The first of the activations that one follows at once."""
+        maker = self._values.maker.get(node.input[0])
+        alone = maker is not None and maker.op_type in MERGED and self._values.merged(node.input[0]) != node.input[0]
+        return self._first_of_merged(maker) if maker is not None and alone else node
 
     # -- the result
 

@@ -728,8 +728,8 @@ class RoundingOptions:
         None,
         "`int8`: train the last part of the run with rounded weights and values, and deliver integers",
         "int8",
-        more=". Every zero is exactly the zero point. `--target ampere` rounds values symmetrically, as TensorRT does; "
-        "see [finetune.md](finetune.md#int8)",
+        more=". Every zero is exactly the zero point. Without `--pattern` and the like the zeros that the model has "
+        "are held. `--target ampere` rounds values symmetrically, as TensorRT does; see [finetune.md](finetune.md#int8)",
         values=("int8",),
         recipe="scheme",
     )

@@ -141,7 +141,7 @@ class Quantizing:
     """The float graph, what is rounded in it, and the scales as far as they are known."""
 
     def __init__(self, model: Model, asked: Asked) -> None:
-        _demand_possible(model)
+        demand_possible(model)
         self.asked = asked
         self.proto, self.notes = float_graph(model)
         self.float_model = Model.over(copied(self.proto))
@@ -229,7 +229,7 @@ class Quantizing:
         return proto
 
 
-def _demand_possible(model: Model) -> None:
+def demand_possible(model: Model) -> None:
     """What cannot be quantized as it is, in one line that says what to do."""
     if model.file_size > LARGEST:
         raise ModelError("the model is over 2 GB, and is quantized in one message of protobuf, which holds no more")

@@ -127,6 +127,8 @@ class Rounding:
         self.grid, self.stage, self.known = grid, stage, False
         self.low, self.high = (torch().tensor(one, device=device) for one in (float("inf"), -float("inf")))
         self.scale, self.zero_point = torch().tensor(1.0, device=device), torch().tensor(0, device=device).int()
+        self.numbers: tuple[float, int] | None = None
+        """Scale and zero point of a copy that is exported."""
 
     def __call__(self, x: Any, layer: Any) -> Any:
         if not torch().is_tensor(x) or not x.is_floating_point():
@@ -136,7 +138,8 @@ class Rounding:
                 self._observe(x.detach())
         if not self.known or self.stage.calibrating:
             return x
-        return fake(x, self.scale.to(x.device), self.zero_point.to(x.device), self.grid)
+        scale, zero_point = self.numbers or (self.scale.to(x.device), self.zero_point.to(x.device))
+        return fake(x, scale, zero_point, self.grid)
 
     def _observes(self, layer: Any, x: Any) -> bool:
         stage = self.stage

@@ -336,6 +336,26 @@ def test_scales_are_learned_on_demand() -> None:
     assert steps_apart(other, osp.torch.export_quantized(other, batch(0)), batch(1)) < 0.03
 
 
+def test_a_scale_that_is_learned_does_not_collapse() -> None:
+    """One step that is far too long leaves it where the numbers can still learn."""
+    net, optimizer = made()
+    manager = ScheduledModifierManager.from_yaml(ONLY)
+    manager.learn_scales = True
+    wrapped = manager.modify(net, optimizer, PER_EPOCH)
+    train(net, wrapped, 0, 1)
+    state = state_of(net)
+    for group in optimizer.param_groups:
+        for one in group["params"]:
+            one.grad = torch.full_like(one, 1e6 if one.shape in ((), (8,), (4,)) and one.min() > 0 else 0)
+    wrapped.step()
+    after = state_of(net)
+    for name in ("conv.weight.scale", "deep.weight.scale", "head:input.scale"):
+        assert bool((after[name] > 0.4 * state[name]).all()), name
+    net.eval()
+    with torch.no_grad():
+        assert bool((net.conv.weight != 0).any(dim=(1, 2, 3)).all())
+
+
 def test_wrapped_for_several_devices() -> None:
     net, optimizer = made()
     parallel = nn.DataParallel(net)

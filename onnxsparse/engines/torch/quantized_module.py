@@ -26,6 +26,8 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.quantization import SMALLEST_SCALE, Grid
 
 State = dict[str, Any]
+NARROWEST = 2
+"""A scale that is learned covers no less than this part of the range that there is."""
 
 
 @dataclass
@@ -289,8 +291,16 @@ def settle(module: Any) -> None:
         for _, owner, name, one in rounded_weights(module):
             if one.follows:
                 one.measure(_behind_mask(owner, name, one))
-            for scale in one.parameters():
-                scale.clamp_(min=SMALLEST_SCALE)
+            elif one.stage.learned:
+                _bound(one.scale, of_weight(_behind_mask(owner, name, one), one.grid, one.axis)[0])
+        for _, rounding in roundings_of(module):
+            if rounding.known and isinstance(rounding.scale, torch().nn.Parameter):
+                _bound(rounding.scale, from_range(rounding.low, rounding.high, rounding.grid)[0])
+
+
+def _bound(scale: Any, whole: Any) -> None:
+    """A step that is too long must not end below zero, nor where nearly every number is clipped and nothing learns."""
+    scale.copy_(torch().maximum(scale, whole.to(scale.device) / NARROWEST).clamp(min=SMALLEST_SCALE))
 
 
 def _behind_mask(owner: Any, name: str, rounded: Any) -> Any:

@@ -25,6 +25,7 @@ from onnxsparse.passes.proof import Before, proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.record import record
+from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.request import path_of
 from onnxsparse.planning.rows import planned_report, totals_of
 from onnxsparse.planning.stored_params import StoredParam
@@ -101,7 +102,8 @@ def deliver(
     report = planned_report("prune", name, plan, model, notes, target)
     if details is not None:
         report = replace(report, command="finetune", details=dict(details))
-    record(model, plan)
+    if not plan.holds or (plan.planned and readable(model) is None):  # what is recorded of zeros that stay stays, too
+        record(model, plan)
     if change is not None:
         proto = model.copy_proto()
         change(proto)

@@ -196,7 +196,8 @@ def main() -> None:
     print("| model | way | accuracy | lost | distance | zeros kept | verify | zipped | CPU s |")
     print("|---" * 9 + "|", flush=True)
     for model in given.models:
-        for path in [tuned(model, one, pixels[:TUNED_ON], given.work, given.tuner) for one in given.prune] or [model]:
+        for pattern in given.prune or [""]:
+            path = tuned(model, pattern, pixels[:TUNED_ON], given.work, given.tuner) if pattern else model
             for name, lost, line in compared(path, pixels[: given.samples], held, right, given.ways):
                 print(line, flush=True)
                 missed |= given.bar is not None and name.startswith("**") and lost > given.bar

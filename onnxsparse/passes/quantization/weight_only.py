@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.attributes import Attributes
-from onnxsparse.math.quantization import Grid, QParams, of_weight
+from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, of_weight
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.float_graph import raise_opset
 from onnxsparse.passes.quantization.placement import quantization_of
@@ -99,6 +99,18 @@ def params_of(proto: ModelProto, quantization: Quantization) -> dict[str, QParam
     return {one.name: scales_of(numpy_helper.to_array(stored[one.name]), one) for one in quantization.weights}
 
 
+def vanishing(proto: ModelProto, params: Mapping[str, QParams]) -> list[str]:
+    """A note on numbers that are so small that they have no scale which kernels would not flush to zero."""
+    small = {name: one for name, one in params.items() if (one.scale <= SMALLEST_SCALE).any()}
+    arrays = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer if one.name in small}
+    lost = {name: int(((array != 0) & (params[name].fake(array) == 0)).sum()) for name, array in arrays.items()}
+    names = [f"'{name}'" for name, count in lost.items() if count]
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return [f"{sum(lost.values())} numbers near 1e-38, in {', '.join(names[:3])}{more}, have no scale and are zero now"]
+
+
 def scales_of(numbers: Array, weight: QuantizedWeight) -> QParams:
     whole = of_weight(numbers, weight.grid, weight.axis, weight.block)
     return whole if weight.grid.bits >= 8 else _least_error(numbers, whole)
@@ -116,7 +128,7 @@ def _least_error(numbers: Array, whole: QParams) -> QParams:
 
 def _errors(numbers: Array, params: QParams) -> Array:
     """The sum of the squared errors of the numbers that share a scale, in the shape of the scales."""
-    squares = np.square(params.fake(numbers) - numbers)
+    squares = np.square(params.fake(numbers).astype(np.float64) - numbers)
     if params.axis is None:
         return np.asarray(squares.sum()).reshape(params.scale.shape)
     if params.block:

@@ -69,6 +69,14 @@ def target_of(output: Path | None, source: Source, overwrite: bool) -> str | Non
     return target
 
 
+def demand_unread(target: str | None, model: Model, *others: Any) -> None:
+    """A result takes the place of nothing that is read for it, but of the model itself."""
+    read = [one for one in model.inputs if one != model.path]
+    read += [os.fspath(one) for one in others if isinstance(one, (str, os.PathLike))]
+    if target is not None and os.path.realpath(target) in map(os.path.realpath, read):
+        raise OptionError(f"{target} is a file that this command reads; choose another name")
+
+
 def deliver(
     model: Model,
     plan: Plan,
@@ -171,4 +179,4 @@ def _counted(
     return check(report, written) if check else report
 
 
-__all__ = ["Check", "Delivered", "called", "deliver", "finish", "target_of", "untrained"]
+__all__ = ["Check", "Delivered", "called", "deliver", "demand_unread", "finish", "target_of", "untrained"]

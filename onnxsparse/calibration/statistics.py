@@ -6,7 +6,8 @@
     Moments, Gram                     sums in float64: the same but for the last bits of a sum
     BatchRanges                       in the order of the batches: what is merged comes behind
 
-Numbers that are not finite are left out: attention masks hold minus infinity.
+Numbers that are not finite are left out of ranges and histograms: attention masks hold minus infinity. Where sums had
+some they are not finite either.
 """
 
 from __future__ import annotations
@@ -143,8 +144,9 @@ class Moments(Statistics):
 
     def add(self, batch: Array) -> None:
         others = _other_axes(batch, self.axis)
-        self.total = self.total + batch.sum(axis=others, dtype=np.float64)
-        self.squares = self.squares + np.square(batch, dtype=np.float64).sum(axis=others)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.total = self.total + batch.sum(axis=others, dtype=np.float64)
+            self.squares = self.squares + np.square(batch, dtype=np.float64).sum(axis=others)
         self.count += batch.size // max(batch.shape[self.axis], 1)
 
     @property
@@ -266,7 +268,8 @@ class Gram(Statistics):
         rows = self._reduction.rows(batch, self._most).astype(np.float32, copy=False)
         for start in range(0, rows.shape[1], 4096):  # sums of float32 stay short
             part = rows[:, start : start + 4096]
-            self.products = self.products + np.matmul(part.transpose(0, 2, 1), part).astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.products = self.products + np.matmul(part.transpose(0, 2, 1), part).astype(np.float64)
         self.count += rows.shape[1]
 
     def merge(self, other: Statistics) -> None:

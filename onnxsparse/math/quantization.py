@@ -18,6 +18,8 @@ from onnxsparse.math.values import Array
 
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 """Smaller ones are subnormal, which kernels flush to zero."""
+LARGEST = float(np.finfo(np.float32).max) * (1 - 2.0**-22)
+"""So that no integer of a grid stands for more than float32 holds."""
 WIDEST_BIAS = 2**30
 """Steps that a 32-bit bias may take: half of its range, so that a sum of products has room beside it."""
 
@@ -84,7 +86,8 @@ class QParams:
     def dequantize(self, integers: Array) -> Array:
         """The numbers that integers stand for."""
         steps = integers.astype(np.int32) - self._over(self.zero_point, integers).astype(np.int32)
-        numbers: Array = steps.astype(np.float32) * self._over(self.scale, integers)
+        with np.errstate(over="ignore"):
+            numbers: Array = steps.astype(np.float32) * self._over(self.scale, integers)
         return numbers
 
     def fake(self, numbers: Array) -> Array:
@@ -124,6 +127,7 @@ def from_range(low: Any, high: Any, grid: Grid, axis: int | None = None, block: 
         with np.errstate(divide="ignore", invalid="ignore"):
             zero_point = np.rint(grid.low - np.where(scale > 0, bottom / np.where(scale > 0, scale, 1), 0))
         zero_point = np.clip(zero_point, grid.low, grid.high).astype(np.int32)
+    scale = np.minimum(scale, LARGEST / max(grid.high, -grid.low))
     return QParams(_usable(scale), zero_point, grid, axis, block)
 
 
@@ -158,17 +162,20 @@ def ranges(numbers: Array, axis: int | None, block: int = 0) -> tuple[Array, Arr
 
 def of_bias(inputs: QParams, weight: QParams) -> QParams:
     """A bias in 32 bits at the scale of the products that it is added to."""
-    scale = (inputs.scale.reshape(()) * weight.scale).astype(np.float32)
+    with np.errstate(over="ignore"):
+        scale = (inputs.scale.reshape(()) * weight.scale).astype(np.float32)
     grid = Grid(32, signed=True)
     axis = 0 if scale.size > 1 else None
     return QParams(scale, np.zeros(scale.shape, np.int32), grid, axis)
 
 
 def widened_for_bias(weight: QParams, inputs: QParams, bias: Array) -> QParams:
-    """The scale of a weight, grown where its bias would not fit into 32 bits at the scale of the products."""
-    least = np.abs(bias).astype(np.float64) / (float(inputs.scale.reshape(())) * WIDEST_BIAS)
+    """The scale of a weight, grown where its bias would not fit into 32 bits at the scale of the products, or a kernel
+    would flush that to zero."""
+    step = float(inputs.scale.reshape(()))
+    least = np.abs(bias).astype(np.float64) / (step * WIDEST_BIAS)
     least = least if weight.scale.size > 1 else np.asarray(least.max(initial=0.0))
-    return weight.with_scale(np.maximum(weight.scale, np.maximum(least, SMALLEST_SCALE).astype(np.float32)))
+    return weight.with_scale(np.maximum(weight.scale, np.maximum(least, SMALLEST_SCALE / min(step, 1.0))))
 
 
 def as_signed(integers: Array, params: QParams) -> tuple[Array, QParams]:

@@ -75,6 +75,9 @@ CASES: dict[str, Callable[[], Case]] = {
         conv("x", "W", "a") + "h = Clip(a, lo, hi)\n" + SECOND,
         {"W": C, "V": V, "lo": 0.0, "hi": 1.5},
     ),
+    "clipped_input": lambda: image(
+        "r = Relu(x)\nc = Clip(r, lo, hi)\n" + conv("c", "W", "y"), {"W": C, "lo": -1.0, "hi": 1.5}
+    ),
     "constant_bias": lambda: image(
         "b = Constant <value = float[2] {0.5, -1.0}> ()\n" + conv("x", "W", "y", ", b"), {"W": [2, 3, 3, 3]}
     ),
@@ -268,6 +271,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "gemm_scalar_bias": lambda: rows("y = Gemm(x, W, b)\n", {"W": [6, 5], "b": 0.3}),
     "gemm_matrix_bias": lambda: Case(
         "g (float[4,6] x) => (float[4,5] y) { y = Gemm(x, W, b)\n }", {"W": [6, 5], "b": [4, 5]}, ROWS
+    ),
+    "gemm_column_bias": lambda: Case(
+        "g (float[4,6] x) => (float[4,4] y) { h = Gemm(x, W, b)\ny = Gemm(h, V)\n }",
+        {"W": [6, 4], "b": drawn([4, 1]), "V": [4, 4]},
+        ROWS,
     ),
     "gemm_on_the_left": lambda: Case(
         "g (float[6,4] x) => (float[5,4] y) { y = Gemm(W, x)\n }", {"W": [5, 6]}, {"x": drawn([6, 4])}

@@ -148,3 +148,22 @@ def test_a_weight_that_is_read_otherwise_too_keeps_its_floats() -> None:
     kinds = {one.name: one.data_type for one in made.graph.initializer}
     assert kinds["w"] == TensorProto.FLOAT
     assert kinds["w_quantized"] == TensorProto.INT8
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+def test_a_weight_of_several_products_is_rounded_once(turned: int) -> None:
+    """Also where one of them adds it, too, and reads floats for that."""
+    nodes = [
+        make_node("Gemm", ["x", "w", "w"], ["a"], "first"),
+        make_node("Relu", ["a"], ["r"], "relu"),
+        make_node("Gemm", ["r", "w"], ["y"], "second", transB=turned),
+    ]
+    proto, x = model(nodes, (16, 16), {"w": drawn(16, 16)}), drawn(16, 16, seed=1)
+    for one in (
+        proto,
+        model([make_node("MatMul", ["x", "w"], ["a"]), nodes[1], nodes[2]], (16, 16), {"w": drawn(16, 16)}),
+    ):
+        made, found = rounded(one)
+        assert not found.quantization.left
+        wanted = ran(one, x)
+        np.testing.assert_allclose(ran(made, x), wanted, atol=0.03 * np.abs(wanted).max())

@@ -43,9 +43,12 @@ def correct_biases(
         seen = Moments(axis)
         for value in values:
             seen.add(value)
-        missing = (wanted[output].mean - seen.mean).astype(np.float32)
-        run.replace(output, [value + missing.reshape(_sizes(value, axis)) for value in values])
-        bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + missing, bias.name))
+        before = numpy_helper.to_array(bias)
+        with np.errstate(over="ignore", invalid="ignore"):
+            missing = (wanted[output].mean - seen.mean).astype(np.float32)
+            missing[~np.isfinite(before + missing)] = 0  # where the float model overflows, or has a mask
+            run.replace(output, [value + missing.reshape(_sizes(value, axis)) for value in values])
+        bias.CopyFrom(numpy_helper.from_array(before + missing, bias.name))
     return len(places)
 
 

@@ -9,6 +9,7 @@ has; one that is stored turned around goes through a Transpose, which a runtime 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -100,27 +101,29 @@ class _Writer:
         self._nodes: list[NodeProto] = []
 
     def write(self, weights: list[QuantizedWeight]) -> None:
-        layers = {reader: (one, self._integers(one)) for one in weights for reader in dict(one.readers)}
+        layers = {output: one.name for one in weights for output, _ in one.readers}
+        times = Counter(one.name for one in weights for _ in one.readers)
         scales = {one.name: self._scale(one) for one in weights}
+        integers = {name: self._integers(name, count) for name, count in times.items()}
         for node in self._graph.node:
             if key(node) in layers:
-                one, integers = layers[key(node)]
-                self._product(node, integers, scales[one.name])
+                name = layers[key(node)]
+                self._product(node, integers[name], scales[name])
             else:
                 self._nodes.append(node)
         nodes = [NodeProto.FromString(node.SerializeToString()) for node in self._nodes]
         del self._graph.node[:]
         self._graph.node.extend(nodes)
 
-    def _integers(self, one: QuantizedWeight) -> str:
-        """The tensor of integers: that of the weight, or one beside it where others still read floats."""
-        mine, numbers = dict(one.readers), numpy_helper.to_array(self._stored[one.name])
-        shared = any(one.name in reads(node) and key(node) not in mine for node in self._graph.node)
-        shared |= any(one.name == output.name for output in self._graph.output)
-        name = self._fresh(f"{one.name}_quantized") if shared else one.name
-        tensor = self._graph.initializer.add() if shared else self._stored[one.name]
-        tensor.CopyFrom(numpy_helper.from_array(self._params[one.name].quantize(numbers), name))
-        return name
+    def _integers(self, name: str, times: int) -> str:
+        """The tensor of integers, read so many times: that of the weight, or one beside it where others read floats."""
+        numbers = numpy_helper.to_array(self._stored[name])
+        shared = sum(reads(node).count(name) for node in self._graph.node) > times
+        shared |= any(name == output.name for output in self._graph.output)
+        made = self._fresh(f"{name}_quantized") if shared else name
+        tensor = self._graph.initializer.add() if shared else self._stored[name]
+        tensor.CopyFrom(numpy_helper.from_array(self._params[name].quantize(numbers), made))
+        return made
 
     def _scale(self, one: QuantizedWeight) -> str:
         """As it broadcasts against the product: a convolution's channels are no last axis."""

@@ -48,8 +48,11 @@ def equalize(proto: ModelProto, quantization: Quantization, ranges: Mapping[str,
     for channels in channels_between(proto, quantization):
         factors = _factors(channels, ranges[channels.value], quantization, stored)
         if (factors != 1).any():
-            scaled, widest = scaled + 1, max(widest, float(factors.max() / factors.min()))
-            _scale(channels, factors, stored)
+            changed = _scaled(channels, factors, stored)
+            if changed is not None:
+                scaled, widest = scaled + 1, max(widest, float(factors.max() / factors.min()))
+                for name, numbers in changed.items():
+                    stored[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(numbers), name))
     if not scaled:
         return []
     values = "1 value" if scaled == 1 else f"{scaled} values"
@@ -217,22 +220,19 @@ def _by_channel(reader: NodeProto, weight: Array, count: int) -> Array:
     return by_rows.reshape(1, by_rows.shape[0], count, -1)
 
 
-def _scale(channels: Channels, factors: Array, stored: Mapping[str, TensorProto]) -> None:
-    narrow = factors.astype(np.float32)
-    for name, axis in channels.made:
-        numbers = numpy_helper.to_array(stored[name])
-        sizes = [-1 if one == axis else 1 for one in range(numbers.ndim)]
-        _store(stored[name], numbers / narrow.reshape(sizes))
-    for reader in channels.readers:
-        weight = numpy_helper.to_array(stored[reader.input[1]])
-        shaped = _by_channel(reader, weight, len(narrow))
-        scaled = shaped * narrow.reshape(shaped.shape[0], 1, shaped.shape[2], 1)
-        turned = reader.op_type == "MatMul" or (
-            reader.op_type == "Gemm" and not Attributes(reader, {}).integer("transB")
-        )
-        back = scaled.reshape(weight.T.shape).T if turned else scaled.reshape(weight.shape)
-        _store(stored[reader.input[1]], np.ascontiguousarray(back))
-
-
-def _store(tensor: TensorProto, numbers: Array) -> None:
-    tensor.CopyFrom(numpy_helper.from_array(numbers.astype(np.float32), tensor.name))
+def _scaled(channels: Channels, factors: Array, stored: Mapping[str, TensorProto]) -> dict[str, Array] | None:
+    """The tensors that make and read the channels, scaled; None where one would overflow."""
+    narrow, found = factors.astype(np.float32), dict[str, Array]()
+    with np.errstate(over="ignore"):
+        for name, axis in channels.made:
+            numbers = numpy_helper.to_array(stored[name])
+            found[name] = numbers / narrow.reshape([-1 if one == axis else 1 for one in range(numbers.ndim)])
+        for reader in channels.readers:
+            weight = numpy_helper.to_array(stored[reader.input[1]])
+            shaped = _by_channel(reader, weight, len(narrow))
+            scaled = shaped * narrow.reshape(shaped.shape[0], 1, shaped.shape[2], 1)
+            turned = reader.op_type == "MatMul" or (
+                reader.op_type == "Gemm" and not Attributes(reader, {}).integer("transB")
+            )
+            found[reader.input[1]] = scaled.reshape(weight.T.shape).T if turned else scaled.reshape(weight.shape)
+    return found if all(np.isfinite(numbers).all() for numbers in found.values()) else None

@@ -150,13 +150,17 @@ class Layers:
         self._uses.setdefault(weight.name, []).append(use)
 
     def _bias(self, node: NodeProto) -> str:
-        """The stored tensor that is added to a product as it is, without a factor."""
+        """The stored tensor that is added to a product as it is, without a factor.
+
+        What a Gemm adds to each row is left out: onnxruntime (1.19 to 1.31) would take its scales for the columns'.
+        """
         at, found = PRODUCTS[node.op_type], Attributes(node, {})
         if at is None:
             return self._added(node)
         if len(node.input) <= at or node.input[at] not in self._values.stored:
             return ""
-        plain = found.number("alpha", 1.0) == found.number("beta", 1.0) == 1.0
+        dims = self._values.stored[node.input[at]].dims
+        plain = found.number("alpha", 1.0) == found.number("beta", 1.0) == 1.0 and all(size == 1 for size in dims[:-1])
         return node.input[at] if plain else ""
 
     def _added(self, node: NodeProto) -> str:

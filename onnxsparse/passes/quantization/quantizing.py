@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from onnxsparse.calibration import observers
 from onnxsparse.calibration.feeding import Feeds
@@ -27,11 +27,11 @@ from onnxsparse.options import Names, Path
 from onnxsparse.passes.quantization.dynamic import dynamic_weights, write_dynamic
 from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.given_scales import Fitting, fitting, scales_of
-from onnxsparse.passes.quantization.placement import MOVES, quantization_of
+from onnxsparse.passes.quantization.placement import MOVES, needed, quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
 from onnxsparse.passes.quantization.refining import EQUALIZED, Refinements, first
 from onnxsparse.passes.quantization.values import key
-from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, weights_of
+from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, vanishing, weights_of
 from onnxsparse.planning.names import NameFilter, named
 from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization, Scheme
 
@@ -92,7 +92,11 @@ class Asked:
         if flag and not self.samples_needed:
             said = "--dynamic" if self.dynamic else f"--scheme {self.scheme}"
             raise OptionError(f"{flag} means nothing with {said}; leave one of the two out")
-        _ = self.layers
+        if self.per_tensor and self.layers.layers.block:
+            raise OptionError(
+                "--per-tensor is one scale for the whole weight, and weights of 4 bits, or with --block, have one for "
+                "each block; leave it out, or pass --scheme w8 without --block"
+            )
 
     @property
     def weights_alone(self) -> bool:
@@ -137,14 +141,16 @@ class Quantizing:
     """The float graph, what is rounded in it, and the scales as far as they are known."""
 
     def __init__(self, model: Model, asked: Asked) -> None:
-        _demand_possible(model)
+        demand_possible(model)
         self.asked = asked
         self.proto, self.notes = float_graph(model)
         self.float_model = Model.over(copied(self.proto))
         self.quantization = self._chosen(self._whole())
         self.notes = [*self.notes, *raised(self.proto, self.quantization)]
+        self.notes += needed(self.proto, self.quantization)
         if not self.quantization.weights:
             raise OptionError(f"there is nothing to quantize: {self._why_nothing()}")
+        _demand_finite(self.proto, self.quantization)
         self.params: dict[str, QParams] = {}
         self.unscaled = () if not asked.samples_needed else tuple(one.name for one in self.quantization.observed)
         """Values whose range only samples tell."""
@@ -191,9 +197,7 @@ class Quantizing:
         self.quantization = replace(self.quantization, values=values)
         told = f"--scales gives {len(given.params)} of the scales"
         if given.unknown:
-            more = f" and {len(given.unknown) - 3} more" if len(given.unknown) > 3 else ""
-            named = ", ".join(f"'{name}'" for name in given.unknown[:3])
-            told += f", and {len(given.unknown)} that nothing here has: {named}{more}"
+            told += f", and {len(given.unknown)} that nothing here has: {_some(given.unknown)}"
         self.notes = [*self.notes, told]
 
     def observe(self, feeds: Feeds | None) -> None:
@@ -205,10 +209,11 @@ class Quantizing:
             found = observers.observed(self.proto, self.quantization, feeds, self.asked.observer)
             self.params.update({name: params for name, params in found.items() if name not in self.params})
         weights = params_of(self.proto, self.quantization)
+        self.notes = [*self.notes, *vanishing(self.proto, weights)]
         self.params.update({name: params for name, params in weights.items() if name not in self.params})
         for name, params in self.params.items():
             if not np.isfinite(params.scale).all():
-                raise ModelError(f"'{name}' holds numbers that are infinite or none, for which there is no scale")
+                raise ModelError(f"the range of '{name}' is infinite or NaN, for which there is no scale")
 
     @property
     def moves(self) -> set[str]:
@@ -225,7 +230,7 @@ class Quantizing:
         return proto
 
 
-def _demand_possible(model: Model) -> None:
+def demand_possible(model: Model) -> None:
     """What cannot be quantized as it is, in one line that says what to do."""
     if model.file_size > LARGEST:
         raise ModelError("the model is over 2 GB, and is quantized in one message of protobuf, which holds no more")
@@ -236,6 +241,17 @@ def _demand_possible(model: Model) -> None:
         if kind in NOT_FLOAT32:
             word = TensorProto.DataType.Name(kind).lower()
             raise OptionError(f"the input '{value.name}' is {word}: convert the model to float32, and quantize that")
+
+
+def _demand_finite(proto: ModelProto, quantization: Quantization) -> None:
+    """What becomes integers is numbers."""
+    names = {name for one in quantization.weights for name in (one.name, one.bias)}
+    for tensor in proto.graph.initializer:
+        if tensor.name in names and not np.isfinite(numpy_helper.to_array(tensor)).all():
+            raise ModelError(
+                f"'{tensor.name}' holds numbers that are infinite or NaN, for which there is no scale: mend it, or "
+                "leave its layer in float with --exclude"
+            )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -89,6 +89,8 @@ def _layers(proto: ModelProto, rounded: ModelProto, quantization: Quantization) 
 
 def integers_by_gram(weight: Array, params: QParams, reduction: Reduction, gram: Gram) -> Array:
     """The integers of a weight, rounded one column after the other; zeros get the zero point."""
+    if not np.isfinite(gram.products).all():
+        return params.quantize(weight)
     order, factor = _factored(gram.products)
 
     def sorted_columns(numbers: Array) -> Array:

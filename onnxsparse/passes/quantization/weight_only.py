@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.attributes import Attributes
-from onnxsparse.math.quantization import Grid, QParams, of_weight
+from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, of_weight
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.float_graph import raise_opset
 from onnxsparse.passes.quantization.placement import quantization_of
@@ -47,10 +47,10 @@ def layer_scheme(bits: int = 8, block: int | None = None, symmetric: bool = True
     """The scheme of `w8` and `w4`: int8 with a scale for each output, int4 in blocks of 32."""
     if bits not in GRIDS:
         raise OptionError(f"weights have 8 or 4 bits, not {bits}")
-    block = (BLOCK if bits == 4 else 0) if block is None else block
-    if block and block not in BLOCKS:
-        raise OptionError(f"--block is one of {', '.join(map(str, BLOCKS))}, not {block}")
-    return LayerScheme((GRIDS if symmetric else ASYMMETRIC)[bits], inputs=None, block=block)
+    if block not in (None, *BLOCKS):
+        raise OptionError(f"--block is one of {', '.join(map(str, BLOCKS))}, not {brief(block)}")
+    usual = BLOCK if bits == 4 else 0
+    return LayerScheme((GRIDS if symmetric else ASYMMETRIC)[bits], inputs=None, block=block or usual)
 
 
 def weight_only(proto: ModelProto, scheme: Scheme) -> Rounded:
@@ -99,6 +99,18 @@ def params_of(proto: ModelProto, quantization: Quantization) -> dict[str, QParam
     return {one.name: scales_of(numpy_helper.to_array(stored[one.name]), one) for one in quantization.weights}
 
 
+def vanishing(proto: ModelProto, params: Mapping[str, QParams]) -> list[str]:
+    """A note on numbers that are so small that they have no scale which kernels would not flush to zero."""
+    small = {name: one for name, one in params.items() if (one.scale <= SMALLEST_SCALE).any()}
+    arrays = {one.name: numpy_helper.to_array(one) for one in proto.graph.initializer if one.name in small}
+    lost = {name: int(((array != 0) & (params[name].fake(array) == 0)).sum()) for name, array in arrays.items()}
+    names = [f"'{name}'" for name, count in lost.items() if count]
+    if not names:
+        return []
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return [f"{sum(lost.values())} numbers near 1e-38, in {', '.join(names[:3])}{more}, have no scale and are zero now"]
+
+
 def scales_of(numbers: Array, weight: QuantizedWeight) -> QParams:
     whole = of_weight(numbers, weight.grid, weight.axis, weight.block)
     return whole if weight.grid.bits >= 8 else _least_error(numbers, whole)
@@ -116,7 +128,7 @@ def _least_error(numbers: Array, whole: QParams) -> QParams:
 
 def _errors(numbers: Array, params: QParams) -> Array:
     """The sum of the squared errors of the numbers that share a scale, in the shape of the scales."""
-    squares = np.square(params.fake(numbers) - numbers)
+    squares = np.square(params.fake(numbers).astype(np.float64) - numbers)
     if params.axis is None:
         return np.asarray(squares.sum()).reshape(params.scale.shape)
     if params.block:

@@ -82,7 +82,8 @@ def _params(observer: Observer, name: str, statistics: Statistics, grid: Grid) -
     if not getattr(statistics, "count", 1):
         raise ModelError(f"value '{name}' has no finite number on these samples, so it has no range to quantize")
     low, high = observer.range(statistics, grid)
-    return from_range(low, high, grid)
+    # a value that is always zero: the bias of the layer behind it has steps of its scale
+    return from_range(low, high, grid) if low or high else from_range(0.0, 1.0, grid)
 
 
 # -- our own

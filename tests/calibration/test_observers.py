@@ -134,6 +134,15 @@ def test_values_that_share_a_scale_are_one(text):
         assert np.isclose(found["x"].scale, 8 / 255)  # x has -3 to 4, z has -4 to 3
 
 
+@pytest.mark.parametrize("text", EVERY)
+def test_a_value_that_is_always_zero_has_fine_steps(text):
+    """The bias of the layer that reads it is rounded by them."""
+    pytest.importorskip("onnxruntime")
+    found = observed(graph(), quantization(), feeds([-1, -1, -4], [-2, -3, 0]), text)
+    assert np.isclose(found["y"].scale, 1 / 255)
+    assert int(found["y"].zero_point) == 0
+
+
 def test_a_value_without_numbers_is_refused():
     pytest.importorskip("onnxruntime")
     with refusing(ModelError):

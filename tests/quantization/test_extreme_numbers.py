@@ -26,14 +26,14 @@ def two(w: float = 1.0, b: float = 1.0, v: float = 1.0, **changed: tuple[tuple[i
     """Two layers whose numbers are so large, and perhaps one number of a tensor another."""
     arrays = {
         "w": drawn(40, 6) * np.float32(w), "b": drawn(6, seed=1) * np.float32(b),
-        "v": drawn(6, 5, seed=2) * np.float32(v),
+        "v": drawn(6, 5, seed=2) * np.float32(v), "c": drawn(5, seed=4) * np.float32(b),
     }  # fmt: skip
     for name, (place, number) in changed.items():
         arrays[name[0]][place] = number
     nodes = [
         make_node("Gemm", ["x", "w", "b"], ["a"]),
         make_node("Relu", ["a"], ["h"]),
-        make_node("Gemm", ["h", "v"], ["y"]),
+        make_node("Gemm", ["h", "v", "c"], ["y"]),
     ]
     ends = [make_tensor_value_info("x", FLOAT, ["N", 40])], [make_tensor_value_info("y", FLOAT, ["N", 5])]
     return model(nodes, *ends, arrays)
@@ -87,9 +87,17 @@ def test_huge_numbers_are_rounded_as_others(way: str, w: float, b: float, v: flo
     assert np.linalg.norm(found - wanted) <= 0.2 * np.linalg.norm(wanted)
 
 
-def test_a_bias_that_fits_no_scale_is_refused() -> None:
-    with refusing(ModelError):
-        made(two(b=3e37), "int8", 1e-30)
+@pytest.mark.parametrize("way", ["int8", "ampere", "per tensor"])
+@pytest.mark.parametrize("huge", [-1e9, 3e37])
+def test_a_bias_that_does_not_fit_costs_the_others_nothing(way: str, huge: float) -> None:
+    """With one scale for all of a weight the bias stays float: a class that is switched off has such a one."""
+    proto = two(c_=((0,), huge))
+    options = {"target": "ampere" if way == "ampere" else None, "per_tensor": way != "int8"}
+    samples = drawn(16, 40, seed=3)
+    result = osp.quantize(proto, data=samples, **options).model
+    found, wanted = (ran(one, "x", samples) for one in (result, proto))
+    assert np.linalg.norm((found - wanted)[:, 1:]) < 0.03 * np.linalg.norm(wanted[:, 1:])
+    np.testing.assert_allclose(found[:, 0], wanted[:, 0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("way", WAYS)

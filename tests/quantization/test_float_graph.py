@@ -87,6 +87,16 @@ def test_views_of_weights_are_done_where_nothing_else_reads_them() -> None:
     assert operators(proto) == ["Gather", "Transpose", "MatMul"]
 
 
+def test_a_transpose_says_its_order() -> None:
+    """onnxruntime-training 1.19 ends the process where one between two pairs does not."""
+    text = "g (int64[N] x) => (float[?,?] y) { e = Gather(T, x)\nt = Transpose(T)\ny = MatMul(e, t)\n }"
+    case = Case(text, {"T": [20, 6]}, {"x": np.arange(10)})
+    proto, _ = ready(model_of(case))
+    turned = next(node for node in proto.graph.node if node.op_type == "Transpose")
+    assert [(one.name, list(one.ints)) for one in turned.attribute] == [("perm", [1, 0])]
+    np.testing.assert_array_equal(*(Session(one).run(dict(case.feeds))["y"] for one in (model_of(case), proto)))
+
+
 def test_constants_identities_functions_and_inputs() -> None:
     proto, _ = ready(model_of(CASES["constant_bias"]()))
     assert operators(proto) == ["Conv"]

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
+import onnxsparse as osp
 from onnxsparse.engines.inference import Session
 from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model
@@ -19,7 +20,7 @@ from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.placement import quantization_of
 from onnxsparse.passes.quantization.values import key
 from onnxsparse.planning.quantization import AMPERE, ONNXRUNTIME, Quantization, Scheme
-from tests.quantization.odd_graphs import CASES, Case, model_of
+from tests.quantization.odd_graphs import CASES, Case, drawn, model_of, rows
 from tools.bench.bench_quantize_layers import quantized
 
 ort = pytest.importorskip("onnxruntime")
@@ -222,3 +223,14 @@ def test_an_operator_is_rounded_where_the_scheme_says_so(tmp_path: Path) -> None
     asked = Scheme(overrides={"Sigmoid": type(ONNXRUNTIME.layers)(inputs=grid, outputs=grid)})
     _, _, result, _ = made("silu", asked)
     assert kernels(result, tmp_path)["QLinearSigmoid"] == 1
+
+
+@pytest.mark.parametrize(("opset", "told"), [(20, False), (21, True)])
+def test_products_of_a_new_opset_need_a_newer_runtime(opset: int, told: bool) -> None:
+    case = rows("a = MatMul(x, W)\nt = Transpose <perm=[1,0]> (a)\ny = MatMul(t, V)\n", {"W": [6, 4], "V": [8, 3]})
+    model = model_of(case._replace(opset=opset))
+    model.ir_version = 10
+    notes = osp.quantize(model, data={"x": drawn([8, 6])}).report.notes
+    assert any("onnxruntime runs this from 1.20 on" in note for note in notes) == told
+    notes = osp.quantize(model, scheme="w8").report.notes
+    assert not any("1.20" in note for note in notes)

@@ -5,7 +5,8 @@
    no inputs of the graph. Names stay.
 3. Transpose, Reshape, Squeeze, Unsqueeze, Flatten and Cast of a stored float tensor that nothing else reads are done.
 4. Operator sets below 13 are converted: QuantizeLinear and DequantizeLinear have an axis from there on.
-5. BatchNormalization and constants per channel go into the layer before them: see `folding`.
+5. Transpose says the order of its axes: onnxruntime-training 1.19 dies where one between pairs leaves that out.
+6. BatchNormalization and constants per channel go into the layer before them: see `folding`.
 What it does not do: look into the bodies of If, Loop and Scan, or convert the model's other types to float32.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper, version_converter
-from onnx.helper import make_tensor_value_info
+from onnx.helper import make_attribute, make_tensor_value_info
 
 from onnxsparse.engines.ort.versions import FIRST_OPSET, upgraded
 from onnxsparse.errors import ModelError
@@ -26,7 +27,7 @@ from onnxsparse.graph.initializers import constants_as_initializers, inlined, wi
 from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.folding import fold_scaling
-from onnxsparse.passes.quantization.values import OWN, SMALL, VIEWS
+from onnxsparse.passes.quantization.values import OWN, SMALL, VIEWS, types_of
 
 FIRST_IR = 7
 """That of opset 13; from 4 on initializers need not be inputs."""
@@ -47,6 +48,7 @@ def float_graph(model: Model) -> tuple[ModelProto, list[str]]:
     proto, notes = plain_graph(model)
     _fold_views(proto)
     notes += fold_scaling(proto)
+    _write_orders(proto)
     made = {name for node in proto.graph.node for name in node.output}
     keep(proto.graph.value_info, [value for value in proto.graph.value_info if value.name in made])
     return proto, notes
@@ -152,6 +154,19 @@ def _fold_views(proto: ModelProto) -> None:
             gone.append(node)
     remove_nodes(graph, gone)
     rename_reads(graph.node, names)
+
+
+def _write_orders(proto: ModelProto) -> None:
+    """Write out the order of the axes, which is the reverse, where a Transpose does not say it."""
+    nodes = [node for node in proto.graph.node if node.op_type == "Transpose" and node.domain in OWN]
+    nodes = [node for node in nodes if not node.attribute]
+    ranks = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
+    if nodes:
+        found = types_of(proto)
+        ranks.update((name, len(kind.shape.dim)) for name, kind in found.items() if kind.HasField("shape"))
+    for node in nodes:
+        if node.input[0] in ranks:
+            node.attribute.append(make_attribute("perm", [*range(ranks[node.input[0]])][::-1]))
 
 
 def _view(node: NodeProto, tensor: TensorProto, stored: Mapping[str, TensorProto]) -> Array | None:

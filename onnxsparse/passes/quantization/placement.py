@@ -5,12 +5,12 @@
 2. A value has one pair of QuantizeLinear and DequantizeLinear, however many read it, and stands behind the Relu or Clip
    that follows its layer: the range does their work.
 3. What only moves numbers (MaxPool, Reshape, Transpose, Concat ...) has the scale of what goes in on both sides, so it
-   runs on integers. The operands of a Concat have the scale of its result, which covers them. Where onnxruntime runs it
-   one that something else reads keeps a finer one of its own, and so does one behind a Relu that would not merge.
-4. onnxruntime, which wants a pair on both sides of an operator to run it on integers: what a convolution gives is
-   rounded where it leads to another layer (the last ones give floats), and all its readers see that; sums, products
-   and means are rounded on both sides where their results are.
-5. TensorRT (`Scheme.target` ampere), which fuses what follows into a layer and takes floats from it: nothing is rounded
+   runs on integers. The operands of a Concat have the scale of its result, which covers them; for onnxruntime an
+   operand that something else reads keeps a finer one of its own, and so does one behind a Relu that would not merge.
+4. onnxruntime wants a pair on both sides of an operator to run it on integers. So what a convolution gives is rounded
+   where it leads to another layer (the last ones give floats), for all its readers; and sums, products and means are
+   rounded on both sides where their results are.
+5. TensorRT (`Scheme.target` ampere) fuses what follows into a layer and takes floats from it, so nothing is rounded
    because of what makes it. Of an addition behind a convolution the other operand is rounded, and so is what goes into
    a pool that takes means.
 6. Recurrent weights and tables are rounded alone. Sigmoid, Softmax, normalization and other functions see floats and
@@ -48,6 +48,8 @@ POINTWISE = {
 """Operators that TensorRT computes inside of the layer before them, which then gives integers."""
 PAIRS = {"Add": any, "Mul": all}
 """Operators of two inputs that it runs on integers, and of how many operands that has to be known beforehand."""
+PRODUCT_OPSET = 21
+"""From here on onnxruntime 1.19 has no kernel for a MatMul between pairs on all sides, and fuses one all the same."""
 NOT_FOR_CPU = ("ConvTranspose",)
 """Layers that onnxruntime has no integer kernel for: they multiply rounded numbers as floats."""
 
@@ -284,6 +286,20 @@ class _Placement:
         while self._like.get(root, "") in self._grids:
             root = self._like[root]
         return root if root != name else ""
+
+
+def needed(proto: ModelProto, quantization: Quantization) -> list[str]:
+    """What a runtime has to have for a float graph that is rounded like this, where not all have it."""
+    opset = next((one.version for one in proto.opset_import if one.domain in OWN), 1)
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    rounded = {reader for one in (*quantization.values, *quantization.weights) for reader in one.readers}
+    for value in quantization.values if opset >= PRODUCT_OPSET else ():
+        node = makers.get(value.name)
+        while node is not None and node.op_type in MOVES:
+            node = makers.get(node.input[0])
+        if node is not None and node.op_type == "MatMul" and {(key(node), 0), (key(node), 1)} <= rounded:
+            return [f"onnxruntime runs this from 1.20 on: older ones have no QLinearMatMul of opset {opset}"]
+    return []
 
 
 def _takes_means(node: NodeProto, values: Values) -> bool:

@@ -21,12 +21,14 @@ from onnx.helper import make_attribute, make_node
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.edit import FreshNames, all_names, reads
 from onnxsparse.graph.storage import INT4, UINT4, packed
-from onnxsparse.math.quantization import Grid, QParams, of_bias, ranges, widened_for_bias
+from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, of_bias, ranges, widened_for_bias
 from onnxsparse.math.values import Array
 from onnxsparse.planning.quantization import Quantization, QuantizedValue, QuantizedWeight, Reader
 
 BIAS_STEPS = 1 << 20
 """So many steps has the bias of an output whose weights are all zero."""
+WIDENED = 2.0
+"""A scale for all of a weight grows no more for its bias: it would cost the others more than a bit."""
 Params = Mapping[str, QParams]
 """Scale and zero point of every quantized value and weight, by name."""
 
@@ -40,7 +42,8 @@ def fitted(proto: ModelProto, quantization: Quantization, params: Params) -> dic
     """The same for values that are like others, too, and with scales of weights at which every bias fits.
 
     A bias has the scale of the products: that of the inputs times that of the weight. Where the weight along an index
-    is zero altogether, its scale is free and the bias decides it alone.
+    is zero altogether, its scale is free and the bias decides it alone. A scale that all outputs share does not grow
+    for the bias of one (a class that is switched off): such a bias stays float.
     """
     found, tensors = quantization.for_all(params), {tensor.name: tensor for tensor in proto.graph.initializer}
     for weight in quantization.weights:
@@ -52,12 +55,10 @@ def fitted(proto: ModelProto, quantization: Quantization, params: Params) -> dic
             widest = np.abs(bias).reshape(-1, own.scale.size).max(axis=0).astype(np.float64)
             with np.errstate(over="ignore"):
                 own = _free(own, numpy_helper.to_array(tensors[weight.name]), widest / inputs.scale.reshape(()))
-                found[weight.name] = widened_for_bias(own, inputs, widest)
-            if not np.isfinite(of_bias(inputs, found[weight.name]).scale).all():
-                raise ModelError(
-                    f"the numbers of '{weight.bias}' are too large beside those that they are added to, and would not "
-                    "fit into 32 bits: leave their layer in float"
-                )
+                wider = widened_for_bias(own, inputs, widest)
+            costly = wider.scale.size == 1 and bool((wider.scale > WIDENED * own.scale).all())
+            fits = np.isfinite(of_bias(inputs, wider).scale).all()
+            found[weight.name] = wider if fits and not costly else own
     return found
 
 
@@ -117,6 +118,8 @@ class _Writer:
                 zero_point=np.zeros(numbers.size, np.int32),
             )
         params = replace(params, axis=int(np.argmax(numbers.shape)) if params.scale.size > 1 else None)
+        if not _holds(params, numbers):
+            return
         readers = self._readers_of_bias(weight)
         if weight.float_bias:
             self._point(readers, weight.bias, self._keep(_tensor(params.fake(numbers), weight.bias), readers))
@@ -244,6 +247,13 @@ def integer_tensor(array: Array, grid: Grid, name: str) -> TensorProto:
     return TensorProto(
         name=name, data_type=INT4 if grid.signed else UINT4, dims=array.shape, raw_data=packed(array).tobytes()
     )
+
+
+def _holds(params: QParams, bias: Array) -> bool:
+    """Whether a bias fits into 32 bits; where it does not it stays float."""
+    scale = params.spread(bias)[0].astype(np.float64)
+    usable = np.isfinite(scale).all() and (scale >= SMALLEST_SCALE).all()
+    return bool(usable and (np.abs(bias) <= scale * params.grid.high).all())
 
 
 def _slots(node: NodeProto, name: str) -> list[int]:

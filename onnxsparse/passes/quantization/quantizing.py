@@ -27,7 +27,7 @@ from onnxsparse.options import Names, Path
 from onnxsparse.passes.quantization.dynamic import dynamic_weights, write_dynamic
 from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.given_scales import Fitting, fitting, scales_of
-from onnxsparse.passes.quantization.placement import MOVES, quantization_of
+from onnxsparse.passes.quantization.placement import MOVES, needed, quantization_of
 from onnxsparse.passes.quantization.qdq import write_qdq
 from onnxsparse.passes.quantization.refining import EQUALIZED, Refinements, first
 from onnxsparse.passes.quantization.values import key
@@ -147,6 +147,7 @@ class Quantizing:
         self.float_model = Model.over(copied(self.proto))
         self.quantization = self._chosen(self._whole())
         self.notes = [*self.notes, *raised(self.proto, self.quantization)]
+        self.notes += needed(self.proto, self.quantization)
         if not self.quantization.weights:
             raise OptionError(f"there is nothing to quantize: {self._why_nothing()}")
         _demand_finite(self.proto, self.quantization)

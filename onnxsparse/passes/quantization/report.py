@@ -87,8 +87,7 @@ def _readers(proto: ModelProto) -> dict[str, list[str]]:
 
 
 def _why_float(weight: Weight, readers: Mapping[str, Sequence[str]], left: Mapping[str, str]) -> str:
-    nodes = [*readers.get(weight.tensor.name, ()), *(key(use.source) for use in weight.uses)]
-    told = [left[one] for one in nodes if one in left]
+    told = [left[one] for one in _nodes_of(weight, readers) if one in left]
     if told:
         return told[0]
     if weight.tensor.kind != "float32":
@@ -100,6 +99,19 @@ def _why_float(weight: Weight, readers: Mapping[str, Sequence[str]], left: Mappi
     if weight.tensor.name not in weight.uses[0].source.input:
         return f"it reaches {weight.uses[0].op} through other nodes, and what is computed stays float"
     return f"{weight.uses[0].op} reads it, which is not quantized"
+
+
+def left_in_float(model: Model, quantization: Quantization) -> dict[str, str]:
+    """Why weights are not quantized, by their names; and layers that have none of their own, by their first outputs."""
+    own, readers = {weight.name for weight in quantization.weights}, _readers(model.proto)
+    left = [weight for weight in model.weights if weight.tensor.name not in own]
+    found = {weight.name: _why_float(weight, readers, quantization.left) for weight in left}
+    nodes = {node for weight in left for node in _nodes_of(weight, readers)}
+    return {**found, **{name: reason for name, reason in quantization.left.items() if name not in nodes}}
+
+
+def _nodes_of(weight: Weight, readers: Mapping[str, Sequence[str]]) -> list[str]:
+    return [*readers.get(weight.tensor.name, ()), *(key(use.source) for use in weight.uses)]
 
 
 def with_sizes(report: Report, before: ModelProto, after: ModelProto) -> Report:

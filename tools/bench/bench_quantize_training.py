@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.bench.bench_finetune import Net, accuracy, environment, measure  # noqa: E402 - the path comes first
+from tools.bench.bench_finetune import Net, accuracy, environment, measure
 
 BAR = 0.5
 COLUMNS = ("net", "engine", "dense", "float", "int8", "lost", "int8 from the float file", "lost", "zeros that stay",

@@ -23,7 +23,7 @@ from onnxsparse.graph.weights import Weight
 from onnxsparse.options import Axes, Masks, Names, Path, SparsityOptions
 from onnxsparse.passes import delivery, permuting
 from onnxsparse.passes.compare import Compare
-from onnxsparse.passes.delivery import called, target_of
+from onnxsparse.passes.delivery import called, demand_unread, target_of
 from onnxsparse.passes.fold_masks import FoldMasks
 from onnxsparse.passes.given_permutation import files_of
 from onnxsparse.passes.insert_masks import InsertMasks, maskable
@@ -650,9 +650,6 @@ def quantize(
     """
     source = taken(source)
     path = target_of(output, source, overwrite)
-    read = [os.path.realpath(one) for one in (data, eval_data, scales) if isinstance(one, (str, os.PathLike))]
-    if path is not None and os.path.realpath(path) in read:
-        raise OptionError(f"{path} is a file that this command reads; choose another name")
     asked = Asked(
         scheme,
         target or "",
@@ -669,9 +666,10 @@ def quantize(
     )
     limit = None if max_loss is None else MaxLoss.parse(max_loss)
     chosen = [metrics] if isinstance(metrics, str) or callable(metrics) else list(metrics or ())
+    model = load(source)
+    demand_unread(path, model, data, eval_data, scales)
     data, eval_data = as_images([data, eval_data], resize, mean, std, layout)
     given = Samples(data, samples, labels, eval_data, chosen, limit)
-    model = load(source)
     set_sizes(model, dims)
     axes = sample_axes(model, batch_axis, state)
     return Result(*quantized(model, called(source), asked, given, axes, path, overwrite))

@@ -728,8 +728,8 @@ class RoundingOptions:
         None,
         "`int8`: train the last part of the run with rounded weights and values, and deliver integers",
         "int8",
-        more=". Every zero is exactly the zero point. `--target ampere` rounds values symmetrically, as TensorRT does; "
-        "see [finetune.md](finetune.md#int8)",
+        more=". Every zero is exactly the zero point. Without `--pattern` and the like the zeros of the model are "
+        "held. `--target ampere` rounds values symmetrically, as TensorRT does; see [finetune.md](finetune.md#int8)",
         values=("int8",),
         recipe="scheme",
     )
@@ -744,7 +744,12 @@ class TrainOptions:
 
     GROUP: ClassVar[str] = TRAINING
     MODIFIER: ClassVar[str] = "training"
-    epochs: float | None = option(None, "how long (default 3, and at least 500 steps)", "10")
+    epochs: float | None = option(
+        None,
+        "how long (default 3, and at least 500 steps)",
+        "10",
+        more="; beside a [recipe](recipes.md) that says it, all of its epochs are scaled to that",
+    )
     steps: int | None = option(None, "how long, in optimizer steps", "2000")
     steps_per_epoch: int | None = option(None, "what counts as an epoch, where the data does not say it", "100")
     batch_size: int | None = option(
@@ -812,8 +817,8 @@ class RunOptions:
         "all of that from a file, as it is saved beside the output, or a recipe of SparseML",
         "recipe.yaml",
         python="a path or a Recipe",
-        more=". `-v` prints it. A [recipe](recipes.md) of SparseML says what happens in which epoch; `--epochs`, and "
-        "beside its rates `--lr`, `--lr-schedule` and `--warm-up`, are refused then",
+        more=". `-v` prints it. A [recipe](recipes.md) of SparseML says what happens in which epoch; `--epochs` scales "
+        "all of that, and `--steps`, and beside its rates `--lr`, `--lr-schedule` and `--warm-up`, are refused then",
         metavar="R.yaml",
     )
     engine: str = option(

@@ -47,12 +47,15 @@ from onnxsparse.options import Names
 from onnxsparse.passes.permute_module import decided, found_for, given_for, pattern_of
 from onnxsparse.passes.permute_named import by_parameters, demand_state, in_state
 from onnxsparse.passes.permuting import record_of
+from onnxsparse.passes.quantization.qat_delivery import TITLE
 from onnxsparse.passes.quantization.qat_export import converted
 from onnxsparse.passes.sources import proto_of, taken
 from onnxsparse.planning.given_masks import GivenMask, masks_of_model, masks_of_plan
 from onnxsparse.planning.names import NameFilter
 from onnxsparse.planning.plan_file import PlanFile, read_plan
+from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.planning.rule import listed
+from onnxsparse.train.torch_export import record_zeros
 
 __all__ = [
     "attach",
@@ -252,7 +255,8 @@ def export_quantized(
 
     Weights are int8 by the scales of the training, with exact zeros where they were pruned; values between layers are
     rounded by QuantizeLinear and DequantizeLinear, biases are int32, and batch normalizations behind layers are part of
-    them. The module stays as it is; what of it stays float is said in the log.
+    them. What the recipe pruned is recorded, so that `verify` holds the file to it. The module stays as it is; what of
+    it stays float is said in the log.
 
     Arguments:
         module: the module of a manager whose recipe has a QuantizationModifier, before or after `finalize`.
@@ -269,7 +273,11 @@ def export_quantized(
     if left:
         more = f"; and {len(left) - LISTED} more" if len(left) > LISTED else ""
         LOG.warning("not all is quantized: %s%s", "; ".join(left[:LISTED]), more)
-    return _delivered(Model.over(made), None, output, overwrite)
+    model = Model.over(made)
+    model.set_metadata({PREFIX + "quantization": TITLE})
+    for said in record_zeros(model, bare_module(module)):
+        LOG.warning("%s", said)
+    return _delivered(model, None, output, overwrite)
 
 
 def permute(

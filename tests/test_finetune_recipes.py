@@ -233,7 +233,8 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
 @pytest.mark.parametrize(
     ("recipe", "options", "what"),
     [
-        (PLAIN, {"epochs": 3}, "leave epochs= out"),
+        (PLAIN, {"steps": 3}, "leave steps= out"),
+        (PLAIN, {"epochs": -3}, "epochs= is a number above 0"),
         (PLAIN, {"sparsity": 0.5}, "leave sparsity= out"),
         (PLAIN, {"masks": {}}, "leave masks= out"),
         (PLAIN.replace("__ALL_PRUNABLE__", "[deap]"), {}, r"'deap' is no parameter.*deep"),

@@ -59,8 +59,11 @@ class Feeds:
         self._proto, self._kinds = proto, _shapes(proto)
         fixed = [shape[self.axes.get(name, 0)] for name, shape in self._kinds.items() if shape and self._by_rows(name)]
         self._fixed = next((size for size in fixed if size), 0)
-        single = any(shape is not None and not shape and self._by_rows(name) for name, shape in self._kinds.items())
+        single = any(shape == [] and self._by_rows(name) for name, shape in self._kinds.items())
         self.size = self._fixed or (1 if single else self._few())
+        bare = next((name for name, shape in self._kinds.items() if shape is None and name not in self.states), "")
+        if self.states and bare:
+            raise OptionError(f"the input '{bare}' declares no shape, so it cannot be told which axis counts steps")
 
     def _few(self) -> int:
         """As many samples as are held at once: fewer where they are large."""
@@ -115,7 +118,7 @@ class Feeds:
         return {name: self._as_declared(name, array) for name, array in batch.items() if name in self._kinds}
 
     def _as_declared(self, name: str, array: Array) -> Array:
-        if self._kinds[name] is not None and not self._kinds[name] and array.ndim:
+        if self._kinds[name] == [] and array.ndim:
             return np.asarray(array[0])
         axis = self.axes.get(name, 0)
         return np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis and self._by_rows(name) else array
@@ -139,11 +142,11 @@ class Feeds:
     def _beginning(self, name: str, batch: Batch) -> Array:
         if name in batch:
             return self._as_declared(name, batch[name])
-        sizes: list[int | None] = list(self._kinds[name] or ())
-        sizes[self.axes.get(name, 0)] = self._rows(batch)
-        if not all(sizes):
+        declared, axis = self._kinds[name], self.axes.get(name, 0)
+        sizes = [self._rows(batch) if at == axis else size for at, size in enumerate(declared or ())]
+        if declared is None or not all(sizes):
             raise OptionError(
-                f"the state '{name}' is {sizes}, whose sizes are not known: put what it begins with into the data"
+                f"the sizes of the state '{name}' are not all declared: put what it begins with into the data"
             )
         kind = next(value.type.tensor_type.elem_type for value in self._proto.graph.input if value.name == name)
         return np.zeros([size or 0 for size in sizes], tensor_dtype_to_np_dtype(kind))

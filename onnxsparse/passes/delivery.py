@@ -25,6 +25,7 @@ from onnxsparse.passes.proof import Before, proved
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.record import record
+from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.request import path_of
 from onnxsparse.planning.rows import planned_report, totals_of
 from onnxsparse.planning.stored_params import StoredParam
@@ -68,6 +69,14 @@ def target_of(output: Path | None, source: Source, overwrite: bool) -> str | Non
     return target
 
 
+def demand_unread(target: str | None, model: Model, *others: Any) -> None:
+    """A result takes the place of nothing that is read for it, but of the model itself."""
+    read = [one for one in model.inputs if one != model.path]
+    read += [os.fspath(one) for one in others if isinstance(one, (str, os.PathLike))]
+    if target is not None and os.path.realpath(target) in map(os.path.realpath, read):
+        raise OptionError(f"{target} is a file that this command reads; choose another name")
+
+
 def deliver(
     model: Model,
     plan: Plan,
@@ -93,7 +102,8 @@ def deliver(
     report = planned_report("prune", name, plan, model, notes, target)
     if details is not None:
         report = replace(report, command="finetune", details=dict(details))
-    record(model, plan)
+    if not plan.holds or (plan.planned and readable(model) is None):  # what is recorded of zeros that stay stays, too
+        record(model, plan)
     if change is not None:
         proto = model.copy_proto()
         change(proto)
@@ -162,4 +172,4 @@ def _counted(
     return check(report, written) if check else report
 
 
-__all__ = ["Check", "Delivered", "called", "deliver", "finish", "target_of", "untrained"]
+__all__ = ["Check", "Delivered", "called", "deliver", "demand_unread", "finish", "target_of", "untrained"]

@@ -72,6 +72,7 @@ class Plan:
 
     rows: tuple[PlanRow, ...]
     rule: Rule
+    holds: bool = False  # its zeros are those that the file has already
 
     @property
     def planned(self) -> list[PlanRow]:

@@ -1,30 +1,48 @@
-"""From the options of a command to the plan they ask for: by a rule, by a plan file, or by masks of the user's own."""
+"""From the options of a command to the plan they ask for: by a rule, a plan file, the user's own masks, or the zeros
+that a model has.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from onnxsparse import patterns
 from onnxsparse.data.array_files import load_arrays
 from onnxsparse.errors import LeftOutError, OptionError, PlanError, brief
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array
 from onnxsparse.options import Masks, Path, SparsityOptions
-from onnxsparse.planning.plan import Plan, make_plan
+from onnxsparse.patterns import Pattern
+from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.planning.plan import Plan, PlanRow, does_not_fit, make_plan
 from onnxsparse.planning.plan_file import plan_from_file, read_plan, with_masks
+from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.rule import Rule
+from onnxsparse.planning.stored_params import count_zeros, weight_param
 from onnxsparse.report.rows import NOTHING
 
 
-def planned(model: Model, plan: Path | None, masks: Masks | None, options: SparsityOptions) -> tuple[Plan, list[str]]:
-    """The plan that the options, a plan file or masks ask for, and remarks on it."""
+def planned(
+    model: Model, plan: Path | None, masks: Masks | None, options: SparsityOptions, hold: bool = False
+) -> tuple[Plan, list[str]]:
+    """The plan that the options, a plan file or masks ask for, and remarks on it.
+
+    With `hold` it may be that nothing asks for zeros: then those that the model has are kept.
+    """
     if plan is not None:
         _refuse_beside("--plan", {**vars(options), "masks": masks}, ("allow",))
         return _from_file(model, path_of(plan, "plan"))
     if masks is not None:
         _refuse_beside("--masks", vars(options), ("pattern", "target", "sparsity", "include", "exclude", "allow"))
         return _from_masks(model, masks, Rule.of(options)), []
+    if hold and not any(vars(options).values()):
+        made = held(model)
+        return made, [_said_of(made)]
     return make_plan(model, Rule.of(options).demand()), []
 
 
@@ -51,6 +69,41 @@ def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:
         raise PlanError(f"{called} is a single array; masks come as an .npz with one array for each tensor name")
     plan = make_plan(model, replace(rule, pattern=None, sparsity=None))
     return with_masks(Plan(plan.rows, rule), arrays, called)
+
+
+SOME = 0.01
+"""The share of a weight from which on its zeros are no accident."""
+NO_ZEROS = "it has no zeros to hold"
+
+
+def held(model: Model) -> Plan:
+    """The plan that keeps the zeros of every weight, by the pattern that is recorded of it where that holds."""
+    known = readable(model)
+    pruned = known.pruned if known is not None else {}
+    return Plan(tuple(_held(weight, *pruned.get(weight.name, ("", 0))) for weight in model.weights), Rule.make(), True)
+
+
+def _held(weight: Weight, recorded: str, drop: int) -> PlanRow:
+    zeros = 0 if weight.refusal or not weight.uses else count_zeros(weight) or 0
+    if not zeros or (not recorded and zeros < SOME * weight.tensor.size):
+        return PlanRow(weight, reason=weight.refusal or NO_ZEROS, chosen=True)
+    keep = weight_param(weight).numbers().reshape(-1) != 0
+    with suppress(OptionError):  # whoever recorded it may have had more plug-ins
+        pattern = patterns.parse(recorded or "unstructured")
+        if recorded and not does_not_fit(weight, pattern) and not _breaks(weight, pattern, keep, drop):
+            return PlanRow(weight, pattern, drop, keep=keep)
+    return PlanRow(weight, Unstructured(), zeros, keep=keep)
+
+
+def _said_of(made: Plan) -> str:
+    if not made.planned:
+        return "no zeros are asked for, and no weight has some to hold: the model trains dense"
+    count = len(made.planned)
+    return f"no zeros are asked for: those that {count} weight{'s have' if count > 1 else ' has'} are held"
+
+
+def _breaks(weight: Weight, pattern: Pattern, keep: Array, drop: int) -> bool:
+    return any(pattern.violations(use.matrix(~keep), drop) for use in weight.uses)
 
 
 def demand_whole(made: Plan, strict: bool, some: bool = True) -> None:

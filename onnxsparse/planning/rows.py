@@ -130,7 +130,7 @@ def planned_report(
         *_nearly_empty(rows),
         *_of_network(made),
     ]
-    if not made.planned:
+    if not made.planned and not made.holds:
         why = "every weight stays dense, see the reasons" if rows else "the model has no weights"
         remarks.append(f"{NOTHING}: {why}")
     totals = totals_of(rows, model, {done}, sized)

@@ -142,8 +142,11 @@ def _with_training_settings(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
         raise OptionError("!pruning goes by shares of the run, the other modifiers by epochs; leave one kind out")
     own = {type(one) for one in recipe.modifiers} | {Pruning}
     last = recipe.max_epochs > 0
-    idle = {*(("epochs", "steps") if last else ()), *(PACE if _paces(recipe) else ())}
+    idle = {*(("steps",) if last else ()), *(PACE if _paces(recipe) else ())}
     _refuse(name for name in given if FLAGS[name][0] in own or name in idle)
+    if "epochs" in given:
+        length: Any = _made(Training, {"epochs": given["epochs"]})
+        recipe = recipe.within(length.epochs)
     options: dict[type[Modifier], dict[str, Any]] = {kind: {} for kind in (Training, Objective)}
     for name, value in given.items():
         kind, option = FLAGS[name]

@@ -147,6 +147,18 @@ class Recipe:
         driven = self.holding(one for one in self.modifiers if not one.missing)
         return dataclasses.replace(driven, notes=(*self.notes, *words))
 
+    def within(self, epochs: float) -> Recipe:
+        """The recipe in a run of so many epochs: every time that it says is scaled alike."""
+        of = self.max_epochs
+        if of <= 0 or epochs == of:
+            return self
+        try:
+            made = self.holding(one.within(epochs, of) if isinstance(one, Scheduled) else one for one in self.modifiers)
+        except OptionError as error:
+            raise PlanError(f"the recipe of {of} epochs cannot last {epochs:g}: {error}") from None
+        note = f"the {of} epochs of the recipe are scaled to {epochs:g}, with every time that it says in epochs"
+        return dataclasses.replace(made, notes=(*self.notes, note))
+
     # -- its texts
 
     def __repr__(self) -> str:

@@ -58,6 +58,7 @@ class ModuleTrainee(Trainee):
         self._homes: dict[str, Homes] = {param.tag: homes for param, _, homes in found}
         self._masked: dict[str, None] = {}
         self._remembered: set[str] = set()
+        self._acts: list[TimedAct] = []
         self.loggers = loggers
         self.optimizer = optimizer
         self.per_epoch = 1
@@ -86,6 +87,7 @@ class ModuleTrainee(Trainee):
         super().admit(act)
         self.attach(act.masked())
         self._remembered.update(param.tag for param in act.remembered())
+        self._acts.append(act)
 
     # -- masks
 
@@ -162,12 +164,22 @@ class ModuleTrainee(Trainee):
     # -- fake quantization
 
     def quantize(self, scheme: Scheme) -> None:
-        layers, _ = layers_of(self.module, scheme)
-        quantized_module.put_on(self.module, layers, self.learn_scales)
+        layers = self._round(scheme)
         self._train_scales()
         if layers and self.calibrate is not None:
             with quantized_module.calibrating(self.module):
                 self.calibrate()
+
+    def _round(self, scheme: Scheme) -> Sequence[quantized_module.Layer]:
+        """Fake quantization on layers, and beside it what the zeros of the module are, for those who export it."""
+        layers, _ = layers_of(self.module, scheme)
+        quantized_module.put_on(self.module, layers, self.learn_scales)
+        goals = {tag: goal for act in self._acts for tag, goal in act.final_masks().items() if goal.stays}
+        pruned = [param for param in self.params if param.tag in goals]
+        stage = quantized_module.stage_of(self.module)
+        assert stage is not None
+        stage.patterns.update({name: goals[param.tag].pattern.text for param in pruned for name in param.names})
+        return layers
 
     def stop_observing(self) -> None:
         self.agree()
@@ -193,7 +205,7 @@ class ModuleTrainee(Trainee):
             quantized_module.take_off(self.module)
             return
         for scheme in schemes:
-            quantized_module.put_on(self.module, layers_of(self.module, scheme)[0], self.learn_scales)
+            self._round(scheme)
         quantized_module.load(self.module, scales)
         self._train_scales()
 

@@ -31,12 +31,13 @@ from onnxsparse.options import Axes, Masks, Path, SparsityOptions
 from onnxsparse.passes.delivery import called
 from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.placement import quantization_of
-from onnxsparse.passes.quantization.quantizing import TARGETS
+from onnxsparse.passes.quantization.quantizing import TARGETS, demand_possible
 from onnxsparse.planning.graph_layers import missed
 from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes, fields_of, sample_axes
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.quantization import Quantization, Scheme
+from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.request import demand_whole, planned
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import trainables
@@ -148,8 +149,8 @@ class Task:
 
     @cached_property
     def pruned_share(self) -> float:
-        """The share of all elements of planned weights that go."""
-        return pruned_share(self.planned)
+        """The share of all elements of planned weights that go, of those that are not gone already."""
+        return 0.0 if self.plan.holds else pruned_share(self.planned)
 
     @cached_property
     def spec(self) -> Spec:
@@ -231,7 +232,7 @@ def ask(
             held_out.look_through(math.inf)  # all of it is measured at the end, when the work is done
         _demand_samples(held_out, model, goal, sequences)
     measure = _measure(held_out, metrics, feeding, training.batch, axes_of(model, axes), objective.task, sequences)
-    demand_whole(made, strict, some=by_epochs is None)
+    demand_whole(made, strict, some=by_epochs is None and not made.holds)
     notes = [*recipe.notes, *rounding, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
     carried = None if sequences is None else (sequences, Plain(model, axes))
     if carried is not None and quantization is not None:
@@ -275,10 +276,10 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
             f"--learn-scales gives scales rates of their own, which neither {BUILT_IN} nor one of yours takes: "
             "take another one, such as adamw"
         )
-    device = str(recipe.only(Pruning).target or "").partition(":")[0]
-    scheme = QuantizeAct(one).scheme if isinstance(one, Quantizing) else TARGETS.get(device, TARGETS[""])
+    scheme = QuantizeAct(one).scheme if isinstance(one, Quantizing) else _scheme(model, recipe.only(Pruning))
     if importlib.util.find_spec("onnxruntime") is None:
         raise MissingExtraError("the ranges of values are taken in onnxruntime: pip install 'onnxsparse[runtime]'")
+    demand_possible(model)
     proto, notes = float_graph(model)
     if isinstance(one, Quantizing):
         notes += _missed(one, scheme, model.proto, proto)
@@ -287,6 +288,13 @@ def quantized(model: Model, recipe: Recipe) -> tuple[Model, Quantization | None,
         why = next(iter(quantization.left.values()), "no Conv, Gemm or MatMul has a constant weight")
         raise ModelError(f"nothing of the model can be quantized: {why}")
     return Model.over(proto), quantization, notes
+
+
+def _scheme(model: Model, pruning: Pruning) -> Scheme:
+    """What the device takes: the one that is asked for, or that a sparse file was made for."""
+    known = readable(model) if pruning.pattern is None else None
+    target = pruning.target or (known.target if known is not None else "")
+    return TARGETS.get(target.partition(":")[0], TARGETS[""])
 
 
 def _missed(modifier: Quantizing, scheme: Scheme, *graphs: ModelProto) -> list[str]:
@@ -305,7 +313,8 @@ def _idle(model: Model, training: Training) -> list[str]:
 
 def _zeros(model: Model, recipe: Recipe, plan: Path | None, masks: Masks | None) -> tuple[Plan, list[str]]:
     asked = sparsity_options(recipe.only(Pruning), plan, masks, recipe.only(Training))
-    return planned(model, plan, masks, asked)
+    rounds = any(isinstance(one, TrainQuantized) for one in recipe.modifiers)
+    return planned(model, plan, masks, asked, hold=rounds)
 
 
 def _demand_samples(data: Data, model: Model, goal: LossSpec, sequences: Sequences | None) -> None:

@@ -1,8 +1,9 @@
-"""Exporting a finished torch module as an ONNX file that records what its zeros are for.
+"""Exporting a torch module as an ONNX file that records what its zeros are for.
 
 1. Exporters fold batch normalizations into layers and turn matrices; such tensors get other names. Which parameter one
    is of is found by its numbers (`match`): the zeros of a weight whose rows were scaled are where they were.
 2. What nothing is certain of has no promise, and that is said.
+3. Integers have the names of their parameters, whose zeros are counted in the module: not what rounding adds to them.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from onnxsparse.engines.torch.library import attention_in_parts, torch
 from onnxsparse.engines.torch.match.match import match
+from onnxsparse.engines.torch.quantized_module import stage_of
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.files import Staged, make_folder
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.torch_match import Match
 from onnxsparse.graph.weights import Weight
+from onnxsparse.math.values import Array
 from onnxsparse.passes.device_levels import NEARLY_DENSE
 from onnxsparse.patterns import parse as parse_pattern
 from onnxsparse.patterns.nm import NOfM
+from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.record import record
 from onnxsparse.planning.rule import Rule
-from onnxsparse.planning.stored_params import count_zeros
-from onnxsparse.train.layers import Promise
+from onnxsparse.planning.stored_params import count_zeros, weight_param
+from onnxsparse.train.layers import Promise, dropped
 
 
 def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Mapping[str, int]) -> list[str]:
@@ -123,3 +129,41 @@ def _row(path: str, weight: Weight, promise: Promise, drops: Mapping[str, int]) 
     pattern = parse_pattern(text)
     drop = drops[path] if isinstance(pattern, NOfM) else min(drops[path], count_zeros(weight) or 0)
     return PlanRow(weight, pattern, drop)
+
+
+# -- a module that is exported with integers
+
+
+PLAIN = Unstructured()
+
+
+def record_zeros(model: Model, module: Any) -> list[str]:
+    """Record in a model with integers what the recipe pruned in the module that it was exported from.
+
+    Returns what has to be said of it.
+    """
+    stage = stage_of(module)
+    patterns = {} if stage is None else stage.patterns
+    if not patterns:
+        return []
+    zeros = {name: (one == 0).cpu().numpy() for name, one in module.state_dict().items() if name in patterns}
+    rows = tuple(_counted(weight, patterns, zeros) for weight in model.weights)
+    record(model, Plan(rows, Rule.make()))
+    names = {row.name for row in rows if row.pattern is not None}
+    return _said([name for name in zeros if zeros[name].any() and name not in names], len(zeros))
+
+
+def _counted(weight: Weight, patterns: Mapping[str, str], zeros: Mapping[str, Array]) -> PlanRow:
+    """The promise of a weight: the pattern of the recipe, or single zeros where it did not come to that."""
+    zero = zeros.get(weight.tensor.name)
+    if zero is None or weight.refusal or not weight.uses:
+        return PlanRow(weight, reason=weight.refusal or "the recipe does not prune it", chosen=not weight.refusal)
+    count = int(np.count_nonzero(zero))
+    pattern, seen = parse_pattern(patterns[weight.tensor.name]), np.asarray(weight_param(weight).whole().is_zero())
+    if zero.shape == tuple(weight.shape):
+        mine = weight.uses[0].matrix(zero.reshape(-1))
+        seen = seen if (mine & ~seen).any() else mine  # a square matrix may have been turned
+    drop = dropped(pattern, seen)
+    if drop and not pattern.violations(seen, drop):
+        return PlanRow(weight, pattern, drop)
+    return PlanRow(weight, PLAIN, count) if count else PlanRow(weight, reason="the recipe left no zeros in it")

@@ -19,9 +19,11 @@ pytestmark = pytest.mark.skipif(not library.available(), reason="needs torch")
 torch = pytest.importorskip("torch")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+import onnx
 from onnx import numpy_helper
 from torch import nn
 
+from onnxsparse.cli import main
 from onnxsparse.dialects.sparseml import ScheduledModifierManager
 from onnxsparse.engines.torch.quantized_module import roundings_of, state_of
 from onnxsparse.errors import OptionError
@@ -140,6 +142,44 @@ def test_pruned_then_rounded_then_integers() -> None:
     assert torch.equal(net.conv.weight, state)
 
 
+@pytest.mark.parametrize("mask", ["unstructured", "2:4", "[1, 4]"])
+@pytest.mark.parametrize("finalized", [True, False])
+def test_the_file_records_its_zeros(mask: str, finalized: bool, tmp_path: Path) -> None:
+    net, optimizer = made()
+    recipe = BOTH.replace("final_sparsity: 0.9", f"final_sparsity: 0.5\n        mask_type: {mask}")
+    manager, wrapped = quietly(net, optimizer, recipe)
+    train(net, wrapped, 0, 3 * PER_EPOCH)
+    if finalized:
+        manager.finalize(net)
+    zeros = {name: int((one == 0).sum()) for name, one in net.state_dict().items()}
+    osp.torch.export_quantized(net, batch(0), tmp_path / "int8.onnx")
+    assert main(["verify", str(tmp_path / "int8.onnx"), "--quiet"]) == 0
+    rows = osp.verify(tmp_path / "int8.onnx").report.rows
+    fits = [row for row in rows if mask == "unstructured" or row.name != "conv.weight"]  # which has 2 inputs
+    assert len(fits) == 3 - (mask != "unstructured")
+    assert {row.status for row in fits} == {"holds"}
+    for row in fits:
+        assert row.pattern == {"[1, 4]": "block:1x4"}.get(mask, mask)
+        assert zeros[row.name] == row.size // 2 <= row.zeros
+    damaged = onnx.load(tmp_path / "int8.onnx")
+    deep = next(one for one in damaged.graph.initializer if one.name == "deep.weight")
+    deep.CopyFrom(numpy_helper.from_array(np.ones(tuple(deep.dims), np.int8), deep.name))
+    assert not osp.verify(damaged).report.ok
+
+
+def test_zeros_that_no_recipe_of_the_manager_speaks_of_are_verified_by_a_rule(tmp_path: Path) -> None:
+    net, _ = made()
+    with torch.no_grad():
+        for weight in (net.conv.weight, net.deep.weight, net.head.weight):
+            weight.view(-1)[: weight.numel() // 2] = 0
+    manager = ScheduledModifierManager.from_yaml(ONLY + "        num_calibration_steps: 1\n")
+    manager.apply(net, calibration_dataloader=[batch(0)])
+    path = str(tmp_path / "int8.onnx")
+    osp.torch.export_quantized(net, batch(0), path)
+    assert main(["verify", path, "--quiet"]) == 2
+    assert main(["verify", path, "--pattern", "unstructured", "--sparsity", "0.5", "--quiet"]) == 0
+
+
 def test_rounding_begins_and_stands_still_at_its_epochs() -> None:
     net, optimizer = made()
     manager, wrapped = quietly(net, optimizer)
@@ -204,6 +244,7 @@ def test_a_run_that_is_resumed_goes_on_exactly() -> None:
         assert train(other, wrapped, at, 4 * PER_EPOCH) == wanted, at
         for (name, one), (_, two) in zip(state_of(net).items(), state_of(other).items()):
             assert torch.equal(one, two), name
+    assert osp.verify(osp.torch.export_quantized(other, batch(0))).report.ok
 
 
 def test_a_copy_has_scales_of_its_own() -> None:
@@ -384,15 +425,13 @@ def test_what_is_missing_for_calibration_is_said() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize("dynamo", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_exports_of_the_users_own_have_the_scales(dynamo: bool, tmp_path: Any) -> None:
     net, optimizer = made()
     manager, wrapped = quietly(net, optimizer)
     train(net, wrapped, 0, 3 * PER_EPOCH)
     path = tmp_path / "own.onnx"
     torch.onnx.export(net.eval(), (batch(0),), str(path), dynamo=dynamo, verbose=False)
-    import onnx
-
     proto = onnx.load(path)
     assert [node.op_type for node in proto.graph.node].count("QuantizeLinear") == 6
     assert steps_apart(net, proto, batch(9)) < 0.02

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, load, save
 
 import onnxsparse as osp
+from onnxsparse.dialects.sparseml.qat_export import export_qat
 from onnxsparse.engines.ort import library
-from onnxsparse.errors import ModelError
+from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.math.quantization import Grid, QParams, rescaled
 from onnxsparse.passes.quantization.qat_export import Facts, converted
 from tests.cases import for_each
+from tests.messages import refusing
 from tests.quantization.fake_quantized import Net, arrays, operators, run
 
 RNG = np.random.default_rng(0)
@@ -404,6 +406,14 @@ def test_a_record_holds_for_the_integers(digits_cnn: Path, tmp_path: Path) -> No
     names = {one.name for one in facts.weights}
     assert names == {row.name for row in result.report.rows}
     assert {array.dtype for name, array in arrays(model).items() if name in names} == {np.dtype(np.int8)}
+
+
+def test_the_data_file_of_the_export_is_not_replaced(digits_cnn: Path, tmp_path: Path) -> None:
+    path = tmp_path / "exported.onnx"
+    save(fake_quantized(load(digits_cnn)), path, save_as_external_data=True, location="weights", size_threshold=0)
+    with refusing(OptionError):
+        export_qat(path, output=tmp_path / "weights", overwrite=True)
+    assert export_qat(path, output=path, overwrite=True).report.ok
 
 
 def fake_quantized(model: ModelProto) -> ModelProto:

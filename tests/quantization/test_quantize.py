@@ -290,6 +290,21 @@ def test_a_size_below_zero_says_nothing() -> None:
     assert osp.quantize(free, data=drawn(50, 4)).report.details["samples"] == 50
 
 
+def test_an_input_that_declares_no_shape() -> None:
+    bare = classifier()
+    bare.graph.input[0].type.tensor_type.ClearField("shape")
+    told = [osp.quantize(one, data=SAMPLES, eval_data={"x": SAMPLES}).report.details for one in (bare, classifier())]
+    assert told[0]["metrics"]["distance"] == pytest.approx(told[1]["metrics"]["distance"], rel=1e-3)
+    steps = {"x": np.ones((6, 10, 4), np.float32)}
+    for place in (0, 1):
+        sequence = summing()
+        sequence.graph.input[place].type.tensor_type.ClearField("shape")
+        with refusing(OptionError):
+            osp.quantize(sequence, data=steps, state={"h": "n"})
+    given = {**steps, "h": np.zeros((6, 4), np.float32)}
+    assert osp.quantize(sequence, data=given, state={"h": "n"}).report.details["samples"] == 6
+
+
 def test_nothing_is_left_of_what_is_interrupted(tmp_path: Path) -> None:
     def yielding() -> Iterator[dict[str, np.ndarray]]:
         yield {"x": drawn(8, 4)}
@@ -503,6 +518,9 @@ def test_options_that_mean_nothing() -> None:
         {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
         {"asymmetric": True},
         {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "minmax"},
+        {"scheme": "w8", "block": 0}, {"scheme": "w4", "per_tensor": True},
+        {"scheme": "w8", "block": 32, "per_tensor": True}, {"dynamic": True, "scales": "scales.json"},
+        {"scales": "missing.json"},
     ):  # fmt: skip
         with refusing(OptionError):
             osp.quantize(line(), data=drawn(8, 4), **options)
@@ -513,6 +531,14 @@ def test_what_is_read_is_not_replaced(tmp_path: Path) -> None:
     with refusing(OptionError):
         osp.quantize(line(), data=tmp_path / "x.npy", output=tmp_path / "x.npy", overwrite=True)
     assert np.load(tmp_path / "x.npy").shape == (8, 4)
+    path = tmp_path / "model.onnx"
+    onnx.save(line(), path, save_as_external_data=True, location="weights", size_threshold=0)
+    before = (tmp_path / "weights").read_bytes()
+    with refusing(OptionError):
+        osp.quantize(path, data=drawn(8, 4), output=tmp_path / "weights", overwrite=True)
+    assert (tmp_path / "weights").read_bytes() == before
+    osp.quantize(path, data=drawn(8, 4), output=path, overwrite=True)  # the model itself may be
+    assert stored(onnx.load(path))["w"].dtype == np.int8
 
 
 def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:

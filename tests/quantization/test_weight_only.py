@@ -81,9 +81,9 @@ def faked(proto: onnx.ModelProto, params: Any) -> onnx.ModelProto:
     return copy
 
 
-@pytest.mark.parametrize(("bits", "block"), [(8, 0), (8, 16), (4, 0), (4, 16)])
+@pytest.mark.parametrize(("bits", "block"), [(8, None), (8, 16), (4, None), (4, 16)])
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_runtime_computes_with_the_rounded_weight(name: str, bits: int, block: int) -> None:
+def test_the_runtime_computes_with_the_rounded_weight(name: str, bits: int, block: int | None) -> None:
     proto, x = layer(name)
     made, _ = float_graph(Model.open(proto))
     found = weight_only(made, Scheme(layer_scheme(bits, block)))

@@ -246,6 +246,60 @@ def test_the_command(tmp_path: Path, engine: str) -> None:
     assert again.model.SerializeToString() == onnx.load(out).SerializeToString()
 
 
+def sparse(**asked: Any) -> ModelProto:
+    found = osp.prune(convolutions(), allow=["small", "stem", "output"], **asked).model
+    assert found is not None
+    return found
+
+
+def records(model: ModelProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in model.metadata_props if entry.key != "onnxsparse.quantization"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_a_pattern_the_zeros_that_are_there_stay(engine: str) -> None:
+    before = sparse(target="ampere")
+    result = osp.finetune(before, data=data(), quantize="int8", steps=6, batch_size=16, engine=engine, strict=True)
+    assert result.model is not None
+    found = stored(result.model)
+    for name in ("w2", "w3"):
+        np.testing.assert_array_equal(found[name] == 0, stored(before)[name] == 0)
+    assert found["w1"].dtype == np.int8
+    assert not any(array.any() for name, array in found.items() if name.endswith("_zero_point"))  # as ampere wants it
+    assert records(result.model) == records(before)
+    assert osp.verify(result.model).report.ok
+    assert [row.pattern for row in result.report.rows] == ["dense", "2:4", "2:4"]
+    assert any("those that 2 weights have are held" in note for note in result.report.notes)
+
+
+@pytest.mark.parametrize("kind", ["unstructured", "block:2x2", "2:4, damaged", "mixed", "none"])
+def test_zeros_are_held_by_what_is_recorded_or_one_by_one(kind: str) -> None:
+    pattern = kind.partition(",")[0]
+    level = {} if pattern == "2:4" else {"sparsity": 0.5}
+    model = convolutions() if kind == "none" else sparse(pattern=pattern.replace("mixed", "block:2x2"), **level)
+    for tensor in model.graph.initializer:
+        if (tensor.name, kind) in (("w3", "2:4, damaged"), ("w3", "mixed")):
+            some = numbers(5, 8, seed=4) * (np.arange(40).reshape(5, 8) % 3 > 0 if kind == "mixed" else 1)
+            tensor.CopyFrom(numpy_helper.from_array(some.astype(np.float32), "w3"))
+    if kind == "unstructured":
+        del model.metadata_props[:]
+    recipe = Recipe.load("modifiers:\n" + FRAME.format(steps=4) + "- !pruning {}\n" + ROUNDED)
+    plan = ask(model, recipe, data()).plan
+    held = {row.name: row.pattern.text for row in plan.planned if row.pattern is not None}
+    for row in plan.planned:
+        np.testing.assert_array_equal(row.keep, stored(model)[row.name].ravel() != 0)
+    assert (
+        held
+        == {
+            "unstructured": {"w1": "unstructured", "w2": "unstructured", "w3": "unstructured"},
+            "block:2x2": {"w1": "block:2x2", "w2": "block:2x2", "w3": "block:2x2"},
+            "2:4, damaged": {"w2": "2:4"},
+            "mixed": {"w1": "block:2x2", "w2": "block:2x2", "w3": "unstructured"},
+            "none": {},
+        }[kind]
+    )
+
+
 @pytest.mark.skipif(not torch_library.available(), reason="needs torch")
 def test_half_precision_rounds_in_whole(tmp_path: Path) -> None:
     frame = "- !training {steps: 12, batch: 16, precision: bfloat16}\n- !objective {}\n- !keep-best {checks: 2}\n"
@@ -275,6 +329,10 @@ def test_models_that_cannot_be_rounded_are_refused() -> None:
     assert integers is not None
     with pytest.raises(ModelError, match="quantized already"):
         osp.finetune(integers, data=data(), quantize="int8")
+    masked = osp.insert_masks(convolutions(), pattern="2:4", allow=["small", "stem", "output"]).model
+    assert masked is not None
+    with pytest.raises(OptionError, match="fold"):
+        osp.finetune(masked, data=data(), quantize="int8")
     plain = net([make_node("Mul", ["x", "w"], ["y"])], {"w": numbers(4, 4)}, ["N", 4, 4], {"y": ["N", 4, 4]})
     with pytest.raises(ModelError, match="nothing of the model can be quantized"):
         osp.finetune(plain, data={"x": numbers(64, 4, 4)}, quantize="int8")

@@ -4,9 +4,15 @@ Each model is quantized with the first 256 images of the training set of Fashion
 10,000 test images: with each refinement, by default, with each observer, for TensorRT (symmetric), and by
 onnxruntime's `quantize_static` (QDQ, per channel; min-max, entropy and percentile) after its own `quant_pre_process`.
 The distance is that of the outputs from those of the float model, relative to these; zeros are the share of the zeros
-of float weights that are exact zero points afterwards; CPU seconds are those of calibration and writing.
+of float weights that are exact zero points afterwards; `verify` is what the command says of the file; `zipped` is the
+size of the float file divided by that of the zipped integers; CPU seconds are those of calibration and writing.
 
     python tools/bench/bench_quantize.py --images FOLDER --models a.onnx ... [--samples 256] [--ways default ampere ...]
+                                         [--prune 2:4 0.8 0.9 --tuner PYTHON --work FOLDER] [--bar 0.8]
+
+With `--prune` each model is pruned and fine-tuned first, by `onnxsparse finetune` with its defaults on 6,000 unlabelled
+images: every line is about what came of it, and FOLDER keeps it. PYTHON is one with the extra `ort`, where this one has
+a newer runtime. With `--bar` the exit code is 1 where what is in bold type loses more points.
 """
 
 from __future__ import annotations
@@ -16,9 +22,12 @@ import contextlib
 import gzip
 import importlib
 import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +53,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "w4, no samples": {"scheme": "w4", "data": None},
     "w4": {"scheme": "w4"},
 }
+TUNED_ON = 6000
 PEERS = {"MinMax": "min-max", "Entropy": "entropy", "Percentile": "percentile"}
 
 
@@ -83,6 +93,30 @@ def zeros_kept(dense: onnx.ModelProto, made: onnx.ModelProto) -> str:
     return f"{100 * kept / total:.1f} %" if total else ""
 
 
+def tuned(path: Path, pattern: str, pixels: Any, folder: Path, tuner: str) -> Path:
+    """The model pruned and fine-tuned by default, by the command; what is there already is kept."""
+    flags = ["--pattern", pattern] if ":" in pattern else ["--pattern", "unstructured", "--sparsity", pattern]
+    folder.mkdir(parents=True, exist_ok=True)
+    made, data = folder / f"{path.stem}, {pattern}.onnx", folder / "images.npy"
+    if not made.exists():
+        np.save(data, pixels)
+        tool = [tuner, "-m", "onnxsparse", "finetune", str(path), "-o", str(made), "--data", str(data), *flags]
+        subprocess.run(tool, check=True, stdout=subprocess.DEVNULL)
+    return made
+
+
+def delivered(made: onnx.ModelProto, recorded: bool) -> tuple[str, int]:
+    """What `verify` says of what a model records, as an exit code, and the bytes of the file once it is zipped."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, target = Path(folder) / "made.onnx", Path(folder) / "made.zip"
+        onnx.save(made, path)
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
+            file.write(path)
+        tool = [sys.executable, "-m", "onnxsparse", "verify", str(path)]
+        code = subprocess.run(tool, check=False, capture_output=True).returncode if recorded else ""
+        return f"exit {code}" if recorded else "", target.stat().st_size
+
+
 def of_onnxruntime(path: Path, pixels: Any, method: str) -> onnx.ModelProto:
     """By its documented steps: preparation, then static quantization to QDQ, per channel."""
     tool = importlib.import_module("onnxruntime.quantization")
@@ -116,39 +150,58 @@ def ways(path: Path, pixels: Any) -> Iterator[tuple[str, Callable[[], onnx.Model
         yield f"onnxruntime, {called}", lambda method=method: of_onnxruntime(path, pixels, method)  # type: ignore[misc]
 
 
+def compared(path: Path, pixels: Any, held: Any, right: Any, wanted: Sequence[str]) -> Iterator[tuple[str, float, str]]:
+    """A way, the points that it loses, and its line of the table, for the ways that are wanted."""
+    dense = onnx.load(path)
+    floats = outputs(dense, held)
+    accuracy = 100 * np.mean(floats.argmax(1) == right)
+    yield "float", 0.0, f"| {path.stem} | float | {accuracy:.2f} |" + " |" * 6
+    for name, make in ways(path, pixels):
+        if wanted and name.strip("*") not in wanted:
+            continue
+        start = time.process_time()
+        try:
+            made = make()
+        except Exception as error:  # a peer that fails is a row, too
+            yield name, 0.0, f"| {path.stem} | {name} | fails: {' '.join(str(error).split())[:80]} |" + " |" * 6
+            continue
+        spent = time.process_time() - start
+        found, kept = outputs(made, held), zeros_kept(dense, made)
+        far = np.linalg.norm(found - floats) / np.linalg.norm(floats)
+        lost = accuracy - 100 * np.mean(found.argmax(1) == right)
+        verified, size = delivered(made, bool(kept) and not name.startswith("onnxruntime"))
+        yield (
+            name,
+            lost,
+            (
+                f"| {path.stem} | {name} | {accuracy - lost:.2f} | {lost:+.2f} | {far:.4f} | {kept} | {verified} "
+                f"| 1/{path.stat().st_size / size:.1f} | {spent:.1f} |"
+            ),
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", required=True, help="the folder with the files of Fashion-MNIST")
     parser.add_argument("--models", required=True, nargs="+", type=Path)
     parser.add_argument("--samples", type=int, default=256)
-    parser.add_argument("--ways", nargs="+", help="only these, as the table calls them, without stars")
+    parser.add_argument("--ways", nargs="+", default=[], help="only these, as the table calls them, without stars")
+    parser.add_argument("--prune", nargs="+", default=[], help="prune and fine-tune first: 2:4, 0.8, ...")
+    parser.add_argument("--tuner", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--work", default="bench_quantize", type=Path, metavar="FOLDER")
+    parser.add_argument("--bar", type=float, metavar="POINTS")
     given = parser.parse_args()
-    pixels = images(given.images, "train", given.samples)
-    held, right = images(given.images, "t10k", 10_000), labels(given.images)
-    print("| model | way | accuracy | lost | distance | zeros kept | CPU s |\n|---|---|---|---|---|---|---|")
-    for path in given.models:
-        dense = onnx.load(path)
-        wanted = outputs(dense, held)
-        accuracy = 100 * np.mean(wanted.argmax(1) == right)
-        print(f"| {path.stem} | float | {accuracy:.2f} | | | | |")
-        for name, make in ways(path, pixels):
-            if given.ways and name.strip("*") not in given.ways:
-                continue
-            start = time.process_time()
-            try:
-                made = make()
-            except Exception as error:  # a peer that fails is a row, too
-                print(f"| {path.stem} | {name} | fails: {' '.join(str(error).split())[:80]} | | | | |", flush=True)
-                continue
-            spent = time.process_time() - start
-            found = outputs(made, held)
-            far = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
-            share = 100 * np.mean(found.argmax(1) == right)
-            print(
-                f"| {path.stem} | {name} | {share:.2f} | {accuracy - share:+.2f} | {far:.4f} "
-                f"| {zeros_kept(dense, made)} | {spent:.1f} |",
-                flush=True,
-            )
+    pixels = images(given.images, "train", max(given.samples, TUNED_ON))
+    held, right, missed = images(given.images, "t10k", 10_000), labels(given.images), False
+    print("| model | way | accuracy | lost | distance | zeros kept | verify | zipped | CPU s |")
+    print("|---" * 9 + "|", flush=True)
+    for model in given.models:
+        for pattern in given.prune or [""]:
+            path = tuned(model, pattern, pixels[:TUNED_ON], given.work, given.tuner) if pattern else model
+            for name, lost, line in compared(path, pixels[: given.samples], held, right, given.ways):
+                print(line, flush=True)
+                missed |= given.bar is not None and name.startswith("**") and lost > given.bar
+    sys.exit(int(missed))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""Weights alone in 8 and 4 bits, and dynamic int8, beside the float model and onnxruntime's `quantize_dynamic`.
+"""Weights alone in 8 and 4 bits, dynamic and static int8, beside the float model and onnxruntime's own tools.
 
     OMP_NUM_THREADS=1 python tools/bench/bench_weight_only.py MODEL EVAL [--data SAMPLES] [--prune 2:4] [--markdown]
+                                                              [--ways "int8" "int8, ampere" ...]
 
 EVAL and SAMPLES are .npz files with an array for each input; EVAL also with `labels` of the classes. Each line is one
 model: the bytes of its file, plain and zipped; the accuracy of its first output; how often its class is that of the
 float model; how far its outputs are from those, by norm; CPU seconds on EVAL in onnxruntime as it is installed; and
-what `verify` says. With `--data` weights of 4 bits are also rounded by what the layers get (GPTQ). `--prune` starts
-from a model that was pruned so, without training, and compares with that.
+what `verify` says. With `--data` weights of 4 bits are also rounded by what the layers get (GPTQ), and there is int8
+with scales from the samples (beside `quantize_static`). `--prune` starts from a model that was pruned so, without
+training, and compares with that.
 """
 
 from __future__ import annotations
@@ -74,6 +76,10 @@ def ways(samples: str | None) -> Iterator[tuple[str, Callable[[Path, Path], Any]
         yield f"w4, blocks of {block}", ours(scheme="w4", block=block)
         if samples is not None:
             yield f"w4, blocks of {block}, GPTQ", ours(scheme="w4", block=block, data=samples)
+    if samples is not None:
+        yield "int8", ours(data=samples)
+        yield "int8, ampere", ours(data=samples, target="ampere")
+        yield "onnxruntime, static", static_peer(dict(np.load(samples)))
     yield "dynamic int8", ours(dynamic=True)
     yield "onnxruntime, per channel", peer(True)
     yield "onnxruntime, per tensor", peer(False)
@@ -88,6 +94,27 @@ def peer(per_channel: bool) -> Callable[[Path, Path], Any]:
     return made
 
 
+def static_peer(arrays: dict[str, Array]) -> Callable[[Path, Path], Any]:
+    """By its documented steps: preparation, then QDQ, per channel, ranges by min-max."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            count = len(next(iter(arrays.values())))
+            self.batches = iter({name: one[at : at + 8] for name, one in arrays.items()} for at in range(0, count, 8))
+
+        def get_next(self) -> dict[str, Array] | None:
+            return next(self.batches, None)
+
+    def made(source: Path, target: Path) -> None:
+        ready = target.with_name("ready.onnx")
+        quant_pre_process(str(source), str(ready), skip_symbolic_shape=True)
+        quantize_static(str(ready), str(target), Reader(), per_channel=True, weight_type=QuantType.QInt8)
+
+    return made
+
+
 def verified(path: Path) -> str:
     """Of a model without a record there is nothing to verify."""
     try:
@@ -96,7 +123,9 @@ def verified(path: Path) -> str:
         return ""
 
 
-def measured(model: Path, held_out: str, samples: str | None, pattern: str, folder: Path) -> Iterator[Line]:
+def measured(
+    model: Path, held_out: str, samples: str | None, pattern: str, wanted: Sequence[str], folder: Path
+) -> Iterator[Line]:
     arrays = dict(np.load(held_out))
     labels = arrays.pop("labels")
     source = folder / "float.onnx"
@@ -116,6 +145,8 @@ def measured(model: Path, held_out: str, samples: str | None, pattern: str, fold
 
     yield line("float", source, dense, seconds)
     for name, make in ways(samples):
+        if wanted and name not in wanted:
+            continue
         path = folder / "made.onnx"
         path.unlink(missing_ok=True)
         make(source, path)
@@ -128,13 +159,14 @@ def main() -> None:
     parser.add_argument("held_out", metavar="EVAL")
     parser.add_argument("--data", metavar="SAMPLES")
     parser.add_argument("--prune", default="", metavar="PATTERN")
+    parser.add_argument("--ways", nargs="+", default=[], help="only these, as the table calls them")
     parser.add_argument("--markdown", action="store_true")
     given = parser.parse_args()
     _print(TITLES, given.markdown)
     if given.markdown:
         print("|---" * len(TITLES) + "|")
     with tempfile.TemporaryDirectory() as folder:
-        for one in measured(given.model, given.held_out, given.data, given.prune, Path(folder)):
+        for one in measured(given.model, given.held_out, given.data, given.prune, given.ways, Path(folder)):
             _print([text.format(cell) for text, cell in zip(FORMS, one)], given.markdown)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -36,6 +36,8 @@ class Stage:
     calibrating: bool = False
     training: bool = False
     learned: bool = False
+    patterns: dict[str, str] = field(default_factory=dict)
+    """By the name of a parameter, the pattern that its zeros have in the end, for the record of what is exported."""
 
     def __call__(self, module: Any, _: Any) -> None:
         """The hook that comes before the module: whether it trains, whatever some layers in it do."""

@@ -92,7 +92,11 @@ class Asked:
         if flag and not self.samples_needed:
             said = "--dynamic" if self.dynamic else f"--scheme {self.scheme}"
             raise OptionError(f"{flag} means nothing with {said}; leave one of the two out")
-        _ = self.layers
+        if self.per_tensor and self.layers.layers.block:
+            raise OptionError(
+                "--per-tensor is one scale for the whole weight, and weights of 4 bits, or with --block, have one for "
+                "each block; leave it out, or pass --scheme w8 without --block"
+            )
 
     @property
     def weights_alone(self) -> bool:
@@ -137,7 +141,7 @@ class Quantizing:
     """The float graph, what is rounded in it, and the scales as far as they are known."""
 
     def __init__(self, model: Model, asked: Asked) -> None:
-        _demand_possible(model)
+        demand_possible(model)
         self.asked = asked
         self.proto, self.notes = float_graph(model)
         self.float_model = Model.over(copied(self.proto))
@@ -226,7 +230,7 @@ class Quantizing:
         return proto
 
 
-def _demand_possible(model: Model) -> None:
+def demand_possible(model: Model) -> None:
     """What cannot be quantized as it is, in one line that says what to do."""
     if model.file_size > LARGEST:
         raise ModelError("the model is over 2 GB, and is quantized in one message of protobuf, which holds no more")

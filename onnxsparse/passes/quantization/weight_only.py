@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import ModelProto, NodeProto, numpy_helper
 
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, of_weight
 from onnxsparse.math.values import Array
@@ -47,10 +47,10 @@ def layer_scheme(bits: int = 8, block: int | None = None, symmetric: bool = True
     """The scheme of `w8` and `w4`: int8 with a scale for each output, int4 in blocks of 32."""
     if bits not in GRIDS:
         raise OptionError(f"weights have 8 or 4 bits, not {bits}")
-    block = (BLOCK if bits == 4 else 0) if block is None else block
-    if block and block not in BLOCKS:
-        raise OptionError(f"--block is one of {', '.join(map(str, BLOCKS))}, not {block}")
-    return LayerScheme((GRIDS if symmetric else ASYMMETRIC)[bits], inputs=None, block=block)
+    if block not in (None, *BLOCKS):
+        raise OptionError(f"--block is one of {', '.join(map(str, BLOCKS))}, not {brief(block)}")
+    usual = BLOCK if bits == 4 else 0
+    return LayerScheme((GRIDS if symmetric else ASYMMETRIC)[bits], inputs=None, block=block or usual)
 
 
 def weight_only(proto: ModelProto, scheme: Scheme) -> Rounded:

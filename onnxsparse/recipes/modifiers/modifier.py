@@ -127,6 +127,14 @@ class Scheduled(Modifier):
         times = {"start_epoch": max(0.0, self.start_epoch) + epochs}
         return times if self.end_epoch == NEVER else {**times, "end_epoch": self.end_epoch + epochs}
 
+    def within(self: Kind, epochs: float, of: float) -> Kind:
+        """The same in a run of `epochs` where it was written for one of `of`."""
+        return changed(self, **self.times_within(epochs, of))
+
+    def times_within(self, epochs: float, of: float) -> dict[str, Any]:
+        """Every option that names an epoch or counts epochs, scaled to the length of another run."""
+        return scaled_epochs(self, ("start_epoch", "end_epoch", "update_frequency"), epochs, of)
+
     def _made(self, field: dataclasses.Field[Any]) -> Any:
         value = getattr(self, field.name)
         if value is REQUIRED:
@@ -156,6 +164,12 @@ def changed(modifier: Kind, **options: Any) -> Kind:
     if hasattr(modifier, PLACE):
         object.__setattr__(made, PLACE, getattr(modifier, PLACE))
     return made
+
+
+def scaled_epochs(modifier: Scheduled, options: Iterable[str], epochs: float, of: float) -> dict[str, Any]:
+    """Some options times `epochs` by `of`; at once, never and at every step stay what they are."""
+    values = {option: getattr(modifier, option) for option in options}
+    return {option: value * epochs / of for option, value in values.items() if value is not None and value > 0}
 
 
 # -- checks that several share

@@ -19,6 +19,7 @@ from onnxsparse.recipes.modifiers.modifier import (
     demand_known,
     demand_params,
     demand_trainable,
+    scaled_epochs,
 )
 
 Value = Union[float, Sequence[float]]
@@ -254,6 +255,10 @@ class SparsificationLoggingModifier(Scheduled):
 
     start_epoch: float = REQUIRED
     update_frequency: float = 1.0
+
+    def times_within(self, epochs: float, of: float) -> dict[str, Any]:
+        """It tells as often in an epoch as before."""
+        return scaled_epochs(self, ("start_epoch", "end_epoch"), epochs, of)
 
     def act(self) -> Telling:
         return Telling(self.called, self.span)

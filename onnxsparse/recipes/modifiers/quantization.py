@@ -25,6 +25,7 @@ from onnxsparse.recipes.modifiers.modifier import (
     WrongOptionError,
     demand_between,
     demand_from,
+    scaled_epochs,
 )
 from onnxsparse.recipes.modifiers.quantization_options import (
     CHANNEL,
@@ -86,6 +87,9 @@ class Quantizing(Scheduled):
     def times_after(self, epochs: float) -> dict[str, Any]:
         later = {option: getattr(self, option) for option in EPOCHS if getattr(self, option) not in (None, NEVER)}
         return {**super().times_after(epochs), **{option: epoch + epochs for option, epoch in later.items()}}
+
+    def times_within(self, epochs: float, of: float) -> dict[str, Any]:
+        return {**super().times_within(epochs, of), **scaled_epochs(self, EPOCHS, epochs, of)}
 
 
 @dataclass(frozen=True)

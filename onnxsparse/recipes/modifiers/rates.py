@@ -23,6 +23,7 @@ from onnxsparse.recipes.modifiers.modifier import (
     demand_known,
     demand_positive,
     demand_trainable,
+    scaled_epochs,
 )
 from onnxsparse.schedules import Span
 
@@ -143,6 +144,16 @@ class LearningRateModifier(Scheduled):
         moved = tuple(epoch + epochs for epoch in self.milestones)
         return {**later, "lr_kwargs": {**self.lr_kwargs, MILESTONES: moved}}
 
+    def times_within(self, epochs: float, of: float) -> dict[str, Any]:
+        """What falls after every epoch falls as often in all: an ExponentialLR is a StepLR of other steps then."""
+        made = super().times_within(epochs, of)
+        name = CLASSES[self.lr_class][0][-1]
+        if name == GAMMA:
+            return {**made, "lr_class": "StepLR", "lr_kwargs": {**self.lr_kwargs, STEP: epochs / of}}
+        given = self.lr_kwargs[name]
+        scaled: Any = tuple(one * epochs / of for one in self.milestones) if name == MILESTONES else given * epochs / of
+        return {**made, "lr_kwargs": {**self.lr_kwargs, name: scaled}}
+
     def act(self) -> RateSchedule:
         return RateSchedule(self)
 
@@ -180,6 +191,9 @@ class LearningRateFunctionModifier(Scheduled):
         demand_between("cycle_epochs", self.cycle_epochs, 0, FARTHEST)
         demand_end(self)
         object.__setattr__(self, "update_frequency", NEVER)  # the rate moves at every step: unused, as in SparseML
+
+    def times_within(self, epochs: float, of: float) -> dict[str, Any]:
+        return {**super().times_within(epochs, of), **scaled_epochs(self, ("cycle_epochs",), epochs, of)}
 
     def act(self) -> RateFunction:
         return RateFunction(self)

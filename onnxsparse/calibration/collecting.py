@@ -58,7 +58,7 @@ class Stepwise:
         self._makers = {name: place for place, node in enumerate(proto.graph.node) for name in node.output if name}
 
     def run_to(self, name: str) -> list[Array]:
-        """A value, of each feed, whose changes later nodes see; what only earlier ones read is forgotten."""
+        """A value, of each feed; later nodes see what is changed in it. What only earlier ones read is forgotten."""
         end = self._makers.get(name, -1) + 1
         if end > self._done:
             self._run(end, name)

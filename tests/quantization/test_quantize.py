@@ -426,6 +426,20 @@ def test_the_most_sensitive_layer_stays_in_float() -> None:
     assert distances == sorted(distances, reverse=True)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_a_figure_of_ones_own_any_change_is_a_loss(sign: int) -> None:
+    def largest(outputs: Any, batch: Any) -> float:
+        return sign * float(outputs["scores"].max())
+
+    asked = {"data": SAMPLES, "metrics": [largest, "distance"], "refine": "none"}
+    told = osp.quantize(hard(), max_loss=1e6, **asked).report.details
+    moved = abs(told["metrics"]["largest"] - told["metrics_dense"]["largest"])
+    assert told["max_loss"]["lost"] == pytest.approx(moved)
+    limited = osp.quantize(hard(), max_loss=moved / 2, **asked).report.details["max_loss"]
+    assert limited["left"]
+    assert 0 <= limited["lost"] <= moved / 2
+
+
 def test_nothing_is_left_in_float_where_little_is_lost() -> None:
     lost = osp.quantize(classifier(), data=SAMPLES, max_loss=20).report.details["max_loss"]
     assert lost["left"] == []

@@ -226,6 +226,42 @@ def _verified(
     )
 
 
+def of_integers(report: Report, written: Model) -> Report:
+    """The report of what was pruned in floats, with the types, the bytes and the device's word of what was written."""
+    known = readable(written)
+    try:
+        rule = Rule.make(target=known.target or None) if known else Rule.make()
+    except OptionError:  # of a plug-in that is not installed
+        rule = Rule.make()
+    pruned = {row.name: patterns.parse(row.pattern) for row in report.rows if row.pattern != DENSE}
+    expected = [PlanRow(weight, pruned.get(weight.name)) for weight in written.weights]
+    checked, sides = with_integer_sides(written, ZeroCheck(expected, rule.target).checked(), rule.target)
+    found = {row.name: row for row in map(_checked_row, checked)}
+    rows = [_as_written(row, found.get(row.name, row)) for row in report.rows]
+    stale = target_notes(rule, report.rows)
+    notes = [*(note for note in report.notes if note not in stale), *target_notes(rule, rows), *sides]
+    used = [one.expected.weight for one in checked if one.expected.pattern is not None]
+    return replace(
+        report,
+        rows=tuple(rows),
+        totals=totals_of(rows, written, {"pruned"}, report.totals.macs is not None),
+        notes=tuple(notes),
+        next_step=next_step(rule, report.output or "OUT", used) if used else "",
+        verdict=pays_off(rows, "pruned", rule),
+    )
+
+
+def _as_written(row: Row, found: Row) -> Row:
+    return replace(
+        row,
+        dtype=found.dtype,
+        storage=found.storage,
+        bytes_dense=found.bytes_dense,
+        bytes_sparse=found.bytes_sparse,
+        uses=found.uses,
+    )
+
+
 def _checked_row(checked: Checked) -> Row:
     """One row of `verify`."""
     expected = checked.expected

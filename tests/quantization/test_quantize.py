@@ -143,6 +143,25 @@ def test_integers_with_zeros_pack_small() -> None:
     assert sizes["zipped_bytes"] < sizes["file_bytes_before"] / 16
 
 
+def test_sizes_are_those_of_the_files(tmp_path: Path) -> None:
+    before, after = tmp_path / "sparse.onnx", tmp_path / "int8.onnx"
+    osp.prune(classifier(opset=11), pattern="2:4", allow="stem,small,output", output=before)
+    report = osp.quantize(before, data=SAMPLES, output=after).report
+    sizes = report.details
+    assert (sizes["file_bytes_before"], sizes["file_bytes"]) == (before.stat().st_size, after.stat().st_size)
+    assert report.totals.file_bytes == sizes["file_bytes"]
+    assert report.row("body.weight").bytes_sparse == 1152 // 2 + 1152 // 2 * 2 // 8  # a byte and 2 bits for each kept
+
+
+def test_few_samples_are_said_and_given_scales_are_no_observers(tmp_path: Path) -> None:
+    few, many = (osp.quantize(line(), data=drawn(count, 4), refine="none") for count in (8, 64))
+    assert [any("samples are few" in note for note in one.report.notes) for one in (few, many)] == [True, False]
+    onnx.save(many.model, tmp_path / "first.onnx")
+    again = osp.quantize(line(), scales=tmp_path / "first.onnx").report
+    assert again.rule == "int8, per channel, given scales"
+    assert again.details["observer"] == ""
+
+
 @pytest.mark.parametrize(
     ("options", "values", "most"),
     [({}, "uint8", 127), ({"target": "ampere"}, "int8", 127), ({"reduce_range": True}, "uint8", 63)],

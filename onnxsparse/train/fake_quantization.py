@@ -23,7 +23,7 @@ from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, from_ran
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.fake_quantize import keys_of
 from onnxsparse.passes.quantization.qdq import Params, fitted, stored, write_qdq
-from onnxsparse.passes.quantization.report import how, saturation_note
+from onnxsparse.passes.quantization.report import how, saturation_note, with_reasons
 from onnxsparse.passes.quantization.weight_only import raised
 from onnxsparse.passes.quantization.zero_points import Zeros, demand_zeros, zeros_of
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight
@@ -202,7 +202,7 @@ class Integers:
         own = {weight.name: how(weight) for weight in self.quantization.weights}
         names = {weight.name: weight.tensor.name for weight in written.weights}
         rows = tuple(replace(row, quantized=own.get(names.get(row.name, ""), "")) for row in report.rows)
-        return replace(report, rows=rows)
+        return replace(report, rows=with_reasons(rows, written.weights, written.proto, self.quantization.left))
 
 
 def tags_by_name(model: Model, tags: Mapping[str, StoredParam]) -> dict[str, str]:

@@ -268,7 +268,10 @@ def test_without_a_pattern_the_zeros_that_are_there_stay(engine: str) -> None:
     assert not any(array.any() for name, array in found.items() if name.endswith("_zero_point"))  # as ampere wants it
     assert records(result.model) == records(before)
     assert osp.verify(result.model).report.ok
-    assert [row.pattern for row in result.report.rows] == ["dense", "2:4", "2:4"]
+    assert [(row.pattern, row.dtype) for row in result.report.rows] == [
+        ("dense", "int8"), ("2:4", "int8"), ("2:4", "int8"),
+    ]  # fmt: skip
+    assert "--int8" in result.report.next_step
     assert any("those that 2 weights have are held" in note for note in result.report.notes)
 
 
@@ -298,6 +301,19 @@ def test_zeros_are_held_by_what_is_recorded_or_one_by_one(kind: str) -> None:
             "none": {},
         }[kind]
     )
+
+
+def test_zeros_that_a_recipe_lets_go_are_named() -> None:
+    rounds, holds = (
+        "- !QuantizationModifier {start_epoch: 1}\n",
+        "- !ConstantPruningModifier {params: __ALL_PRUNABLE__}\n",
+    )
+    frame = "modifiers:\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 2}\n"
+    said = [ask(sparse(pattern="2:4"), Recipe.load(frame + more), data()).notes for more in (rounds, rounds + holds)]
+    assert [[note for note in notes if "the zeros of 2 weights are lost" in note] != [] for notes in said] == [
+        True,
+        False,
+    ]
 
 
 @pytest.mark.skipif(not torch_library.available(), reason="needs torch")

@@ -31,16 +31,25 @@ def quantization_report(
 ) -> Report:
     """Of a float model, before its weights are integers."""
     own = {weight.name: weight for weight in quantization.weights}
-    known, readers = readable(model), _readers(model.proto)
+    known = readable(model)
     found = [_row(weight, own.get(weight.tensor.name), known) for weight in model.weights]
-    rows = [
-        row if row.quantized else replace(row, reason=_why_float(weight, readers, quantization.left))
-        for row, weight in zip(found, model.weights)
-    ]
-    rows, sized = with_macs(rows, model.weights, model)
+    rows, sized = with_macs(with_reasons(found, model.weights, model.proto, quantization.left), model.weights, model)
     remarks = (*notes, *of_one_run(model, rows))
     totals = totals_of(rows, model, {QUANTIZED}, sized)
     return Report("quantize", called, title, tuple(rows), totals, True, output or "", remarks)
+
+
+def with_reasons(
+    rows: Sequence[Row], weights: Sequence[Weight], proto: ModelProto, left: Mapping[str, str]
+) -> tuple[Row, ...]:
+    """The rows with the reasons of those that stay float; `left` has them by nodes."""
+    readers, named = _readers(proto), {weight.name: weight for weight in weights}
+
+    def why(row: Row) -> str:
+        said = [row.reason, _why_float(named[row.name], readers, left)] if row.name in named else [row.reason]
+        return "; float: ".join(filter(None, said))
+
+    return tuple(row if row.quantized else replace(row, reason=why(row)) for row in rows)
 
 
 def _row(weight: Weight, found: QuantizedWeight | None, known: Recorded | None) -> Row:

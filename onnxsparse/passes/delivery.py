@@ -99,16 +99,23 @@ def deliver(
     """
     Prune(Plan(tuple(untrained(plan, trained, tags)), plan.rule))(model)
     send_back(trained, tags)
-    report = planned_report("prune", name, plan, model, notes, target)
-    if details is not None:
-        report = replace(report, command="finetune", details=dict(details))
     if not plan.holds or (plan.planned and readable(model) is None):  # what is recorded of zeros that stay stays, too
         record(model, plan)
     if change is not None:
         proto = model.copy_proto()
         change(proto)
         model = Model.over(proto)
+    report = planned_report("prune", name, _in(model, plan), model, notes, target, change is None)
+    if details is not None:
+        report = replace(report, command="finetune", details=dict(details))
     return finish(model, report, target, overwrite, plan, beside, note, check=check)
+
+
+def _in(model: Model, plan: Plan) -> Plan:
+    """The same plan with the weights as they are stored in a model."""
+    stored = {weight.name: weight for weight in model.weights}
+    rows = (replace(row, weight=stored.get(row.name, row.weight)) for row in plan.rows)
+    return replace(plan, rows=tuple(rows))
 
 
 def untrained(plan: Plan, trained: Iterable[str], tags: Mapping[str, StoredParam]) -> list[PlanRow]:

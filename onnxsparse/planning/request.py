@@ -81,8 +81,9 @@ NO_ZEROS = "it has no zeros to hold"
 def held(model: Model) -> Plan:
     """The plan that keeps the zeros of every weight, by the pattern that is recorded of it where that holds."""
     known = readable(model)
-    pruned = known.pruned if known is not None else {}
-    return Plan(tuple(_held(weight, *pruned.get(weight.name, ("", 0))) for weight in model.weights), Rule.make(), True)
+    pruned, target = (known.pruned, known.target) if known is not None else ({}, "")
+    rows = tuple(_held(weight, *pruned.get(weight.name, ("", 0))) for weight in model.weights)
+    return Plan(rows, Rule.make(target=target or None), holds=True)
 
 
 def _held(weight: Weight, recorded: str, drop: int) -> PlanRow:

@@ -115,9 +115,9 @@ def with_macs(rows: Sequence[Row], weights: Sequence[Weight], model: Model) -> t
 
 
 def planned_report(
-    command: str, called: str, made: Plan, model: Model, notes: Sequence[str], output: str | None
+    command: str, called: str, made: Plan, model: Model, notes: Sequence[str], output: str | None, prunes: bool = True
 ) -> Report:
-    """The report of `plan`, `prune` and `mask`."""
+    """The report of `plan`, `prune` and `mask`; what `prunes` and prunes nothing is told so."""
     done = {"plan": "planned", "prune": "pruned", "mask": "masked"}[command]
     found = [planned_row(row, done, made.rule.target) for row in made.rows]
     rows, sized = with_macs(found, [row.weight for row in made.rows], model)
@@ -130,7 +130,7 @@ def planned_report(
         *_nearly_empty(rows),
         *_of_network(made),
     ]
-    if not made.planned and not made.holds:
+    if not made.planned and prunes:
         why = "every weight stays dense, see the reasons" if rows else "the model has no weights"
         remarks.append(f"{NOTHING}: {why}")
     totals = totals_of(rows, model, {done}, sized)

@@ -140,7 +140,9 @@ def _summary(report: Report) -> str:
     untrained = sum(UNTRAINED in note for note in report.notes)
     if untrained and verb == _VERBS["finetune"]:
         verb = f"pruned, {max(0, totals.done - untrained)} of them trained"
-    return f"{totals.done} of {totals.weights} weights {verb}{share}"
+    integers = sum(bool(row.quantized) for row in report.rows)
+    rounded = f", {integers} rounded" if integers and report.command == "finetune" else ""
+    return f"{totals.done} of {totals.weights} weights {verb}{rounded}{share}"
 
 
 def _why(report: Report) -> str:
@@ -196,8 +198,10 @@ def _training(report: Report) -> list[str]:
     trained = _is_trained(found)
     came_to = f"{after:.4g} trained ({found['steps']} steps)" if trained else "training did not help"
     unit = f"; {found['loss_unit']}" if found.get("loss_unit") else ""
-    lines = [f"loss on samples held out: {before:.4g} pruned, {came_to}{unit}"]
-    stages = [("dense", found["metrics_dense"]), ("pruned", found["metrics_without_training"])]
+    done = {"pruned": report.totals.done, "rounded": any(row.quantized for row in report.rows)}
+    without = " and ".join(word for word, any_of in done.items() if any_of) or "pruned"
+    lines = [f"loss on samples held out: {before:.4g} {without}, {came_to}{unit}"]
+    stages = [("dense", found["metrics_dense"]), (without, found["metrics_without_training"])]
     stages += [("trained", found["metrics"])] if trained else []
     measured_on = str(found.get("measured_on", ""))
     on = f" on {measured_on}" if measured_on.startswith(HELD_OUT) or "," in measured_on else ""

@@ -304,7 +304,7 @@ def _training_with_defaults(training: Training, per_epoch: int, pruned_share: fl
 
 def _pruning_with_defaults(pruning: Pruning, plan: Plan) -> Pruning:
     rule = plan.rule
-    if rule.pattern is None or not rule.pattern.takes_sparsity:
+    if plan.holds or rule.pattern is None or not rule.pattern.takes_sparsity:
         return pruning
     fixed = any(row.keep is not None for row in plan.planned)
     schedule = pruning.schedule or ("one-shot" if fixed else "cubic")

@@ -235,15 +235,8 @@ def ask(
         _demand_samples(held_out, model, goal, sequences)
     measure = _measure(held_out, metrics, feeding, training.batch, axes_of(model, axes), objective.task, sequences)
     demand_whole(made, strict, some=by_epochs is None and not made.holds)
-    notes = [
-        *recipe.notes,
-        *rounding,
-        *said,
-        *unasked,
-        *objective.idle,
-        *_idle(model, training),
-        *idle_labels(recipe, found),
-    ]
+    said += [*unasked, *_let_go(model, made)]
+    notes = [*recipe.notes, *rounding, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
     carried = None if sequences is None else (sequences, Plain(model, axes))
     if carried is not None and quantization is not None:
         raise OptionError("a model that hands states on from step to step is not quantized in training")
@@ -313,6 +306,19 @@ def _missed(modifier: Quantizing, scheme: Scheme, *graphs: ModelProto) -> list[s
         return [f"{modifier.called}: {said}" for said in missed(scheme, *graphs)]
     except OptionError as error:
         raise OptionError(f"{modifier.called}: {error}") from None
+
+
+def _let_go(model: Model, made: Plan) -> list[str]:
+    """Zeros that the file records, and a recipe neither makes nor holds: they move as everything does."""
+    known, dense = readable(model), {row.name for row in made.rows if row.pattern is None and not row.weight.refusal}
+    lost = {name: text for name, (text, _) in known.pruned.items() if name in dense} if known is not None else {}
+    if not lost or made.holds:
+        return []
+    name, pattern = next(iter(lost.items()))
+    count = f"{len(lost)} weights" if len(lost) > 1 else "1 weight"
+    recorded = f"the file records them ('{name}': {pattern})"
+    way_out = "!ConstantPruningModifier {params: __ALL_PRUNABLE__} in the recipe does"
+    return [f"the zeros of {count} are lost: {recorded}, and nothing in the run holds them; {way_out}"]
 
 
 def _idle(model: Model, training: Training) -> list[str]:

@@ -31,16 +31,25 @@ def quantization_report(
 ) -> Report:
     """Of a float model, before its weights are integers."""
     own = {weight.name: weight for weight in quantization.weights}
-    known, readers = readable(model), _readers(model.proto)
+    known = readable(model)
     found = [_row(weight, own.get(weight.tensor.name), known) for weight in model.weights]
-    rows = [
-        row if row.quantized else replace(row, reason=_why_float(weight, readers, quantization.left))
-        for row, weight in zip(found, model.weights)
-    ]
-    rows, sized = with_macs(rows, model.weights, model)
+    rows, sized = with_macs(with_reasons(found, model.weights, model.proto, quantization.left), model.weights, model)
     remarks = (*notes, *of_one_run(model, rows))
     totals = totals_of(rows, model, {QUANTIZED}, sized)
     return Report("quantize", called, title, tuple(rows), totals, True, output or "", remarks)
+
+
+def with_reasons(
+    rows: Sequence[Row], weights: Sequence[Weight], proto: ModelProto, left: Mapping[str, str]
+) -> tuple[Row, ...]:
+    """The rows with the reasons of those that stay float; `left` has them by nodes."""
+    readers, named = _readers(proto), {weight.name: weight for weight in weights}
+
+    def why(row: Row) -> str:
+        said = [row.reason, _why_float(named[row.name], readers, left)] if row.name in named else [row.reason]
+        return "; float: ".join(filter(None, said))
+
+    return tuple(row if row.quantized else replace(row, reason=why(row)) for row in rows)
 
 
 def _row(weight: Weight, found: QuantizedWeight | None, known: Recorded | None) -> Row:
@@ -92,13 +101,11 @@ def _why_float(weight: Weight, readers: Mapping[str, Sequence[str]], left: Mappi
     return f"{weight.uses[0].op} reads it, which is not quantized"
 
 
-def left_in_float(model: Model, quantization: Quantization) -> dict[str, str]:
-    """Why weights are not quantized, by their names; and layers that have none of their own, by their first outputs."""
-    own, readers = {weight.name for weight in quantization.weights}, _readers(model.proto)
-    left = [weight for weight in model.weights if weight.tensor.name not in own]
-    found = {weight.name: _why_float(weight, readers, quantization.left) for weight in left}
-    nodes = {node for weight in left for node in _nodes_of(weight, readers)}
-    return {**found, **{name: reason for name, reason in quantization.left.items() if name not in nodes}}
+def layers_left(model: Model, quantization: Quantization) -> dict[str, str]:
+    """Why layers that have no weight of their own are not quantized, by their first outputs."""
+    readers = _readers(model.proto)
+    weighted = {node for weight in model.weights for node in _nodes_of(weight, readers)}
+    return {name: reason for name, reason in quantization.left.items() if name not in weighted}
 
 
 def _nodes_of(weight: Weight, readers: Mapping[str, Sequence[str]]) -> list[str]:

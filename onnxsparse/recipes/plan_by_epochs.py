@@ -91,7 +91,15 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
         _planned(weight, goals.get(weight.tag), left.get(weight.tag, ""), *pruned.get(weight.name, ("", 0)))
         for weight in model.weights
     )
-    return ByEpochs(params, acts, goals, Plan(rows, Rule.make(), _holds(rows, goals, pruned)))
+    holds = _holds(rows, goals, pruned)
+    return ByEpochs(params, acts, goals, Plan(rows, _rule(known.target if known and holds else ""), holds))
+
+
+def _rule(target: str) -> Rule:
+    try:
+        return Rule.make(target=target or None)
+    except OptionError:  # of a plug-in that is not installed
+        return Rule.make()
 
 
 def _holds(rows: Sequence[PlanRow], goals: Mapping[str, FinalMask], pruned: Mapping[str, tuple[str, int]]) -> bool:

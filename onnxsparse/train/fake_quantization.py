@@ -23,7 +23,7 @@ from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, from_ran
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.fake_quantize import keys_of
 from onnxsparse.passes.quantization.qdq import Params, fitted, stored, write_qdq
-from onnxsparse.passes.quantization.report import how, left_in_float, saturation_note, with_reasons
+from onnxsparse.passes.quantization.report import how, layers_left, saturation_note, with_reasons
 from onnxsparse.passes.quantization.weight_only import raised
 from onnxsparse.passes.quantization.zero_points import Zeros, demand_zeros, zeros_of
 from onnxsparse.passes.verify import of_integers
@@ -185,7 +185,7 @@ class Integers:
             f"trained with rounded numbers: {len(names)} weights are {', '.join(kinds)}, and {len(found.values)} "
             "values are rounded between layers"
         )
-        floats = left_in_float(Model.over(self._fake.dense), found)
+        floats = layers_left(Model.over(self._fake.dense), found)
         left = [f"left in float: '{name}' ({reason})" for name, reason in floats.items()]
         more = [f"{len(left) - SHOWN} more are left in float"] if len(left) > SHOWN else []
         return [own, *left[:SHOWN], *more, *saturation_note(any(not one.grid.signed for one in found.values))]

@@ -235,16 +235,8 @@ def ask(
         _demand_samples(held_out, model, goal, sequences)
     measure = _measure(held_out, metrics, feeding, training.batch, axes_of(model, axes), objective.task, sequences)
     demand_whole(made, strict, some=by_epochs is None and not made.holds)
-    said += _let_go(model, made)
-    notes = [
-        *recipe.notes,
-        *rounding,
-        *said,
-        *unasked,
-        *objective.idle,
-        *_idle(model, training),
-        *idle_labels(recipe, found),
-    ]
+    said += [*unasked, *_let_go(model, made)]
+    notes = [*recipe.notes, *rounding, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
     carried = None if sequences is None else (sequences, Plain(model, axes))
     if carried is not None and quantization is not None:
         raise OptionError("a model that hands states on from step to step is not quantized in training")

@@ -102,13 +102,11 @@ def _why_float(weight: Weight, readers: Mapping[str, Sequence[str]], left: Mappi
     return f"{weight.uses[0].op} reads it, which is not quantized"
 
 
-def left_in_float(model: Model, quantization: Quantization) -> dict[str, str]:
-    """Why weights are not quantized, by their names; and layers that have none of their own, by their first outputs."""
-    own, readers = {weight.name for weight in quantization.weights}, _readers(model.proto)
-    left = [weight for weight in model.weights if weight.tensor.name not in own]
-    found = {weight.name: _why_float(weight, readers, quantization.left) for weight in left}
-    nodes = {node for weight in left for node in _nodes_of(weight, readers)}
-    return {**found, **{name: reason for name, reason in quantization.left.items() if name not in nodes}}
+def layers_left(model: Model, quantization: Quantization) -> dict[str, str]:
+    """Why layers that have no weight of their own are not quantized, by their first outputs."""
+    readers = _readers(model.proto)
+    weighted = {node for weight in model.weights for node in _nodes_of(weight, readers)}
+    return {name: reason for name, reason in quantization.left.items() if name not in weighted}
 
 
 def _nodes_of(weight: Weight, readers: Mapping[str, Sequence[str]]) -> list[str]:

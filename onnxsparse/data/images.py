@@ -63,13 +63,22 @@ def as_images(
     said = {"--resize": resize, "--mean": mean, "--std": std, "--layout": layout}
     flag = next((flag for flag, value in said.items() if value is not None), None)
     if flag is not None and not any(folders):
-        raise OptionError(f"{flag} is for a folder of images, which the data is not")
+        empty = next((one for one in given if isinstance(one, (str, os.PathLike)) and _is_empty(os.fspath(one))), None)
+        why = "which the data is not" if empty is None else f"and {os.fspath(empty)} holds none"
+        raise OptionError(f"{flag} is for a folder of images, {why}")
     if layout is not None and layout not in LAYOUTS:
         raise OptionError(f"--layout is one of {', '.join(LAYOUTS)}, not {brief(layout)}")
     scale = _numbers(std, "--std")
     if any(one <= 0 for one in scale):
         raise OptionError(f"--std is what pixels are divided by, so above 0, not {brief(std)}")
-    form = _size(resize), _numbers(mean, "--mean"), scale, layout or ""
+    middle = _numbers(mean, "--mean")
+    for option, numbers in (("--mean", middle), ("--std", scale)):
+        if any(abs(one) > 1 for one in numbers):
+            raise OptionError(
+                f"{option} is of pixels between 0 and 1, and {max(numbers, key=abs):g} looks like one of pixels up to "
+                "255: divide --mean and --std by 255"
+            )
+    form = _size(resize), middle, scale, layout or ""
     return [Images(os.fspath(one), *form) if found else one for one, found in zip(given, folders)]
 
 
@@ -78,6 +87,11 @@ def _holds_images(path: str) -> bool:
     if not os.path.isdir(path) or any(file.endswith((".npz", ".npy")) for file in os.listdir(path)):
         return False
     return bool(next(images_in(path), ""))
+
+
+def _is_empty(path: str) -> bool:
+    """Whether it is a folder without arrays, and so without images where it holds none."""
+    return os.path.isdir(path) and not any(file.endswith((".npz", ".npy")) for file in os.listdir(path))
 
 
 def images_in(folder: str) -> Iterator[str]:

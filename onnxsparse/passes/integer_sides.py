@@ -20,6 +20,11 @@ from onnxsparse.passes.pattern_check import Checked, UseChecked
 from onnxsparse.patterns.nm import NOfM
 from onnxsparse.targets import Target
 
+AROUND_ZERO = "no int8 around zero"
+WAY_OUT = (
+    "int8 around zero comes of `quantize` or `finetune --quantize int8` with --target ampere, or of `scheme: tensorrt` "
+    "in the recipe of a training; of the float model, not of this file"
+)
 FUSED = {
     "Add", "BatchNormalization", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Relu",
     "Selu", "Sigmoid", "Softplus", "Sub", "Tanh",
@@ -60,7 +65,8 @@ def _said(layers: int, lacking: dict[str, str]) -> list[str]:
     name, why = next(iter(lacking.items()))
     count = f"{layers - len(lacking)} of {layers} pruned layers"
     held = f"int8 goes into {count} and comes out, as sparse INT8 kernels want it"
-    return [f"{held}; the others run dense (the first: '{name}': {why})"]
+    said = [f"{held}; the others run dense (the first: '{name}': {why})"]
+    return [*said, *([WAY_OUT] if any(one.endswith(AROUND_ZERO) for one in lacking.values()) else [])]
 
 
 class _Sides:
@@ -83,7 +89,7 @@ class _Sides:
         if source is None or source.op_type != "DequantizeLinear":
             return "what goes into it is not quantized"
         if not self._around_zero(source):
-            return "what goes into it is no int8 around zero (`quantize --target ampere` makes it so)"
+            return "what goes into it is no int8 around zero"
         return self._behind(node.output[0])
 
     def _behind(self, name: str) -> str:
@@ -98,7 +104,7 @@ class _Sides:
             for node in self._readers[name]:
                 if node.op_type == "QuantizeLinear":
                     if not self._around_zero(node):
-                        return "what it gives is no int8 around zero (`quantize --target ampere` makes it so)"
+                        return "what it gives is no int8 around zero"
                 elif node.op_type in FUSED or node.op_type in MOVED:
                     waiting += [one for one in node.output if one]
                 else:

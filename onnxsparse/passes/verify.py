@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from onnxsparse import allocations, patterns
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.weights import Weight
 from onnxsparse.passes.device_levels import LevelCheck, check_level
 from onnxsparse.passes.evaluated_weights import SecondOpinion
@@ -47,11 +50,28 @@ from onnxsparse.planning.rows import (
     with_macs,
 )
 from onnxsparse.planning.rule import Rule
-from onnxsparse.planning.stored_params import count_zeros
+from onnxsparse.planning.stored_params import as_float32, count_zeros
 from onnxsparse.report.rows import DENSE, Report, Row, Totals, UseRow
 
 NOT_FOLDED = Report("fold", "", "", (), Totals())
 UNCHECKED = "nothing was checked: the file records no plan; say what has to hold: --target, --pattern or --plan"
+
+
+LINEAR = ("QuantizeLinear", "DequantizeLinear")
+
+
+def damaged_scales(model: Model) -> tuple[str, ...]:
+    """Scales by which no number is told from another: NaN, infinite, 0, or negative, which turns a layer around."""
+    named = {node.input[1] for node in model.proto.graph.node if node.op_type in LINEAR and len(node.input) > 1}
+    found = []
+    for tensor in model.flow.stores.homes:
+        if tensor.name in named and tensor.kind in FLOAT_KINDS:
+            scales = as_float32(tensor)
+            wrong = scales[~(np.isfinite(scales) & (scales > 0))]
+            if wrong.size:
+                many = f"{wrong.size} of {scales.size} scales in '{tensor.name}' are" if scales.size > 1 else ""
+                found.append(f"{many or repr(tensor.name) + ' is a scale of'} {wrong[0]:g}; scales are above 0")
+    return tuple(found)
 
 
 MASKED_STILL = (
@@ -80,6 +100,11 @@ class Verify(Check):
     full: bool = False
 
     def call(self, model: Model) -> Report:
+        damage = damaged_scales(model)
+        if damage:
+            rows = tuple(plain_row(weight, "unchecked") for weight in model.weights)
+            totals, title = totals_of(rows, model, {"holds"}, sized=False), self.rule.text or "its own record"
+            return Report("verify", self.called, title, rows, totals, ok=False, notes=damage, faults=damage)
         return held_to(model, self.called, expect(model, self.rule, self.plan), self.strict, self.full)
 
 
@@ -223,6 +248,42 @@ def _verified(
     verdict = pays_off(rows, "holds", rule)
     return Report(
         "verify", called, title, tuple(rows), totals, ok, "", notes, step, verdict=verdict, faults=tuple(faults)
+    )
+
+
+def of_integers(report: Report, written: Model) -> Report:
+    """The report of what was pruned in floats, with the types, the bytes and the device's word of what was written."""
+    known = readable(written)
+    try:
+        rule = Rule.make(target=known.target or None) if known else Rule.make()
+    except OptionError:  # of a plug-in that is not installed
+        rule = Rule.make()
+    pruned = {row.name: patterns.parse(row.pattern) for row in report.rows if row.pattern != DENSE}
+    expected = [PlanRow(weight, pruned.get(weight.name)) for weight in written.weights]
+    checked, sides = with_integer_sides(written, ZeroCheck(expected, rule.target).checked(), rule.target)
+    found = {row.name: row for row in map(_checked_row, checked)}
+    rows = [_as_written(row, found.get(row.name, row)) for row in report.rows]
+    stale = target_notes(rule, report.rows)
+    notes = [*(note for note in report.notes if note not in stale), *target_notes(rule, rows), *sides]
+    used = [one.expected.weight for one in checked if one.expected.pattern is not None]
+    return replace(
+        report,
+        rows=tuple(rows),
+        totals=totals_of(rows, written, {"pruned"}, report.totals.macs is not None),
+        notes=tuple(notes),
+        next_step=next_step(rule, report.output or "OUT", used) if used else "",
+        verdict=pays_off(rows, "pruned", rule),
+    )
+
+
+def _as_written(row: Row, found: Row) -> Row:
+    return replace(
+        row,
+        dtype=found.dtype,
+        storage=found.storage,
+        bytes_dense=found.bytes_dense,
+        bytes_sparse=found.bytes_sparse,
+        uses=found.uses,
     )
 
 

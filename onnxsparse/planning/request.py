@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from onnxsparse import patterns
 from onnxsparse.data.array_files import load_arrays
 from onnxsparse.errors import LeftOutError, OptionError, PlanError, brief
@@ -88,12 +90,30 @@ def _held(weight: Weight, recorded: str, drop: int) -> PlanRow:
     zeros = 0 if weight.refusal or not weight.uses else count_zeros(weight) or 0
     if not zeros or (not recorded and zeros < SOME * weight.tensor.size):
         return PlanRow(weight, reason=weight.refusal or NO_ZEROS, chosen=True)
-    keep = weight_param(weight).numbers().reshape(-1) != 0
+    return held_row(weight, weight_param(weight).numbers().reshape(-1) != 0, recorded, drop)
+
+
+def held_row(weight: Weight, keep: Array, recorded: str = "", drop: int = 0) -> PlanRow:
+    """The row that keeps the zeros of one weight, by the pattern that is recorded of it where that holds."""
     with suppress(OptionError):  # whoever recorded it may have had more plug-ins
         pattern = patterns.parse(recorded or "unstructured")
         if recorded and not does_not_fit(weight, pattern) and not _breaks(weight, pattern, keep, drop):
             return PlanRow(weight, pattern, drop, keep=keep)
-    return PlanRow(weight, Unstructured(), zeros, keep=keep)
+    return PlanRow(weight, Unstructured(), int(keep.size - np.count_nonzero(keep)), keep=keep)
+
+
+SPARSE = 0.2
+"""The share of all weights from which on a model is sparse, whether anything records it or not."""
+
+
+def sparse_weights(model: Model) -> list[str]:
+    """The weights whose zeros a training must not lose where nobody speaks of them: those of a model that records
+    some, or that is sparse to the eye.
+    """
+    known, rows = readable(model), held(model).planned
+    size = sum(one.tensor.size for one in model.weights)
+    zeros = sum(count_zeros(row.weight) or 0 for row in rows)
+    return [row.name for row in rows] if (known and known.pruned) or zeros > SPARSE * size else []
 
 
 def _said_of(made: Plan) -> str:

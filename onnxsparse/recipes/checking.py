@@ -249,15 +249,22 @@ class _Linter:
             lost = "zeros are lost while it trains: add !ConstantPruningModifier"
             if any(_end_of(mask) <= self.last for mask in free):
                 self._warn(one, f"the {lost}, or leave_enabled: true")
-            elif not self.masked and self._is_sparse():
-                self._warn(one, f"the model is sparse, and its {lost}")
 
-    def _is_sparse(self) -> bool:
-        from onnxsparse.planning.stored_params import count_zeros
+    def sparse(self) -> None:
+        """A sparse model, and nothing that speaks of its zeros."""
+        from onnxsparse.recipes.plan_by_epochs import by_epochs, sparse_but_free
 
-        counted = [] if self.model is None else [(count_zeros(one), one.tensor.size) for one in self._opened.weights]
-        known = [(zeros, size) for zeros, size in counted if zeros is not None]
-        return bool(sum(zeros for zeros, _ in known) > LEAST_USEFUL / 2 * sum(size for _, size in known))
+        driven = [one for one in self.scheduled if not one.missing]
+        if self.model is None or not driven or self._problem(driven):
+            return
+        names = sparse_but_free(self._opened, by_epochs(self._opened, driven))
+        if names:
+            self._add(
+                NOTE,
+                None,
+                "no modifier prunes or holds anything, and the model is sparse: finetune holds the zeros of "
+                f"{len(names)} of its weights; in a loop of your own they are lost without !ConstantPruningModifier",
+            )
 
     # -- which weights
 
@@ -429,7 +436,7 @@ RULES: tuple[Callable[[_Linter], None], ...] = (
     _Linter.doubled, _Linter.two_clocks, _Linter.refused, _Linter.meaningless, _Linter.layers, _Linter.teachers,
     _Linter.low, _Linter.rises, _Linter.let_go, _Linter.two_rates, _Linter.length, _Linter.frequency, _Linter.late,
     _Linter.names, _Linter.patterns, _Linter.keys, _Linter.overlaps, _Linter.along, _Linter.missed, _Linter.groups,
-    _Linter.nothing_to_hold, _Linter.quantized, _Linter.adam, _Linter.misfit, _Linter.between_steps,
+    _Linter.nothing_to_hold, _Linter.quantized, _Linter.sparse, _Linter.adam, _Linter.misfit, _Linter.between_steps,
 )  # fmt: skip
 """In this order they are told, what is worse before all others."""
 

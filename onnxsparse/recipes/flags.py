@@ -40,6 +40,8 @@ FLAGS = dict(_fields())
 RATES = (SetLearningRate, LearningRate, LearningRateFunction)
 ALONE = (*RATES, Distillation)
 """Beside these labels count alone: a rate fits the loss it was chosen for, and a modifier says how much it teaches."""
+WAYS = {"--target": ": `scheme: tensorrt` in its QuantizationModifier makes int8 as ampere takes it"}
+"""What of the recipe stands for an option that means nothing beside it, where that is not plain."""
 PACE = ("lr", "lr_schedule", "warm_up")
 BY_GROUPS = (SetLearningRate, LearningRateFunction, SetWeightDecay)
 
@@ -133,7 +135,7 @@ def takes_training_flags(recipe: Recipe) -> bool:
 def _refuse(names: Iterable[str]) -> None:
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
     if flags:
-        raise OptionError(f"the recipe says that already; leave {flags} out, or change the recipe")
+        raise OptionError(f"the recipe says that already; leave {flags} out, or change the recipe{WAYS.get(flags, '')}")
 
 
 def _with_training_settings(given: Mapping[str, Any], recipe: Recipe) -> Recipe:

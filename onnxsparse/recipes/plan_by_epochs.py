@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from onnxsparse.acts.act import FinalMask, TimedAct
 from onnxsparse.acts.params import Param
 from onnxsparse.errors import OptionError
@@ -17,9 +15,12 @@ from onnxsparse.graph.storage import FLOAT_KINDS
 from onnxsparse.graph.torch_match import recorded_match
 from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array
+from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.planning.defaults import words_of
 from onnxsparse.planning.names import named
 from onnxsparse.planning.plan import Plan, PlanRow, does_not_fit
+from onnxsparse.planning.recorded import readable
+from onnxsparse.planning.request import held_row, sparse_weights
 from onnxsparse.planning.rule import Rule
 from onnxsparse.planning.stored_params import as_float32, weight_param
 from onnxsparse.recipes.modifiers.modifier import Scheduled
@@ -29,7 +30,8 @@ from onnxsparse.recipes.modifiers.modifier import Scheduled
 #
 # 1. The last modifier that prunes a weight says what it comes to, unless an earlier one holds more; one that only holds
 #    zeros says it where no other does.
-# 2. A weight that no modifier names stays dense, as the recipe says.
+# 2. A weight that no modifier names stays dense, as the recipe says. But where none prunes or holds anything, a sparse
+#    model keeps the zeros that it has: nobody tunes one to lose them.
 # 3. Counts that depend on the training, and zeros that were held, are those of the result.
 
 
@@ -65,8 +67,8 @@ class ByEpochs:
         if not goal.stays:
             return PlanRow(row.weight, reason=LET_GO, chosen=True)
         if goal.keep is not None:
-            keep = arrays[tag] != 0
-            return replace(row, keep=keep.reshape(-1), drop=int(keep.size - np.count_nonzero(keep)))
+            by = "" if isinstance(row.pattern, Unstructured) else row.pattern.text
+            return held_row(row.weight, (arrays[tag] != 0).reshape(-1), by, row.drop)
         return replace(row, drop=_zero_units(row, arrays[tag])) if goal.shared else row
 
 
@@ -83,8 +85,35 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
         left.update(act.left_dense())
         for tag, goal in act.final_masks().items():
             goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
-    rows = tuple(_planned(weight, goals.get(weight.tag), left.get(weight.tag, "")) for weight in model.weights)
-    return ByEpochs(params, acts, goals, Plan(rows, Rule.make()))
+    known = readable(model)
+    pruned = known.pruned if known is not None else {}
+    rows = tuple(
+        _planned(weight, goals.get(weight.tag), left.get(weight.tag, ""), *pruned.get(weight.name, ("", 0)))
+        for weight in model.weights
+    )
+    holds = _holds(rows, goals, pruned)
+    return ByEpochs(params, acts, goals, Plan(rows, _rule(known.target if known and holds else ""), holds))
+
+
+def _rule(target: str) -> Rule:
+    try:
+        return Rule.make(target=target or None)
+    except OptionError:  # of a plug-in that is not installed
+        return Rule.make()
+
+
+def _holds(rows: Sequence[PlanRow], goals: Mapping[str, FinalMask], pruned: Mapping[str, tuple[str, int]]) -> bool:
+    """Whether nothing but the zeros of the file is in the plan, and all that is recorded of them."""
+    by = {row.name: (row.pattern.text, row.drop) for row in rows if row.pattern is not None}
+    return all(goal.keep is not None for goal in goals.values()) and all(
+        by.get(name) == one for name, one in pruned.items()
+    )
+
+
+def sparse_but_free(model: Model, found: ByEpochs) -> list[str]:
+    """The weights that have zeros, of a sparse model that is trained by modifiers none of which speaks of zeros."""
+    known = {param.name for param in found.params if not param.refusal}
+    return [] if found.goals else [name for name in sparse_weights(model) if name in known]
 
 
 def _beside(earlier: FinalMask, later: FinalMask) -> FinalMask:
@@ -97,13 +126,15 @@ def _beside(earlier: FinalMask, later: FinalMask) -> FinalMask:
     return replace(more, shared=True)
 
 
-def _planned(weight: Weight, goal: FinalMask | None, left: str) -> PlanRow:
+def _planned(weight: Weight, goal: FinalMask | None, left: str, recorded: str, drop: int) -> PlanRow:
     if goal is None and left:
         return PlanRow(weight, reason=left)
     if goal is None:
         return PlanRow(weight, reason=weight.refusal or UNNAMED, chosen=not weight.refusal)
     if goal.keep is not None and goal.drop == 0:
         return PlanRow(weight, reason=NO_ZEROS, chosen=True)
+    if goal.keep is not None:
+        return held_row(weight, goal.keep, recorded, drop)
     misfit = does_not_fit(weight, goal.pattern)
     if misfit is not None:
         raise OptionError(f"the recipe prunes {weight.name} by {goal.pattern.text}: {misfit.text}")
@@ -113,6 +144,8 @@ def _planned(weight: Weight, goal: FinalMask | None, left: str) -> PlanRow:
 def _zero_units(row: PlanRow, array: Array) -> int:
     """How many units of its pattern are zero in a weight."""
     assert row.pattern is not None
+    if not row.pattern.takes_sparsity:
+        return row.drop
     zero = row.use.matrix(array.reshape(-1)) == 0
     units = row.pattern.units(zero.shape)
     return units - row.pattern.violations(zero, units).count

@@ -23,9 +23,10 @@ from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, from_ran
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.fake_quantize import keys_of
 from onnxsparse.passes.quantization.qdq import Params, fitted, stored, write_qdq
-from onnxsparse.passes.quantization.report import how, saturation_note, with_reasons
+from onnxsparse.passes.quantization.report import how, layers_left, saturation_note, with_reasons
 from onnxsparse.passes.quantization.weight_only import raised
 from onnxsparse.passes.quantization.zero_points import Zeros, demand_zeros, zeros_of
+from onnxsparse.passes.verify import of_integers
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight
 from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.planning.stored_params import StoredParam
@@ -55,7 +56,7 @@ class FakeQuantization:
         self.quantization, self.learned = quantization, learned
         self.text = quantization.to_json()
         """What the training graph is asked for by."""
-        self._dense, self._tags, self._calibrate = dense, tags, calibrate
+        self.dense, self._tags, self._calibrate = dense, tags, calibrate
         self._keys = keys_of(quantization)
         self._ranges: dict[str, tuple[float, float]] = {}
         self._observing = False
@@ -114,7 +115,7 @@ class FakeQuantization:
 
     def _of_weight(self, engine: Engine, weight: QuantizedWeight) -> QParams:
         tag = self._tags.get(weight.name, "")
-        numbers = weights.baked(engine, tag) if tag in engine.weights else stored(self._dense, weight.name)
+        numbers = weights.baked(engine, tag) if tag in engine.weights else stored(self.dense, weight.name)
         return of_weight(numbers, weight.grid, weight.axis)
 
     def _write(self, engine: Engine, name: str, params: QParams) -> None:
@@ -184,7 +185,8 @@ class Integers:
             f"trained with rounded numbers: {len(names)} weights are {', '.join(kinds)}, and {len(found.values)} "
             "values are rounded between layers"
         )
-        left = [f"left in float: '{name}' ({reason})" for name, reason in found.left.items()]
+        floats = layers_left(Model.over(self._fake.dense), found)
+        left = [f"left in float: '{name}' ({reason})" for name, reason in floats.items()]
         more = [f"{len(left) - SHOWN} more are left in float"] if len(left) > SHOWN else []
         return [own, *left[:SHOWN], *more, *saturation_note(any(not one.grid.signed for one in found.values))]
 
@@ -197,12 +199,13 @@ class Integers:
         Model.over(proto).set_metadata({PREFIX + "quantization": "int8, trained"})
 
     def check(self, report: Report, written: Model) -> Report:
-        """Every zero is the zero point in what was written."""
+        """Every zero is the zero point in what was written; and what is reported is of that, not of the floats."""
         demand_zeros(written, self.quantization.weights, self._params, self._zeros)
         own = {weight.name: how(weight) for weight in self.quantization.weights}
         names = {weight.name: weight.tensor.name for weight in written.weights}
         rows = tuple(replace(row, quantized=own.get(names.get(row.name, ""), "")) for row in report.rows)
-        return replace(report, rows=with_reasons(rows, written.weights, written.proto, self.quantization.left))
+        rows = with_reasons(rows, written.weights, written.proto, self.quantization.left)
+        return of_integers(replace(report, rows=rows), written)
 
 
 def tags_by_name(model: Model, tags: Mapping[str, StoredParam]) -> dict[str, str]:

@@ -86,6 +86,8 @@ def _weights(layer: Any, kinds: tuple[str, ...]) -> Weights:
 def _inputs(layer: Any, kinds: tuple[str, ...]) -> tuple[str, ...]:
     if "MultiheadAttention" in kinds:
         return ("query", "key", "value")
+    if "NonDynamicallyQuantizableLinear" in kinds:  # the last projection of attention, which is never called
+        return ()
     return tuple(inspect.signature(layer.forward).parameters)
 
 

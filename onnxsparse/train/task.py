@@ -43,11 +43,12 @@ from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import RATES
+from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct, Quantizing, TrainQuantized
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
-from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs
+from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs, sparse_but_free
 from onnxsparse.scores import Score
 from onnxsparse.train.batches import Feeding
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
@@ -212,6 +213,7 @@ def ask(
     model, quantization, rounding = quantized(model, recipe)
     set_sizes(model, dims)
     axes = sample_axes(model, batch_axis, state)
+    recipe, unasked = holding_zeros(model, recipe)
     by_epochs = zeros_by_epochs(model, recipe, plan, masks)
     made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
     demand_floats(model)
@@ -233,7 +235,7 @@ def ask(
         _demand_samples(held_out, model, goal, sequences)
     measure = _measure(held_out, metrics, feeding, training.batch, axes_of(model, axes), objective.task, sequences)
     demand_whole(made, strict, some=by_epochs is None and not made.holds)
-    said += _let_go(model, made)
+    said += [*unasked, *_let_go(model, made)]
     notes = [*recipe.notes, *rounding, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
     carried = None if sequences is None else (sequences, Plain(model, axes))
     if carried is not None and quantization is not None:
@@ -367,6 +369,16 @@ def _feeding(data: Data, training: Training, together: Processes) -> Feeding:
 
 
 # -- The zeros that a run is to make: what its recipe asks a plan for, and how many they are.
+
+
+def holding_zeros(model: Model, recipe: Recipe) -> tuple[Recipe, list[str]]:
+    """A recipe by epochs that neither prunes nor holds anything does not cost a sparse model its zeros."""
+    timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]
+    names = sparse_but_free(model, by_epochs(model, timed)) if timed else []
+    if not names:
+        return recipe, []
+    said = f"no modifier of the recipe prunes or holds anything: the zeros of {len(names)} weights are held"
+    return recipe.holding((ConstantPruningModifier(params=tuple(names)), *recipe.modifiers)), [said]
 
 
 def zeros_by_epochs(model: Model, recipe: Recipe, plan: Path | None, masks: Masks | None) -> ByEpochs | None:

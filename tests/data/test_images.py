@@ -75,12 +75,18 @@ def test_what_is_not_said_or_does_not_fit(photos: Path) -> None:
         (FIRST, {"mean": 0, "resize": "4"}), (FIRST, {"mean": 0, "resize": (8, 8)}), (FIRST, {"layout": "CHWN"}),
         (free, {"mean": 0}), (Field("x", "float32", (None, 4)), {"mean": 0}),
         (Field("x", "int64", (None, 3, 4, 6)), {}),
-        (Field("x", "float32", (None, 5, 4, 6)), {"mean": 0}),
+        (Field("x", "float32", (None, 5, 4, 6)), {"mean": 0}), (FIRST, {"mean": "123,116,103", "std": 58}),
+        (FIRST, {"mean": 0.5, "std": 58}),
     ):  # fmt: skip
         with refusing(OptionError):
             taken(photos, field, **said)
     with refusing(OptionError):
         open_data(as_images([str(photos)], mean=0)[0], [FIRST, Field("y", "float32", (None, 1))])
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with refusing(OptionError):
+        taken(tmp_path, mean=0)
 
 
 def test_a_damaged_image(photos: Path) -> None:

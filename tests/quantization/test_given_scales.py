@@ -145,6 +145,8 @@ BROKEN = {
     "no axis": (b'{"x": {"scale": [1, 2]}}', "a list with an axis"),
     "several": (b'{"x": {"scale": [1, 2], "axis": 0}}', "a value has one"),
     "another shape": (b'{"stem.weight": {"scale": [1, 2], "axis": 0}}', "2 scales for 'stem.weight'"),
+    "along the inputs": (b'{"stem.weight": {"scale": [1, 1, 1, 1], "axis": 1}}', "along its outputs, axis 0"),
+    "no such axis": (b'{"stem.weight": {"scale": [1, 1], "axis": 9}}', "it has 4 axes"),
     "no model": (b"\x00\x01", "is not an ONNX model"),
 }
 
@@ -158,6 +160,18 @@ def test_a_broken_file_is_one_line(name: str, model: str, tmp_path: Path, capsys
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"), [("reduce_range", "leave reduce_range=True out"), ("per_tensor", "a weight has one scale here")]
+)
+def test_a_flag_that_given_scales_contradict(flag: str, said: str, model: str, tmp_path: Path) -> None:
+    path = tmp_path / "scales.json"
+    path.write_text(json.dumps({"stem.weight": {"scale": [0.02] * 8, "axis": 0}}))
+    with pytest.raises(OnnxSparseError, match=said):
+        osp.quantize(model, scales=path, data={"x": SAMPLES}, **{flag: True})
+    path.write_text('{"x": {"scale": 0.02}}')
+    assert "stem.weight_scale" in arrays(quantized(model, scales=path, data={"x": SAMPLES}, **{flag: True}))
 
 
 def test_a_file_without_pairs(model: str, tmp_path: Path) -> None:

@@ -70,3 +70,19 @@ def test_blocks_hold_in_the_integers() -> None:
     report = osp.verify(quantized(pruned, [FEED]), target="vnni").report
     assert report.ok
     assert all(row.dtype == "int8" for row in report.rows)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, -1.0])
+@pytest.mark.parametrize("name", ["deep.weight_scale", "_scale"])
+def test_scales_that_mean_nothing_are_the_reason_why_a_file_does_not_hold(value: float, name: str) -> None:
+    proto = quantized(osp.prune(str(DIGITS), pattern="2:4").proto, [FEED])
+    tensor = next(
+        one for one in proto.graph.initializer if one.name.endswith(name) and bool(one.dims) == (name[0] == "d")
+    )
+    array = onnx.numpy_helper.to_array(tensor).copy()
+    array.reshape(-1)[0] = value
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    for rule in ({}, {"pattern": "2:4"}):
+        report = osp.verify(proto, **rule).report
+        assert not report.ok
+        assert any(f"'{tensor.name}'" in fault and f"{value:g}" in fault for fault in report.faults)

@@ -162,8 +162,10 @@ def test_quantization_of_a_sparse_model(digits_cnn: Path, tmp_path: Path) -> Non
     sparse = str(tmp_path / "sparse.onnx")
     assert main(["prune", str(digits_cnn), "-o", sparse, "--pattern", "2:4", "-q"]) == 0
     quantized = ("QuantizationModifier", {"start_epoch": 0})
-    says = [one.text for one in check(recipe(quantized, RANGE), model=sparse)]
-    assert any("the model is sparse, and its zeros are lost" in one for one in says)
+    for modifiers in ((quantized, RANGE), (lr(), RANGE), (RANGE,)):
+        (found,) = check(recipe(*modifiers), model=sparse)
+        assert (found.level, "the model is sparse: finetune holds the zeros of " in found.text) == ("note", True)
+    assert check(recipe(gmp(), RANGE), model=sparse) == []
     assert check(recipe(quantized, RANGE), model=str(digits_cnn)) == []
     assert check(recipe(quantized, RANGE, KEEP), model=sparse) == []
 

@@ -12,12 +12,17 @@ from onnx import TensorProto, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.errors import OptionError
+from onnxsparse.graph.model import Model
 from onnxsparse.recipes.flags import recipe_of
+from onnxsparse.recipes.plan_by_epochs import by_epochs
 
 GMP = """
 - !EpochRangeModifier {start_epoch: 0, end_epoch: 3}
 - !GMPruningModifier {start_epoch: 0, end_epoch: 1, update_frequency: 0.5, init_sparsity: 0.5, final_sparsity: 0.75,
     params: [wide, deep]}
+"""
+FRAME_ONLY = """
+- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}
 """
 GROUPS = """
 - !SetLearningRateModifier {learning_rate: 0.01, param_groups: [0, 1]}
@@ -81,6 +86,63 @@ def test_what_is_refused_before_anything_runs(digits_cnn: Path, tmp_path: Path, 
     with pytest.raises(OptionError, match=says):
         tuned(digits_cnn, tmp_path, options)
     assert not (tmp_path / "out.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "modifier",
+    [
+        "QuantizationModifier {start_epoch: 0, scheme: tensorrt}",
+        "SetLearningRateModifier {start_epoch: 0, learning_rate: 0.001}",
+    ],
+)
+def test_a_recipe_that_prunes_nothing_keeps_the_zeros_of_a_sparse_model(
+    digits_cnn: Path, tmp_path: Path, modifier: str
+) -> None:
+    sparse = osp.prune(digits_cnn, target="ampere").model
+    assert sparse is not None
+    images = np.random.default_rng(0).standard_normal((48, 1, 8, 8), np.float32)
+    data = {sparse.graph.input[0].name: images}
+    recipe = osp.Recipe.load(f"modifiers:{FRAME_ONLY}- !{modifier}\n")
+    result = osp.finetune(sparse, output=tmp_path / "out.onnx", data=data, recipe=recipe)
+    proto = onnx.load(tmp_path / "out.onnx")
+    for name in ("wide.weight", "residual.weight", "deep.weight", "head.weight"):
+        before, after = (
+            next(numpy_helper.to_array(one) for one in model.graph.initializer if one.name == name)
+            for model in (sparse, proto)
+        )
+        assert not after[before == 0].any()
+    records = [
+        {one.key: one.value for one in model.metadata_props if one.key != "onnxsparse.quantization"}
+        for model in (sparse, proto)
+    ]
+    assert records[0] == records[1]
+    verified = osp.verify(tmp_path / "out.onnx").report
+    assert verified.ok
+    assert [row.pattern for row in result.report.rows] == ["dense", "2:4", "2:4", "2:4", "2:4"]
+    assert any("the zeros of 4 weights are held" in note for note in result.report.notes)
+    assert "!ConstantPruningModifier" in (tmp_path / "out.recipe.yaml").read_text()
+    if modifier.startswith("Quantization"):  # what is reported is of the integers
+        assert {row.dtype for row in result.report.rows} == {"int8"}
+        for one in ("bytes_dense", "bytes_sparse", "zeros"):
+            assert getattr(result.report.totals, one) == getattr(verified.totals, one)
+        assert result.report.next_step == verified.next_step
+        assert "--int8" in result.report.next_step
+        assert result.report.verdict == verified.verdict
+        assert not any("float32 weights" in note for note in result.report.notes)
+        assert any("int8 goes into 3 of 4 pruned layers" in note for note in result.report.notes)
+
+
+def test_weights_left_in_float_are_named(digits_cnn: Path, tmp_path: Path) -> None:
+    result = tuned(digits_cnn, tmp_path, "start_epoch: 0, ignore: [head]", FRAME_ONLY)
+    assert "float: the scheme ignores it" in result.report.row("head.weight").reason
+    assert not any("left in float" in note for note in result.report.notes)
+
+
+def test_masks_of_n_of_m_count_numbers(digits_cnn: Path) -> None:
+    options = "start_epoch: 0, end_epoch: 1, init_sparsity: 0, final_sparsity: 0.5, update_frequency: 0.5"
+    recipe = osp.Recipe.load(f"modifiers:\n- !GMPruningModifier {{{options}, mask_type: '2:4', params: [deep]}}\n")
+    (row,) = by_epochs(Model.open(str(digits_cnn)), recipe.modifiers).plan.planned
+    assert row.drop == row.weight.tensor.size // 2
 
 
 def test_rates_of_groups_that_are_not_there(digits_cnn: Path, tmp_path: Path) -> None:

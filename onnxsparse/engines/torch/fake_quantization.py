@@ -94,9 +94,16 @@ def is_exporting() -> bool:
 
 
 def _exported(x: Any, scale: Any, zero_point: Any, grid: Grid, axis: int | None) -> Any:
-    """ONNX has the grids of whole types: what lies outside of fewer integers is clipped before."""
+    """ONNX has the grids of whole types: what lies outside of fewer integers is clipped before.
+
+    Where scale and zero point are numbers it is written out: torch 2.13 knows no sizes of what its operator gives, and
+    cannot export it by `dynamo=True` where one is free.
+    """
     if grid.bits > 8:
         raise OptionError(f"torch exports fake quantization to 8 bits and not to {grid.text}")
+    if isinstance(scale, float):
+        whole = torch().clamp(torch().round(x / scale) + zero_point, grid.low, grid.high)
+        return (whole - zero_point) * scale
     scale, zero_point = scale.detach().float(), zero_point.int()
     low, high = (-128, 127) if grid.signed else (0, 255)
     if (grid.low, grid.high) != (low, high):

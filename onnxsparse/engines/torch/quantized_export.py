@@ -49,8 +49,16 @@ def fake_quantized(module: Any, inputs: Inputs, options: Mapping[str, Any]) -> t
     _settle(copy)
     device = next((one.device for one in copy.parameters()), torch().device("cpu"))
     given = inputs.mapped(lambda one: one.detach().to(device) if torch().is_tensor(one) else one)
-    unknown = [path for path, one in roundings_of(copy) if not one.known]
-    return _with_plain_names(_exported(copy, given, options)), unknown
+    return _with_plain_names(_exported(copy, given, options)), _never_run(copy)
+
+
+def _never_run(copy: Any) -> list[str]:
+    """The layers of which no input has a range: an argument that is left out, or is another one again, has none."""
+    known: dict[str, bool] = {}
+    for place, one in roundings_of(copy):
+        path = place.rpartition(":")[0]
+        known[path] = known.get(path, False) or one.known
+    return [path for path, some in known.items() if not some]
 
 
 def _demand(options: Mapping[str, Any]) -> None:
@@ -71,6 +79,8 @@ def _settle(copy: Any) -> None:
         getattr(owner, LISTS)[name].original = torch().nn.Parameter(numbers, requires_grad=False)
         if one.grid.bits <= 8:
             one.grid = Grid(8, one.grid.signed, one.grid.symmetric)
+    for _, rounding in roundings_of(copy):
+        rounding.numbers = float(rounding.scale), int(rounding.zero_point)
 
 
 def _exported(copy: Any, inputs: Inputs, options: Mapping[str, Any]) -> ModelProto:

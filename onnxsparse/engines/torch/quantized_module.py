@@ -26,6 +26,8 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.quantization import SMALLEST_SCALE, Grid
 
 State = dict[str, Any]
+NARROWEST = 2
+"""A scale that is learned covers no less than this part of the range that there is."""
 
 
 @dataclass
@@ -127,6 +129,8 @@ class Rounding:
         self.grid, self.stage, self.known = grid, stage, False
         self.low, self.high = (torch().tensor(one, device=device) for one in (float("inf"), -float("inf")))
         self.scale, self.zero_point = torch().tensor(1.0, device=device), torch().tensor(0, device=device).int()
+        self.numbers: tuple[float, int] | None = None
+        """Scale and zero point of a copy that is exported."""
 
     def __call__(self, x: Any, layer: Any) -> Any:
         if not torch().is_tensor(x) or not x.is_floating_point():
@@ -136,7 +140,8 @@ class Rounding:
                 self._observe(x.detach())
         if not self.known or self.stage.calibrating:
             return x
-        return fake(x, self.scale.to(x.device), self.zero_point.to(x.device), self.grid)
+        scale, zero_point = self.numbers or (self.scale.to(x.device), self.zero_point.to(x.device))
+        return fake(x, scale, zero_point, self.grid)
 
     def _observes(self, layer: Any, x: Any) -> bool:
         stage = self.stage
@@ -286,8 +291,16 @@ def settle(module: Any) -> None:
         for _, owner, name, one in rounded_weights(module):
             if one.follows:
                 one.measure(_behind_mask(owner, name, one))
-            for scale in one.parameters():
-                scale.clamp_(min=SMALLEST_SCALE)
+            elif one.stage.learned:
+                _bound(one.scale, of_weight(_behind_mask(owner, name, one), one.grid, one.axis)[0])
+        for _, rounding in roundings_of(module):
+            if rounding.known and isinstance(rounding.scale, torch().nn.Parameter):
+                _bound(rounding.scale, from_range(rounding.low, rounding.high, rounding.grid)[0])
+
+
+def _bound(scale: Any, whole: Any) -> None:
+    """A step that is too long must not end below zero, nor where nearly every number is clipped and nothing learns."""
+    scale.copy_(torch().maximum(scale, whole.to(scale.device) / NARROWEST).clamp(min=SMALLEST_SCALE))
 
 
 def _behind_mask(owner: Any, name: str, rounded: Any) -> Any:

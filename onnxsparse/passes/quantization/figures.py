@@ -59,13 +59,16 @@ class MaxLoss:
 
     def of(self, metric: Metric, before: float, after: float) -> float:
         """What is lost, in the unit of this; it is infinite where a figure is no number."""
-        if metric.name == "distance":
+        name = getattr(metric, "name", "")
+        if name == "distance":
             lost = after
         else:
-            lost = before - after if metric.name in RISING else after - before
+            lost = before - after if name in RISING else after - before
+            if name not in (*RISING, *FALLING):  # of a figure of somebody's own nobody knows whether more is better
+                lost = abs(lost)
             if self.relative:
                 lost = lost / abs(before) if before else math.inf if lost > 0 else 0.0
-            elif metric.name in SHARES:
+            elif name in SHARES:
                 lost *= 100
         return lost if math.isfinite(lost) else math.inf
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto
 
 from onnxsparse.errors import ModelError, OptionError, brief, one_line
 from onnxsparse.graph.model import Model
@@ -28,7 +28,7 @@ from onnxsparse.options import Path
 from onnxsparse.passes.quantization.fake_quantizers import FakeQuantizers
 from onnxsparse.passes.quantization.float_graph import plain_graph
 from onnxsparse.passes.quantization.refining import EQUALIZED
-from onnxsparse.planning.quantization import Quantization
+from onnxsparse.planning.quantization import Quantization, QuantizedWeight
 from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.planning.request import path_of
 
@@ -187,9 +187,7 @@ def fitting(proto: ModelProto, quantization: Quantization, scales: Mapping[str, 
         )
     for weight in quantization.weights:
         if weight.name in scales:
-            params[weight.name] = _of_weight(
-                scales[weight.name], numpy_helper.to_array(stored[weight.name]), weight.name
-            )
+            params[weight.name] = _of_weight(scales[weight.name], tuple(stored[weight.name].dims), weight)
     if not params:
         named = ", ".join(f"'{name}'" for name in [*scales][:3])
         raise OptionError(f"--scales names nothing that is rounded here ({named}): is it of the same network?")
@@ -198,14 +196,22 @@ def fitting(proto: ModelProto, quantization: Quantization, scales: Mapping[str, 
     return Fitting(params, missing, tuple(name for name in scales if name not in known))
 
 
-def _of_weight(params: QParams, numbers: np.ndarray[Any, Any], name: str) -> QParams:
-    """The scale of a weight, which has to go along it and hold its numbers."""
-    axis = None if params.axis is None else params.axis % max(numbers.ndim, 1)
-    if axis is not None and params.scale.size != numbers.shape[axis]:
+def _of_weight(params: QParams, shape: tuple[int, ...], weight: QuantizedWeight) -> QParams:
+    """The scale of a weight, which has to go along its outputs and fit its grid."""
+    name, axis, along = weight.name, params.axis, weight.axis
+    if axis is not None and not -len(shape) <= axis < len(shape):
+        raise ModelError(f"--scales has the scales of '{name}' along axis {axis}, and it has {len(shape)} axes")
+    axis = None if axis is None else axis % len(shape)
+    if axis is not None and params.scale.size != shape[axis]:
         raise ModelError(
-            f"--scales has {params.scale.size} scales for '{name}', and axis {axis} of it has {numbers.shape[axis]} "
+            f"--scales has {params.scale.size} scales for '{name}', and axis {axis} of it has {shape[axis]} "
             "numbers: is it of the same network?"
         )
+    if axis is not None and (along is None or axis != along % len(shape)):
+        wanted = "has one scale here" if along is None else f"has them along its outputs, axis {along % len(shape)}"
+        raise ModelError(f"--scales has the scales of '{name}' along axis {axis}, and a weight {wanted}")
+    if weight.grid.reduced:
+        raise OptionError(f"--scales has the scale of '{name}' for 8 bits: leave --reduce-range out, or the scale")
     return replace(params, axis=axis)
 
 

@@ -58,8 +58,9 @@ def _row(weight: Weight, found: QuantizedWeight | None, known: Recorded | None) 
     if found is None:
         return row
     pattern = None if row.pattern == DENSE else patterns.parse(row.pattern)
-    size = sparse_bytes(pattern, weight.uses[0].shape4, row.size, zeros or 0, 1) if weight.uses else row.size
-    return replace(row, quantized=how(found), bytes_sparse=size * found.grid.bits // 8)
+    whole = -(-row.size * found.grid.bits // 8)
+    size = sparse_bytes(pattern, weight.uses[0].shape4, row.size, zeros or 0, whole) if weight.uses else whole
+    return replace(row, quantized=how(found), bytes_sparse=size)
 
 
 def how(weight: QuantizedWeight) -> str:
@@ -87,8 +88,7 @@ def _readers(proto: ModelProto) -> dict[str, list[str]]:
 
 
 def _why_float(weight: Weight, readers: Mapping[str, Sequence[str]], left: Mapping[str, str]) -> str:
-    nodes = [*readers.get(weight.tensor.name, ()), *(key(use.source) for use in weight.uses)]
-    told = [left[one] for one in nodes if one in left]
+    told = [left[one] for one in _nodes_of(weight, readers) if one in left]
     if told:
         return told[0]
     if weight.tensor.kind != "float32":
@@ -102,16 +102,27 @@ def _why_float(weight: Weight, readers: Mapping[str, Sequence[str]], left: Mappi
     return f"{weight.uses[0].op} reads it, which is not quantized"
 
 
-def with_sizes(report: Report, before: ModelProto, after: ModelProto) -> Report:
+def layers_left(model: Model, quantization: Quantization) -> dict[str, str]:
+    """Why layers that have no weight of their own are not quantized, by their first outputs."""
+    readers = _readers(model.proto)
+    weighted = {node for weight in model.weights for node in _nodes_of(weight, readers)}
+    return {name: reason for name, reason in quantization.left.items() if name not in weighted}
+
+
+def _nodes_of(weight: Weight, readers: Mapping[str, Sequence[str]]) -> list[str]:
+    return [*readers.get(weight.tensor.name, ()), *(key(use.source) for use in weight.uses)]
+
+
+def with_sizes(report: Report, before: Model, after: Model) -> Report:
     """The report with the sizes of both models, plain and zipped."""
-    sizes = {"file_bytes_before": before.ByteSize(), "file_bytes": after.ByteSize()}
+    sizes = {"file_bytes_before": before.file_size, "file_bytes": after.file_size}
     small = max(sizes.values()) <= PACKED_UP_TO
     packed = {"zipped_bytes_before": _packed(before), "zipped_bytes": _packed(after)} if small else {}
     return replace(report, details={**report.details, **sizes, **packed})
 
 
-def _packed(proto: ModelProto) -> int:
-    return len(zlib.compress(proto.SerializeToString()))
+def _packed(model: Model) -> int:
+    return len(zlib.compress(model.copy_proto().SerializeToString()))
 
 
 def saturation_note(full_range: bool) -> list[str]:

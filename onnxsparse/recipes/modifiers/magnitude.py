@@ -223,12 +223,13 @@ class Gradual(TimedAct):
 
     def final_masks(self) -> dict[str, FinalMask]:
         drops = self._drops(1.0, self._stored() if self._together else None)
-        return {
-            param.tag: FinalMask(
-                pattern.whole if isinstance(pattern, NMRamp) else pattern, drop, None, self._together, self._stays
-            )
-            for param, pattern, drop in zip(self._params, self._patterns, drops)
-        }
+        found = {}
+        for param, pattern, drop in zip(self._params, self._patterns, drops):
+            if isinstance(pattern, NMRamp):  # it counts groups, and the pattern that it comes to counts numbers
+                whole = pattern.whole
+                pattern, drop = whole, whole.drop_count(param.shape4, None)
+            found[param.tag] = FinalMask(pattern, drop, None, self._together, self._stays)
+        return found
 
     def _stored(self) -> list[Array]:
         """The numbers that the parameters begin with."""

@@ -233,7 +233,7 @@ def test_the_command(tmp_path: Path, engine: str) -> None:
     labels = np.argmax(outputs(convolutions(), data()["x"]), 1).astype(np.int64)
     held_out = {**data(), "labels": labels}
     result = osp.finetune(
-        path, data=data(), output=out, engine=engine, steps=STEPS, batch_size=16, quantize="int8", eval_data=held_out,
+        path, data=data(), output=out, engine=engine, steps=10, batch_size=16, quantize="int8", eval_data=held_out,
         metrics=["accuracy"], pattern="unstructured", sparsity=0.5, allow=["small", "stem", "output"],
     )  # fmt: skip
     assert osp.verify(out).report.ok

@@ -31,7 +31,7 @@ def collect(
     for feed in feeds:
         outputs = session.run(dict(feed))
         for name, statistics in found.items():
-            statistics.add(np.asarray(outputs[name] if name in outputs else feed[name]))
+            statistics.add(np.asarray(outputs.pop(name) if name in outputs else feed[name]))
     return found
 
 
@@ -58,16 +58,11 @@ class Stepwise:
         self._makers = {name: place for place, node in enumerate(proto.graph.node) for name in node.output if name}
 
     def run_to(self, name: str) -> list[Array]:
-        """A value, of each feed; what only earlier nodes read is forgotten."""
+        """A value, of each feed; later nodes see what is changed in it. What only earlier ones read is forgotten."""
         end = self._makers.get(name, -1) + 1
         if end > self._done:
             self._run(end, name)
         return [kept[name] for kept in self._kept]
-
-    def replace(self, name: str, values: Iterable[Array]) -> None:
-        """Let later nodes read other values."""
-        for kept, value in zip(self._kept, values):
-            kept[name] = value
 
     def _run(self, end: int, wanted: str) -> None:
         nodes = self._proto.graph.node[self._done : end]

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from onnxsparse.math.values import Array
 
 BATCH, MOST = 32, 100_000
 """Samples at a time, and how many a function may yield that nobody limits."""
+NUMBERS = 1 << 20
+"""Of inputs at a time: what is observed of a network on images is a hundred times as much, and held at once."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,16 @@ class Feeds:
         fixed = [shape[self.axes.get(name, 0)] for name, shape in self._kinds.items() if shape and self._by_rows(name)]
         self._fixed = next((size for size in fixed if size), 0)
         single = any(shape == [] and self._by_rows(name) for name, shape in self._kinds.items())
-        self.size = self._fixed or (1 if single else BATCH)
+        self.size = self._fixed or (1 if single else self._few())
         bare = next((name for name, shape in self._kinds.items() if shape is None and name not in self.states), "")
         if self.states and bare:
             raise OptionError(f"the input '{bare}' declares no shape, so it cannot be told which axis counts steps")
+
+    def _few(self) -> int:
+        """As many samples as are held at once: fewer where they are large."""
+        shapes = [shape for name, shape in self._kinds.items() if shape and self._by_rows(name)]
+        largest = max((math.prod(size or 1 for size in shape) for shape in shapes), default=1)
+        return min(BATCH, max(NUMBERS // largest, 1))
 
     def batches(self) -> Iterator[Given]:
         """Every sample once."""
@@ -153,7 +162,7 @@ class Feeds:
 
 
 def _shapes(proto: ModelProto) -> dict[str, Sequence[int | None] | None]:
-    """Sizes by input that is fed; None where a dimension is free, or nothing is known of it."""
+    """Sizes by input that is fed; None where a dimension is free, or for all where nothing is known of them."""
     stored = {tensor.name for tensor in proto.graph.initializer}
     found: dict[str, Sequence[int | None] | None] = {}
     for value in proto.graph.input:

@@ -218,7 +218,8 @@ def _quantizing(report: Report) -> list[str]:
     if report.command != "quantize":
         return []
     found: Any = report.details
-    values = f": {found['values']} values, scales from {found['samples']} samples" if found["values"] else ""
+    values = f": {found['values']} values" if found["values"] else ""
+    values += f", scales from {found['samples']} samples" if values and found["samples"] else ""
     lines = [f"{report.rule}{values}"]
     for name, value in found.get("metrics", {}).items():
         before = f"{found['metrics_dense'][name]:.4g} float, " if name in found["metrics_dense"] else ""

@@ -100,6 +100,17 @@ def test_a_bias_that_does_not_fit_costs_the_others_nothing(way: str, huge: float
     np.testing.assert_allclose(found[:, 0], wanted[:, 0], rtol=1e-4)
 
 
+@pytest.mark.parametrize("target", [None, "ampere"])
+def test_the_bias_of_one_layer_costs_another_with_its_weight_nothing(target: str | None) -> None:
+    nodes = [make_node("Gemm", ["x", "w", "b"], ["a"]), make_node("Gemm", ["x", "w", "c"], ["y"])]
+    ends = [make_tensor_value_info(name, FLOAT, ["N", size]) for name, size in (("x", 40), ("y", 6), ("a", 6))]
+    arrays = {"w": drawn(40, 6), "b": drawn(6, seed=1) * np.float32(1e8), "c": drawn(6, seed=2)}
+    proto, samples = model(nodes, ends[:1], ends[1:], arrays), drawn(16, 40, seed=3)
+    result = osp.quantize(proto, data=samples, target=target).model
+    found, wanted = (ran(one, "x", samples) for one in (result, proto))
+    assert np.linalg.norm(found - wanted) < 0.03 * np.linalg.norm(wanted)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_weights_without_a_scale_are_told(way: str) -> None:
     notes = made(two(v=1e-42), way)[2]

@@ -15,9 +15,13 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 
 import onnxsparse as osp
 from onnxsparse import progress
+from onnxsparse.calibration.feeding import Feeds
 from onnxsparse.cli import main
+from onnxsparse.data import open_data
 from onnxsparse.engines.ort import library
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError, ProofError
+from onnxsparse.graph.model import Model
+from onnxsparse.planning.model_inputs import SampleAxes, fields_of
 from tests.messages import refusing
 
 ort = pytest.importorskip("onnxruntime")
@@ -73,6 +77,27 @@ def stored(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
 
 
+# -- how it is fed
+
+
+def test_an_input_of_unknown_shape_is_fed_in_batches() -> None:
+    proto, wanted = classifier(), osp.quantize(classifier(), data=SAMPLES).model
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    found = osp.quantize(proto, data=SAMPLES).model
+    np.testing.assert_array_equal(ran(found, "x", SAMPLES), ran(wanted, "x", SAMPLES))
+
+
+@pytest.mark.parametrize(("side", "most"), [(8, 32), (256, 5), (1024, 1)])
+def test_large_samples_come_a_few_at_a_time(side: int, most: int) -> None:
+    """All that is observed of a batch is held at once."""
+    proto = classifier()
+    for axis in (2, 3):
+        proto.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = side
+    samples = np.zeros((2, 3, side, side), np.float32)
+    feeds = Feeds(proto, open_data(samples, fields_of(Model.open(proto), SampleAxes()), None, False, None))
+    assert feeds.size == most
+
+
 # -- what comes out
 
 
@@ -116,6 +141,25 @@ def test_integers_with_zeros_pack_small() -> None:
     sizes = osp.quantize(sparse.model, data=drawn(64, 512)).report.details
     assert sizes["file_bytes"] < 0.27 * sizes["file_bytes_before"]
     assert sizes["zipped_bytes"] < sizes["file_bytes_before"] / 16
+
+
+def test_sizes_are_those_of_the_files(tmp_path: Path) -> None:
+    before, after = tmp_path / "sparse.onnx", tmp_path / "int8.onnx"
+    osp.prune(classifier(opset=11), pattern="2:4", allow="stem,small,output", output=before)
+    report = osp.quantize(before, data=SAMPLES, output=after).report
+    sizes = report.details
+    assert (sizes["file_bytes_before"], sizes["file_bytes"]) == (before.stat().st_size, after.stat().st_size)
+    assert report.totals.file_bytes == sizes["file_bytes"]
+    assert report.row("body.weight").bytes_sparse == 1152 // 2 + 1152 // 2 * 2 // 8  # a byte and 2 bits for each kept
+
+
+def test_few_samples_are_said_and_given_scales_are_no_observers(tmp_path: Path) -> None:
+    few, many = (osp.quantize(line(), data=drawn(count, 4), refine="none") for count in (8, 64))
+    assert [any("samples are few" in note for note in one.report.notes) for one in (few, many)] == [True, False]
+    onnx.save(many.model, tmp_path / "first.onnx")
+    again = osp.quantize(line(), scales=tmp_path / "first.onnx").report
+    assert again.rule == "int8, per channel, given scales"
+    assert again.details["observer"] == ""
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,8 @@ def test_pieces_compute_what_the_whole_does() -> None:
 def test_what_is_changed_on_the_way_is_seen_by_later_pieces() -> None:
     proto = pair()
     run = Stepwise(proto, feeds())
-    run.replace("h", [np.zeros_like(one) for one in run.run_to("h")])
+    for inner in run.run_to("h"):
+        inner[:] = 0
     outputs = np.concatenate(run.run_to("y"))
     np.testing.assert_allclose(outputs, outputs * 0 + stored(proto)["b2"][:, None, None], rtol=1e-6)
 

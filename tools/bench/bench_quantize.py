@@ -2,7 +2,8 @@
 
 Each model is quantized with the first 256 images of the training set of Fashion-MNIST, unlabelled, and measured on its
 10,000 test images: with each refinement, by default, with each observer, for TensorRT (symmetric), and by
-onnxruntime's `quantize_static` (QDQ, per channel; min-max, entropy and percentile) after its own `quant_pre_process`.
+onnxruntime's `quantize_static` (QDQ, per channel; min-max, entropy and percentile) after its own `quant_pre_process`;
+and by onnx-neural-compressor and ModelOpt, where these are installed.
 The distance is that of the outputs from those of the float model, relative to these; zeros are the share of the zeros
 of float weights that are exact zero points afterwards; `verify` is what the command says of the file; `zipped` is the
 size of the float file divided by that of the zipped integers; CPU seconds are those of calibration and writing.
@@ -28,6 +29,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 TUNED_ON = 6000
 PEERS = {"MinMax": "min-max", "Entropy": "entropy", "Percentile": "percentile"}
+COMPRESSOR, MODELOPT = "onnx_neural_compressor", "modelopt"
 
 
 def images(folder: str, kind: str, count: int) -> Any:
@@ -89,7 +92,8 @@ def zeros_kept(dense: onnx.ModelProto, made: onnx.ModelProto) -> str:
         if weight.ndim < 2 or weight.size < 1000 or np.count_nonzero(weight) == weight.size:
             continue
         same = [int((one.astype(int)[weight == 0] == 0).sum()) for one in integers if one.shape == weight.shape]
-        total, kept = total + int((weight == 0).sum()), kept + max(same, default=0)
+        if same:
+            total, kept = total + int((weight == 0).sum()), kept + max(same)
     return f"{100 * kept / total:.1f} %" if total else ""
 
 
@@ -142,12 +146,54 @@ def of_onnxruntime(path: Path, pixels: Any, method: str) -> onnx.ModelProto:
         return onnx.load(made)
 
 
+def of_neural_compressor(path: Path, pixels: Any, method: str) -> onnx.ModelProto:
+    tool = importlib.import_module(f"{COMPRESSOR}.quantization")
+    config = importlib.import_module(f"{COMPRESSOR}.quantization.config")
+    name = onnx.load(path).graph.input[0].name
+
+    class Reader(importlib.import_module(f"{COMPRESSOR}.data_reader").CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.rewind()
+
+        def rewind(self) -> None:
+            self._batches = iter([{name: part} for part in np.split(pixels, len(pixels) // 32)])
+
+        def get_next(self) -> Any:
+            return next(self._batches, None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "made.onnx"
+        options = config.StaticQuantConfig(
+            calibration_data_reader=Reader(), calibrate_method=tool.CalibrationMethod[method], per_channel=True,
+            quant_format=tool.QuantFormat.QDQ, calibration_sampling_size=len(pixels),
+        )  # fmt: skip
+        with contextlib.redirect_stdout(None):
+            tool.quantize(str(path), str(made), options)
+        return onnx.load(made)
+
+
+def of_modelopt(path: Path, pixels: Any, method: str) -> onnx.ModelProto:
+    tool = importlib.import_module(f"{MODELOPT}.onnx.quantization")
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None):
+        source, made = Path(folder) / "source.onnx", Path(folder) / "made.onnx"  # it writes files beside the source
+        source.write_bytes(path.read_bytes())
+        tool.quantize(
+            str(source), calibration_data=pixels, calibration_method=method, output_path=str(made),
+            calibration_eps=["cpu"], high_precision_dtype="fp32",
+        )  # fmt: skip
+        return onnx.load(made)
+
+
 def ways(path: Path, pixels: Any) -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
     for name, options in WAYS.items():
         given = {"data": pixels, **options}
         yield name, lambda given=given: osp.quantize(str(path), **given).model  # type: ignore[misc]
     for method, called in PEERS.items():
         yield f"onnxruntime, {called}", lambda method=method: of_onnxruntime(path, pixels, method)  # type: ignore[misc]
+        if find_spec(COMPRESSOR):
+            yield f"{COMPRESSOR}, {called}", lambda method=method: of_neural_compressor(path, pixels, method)  # type: ignore[misc]
+    for method in ("max", "entropy") if find_spec(MODELOPT) else ():
+        yield f"{MODELOPT}, {method}", lambda method=method: of_modelopt(path, pixels, method)  # type: ignore[misc]
 
 
 def compared(path: Path, pixels: Any, held: Any, right: Any, wanted: Sequence[str]) -> Iterator[tuple[str, float, str]]:
@@ -169,7 +215,7 @@ def compared(path: Path, pixels: Any, held: Any, right: Any, wanted: Sequence[st
         found, kept = outputs(made, held), zeros_kept(dense, made)
         far = np.linalg.norm(found - floats) / np.linalg.norm(floats)
         lost = accuracy - 100 * np.mean(found.argmax(1) == right)
-        verified, size = delivered(made, bool(kept) and not name.startswith("onnxruntime"))
+        verified, size = delivered(made, bool(kept) and name in WAYS)
         yield (
             name,
             lost,

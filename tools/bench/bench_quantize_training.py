@@ -19,7 +19,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_finetune import Net, accuracy, environment, measure
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools.bench.bench_finetune import Net, accuracy, environment, measure
 
 BAR = 0.5
 COLUMNS = ("net", "engine", "dense", "float", "int8", "lost", "int8 from the float file", "lost", "zeros that stay",

@@ -29,6 +29,8 @@ from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.report.rows import Report
 
+FEW = 64
+"""Samples below which it is said that they are few."""
 NAMED = 12
 """Layers left in float that a line names."""
 
@@ -93,19 +95,19 @@ def quantized(
     measured = _measured(work, feeds, fields, samples, axes)
     zeros = zeros_of(work.proto, measured.quantization.weights)
     made = work.written(measured.quantization)
-    notes = [*work.notes, *work.refined, *(feeds.data.notes if feeds else ()), *_said_of_cpu(work), *measured.notes]
+    notes = [*work.notes, *work.refined, *_said_of_samples(feeds), *_said_of_cpu(work), *measured.notes]
     report = quantization_report(work.float_model, measured.quantization, called, asked.text, notes, target)
     details = {
         "scheme": asked.scheme,
         "dynamic": asked.dynamic,
-        "observer": asked.observer if asked.samples_needed else "",
+        "observer": asked.observer if asked.samples_needed and feeds else "",
         "samples": feeds.count if feeds else 0,
         "values": len(measured.quantization.values),
         **measured.details,
     }
-    report = with_sizes(replace(report, details=details), work.proto, made)
     result = Model.over(made)
     result.set_metadata({PREFIX + "quantization": work.text})
+    report = with_sizes(replace(report, details=details), model, result)
 
     def check(report: Report, written: Model) -> Report:
         demand_zeros(written, measured.quantization.weights, work.params, zeros)
@@ -120,6 +122,13 @@ def _feeds(work: Quantizing, samples: Samples, fields: Sequence[Field], axes: Sa
     wants_labels = samples.labels is not None and samples.eval_data is None
     data = open_data(samples.data, fields, samples.labels, wants_labels, None)
     return Feeds(work.proto, data, samples.count, axes.inputs, axes.states)
+
+
+def _said_of_samples(feeds: Feeds | None) -> list[str]:
+    if feeds is None:
+        return []
+    few = f"{feeds.count} samples are few: ranges that others go beyond are clipped; a few hundred are better"
+    return [*feeds.data.notes, *([few] if feeds.count < FEW else [])]
 
 
 def _said_of_cpu(work: Quantizing) -> list[str]:

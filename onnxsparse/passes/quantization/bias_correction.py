@@ -47,7 +47,8 @@ def correct_biases(
         with np.errstate(over="ignore", invalid="ignore"):
             missing = (wanted[output].mean - seen.mean).astype(np.float32)
             missing[~np.isfinite(before + missing)] = 0  # where the float model overflows, or has a mask
-            run.replace(output, [value + missing.reshape(_sizes(value, axis)) for value in values])
+            for value in values:  # in place: there is one for each batch, and they are large
+                value += missing.reshape(_sizes(value, axis))
         bias.CopyFrom(numpy_helper.from_array(before + missing, bias.name))
     return len(places)
 

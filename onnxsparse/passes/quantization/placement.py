@@ -292,7 +292,8 @@ def needed(proto: ModelProto, quantization: Quantization) -> list[str]:
     """What a runtime has to have for a float graph that is rounded like this, where not all have it."""
     opset = next((one.version for one in proto.opset_import if one.domain in OWN), 1)
     makers = {name: node for node in proto.graph.node for name in node.output}
-    rounded = {reader for one in (*quantization.values, *quantization.weights) for reader in one.readers}
+    rounded = {reader for value in quantization.values for reader in value.readers}
+    rounded |= {reader for weight in quantization.weights for reader in weight.readers}
     for value in quantization.values if opset >= PRODUCT_OPSET else ():
         node = makers.get(value.name)
         while node is not None and node.op_type in MOVES:

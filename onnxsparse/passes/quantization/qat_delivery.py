@@ -33,9 +33,9 @@ def delivered(model: Model, called: str, device: str, target: str | None, overwr
     zeros = zeros_of(work.float_proto, weights)
     made = work.written()
     details: dict[str, object] = {"values": len(work.quantization.values), "biases": len(work.facts().biases)}
-    report = with_sizes(replace(report, details=details), work.float_proto, made)
     result = Model.over(made)
     result.set_metadata({PREFIX + "quantization": title})
+    report = with_sizes(replace(report, details=details), model, result)
 
     def check(report: Report, written: Model) -> Report:
         demand_zeros(written, weights, work.params, zeros)

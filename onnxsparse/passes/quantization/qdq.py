@@ -28,7 +28,7 @@ from onnxsparse.planning.quantization import Quantization, QuantizedValue, Quant
 BIAS_STEPS = 1 << 20
 """So many steps has the bias of an output whose weights are all zero."""
 WIDENED = 2.0
-"""A scale for all of a weight grows no more for its bias: it would cost the others more than a bit."""
+"""A scale that is shared grows no more for a bias: it would cost the others more than a bit."""
 Params = Mapping[str, QParams]
 """Scale and zero point of every quantized value and weight, by name."""
 
@@ -42,10 +42,11 @@ def fitted(proto: ModelProto, quantization: Quantization, params: Params) -> dic
     """The same for values that are like others, too, and with scales of weights at which every bias fits.
 
     A bias has the scale of the products: that of the inputs times that of the weight. Where the weight along an index
-    is zero altogether, its scale is free and the bias decides it alone. A scale that all outputs share does not grow
-    for the bias of one (a class that is switched off): such a bias stays float.
+    is zero altogether, its scale is free and the bias decides it alone. A scale that several outputs share, or
+    several layers, does not grow for the bias of one (a class that is switched off): such a bias stays float.
     """
     found, tensors = quantization.for_all(params), {tensor.name: tensor for tensor in proto.graph.initializer}
+    names = [weight.name for weight in quantization.weights]
     for weight in quantization.weights:
         own, inputs = found.get(weight.name), found.get(weight.input)
         if own is None or inputs is None or not weight.bias or weight.block:
@@ -56,7 +57,8 @@ def fitted(proto: ModelProto, quantization: Quantization, params: Params) -> dic
             with np.errstate(over="ignore"):
                 own = _free(own, numpy_helper.to_array(tensors[weight.name]), widest / inputs.scale.reshape(()))
                 wider = widened_for_bias(own, inputs, widest)
-            costly = wider.scale.size == 1 and bool((wider.scale > WIDENED * own.scale).all())
+            shared = wider.scale.size == 1 or names.count(weight.name) > 1
+            costly = shared and bool((wider.scale > WIDENED * own.scale).any())
             fits = np.isfinite(of_bias(inputs, wider).scale).all()
             found[weight.name] = wider if fits and not costly else own
     return found

@@ -134,7 +134,8 @@ class Asked:
         block = self.layers.layers.block
         scales = f"blocks of {block}" if block else "per tensor" if self.per_tensor else "per channel"
         words = [kind + (f" for {self.target}" if self.target else ""), scales]
-        return ", ".join([*words, *([self.observer] if self.samples_needed else [])])
+        given = [] if self.scales is None else ["given scales"]
+        return ", ".join([*words, *given, *([self.observer] if self.samples_needed and not given else [])])
 
 
 class Quantizing:

@@ -58,8 +58,9 @@ def _row(weight: Weight, found: QuantizedWeight | None, known: Recorded | None) 
     if found is None:
         return row
     pattern = None if row.pattern == DENSE else patterns.parse(row.pattern)
-    size = sparse_bytes(pattern, weight.uses[0].shape4, row.size, zeros or 0, 1) if weight.uses else row.size
-    return replace(row, quantized=how(found), bytes_sparse=size * found.grid.bits // 8)
+    whole = -(-row.size * found.grid.bits // 8)
+    size = sparse_bytes(pattern, weight.uses[0].shape4, row.size, zeros or 0, whole) if weight.uses else whole
+    return replace(row, quantized=how(found), bytes_sparse=size)
 
 
 def how(weight: QuantizedWeight) -> str:
@@ -112,16 +113,16 @@ def _nodes_of(weight: Weight, readers: Mapping[str, Sequence[str]]) -> list[str]
     return [*readers.get(weight.tensor.name, ()), *(key(use.source) for use in weight.uses)]
 
 
-def with_sizes(report: Report, before: ModelProto, after: ModelProto) -> Report:
+def with_sizes(report: Report, before: Model, after: Model) -> Report:
     """The report with the sizes of both models, plain and zipped."""
-    sizes = {"file_bytes_before": before.ByteSize(), "file_bytes": after.ByteSize()}
+    sizes = {"file_bytes_before": before.file_size, "file_bytes": after.file_size}
     small = max(sizes.values()) <= PACKED_UP_TO
     packed = {"zipped_bytes_before": _packed(before), "zipped_bytes": _packed(after)} if small else {}
     return replace(report, details={**report.details, **sizes, **packed})
 
 
-def _packed(proto: ModelProto) -> int:
-    return len(zlib.compress(proto.SerializeToString()))
+def _packed(model: Model) -> int:
+    return len(zlib.compress(model.copy_proto().SerializeToString()))
 
 
 def saturation_note(full_range: bool) -> list[str]:

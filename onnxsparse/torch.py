@@ -54,6 +54,7 @@ from onnxsparse.planning.given_masks import GivenMask, masks_of_model, masks_of_
 from onnxsparse.planning.names import NameFilter
 from onnxsparse.planning.plan_file import PlanFile, read_plan
 from onnxsparse.planning.recorded import PREFIX
+from onnxsparse.planning.request import path_of
 from onnxsparse.planning.rule import listed
 from onnxsparse.train.torch_export import record_zeros
 
@@ -266,6 +267,7 @@ def export_quantized(
         target: ampere, where every zero point has to be 0. Default: "", any. Example: target="ampere"
         export: further arguments of `torch.onnx.export`, such as dynamic_axes={"x": {0: "batch"}}
     """
+    output = None if output is None else path_of(output, "output")
     proto, unknown = fake_quantized(module, Inputs.of(example_inputs), export)
     made, facts = converted(proto, target)
     left = [f"{place}: no batch of the training or of calibration came there" for place in unknown]

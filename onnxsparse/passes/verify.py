@@ -33,7 +33,7 @@ from onnxsparse.planning.macs import set_sizes
 from onnxsparse.planning.names import NameFilter
 from onnxsparse.planning.plan import PlanRow, make_plan
 from onnxsparse.planning.plan_file import plan_from_file, read_plan
-from onnxsparse.planning.recorded import Recorded, readable, recorded
+from onnxsparse.planning.recorded import PREFIX, Recorded, readable, recorded
 from onnxsparse.planning.rows import (
     compressed,
     dropped_elements,
@@ -369,10 +369,20 @@ def expect(model: Model, rule: Rule, plan: str | None) -> Expectation:
         return Expectation(tuple(_by_rule(model, rule, known)), rule, rule.text)
     if known is None:
         raise OptionError(
-            "the model records no plan; say what to check: --pattern, --target or --plan (gs.import_onnx and "
-            "gs.export_onnx drop the record of a plan, those of osp.graphsurgeon keep it)"
+            "the model records no plan; say what to check: --pattern, --target or --plan"
+            f"{'' if _was_quantized(model) else LOST_BY_GRAPHSURGEON}"
         )
     return Expectation(tuple(_by_record(model, known)), Rule.make(target=known.target or None), "its own record")
+
+
+LOST_BY_GRAPHSURGEON = (
+    " (gs.import_onnx and gs.export_onnx drop the record of a plan, those of osp.graphsurgeon keep it)"
+)
+
+
+def _was_quantized(model: Model) -> bool:
+    """Whether a file has been through `quantize`: metadata that have that record have lost no other."""
+    return PREFIX + "quantization" in model.metadata
 
 
 def _by_file(model: Model, rule: Rule, path: str) -> Expectation:

@@ -199,7 +199,7 @@ def _training(report: Report) -> list[str]:
     came_to = f"{after:.4g} trained ({found['steps']} steps)" if trained else "training did not help"
     unit = f"; {found['loss_unit']}" if found.get("loss_unit") else ""
     done = {"pruned": report.totals.done, "rounded": any(row.quantized for row in report.rows)}
-    without = " and ".join(word for word, any_of in done.items() if any_of) or "pruned"
+    without = " and ".join(word for word, any_of in done.items() if any_of) or "untrained"
     lines = [f"loss on samples held out: {before:.4g} {without}, {came_to}{unit}"]
     stages = [("dense", found["metrics_dense"]), (without, found["metrics_without_training"])]
     stages += [("trained", found["metrics"])] if trained else []

@@ -491,6 +491,35 @@ def test_export_refuses_what_it_cannot() -> None:
         ScheduledModifierManager.from_yaml(ONLY).modify(bare, torch.optim.SGD(bare.parameters(), 0.1), PER_EPOCH)
 
 
+def test_export_refuses_what_no_runtime_takes() -> None:
+    net, optimizer = made()
+    _, wrapped = quietly(net, optimizer, ONLY)
+    train(net, wrapped, 0, 1)
+    x = batch(0)
+    for output in (3, b"o.onnx"):
+        with pytest.raises(OptionError, match="output is a path"):
+            osp.torch.export_quantized(net, x, output)
+    with pytest.raises(OptionError, match="example_inputs is float16"):
+        osp.torch.export_quantized(net, x.half())
+    for kind in (torch.float16, torch.float64):
+        with pytest.raises(OptionError, match=r"call \.float\(\) on the module"):
+            osp.torch.export_quantized(copy.deepcopy(net).to(kind), x.to(kind))
+    with torch.no_grad():
+        net.head.bias[1] = float("nan")
+    with pytest.raises(OptionError, match="bias' has NaN"):
+        osp.torch.export_quantized(net, x)
+
+
+def test_what_the_word_for_all_passes_over_is_said() -> None:
+    net = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    for more, said in (("", 1), ("\n        - re:.*in_proj_weight", 0)):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            text = RECIPE.replace("params: __ALL_PRUNABLE__", f"params:\n        - __ALL_PRUNABLE__{more}")
+            ScheduledModifierManager.from_yaml(text).initialize(copy.deepcopy(net))
+        assert sum("self_attn.in_proj_weight, which no modifier prunes" in str(one.message) for one in told) == said
+
+
 def test_options_of_the_exporter_are_passed_on(tmp_path: Any) -> None:
     net, optimizer = made()
     _, wrapped = quietly(net, optimizer, ONLY)

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from onnxsparse.acts.act import TimedAct
-from onnxsparse.acts.params import Param
+from onnxsparse.acts.params import ALL_PRUNABLE, Param
 from onnxsparse.dialects.sparseml.arguments import (
     calibration_of,
     demand_optimizer,
@@ -37,6 +37,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.modifiers.distillation import DISABLE, Distilling
+from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct
 from onnxsparse.recipes.modifiers.rates import RateFunction, RateSchedule, SetDecay, SetRate
@@ -134,7 +135,7 @@ class ScheduledModifierManager(Contents):
         trainee.calibrate, short = calibration_of(modifiers, trainee.module, *samples)
         short += [note for act in quantizing for note in _quantizable(act, trainee.module)]
         told = [f"{act.where}: {act.warning}" for _, act in acts if act.warning]
-        for note in (*driven.notes, *_left(acts, trainee), *told, *short):
+        for note in (*driven.notes, *_left(acts, trainee), *_passed_over(acts, trainee), *told, *short):
             warnings.warn(note, stacklevel=3)
         for _, act in acts:
             trainee.admit(act)
@@ -342,6 +343,28 @@ def _left(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrainee) ->
         for _, act in acts
         for tag, reason in act.left_dense().items()
     ]
+
+
+IN_ONE_PIECE = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "weight_ih", "weight_hh")
+
+
+def _passed_over(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrainee) -> list[str]:
+    """Matrices inside of attention and recurrent layers, which the word for all does not mean."""
+    if not any(isinstance(one, Masked) and _means_all(one) for one, _ in acts):
+        return []
+    reached = {param.tag for _, act in acts for param in act.masked()}
+    others = [param.name for param in trainee.params if param.tag not in reached]
+    names = [name for name in others if name.rpartition(".")[2].startswith(IN_ONE_PIECE)]
+    if not names:
+        return []
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    said = f"{ALL_PRUNABLE} does not mean what attention and recurrent layers hold themselves: {names[0]}{more}, "
+    return [f"{said}which no modifier prunes; params may name it, as `re:.*in_proj_weight` does"]
+
+
+def _means_all(modifier: Masked) -> bool:
+    params = modifier.params
+    return ALL_PRUNABLE in ([params] if isinstance(params, str) else params or ())
 
 
 def _given(recipe: Any) -> Any:

@@ -42,12 +42,14 @@ def fake_quantized(module: Any, inputs: Inputs, options: Mapping[str, Any]) -> t
             "what manager.modify or manager.apply was given"
         )
     _demand(options)
+    _demand_floats(inner)
     try:
         copy = copied(inner)
     except UnprovenError as error:
         raise OptionError(f"the module cannot be exported: {error}") from None
     _settle(copy)
     device = next((one.device for one in copy.parameters()), torch().device("cpu"))
+    inputs.mapped(_demand_float)
     given = inputs.mapped(lambda one: one.detach().to(device) if torch().is_tensor(one) else one)
     return _with_plain_names(_exported(copy, given, options)), _never_run(copy)
 
@@ -67,6 +69,23 @@ def _demand(options: Mapping[str, Any]) -> None:
         raise OptionError(f"{given} is said by export_quantized itself; other arguments of torch.onnx.export are taken")
     if (options.get("opset_version") or FIRST_OPSET) < FIRST_OPSET:
         raise OptionError(f"opset_version is at least {FIRST_OPSET}, which quantization per channel needs")
+
+
+def _demand_float(given: Any) -> Any:
+    if torch().is_tensor(given) and given.is_floating_point() and given.dtype != torch().float32:
+        kind = str(given.dtype).removeprefix("torch.")
+        raise OptionError(f"example_inputs is {kind}, and float32 is what is quantized: pass .float() of it")
+    return given
+
+
+def _demand_floats(module: Any) -> None:
+    """Scales are float32, and beside other floats no runtime takes them; a number that is none has no integer."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_floating_point() and tensor.dtype != torch().float32:
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise OptionError(f"'{name}' is {kind}, and float32 is what is quantized: call .float() on the module")
+        if tensor.is_floating_point() and tensor.isnan().any():
+            raise OptionError(f"'{name}' has NaN in it; train again, or load an earlier state")
 
 
 def _settle(copy: Any) -> None:

@@ -77,8 +77,8 @@ def _demand_float(proto: ModelProto) -> None:
         if node.op_type.startswith(QUANTIZED) or node.op_type.endswith(INTEGER):
             raise ModelError(
                 f"the model is quantized already ({called(node)}); quantize the float model that it was made of, or "
-                "take the scales of one with QuantizeLinear and DequantizeLinear over with --scales; for an export of "
-                "quantization-aware training there is tools/model_quantize_qat_export.py"
+                "take the scales of one with QuantizeLinear and DequantizeLinear over with `quantize --scales`; for an "
+                "export of quantization-aware training there is tools/model_quantize_qat_export.py"
             )
 
 

@@ -573,7 +573,7 @@ def quantize(
     block: int | None = None,
     asymmetric: bool = False,
     per_tensor: bool = False,
-    observer: str = "mse",
+    observer: str = "minmax",
     reduce_range: bool = False,
     refine: str | None = None,
     scales: Path | None = None,
@@ -615,8 +615,8 @@ def quantize(
             asymmetric=True
         per_tensor: one scale for each weight, in place of one for each of its outputs. Default: False. Example:
             per_tensor=True
-        observer: how the range of a value is found: mse (default), minmax, moving-average, percentile or entropy.
-            Example: observer="entropy"
+        observer: how the range of a value is found: minmax (default), mse, moving-average, percentile or entropy.
+            Example: observer="mse"
         reduce_range: weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate. Default:
             False. Example: reduce_range=True
         refine: what keeps the result near the float model, of equalize, rounding and bias, or none (default:

@@ -970,14 +970,14 @@ class QuantizeOptions(ImageOptions):
         False, "one scale for each weight, in place of one for each of its outputs", group=HOW_ROUNDED
     )
     observer: str = option(
+        "minmax",
+        "how the range of a value is found: `minmax` (default), `mse`, `moving-average`, `percentile` or `entropy`",
         "mse",
-        "how the range of a value is found: `mse` (default), `minmax`, `moving-average`, `percentile` or `entropy`",
-        "entropy",
         more=". `minmax`: all of it. `moving-average`: the ranges of the batches, averaged. `percentile:99.9`: all but "
         "a share of the numbers. `entropy`: the range whose integers are distributed most like the numbers. `mse`: the "
         "one with the least rounding error. See `onnxsparse list observers`",
         group=HOW_ROUNDED,
-        values=("mse", "minmax", "moving-average", "percentile", "entropy"),
+        values=("minmax", "mse", "moving-average", "percentile", "entropy"),
     )
     reduce_range: bool = option(
         False, "weights of 7 bits, for CPUs without VNNI, where sums of products of 8 bits saturate", group=HOW_ROUNDED

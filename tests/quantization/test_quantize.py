@@ -550,7 +550,7 @@ def test_options_that_mean_nothing() -> None:
         {"samples": 0}, {"metrics": "accuracy"}, {"metrics": "loss", "max_loss": 1}, {"exclude": "haed"},
         {"metrics": "accuracy", "max_loss": 1}, {"mean": "0.5"}, {"scheme": "w4", "dynamic": True}, {"block": 32},
         {"asymmetric": True},
-        {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "minmax"},
+        {"scheme": "w4", "block": 3}, {"dynamic": True, "target": "ampere"}, {"scheme": "w8", "observer": "mse"},
         {"scheme": "w8", "block": 0}, {"scheme": "w4", "per_tensor": True},
         {"scheme": "w8", "block": 32, "per_tensor": True}, {"dynamic": True, "scales": "scales.json"},
         {"scales": "missing.json"},

@@ -48,10 +48,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "default and rounding": {"refine": "equalize,rounding,bias"},
     "default, percentile": {"observer": "percentile"},
     "default, entropy": {"observer": "entropy"},
-    "default, min-max": {"observer": "minmax"},
+    "default, mse": {"observer": "mse"},
     "ampere, no refinements": {"target": "ampere", "refine": "none"},
     "**ampere**": {"target": "ampere"},
-    "ampere, min-max": {"target": "ampere", "observer": "minmax"},
+    "ampere, mse": {"target": "ampere", "observer": "mse"},
     "w4, no samples": {"scheme": "w4", "data": None},
     "w4": {"scheme": "w4"},
 }

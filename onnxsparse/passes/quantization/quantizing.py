@@ -51,7 +51,7 @@ class Asked:
     block: int | None = None
     asymmetric: bool = False
     per_tensor: bool = False
-    observer: str = "mse"
+    observer: str = "minmax"
     reduce_range: bool = False
     scales: Path | None = None
     refine: str | None = None
@@ -82,7 +82,7 @@ class Asked:
             raise OptionError(f"{alone} is for weights alone: pass --scheme w4 or w8 too")
         idle = {
             "--target": bool(self.target),
-            "--observer": self.observer != "mse",
+            "--observer": self.observer != "minmax",
             "--reduce-range": self.reduce_range and not self.dynamic,
             "--per-tensor": self.per_tensor and self.dynamic,
             "--scales": self.scales is not None,

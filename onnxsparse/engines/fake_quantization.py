@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from onnx import ModelProto, NodeProto
@@ -60,10 +59,6 @@ class FakeQuantize:
 
 def is_fake(node: NodeProto) -> bool:
     return node.domain == DOMAIN and node.op_type == OPERATOR
-
-
-def fake_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    return filter(is_fake, nodes)
 
 
 def import_domain(model: ModelProto) -> None:

@@ -35,7 +35,7 @@ from onnxsparse.graph.constant_operators import (
 from onnxsparse.graph.constants import Constant, Known, Literal, NoNumbersError, Stored, Tensors, Unknown
 from onnxsparse.graph.edit import graphs_in
 from onnxsparse.graph.operators import REFUSED, Arrangement, Slot, slots_of
-from onnxsparse.graph.storage import FLOAT_KINDS, PACKED_KINDS, Array, StoredTensor, kind_of
+from onnxsparse.graph.storage import FLOAT_KINDS, PACKED_KINDS, StoredTensor, kind_of
 from onnxsparse.graph.stores import Container, Stores
 
 ONNX = ("", "ai.onnx")
@@ -478,10 +478,3 @@ def _state(value: Known, graph: GraphProto, given: int, result: int) -> Known:
         name = node.input[0]
     kept = name == graph.input[given].name
     return value if kept else _step(value, "a state that changes from step to step")
-
-
-def same_numbers(one: Array, other: Array) -> bool:
-    """Equal element by element; zeros have no sign here, and what is no number equals itself."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind == "f"))

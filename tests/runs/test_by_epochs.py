@@ -99,7 +99,7 @@ def test_every_attempt_begins_anew() -> None:
 
 def test_groups_that_a_run_does_not_have() -> None:
     with refusing(OptionError):
-        ran("- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [0, 1]}\n")
+        ran("- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1, 2]}\n")
 
 
 def test_a_run_that_ends_worse_than_pruning_did_not_help() -> None:

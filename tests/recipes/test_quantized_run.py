@@ -11,10 +11,16 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import onnxsparse as osp
+from onnxsparse.engines.ort import library as ort_library
+from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes.flags import recipe_of
 from onnxsparse.recipes.plan_by_epochs import by_epochs
+
+pytestmark = pytest.mark.skipif(
+    not (ort_library.available() or torch_library.available()), reason="needs an engine that trains"
+)
 
 GMP = """
 - !EpochRangeModifier {start_epoch: 0, end_epoch: 3}

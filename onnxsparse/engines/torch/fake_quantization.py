@@ -18,7 +18,7 @@ from typing import Any
 
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
-from onnxsparse.math.quantization import SMALLEST_SCALE, WEIGHTS, Grid
+from onnxsparse.math.quantization import LARGEST, SMALLEST_SCALE, WEIGHTS, Grid
 
 Pair = tuple[Any, Any]
 AVERAGING = 0.01
@@ -131,6 +131,7 @@ def from_range(low: Any, high: Any, grid: Grid) -> Pair:
         scale = (top - bottom) / (grid.high - grid.low)
         zero_point = torch().round(grid.low - torch().where(scale > 0, bottom / torch().where(scale > 0, scale, 1), 0))
         zero_point = zero_point.clamp(grid.low, grid.high)
+    scale = scale.clamp(max=LARGEST / max(grid.high, -grid.low))
     scale = torch().where(scale > 0, scale.clamp(min=SMALLEST_SCALE), 1).float()
     return scale.to(device), zero_point.int().to(device)
 

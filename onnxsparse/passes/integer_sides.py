@@ -89,7 +89,7 @@ class _Sides:
         if source is None or source.op_type != "DequantizeLinear":
             return "what goes into it is not quantized"
         if not self._around_zero(source):
-            return "what goes into it is no int8 around zero"
+            return f"what goes into it is {AROUND_ZERO}"
         return self._behind(node.output[0])
 
     def _behind(self, name: str) -> str:
@@ -104,7 +104,7 @@ class _Sides:
             for node in self._readers[name]:
                 if node.op_type == "QuantizeLinear":
                     if not self._around_zero(node):
-                        return "what it gives is no int8 around zero"
+                        return f"what it gives is {AROUND_ZERO}"
                 elif node.op_type in FUSED or node.op_type in MOVED:
                     waiting += [one for one in node.output if one]
                 else:

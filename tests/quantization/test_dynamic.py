@@ -15,9 +15,10 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 import onnxsparse as osp
 from onnxsparse.graph.model import Model
 from onnxsparse.math.quantization import ACTIVATIONS, from_range
-from onnxsparse.passes.quantization.dynamic import dynamic
+from onnxsparse.passes.quantization.dynamic import dynamic_weights, write_dynamic
 from onnxsparse.passes.quantization.float_graph import float_graph
-from onnxsparse.planning.quantization import ONNXRUNTIME
+from onnxsparse.passes.quantization.weight_only import params_of
+from onnxsparse.planning.quantization import ONNXRUNTIME, Quantization
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -26,7 +27,6 @@ LAYERS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] 
     "MatMul of several matrices": ("MatMul", (2, 40, 6), (2, 3, 40), {}),
     "Gemm": ("Gemm", (40, 24), (3, 40), {}),
     "Gemm, turned around": ("Gemm", (24, 40), (3, 40), {"transB": 1}),
-    "Conv": ("Conv", (24, 4, 3, 3), (1, 8, 6, 6), {"group": 2, "strides": [2, 2], "pads": [1, 1, 1, 1]}),
 }
 
 
@@ -50,9 +50,12 @@ def layer(name: str, bias: bool) -> onnx.ModelProto:
     return model(nodes, x, {"w": drawn(*shape), **({"b": drawn(24, seed=2)} if own else {})})
 
 
-def rounded(proto: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, Any]:
+def rounded(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, Quantization, Any]:
     made, _ = float_graph(Model.open(proto))
-    return made, dynamic(made, ONNXRUNTIME, **options)
+    found = dynamic_weights(made, ONNXRUNTIME)
+    params = params_of(made, found)
+    write_dynamic(made, found, params)
+    return made, found, params
 
 
 def ran(proto: onnx.ModelProto, x: np.ndarray, optimized: Path | None = None) -> np.ndarray:
@@ -74,11 +77,11 @@ def operators(path: Path) -> Counter[str]:
 @pytest.mark.parametrize("name", LAYERS)
 def test_products_are_those_of_rounded_inputs_and_weights(name: str, bias: bool, tmp_path: Path) -> None:
     proto, x = layer(name, bias), drawn(*LAYERS[name][2], seed=1)
-    made, found = rounded(proto, convolutions=True)
+    made, found, params = rounded(proto)
     onnx.checker.check_model(made, full_check=True)
-    assert not found.quantization.left
+    assert not found.left
     tensor = next(one for one in proto.graph.initializer if one.name == "w")
-    tensor.CopyFrom(numpy_helper.from_array(found.params["w"].fake(numpy_helper.to_array(tensor)), "w"))
+    tensor.CopyFrom(numpy_helper.from_array(params["w"].fake(numpy_helper.to_array(tensor)), "w"))
     wanted = ran(proto, from_range(x.min(), x.max(), ACTIVATIONS).fake(x))
     np.testing.assert_allclose(ran(made, x), wanted, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(ran(made, x, tmp_path / "optimized.onnx"), wanted, rtol=1e-4, atol=1e-3)
@@ -94,7 +97,7 @@ def test_the_runtime_fuses_each_product_into_one_node(tmp_path: Path) -> None:
         make_node("Add", ["product", "b"], ["y"], "bias"),
     ]
     stored = {"q": drawn(16, 16), "k": drawn(16, 16, seed=1), "w": drawn(16, 8, seed=2), "b": drawn(8, seed=3)}
-    made, _ = rounded(model(nodes, (2, 5, 16), stored))
+    made, _, _ = rounded(model(nodes, (2, 5, 16), stored))
     assert Counter(node.op_type for node in made.graph.node)["DynamicQuantizeLinear"] == 2
     ran(made, drawn(2, 5, 16), tmp_path / "optimized.onnx")
     found = operators(tmp_path / "optimized.onnx")
@@ -128,10 +131,10 @@ def test_what_stays_in_float_and_why() -> None:
         "kernel": drawn(3, 8, 1),
     }  # fmt: skip
     proto = model(nodes, (6, 8), stored)
-    _, found = rounded(proto)
-    assert not found.quantization.weights
-    assert len(found.quantization.left) == 4
-    words = " ".join(found.quantization.left.values())
+    _, found, _ = rounded(proto)
+    assert not found.weights
+    assert len(found.left) == 4
+    words = " ".join(found.left.values())
     for word in ("left operand", "turned around", "LSTM", "convolution"):
         assert word in words
 
@@ -142,7 +145,7 @@ def test_a_weight_that_is_read_otherwise_too_keeps_its_floats() -> None:
         make_node("Add", ["a", "w"], ["y"], "sum"),
     ]
     proto = model(nodes, (16, 16), {"w": drawn(16, 16)})
-    made, _ = rounded(proto)
+    made, _, _ = rounded(proto)
     x = drawn(16, 16, seed=1)
     np.testing.assert_allclose(ran(made, x), ran(proto, x), atol=0.3)
     kinds = {one.name: one.data_type for one in made.graph.initializer}
@@ -163,7 +166,7 @@ def test_a_weight_of_several_products_is_rounded_once(turned: int) -> None:
         proto,
         model([make_node("MatMul", ["x", "w"], ["a"]), nodes[1], nodes[2]], (16, 16), {"w": drawn(16, 16)}),
     ):
-        made, found = rounded(one)
-        assert not found.quantization.left
+        made, found, _ = rounded(one)
+        assert not found.left
         wanted = ran(one, x)
         np.testing.assert_allclose(ran(made, x), wanted, atol=0.03 * np.abs(wanted).max())

@@ -579,3 +579,5 @@ def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "onnxruntime" else find(name))
     with refusing(MissingExtraError):
         osp.quantize(line(), data=drawn(8, 4))
+    for options in ({"scheme": "w8"}, {"scheme": "w4"}, {"dynamic": True}):
+        assert osp.quantize(line(), **options).report.ok

@@ -14,10 +14,11 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 import onnxsparse as osp
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
-from onnxsparse.math.quantization import of_weight
+from onnxsparse.math.quantization import QParams, of_weight
 from onnxsparse.passes.quantization.float_graph import float_graph
-from onnxsparse.passes.quantization.weight_only import layer_scheme, scales_of, weight_only
-from onnxsparse.planning.quantization import QuantizedWeight, Scheme
+from onnxsparse.passes.quantization.qdq import write_qdq
+from onnxsparse.passes.quantization.weight_only import layer_scheme, params_of, raised, scales_of, weights_of
+from onnxsparse.planning.quantization import Quantization, QuantizedWeight, Scheme
 from tests.messages import refusing
 
 ort = pytest.importorskip("onnxruntime")
@@ -71,6 +72,14 @@ def ran(proto: onnx.ModelProto, feeds: Arrays, optimized: bool = False) -> np.nd
     return found
 
 
+def rounded(proto: onnx.ModelProto, scheme: Scheme) -> tuple[Quantization, dict[str, QParams]]:
+    found = weights_of(proto, scheme)
+    raised(proto, found)
+    params = params_of(proto, found)
+    write_qdq(proto, found, params)
+    return found, params
+
+
 def faked(proto: onnx.ModelProto, params: Any) -> onnx.ModelProto:
     """The float model with the numbers that its integers stand for."""
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
@@ -86,10 +95,10 @@ def faked(proto: onnx.ModelProto, params: Any) -> onnx.ModelProto:
 def test_the_runtime_computes_with_the_rounded_weight(name: str, bits: int, block: int | None) -> None:
     proto, x = layer(name)
     made, _ = float_graph(Model.open(proto))
-    found = weight_only(made, Scheme(layer_scheme(bits, block)))
+    found, params = rounded(made, Scheme(layer_scheme(bits, block)))
     onnx.checker.check_model(made)
-    assert not found.quantization.left
-    wanted = ran(faked(proto, found.params), {"x": x})
+    assert not found.left
+    wanted = ran(faked(proto, params), {"x": x})
     np.testing.assert_allclose(ran(made, {"x": x}), wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -97,12 +106,12 @@ def test_the_runtime_computes_with_the_rounded_weight(name: str, bits: int, bloc
 def test_every_zero_is_the_zero_point_in_blocks(symmetric: bool) -> None:
     proto, x = layer("MatMul, its last block shorter, an odd size")
     made, _ = float_graph(Model.open(proto))
-    found = weight_only(made, Scheme(layer_scheme(4, 16, symmetric)))
-    wanted = ran(faked(proto, found.params), {"x": x})
+    _, params = rounded(made, Scheme(layer_scheme(4, 16, symmetric)))
+    wanted = ran(faked(proto, params), {"x": x})
     np.testing.assert_allclose(ran(made, {"x": x}), wanted, rtol=1e-5, atol=1e-5)
     report = osp.inspect(made).report
     assert report.rows[0].zeros >= (drawn((37, 5)) == 0).sum()
-    assert (found.params["w"].fake(drawn((37, 5)))[drawn((37, 5)) == 0] == 0).all()
+    assert (params["w"].fake(drawn((37, 5)))[drawn((37, 5)) == 0] == 0).all()
 
 
 def test_four_bits_are_half_a_byte_and_the_operator_set_is_told(tmp_path: Path) -> None:

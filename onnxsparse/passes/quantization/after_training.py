@@ -76,13 +76,14 @@ def quantized(
     overwrite: bool,
 ) -> Delivered:
     """Quantize a model and deliver it; nothing of a run that fails or is stopped has its name."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtraError("quantize runs the model on the samples: pip install 'onnxsparse[runtime]'")
     if asked.samples_needed and asked.scales is None and samples.data is None:
         raise OptionError(
             "--scheme int8 takes the ranges of values from samples: pass --data, or do without by --dynamic or "
             "--scheme w8"
         )
+    runs = samples.data is not None or samples.eval_data is not None
+    if runs and importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError("quantize runs the model on the samples: pip install 'onnxsparse[runtime]'")
     work = Quantizing(model, asked)
     if work.unscaled and samples.data is None:
         raise OptionError(
@@ -95,7 +96,7 @@ def quantized(
     measured = _measured(work, feeds, fields, samples, axes)
     zeros = zeros_of(work.proto, measured.quantization.weights)
     made = work.written(measured.quantization)
-    notes = [*work.notes, *work.refined, *_said_of_samples(feeds), *_said_of_cpu(work), *measured.notes]
+    notes = [*work.notes, *work.refined, *_said_of_samples(feeds, asked), *_said_of_cpu(work), *measured.notes]
     report = quantization_report(work.float_model, measured.quantization, called, asked.text, notes, target)
     details = {
         "scheme": asked.scheme,
@@ -124,11 +125,11 @@ def _feeds(work: Quantizing, samples: Samples, fields: Sequence[Field], axes: Sa
     return Feeds(work.proto, data, samples.count, axes.inputs, axes.states)
 
 
-def _said_of_samples(feeds: Feeds | None) -> list[str]:
+def _said_of_samples(feeds: Feeds | None, asked: Asked) -> list[str]:
     if feeds is None:
         return []
     few = f"{feeds.count} samples are few: ranges that others go beyond are clipped; a few hundred are better"
-    return [*feeds.data.notes, *([few] if feeds.count < FEW else [])]
+    return [*feeds.data.notes, *([few] if asked.samples_needed and feeds.count < FEW else [])]
 
 
 def _said_of_cpu(work: Quantizing) -> list[str]:

@@ -13,59 +13,47 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_node
 
 from onnxsparse.graph.attributes import Attributes
 from onnxsparse.graph.edit import FreshNames, all_names, reads
-from onnxsparse.math.quantization import Grid
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.layers import RECURRENT
 from onnxsparse.passes.quantization.qdq import Params, write_qdq
 from onnxsparse.passes.quantization.values import key
-from onnxsparse.passes.quantization.weight_only import Rounded, params_of, weights_of
+from onnxsparse.passes.quantization.weight_only import weights_of
 from onnxsparse.planning.quantization import Quantization, QuantizedWeight, Scheme
 
-PRODUCTS = {"MatMul": "MatMulInteger", "Gemm": "MatMulInteger", "Conv": "ConvInteger"}
-CONVOLUTIONS = Grid(signed=False)
-"""ConvInteger of onnxruntime 1.19 has no signed weights: these are uint8 around 128."""
+PRODUCTS = ("MatMul", "Gemm")
 
 
-def dynamic(proto: ModelProto, scheme: Scheme, convolutions: bool = False) -> Rounded:
-    """Round the products of a float graph, and its tables, in place."""
-    quantization = dynamic_weights(proto, scheme, convolutions)
-    params = params_of(proto, quantization)
-    write_dynamic(proto, quantization, params)
-    return Rounded(quantization, params)
-
-
-def dynamic_weights(proto: ModelProto, scheme: Scheme, convolutions: bool = False) -> Quantization:
+def dynamic_weights(proto: ModelProto, scheme: Scheme) -> Quantization:
     """What is rounded when the ranges of activations are those of each run."""
     alone = weights_of(proto, replace(scheme, layers=replace(scheme.layers, inputs=None, outputs=None, block=0)))
     nodes, found = {key(node): node for node in proto.graph.node}, list[QuantizedWeight]()
     left = dict(alone.left)
     ranks = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
     for one in alone.weights:
-        reasons = {
-            output: "" if one.looked_up else _reason(nodes[output], slot, convolutions) for output, slot in one.readers
-        }
+        reasons = {output: "" if one.looked_up else _reason(nodes[output], slot) for output, slot in one.readers}
         left.update({output: reason for output, reason in reasons.items() if reason})
         readers = tuple(reader for reader in one.readers if not reasons[reader[0]])
         if readers:
-            found.append(_quantized(replace(one, readers=readers), nodes[readers[0][0]].op_type, ranks[one.name]))
+            # onnxruntime (1.19 to 1.31) takes the scales of the first of several matrices for all when it fuses.
+            axis = one.axis if one.looked_up or ranks[one.name] == 2 else None
+            found.append(replace(one, readers=readers, axis=axis))
     return Quantization((), tuple(found), left)
 
 
-def _reason(node: NodeProto, slot: int, convolutions: bool) -> str:
+def _reason(node: NodeProto, slot: int) -> str:
     """Why a layer stays in float; '' where it is rounded."""
     attributes = Attributes(node, {})
     if node.op_type in RECURRENT:
         return f"ONNX has no {node.op_type} on integers, only one runtime has"
+    if node.op_type == "Conv":
+        return "a convolution would look for the range of its input in every run, which costs more than integers gain"
     if node.op_type not in PRODUCTS:
         return f"ONNX has no {node.op_type} on integers"
-    if node.op_type == "Conv" and not convolutions:
-        return "a convolution would look for the range of its input in every run, which costs more than integers gain"
     if slot != 1:
         return "its weight is the left operand"
     if node.op_type == "Gemm" and (attributes.integer("transA") or attributes.number("alpha", 1.0) != 1.0):
@@ -73,13 +61,6 @@ def _reason(node: NodeProto, slot: int, convolutions: bool) -> str:
     if node.op_type == "Gemm" and len(node.input) > 2 and attributes.number("beta", 1.0) != 1.0:
         return "its bias is scaled"
     return ""
-
-
-def _quantized(one: QuantizedWeight, op: str, rank: int) -> QuantizedWeight:
-    if op == "Conv":
-        return replace(one, grid=CONVOLUTIONS)
-    # onnxruntime (1.19 to 1.31) takes the scales of the first matrix for all when it fuses a product with several.
-    return one if rank == 2 else replace(one, axis=None)
 
 
 def write_dynamic(proto: ModelProto, quantization: Quantization, params: Params) -> None:
@@ -96,14 +77,13 @@ class _Writer:
         self._graph, self._params = proto.graph, params
         self._fresh = FreshNames(all_names(proto))
         self._stored = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self._ranks = {tensor.name: len(tensor.dims) for tensor in proto.graph.initializer}
         self._rounded: dict[str, tuple[str, str, str]] = {}
         self._nodes: list[NodeProto] = []
 
     def write(self, weights: list[QuantizedWeight]) -> None:
         layers = {output: one.name for one in weights for output, _ in one.readers}
         times = Counter(one.name for one in weights for _ in one.readers)
-        scales = {one.name: self._scale(one) for one in weights}
+        scales = {one.name: self._constant(self._params[one.name].scale, f"{one.name}_scale") for one in weights}
         integers = {name: self._integers(name, count) for name, count in times.items()}
         for node in self._graph.node:
             if key(node) in layers:
@@ -125,30 +105,17 @@ class _Writer:
         tensor.CopyFrom(numpy_helper.from_array(self._params[name].quantize(numbers), made))
         return made
 
-    def _scale(self, one: QuantizedWeight) -> str:
-        """As it broadcasts against the product: a convolution's channels are no last axis."""
-        scale, behind = self._params[one.name].scale, self._ranks[one.name] - 2
-        scale = scale.reshape(scale.shape + (1,) * behind) if one.grid == CONVOLUTIONS else scale
-        return self._constant(scale, f"{one.name}_scale")
-
     def _product(self, node: NodeProto, weight: str, scale: str) -> None:
-        made, convolution = node.output[0], node.op_type == "Conv"
-        rank = self._ranks[node.input[1]]
+        made = node.output[0]
         rounded, own, zero = self._rounded_input(node.input[0])
         if node.op_type == "Gemm" and Attributes(node, {}).integer("transB"):
             weight = self._add("Transpose", [weight], f"{weight}_transposed", perm=[1, 0])
-        zeros = [zero, self._constant(np.array(128, np.uint8), f"{weight}_zero_point")] if convolution else [zero]
-        sums = self._add(PRODUCTS[node.op_type], [rounded, weight, *zeros], f"{made}_int32")
-        self._nodes[-1].attribute.extend(node.attribute if convolution else ())
+        sums = self._add("MatMulInteger", [rounded, weight, zero], f"{made}_int32")
         factor = self._add("Mul", [own, scale], f"{made}_scale")
         numbers = self._add("Cast", [sums], f"{made}_float", to=TensorProto.FLOAT)
         product = self._add("Mul", [numbers, factor], f"{made}_product")
-        bias = node.input[2] if len(node.input) > 2 else ""
-        if bias and convolution:
-            shape = self._constant(np.array([1, -1, *[1] * (rank - 2)], np.int64), f"{bias}_shape")
-            bias = self._add("Reshape", [bias, shape], f"{bias}_reshaped")
-        if bias:
-            self._add("Add", [product, bias], made)
+        if len(node.input) > 2 and node.input[2]:
+            self._add("Add", [product, node.input[2]], made)
         self._nodes[-1].output[0] = made
 
     def _rounded_input(self, value: str) -> tuple[str, str, str]:

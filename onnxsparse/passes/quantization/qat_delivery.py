@@ -8,19 +8,19 @@ from onnxsparse.errors import OptionError, brief
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.delivery import Delivered, demand_unread, finish
 from onnxsparse.passes.quantization.qat_export import Conversion
+from onnxsparse.passes.quantization.quantizing import TARGETS
 from onnxsparse.passes.quantization.report import quantization_report, with_sizes
 from onnxsparse.passes.quantization.zero_points import demand_record, demand_zeros, zeros_of
 from onnxsparse.planning.recorded import PREFIX
 from onnxsparse.report.rows import Report
 
 TITLE = "int8, by the scales of its training"
-TARGETS = ("", "ampere", "vnni")
 
 
 def delivered(model: Model, called: str, device: str, target: str | None, overwrite: bool) -> Delivered:
     """Convert a model, and write it where every zero is proven to be a zero point and the record of its zeros holds."""
     if device not in TARGETS:
-        raise OptionError(f"--target is one of {', '.join(TARGETS[1:])}, not {brief(device)}")
+        raise OptionError(f"--target is one of {', '.join(filter(None, TARGETS))}, not {brief(device)}")
     demand_unread(target, model)
     work = Conversion(model, device)
     before = Model.over(work.float_proto)

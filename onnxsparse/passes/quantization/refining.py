@@ -40,7 +40,7 @@ class Refinements:
 
     @classmethod
     def parse(cls, text: str | None, weights_alone: bool) -> Refinements:
-        """What a text such as `equalize,bias` asks for; by default what was measured to help, and never to harm."""
+        """What a text such as `equalize,bias` asks for; by default what helped most networks."""
         if text is None:
             return cls(rounding=True, bias=True) if weights_alone else cls(equalize=True, bias=True)
         words = [word.strip() for word in text.split(",") if word.strip() not in ("", "none")]

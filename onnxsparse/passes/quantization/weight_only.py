@@ -7,7 +7,7 @@ inputs. Layers with no more inputs than one block have one scale for each output
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from onnx import ModelProto, NodeProto, numpy_helper
@@ -18,7 +18,6 @@ from onnxsparse.math.quantization import SMALLEST_SCALE, Grid, QParams, of_weigh
 from onnxsparse.math.values import Array
 from onnxsparse.passes.quantization.float_graph import raise_opset
 from onnxsparse.passes.quantization.placement import quantization_of
-from onnxsparse.passes.quantization.qdq import write_qdq
 from onnxsparse.passes.quantization.values import key
 from onnxsparse.planning.quantization import LayerScheme, Quantization, QuantizedWeight, Scheme
 
@@ -34,15 +33,6 @@ SHRINK = np.linspace(1.0, 0.7, 13)
 """Parts of the range that are tried for a scale of 4 bits: clipping a few numbers costs less than coarse steps."""
 
 
-@dataclass(frozen=True)
-class Rounded:
-    """What was rounded, at what scales, what was left in float and why, and what else was done to the graph."""
-
-    quantization: Quantization
-    params: dict[str, QParams]
-    notes: tuple[str, ...] = ()
-
-
 def layer_scheme(bits: int = 8, block: int | None = None, symmetric: bool = True) -> LayerScheme:
     """The scheme of `w8` and `w4`: int8 with a scale for each output, int4 in blocks of 32."""
     if bits not in GRIDS:
@@ -51,15 +41,6 @@ def layer_scheme(bits: int = 8, block: int | None = None, symmetric: bool = True
         raise OptionError(f"--block is one of {', '.join(map(str, BLOCKS))}, not {brief(block)}")
     usual = BLOCK if bits == 4 else 0
     return LayerScheme((GRIDS if symmetric else ASYMMETRIC)[bits], inputs=None, block=block or usual)
-
-
-def weight_only(proto: ModelProto, scheme: Scheme) -> Rounded:
-    """Round the weights of a float graph, in place."""
-    quantization = weights_of(proto, scheme)
-    notes = raised(proto, quantization)
-    params = params_of(proto, quantization)
-    write_qdq(proto, quantization, params)
-    return Rounded(quantization, params, tuple(notes))
 
 
 def weights_of(proto: ModelProto, scheme: Scheme) -> Quantization:

@@ -148,6 +148,8 @@ class Act:
 class TimedAct(Act):
     """An act that goes by a clock of epochs; one that does nothing but last is this."""
 
+    by_gradients: bool = False
+    """Whether it looks at the gradients of every step: then it acts when they are there, not before the loss."""
     number: int = -1
     """Among the acts of its trainee."""
 
@@ -227,6 +229,9 @@ class TimedAct(Act):
         if tick.ends:
             self.end(trainee)
 
+    def gather(self, trainee: Trainee, epoch: float) -> None:
+        """The gradients of a step are there; called at every one before `before`, where it acts by gradients."""
+
     def after(self, trainee: Trainee) -> None:
         """The weights have moved."""
 
@@ -254,7 +259,13 @@ class TimedAct(Act):
         return min(trainee.total, trainee.step_at(last))
 
     def before_step(self, trainee: Trainee, step: int) -> None:
-        self.before(trainee, trainee.epoch_at(step))
+        if not self.by_gradients:
+            self.before(trainee, trainee.epoch_at(step))
+
+    def before_update(self, trainee: Trainee, step: int) -> None:
+        if self.by_gradients:
+            self.gather(trainee, trainee.epoch_at(step))
+            self.before(trainee, trainee.epoch_at(step))
 
     def after_step(self, trainee: Trainee, step: int) -> None:
         self.after(trainee)

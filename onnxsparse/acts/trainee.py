@@ -15,7 +15,7 @@ import base64
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -169,8 +169,29 @@ class Trainee(ABC):
         """Remove the mask of a parameter; its zeros train again."""
 
     @abstractmethod
-    def fill(self, param: Param, value: float | Sequence[float]) -> None:
-        """Set all numbers of a parameter."""
+    def fill(self, param: Param, value: float | Sequence[float] | Array) -> None:
+        """Set all numbers of a parameter: to one number, or to those of an array in stored order."""
+
+    # -- gradients, for acts that go by them
+
+    def gradient(self, param: Param) -> Array | None:
+        """The gradient of this step, flat in stored order, 0 where it is masked; None where none comes to it."""
+        return None
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether gradients can be taken of samples, apart from those of the steps."""
+        return False
+
+    def sample_gradients(
+        self, params: Sequence[Param], count: int, options: Mapping[str, Any] | None = None
+    ) -> Iterator[Mapping[str, Array]]:
+        """By tag, the gradients of single batches of samples for the model as it is now, `count` of them or fewer.
+
+        Those of the step that is on its way are not touched. `options` are for whoever makes the batches in a user's
+        loop. To be asked in `before_step`, or in a user's loop wherever there is a step.
+        """
+        raise OptionError("what is trained here has no samples to take gradients of")
 
     # -- optimizer settings
 

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
 import numpy as np
@@ -102,8 +103,9 @@ class Run:
         if self._evaluation is not None:
             self._evaluation.fake = fake
         self.trainee = OnnxTrainee(
-            self._engine_of, task.params, self.per_epoch, self.total, caution, self.note, self._account.ask, fake
-        )
+            self._engine_of, task.params, self.per_epoch, self.total, caution, self.note, self._account.ask, fake,
+            self._batches_ahead,
+        )  # fmt: skip
         for act, state in zip(self.acts, self._unused):
             if self.attempt:
                 act.restore(copy.deepcopy(state), self.trainee)
@@ -113,6 +115,10 @@ class Run:
                 if act.warning:
                     self.note(f"{act.where}: {act.warning}")
         self._segments = Segments(task.spec, self.trainee, self.acts)
+
+    def _batches_ahead(self) -> Iterator[Batch]:
+        """Those of this step and the steps that come."""
+        return (self.task.feeding.batch(step) for step in count(self.step))
 
     def _engine_of(self, spec: Spec) -> Engine:
         engine, feeding = self._engines.make(spec), self.task.feeding

@@ -189,7 +189,7 @@ class FileTrainee(Trainee):
         self.renewals[param.tag] += 1
         self.masks.pop(param.tag, None)
 
-    def fill(self, param: Param, value: float | Sequence[float]) -> None:
+    def fill(self, param: Param, value: float | Sequence[float] | Array) -> None:
         """Nothing is trained."""
 
     def forget(self, param: Param) -> None:

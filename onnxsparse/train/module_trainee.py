@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -39,6 +39,7 @@ LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
 OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
 WEIGHT = "weight"
+NO_SAMPLER = "gradients of samples need modify(..., grad_sampler={'data_loader_builder': ..., 'loss_function': ...})"
 Calls = list[Any]  # nodes of torch.fx
 Homes = list[tuple[Any, str]]  # the modules a parameter stands in, and its name there
 
@@ -65,6 +66,8 @@ class ModuleTrainee(Trainee):
         self.learn_scales = False
         self.calibrate: Callable[[], None] | None = None
         """Runs the module on samples, for the first ranges of what it computes."""
+        self.sampler: Any = None
+        """What gives samples to take gradients of, and their loss, where the loop's owner has it."""
         self.rates_set: list[float] | None = None
 
     def meet(self, optimizer: Any, per_epoch: float) -> None:
@@ -219,7 +222,22 @@ class ModuleTrainee(Trainee):
 
     # -- numbers and moments
 
-    def fill(self, param: Param, value: float | Sequence[float]) -> None:
+    def gradient(self, param: Param) -> Array | None:
+        found = self._tensors[param.tag].grad
+        return None if found is None else cast(Array, numbers_of(found))
+
+    @property
+    def has_samples(self) -> bool:
+        return self.sampler is not None
+
+    def sample_gradients(
+        self, params: Sequence[Param], count: int, options: Mapping[str, Any] | None = None
+    ) -> Iterator[Mapping[str, Array]]:
+        if self.sampler is None:
+            raise OptionError(NO_SAMPLER)
+        yield from ()
+
+    def fill(self, param: Param, value: float | Sequence[float] | Array) -> None:
         tensor = self._tensors[param.tag]
         made = torch().as_tensor(value, dtype=tensor.dtype, device=tensor.device).reshape(-1)
         with torch().no_grad():

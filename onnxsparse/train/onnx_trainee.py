@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,10 @@ class OnnxTrainee(Trainee):
         note: Callable[[str], None] = lambda _: None,
         told: Callable[[], None] = lambda: None,
         fake: FakeQuantization | None = None,
+        batches: Callable[[], Iterator[Batch]] | None = None,
     ) -> None:
         super().__init__()
-        self.fake = fake
+        self.fake, self.batches = fake, batches
         self.quantization = "" if fake is None else fake.text
         self._make, self._note, self._told = make, note, told
         self.params, self.per_epoch, self.total, self.caution = params, per_epoch, total, caution
@@ -118,11 +120,33 @@ class OnnxTrainee(Trainee):
             hide(self._weight(param), mask)
             mask[...] = 1
 
-    def fill(self, param: Param, value: float | Sequence[float]) -> None:
+    def fill(self, param: Param, value: float | Sequence[float] | Array) -> None:
         if param.tag in self.engine.weights:
             weight = self._weight(param)
             numbers = np.asarray(value, np.float32).reshape(-1)
             weight[...] = np.broadcast_to(numbers, (weight.size,)).reshape(weight.shape)
+
+    # -- gradients
+
+    def gradient(self, param: Param) -> Array | None:
+        found = self.engine.gradients().get(param.tag)
+        return None if found is None else found.reshape(-1)
+
+    @property
+    def has_samples(self) -> bool:
+        return self.batches is not None
+
+    def sample_gradients(
+        self, params: Sequence[Param], count: int, options: Mapping[str, Any] | None = None
+    ) -> Iterator[Mapping[str, Array]]:
+        """Of the batches of steps that come; no step is on its way before the first gradient of it is there."""
+        assert self.batches is not None
+        tags = {param.tag for param in params}
+        for batch in islice(self.batches(), count):
+            self.engine.discard_gradients()
+            self.engine.step(batch)
+            yield {tag: array.reshape(-1) for tag, array in self.engine.gradients().items() if tag in tags}
+        self.engine.discard_gradients()
 
     def _weight(self, param: Param) -> Array:
         """The live numbers; of what no gradient reaches, those it begins with."""

@@ -13,11 +13,11 @@ from onnxsparse.errors import PlanError
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
+from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
 from onnxsparse.recipes.modifiers.magnitude import GMPruningModifier, MagnitudePruningModifier
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
 from onnxsparse.recipes.modifiers.quantization import LegacyQuantizationModifier, QuantizationModifier
 from onnxsparse.recipes.modifiers.rates import LearningRateFunctionModifier
-from onnxsparse.recipes.modifiers.unsupported import PerLayerDistillationModifier
 from tests.cases import for_each
 from tests.messages import refusing
 from tests.recipes.sparseml import EXAMPLES, LONG, NEWER, PAGE, SAMPLE, STAGED

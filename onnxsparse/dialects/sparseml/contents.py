@@ -11,6 +11,9 @@ from onnxsparse.errors import OptionError
 from onnxsparse.recipes import Recipe, Stage
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DistillationModifier
+from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
+from onnxsparse.recipes.modifiers.layer_pruning import LayerPruningModifier
+from onnxsparse.recipes.modifiers.layer_thinning import LayerThinningModifier
 from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
@@ -21,11 +24,6 @@ from onnxsparse.recipes.modifiers.rates import (
     SetLearningRateModifier,
 )
 from onnxsparse.recipes.modifiers.structured import StructuredPruningModifier
-from onnxsparse.recipes.modifiers.unsupported import (
-    LayerPruningModifier,
-    LayerThinningModifier,
-    PerLayerDistillationModifier,
-)
 
 Given = Union[Recipe, Sequence[Scheduled], Mapping[str, Sequence[Scheduled]]]
 

@@ -204,6 +204,8 @@ class ScheduledModifierManager(Contents):
         trainee.meet(optimizer, steps_per_epoch)
         self._watch.step(trainee, epoch)
         for _, act in self._acts:
+            if act.by_gradients:
+                act.gather(trainee, epoch)
             act.before(trainee, epoch)
         self._last = epoch
 

@@ -168,7 +168,7 @@ def _needs_torch(module: ModuleType) -> bool:
 
 def _says_torch(item: pytest.Item) -> bool:
     assert isinstance(item, pytest.Function)
-    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs
+    fixtures = item._fixtureinfo.name2fixturedefs
     functions = [item.function, *(one.func for name in item.fixturenames for one in fixtures.get(name, ()))]
     return (
         _needs_torch(item.module)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         quantize,
         verify,
     )
+    from onnxsparse.dialects import create
     from onnxsparse.dialects.masking import insert_masks
     from onnxsparse.permutation_search import search_permutation
     from onnxsparse.recipes import Recipe
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "channels",
     "compare",
+    "create",
     "finetune",
     "fold_masks",
     "graphsurgeon",
@@ -56,7 +58,7 @@ __all__ = [
     "search_permutation",
     "verify",
 ]
-_MODULES = ("graphsurgeon", "torch")  # torch is not in __all__: `import *` has to leave that name to torch itself
+_MODULES = ("create", "graphsurgeon", "torch")  # torch is not in __all__: `import *` has to leave that name to torch itself
 _HOMES = {
     "Recipe": "onnxsparse.recipes",
     "Report": "onnxsparse.report.rows",

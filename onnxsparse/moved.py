@@ -1,7 +1,7 @@
 """Deprecated module names: importing one gives the module that replaces it, with a DeprecationWarning that names it.
 
-A name is kept where the documentation showed it. Its parent has to be a package still, or to have become one. `ALSO` has
-second names that stay, and say nothing.
+A name is kept where the documentation showed it. Its parent has to be a package still, or to have become one. `ALSO`
+has second names that stay, and say nothing.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 
 1. The recipe is one of `recipe_text`, for the weights that `for_layers` chooses; `print(manager)` shows it.
 2. What comes back is the manager, and the scaler or optimizer with the recipe around its steps.
-3. With `distillation` the teacher is a copy of the module as it is now, unless another one is given.
+3. With `distillation` the teacher is a copy of the module as it is now, unless another one is given; it counts in the
+   loop as it stands, through the gradients at the outputs of the module, and is silent where `loss_update` is called.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from onnxsparse.acts.params import WEIGHT, Param
 from onnxsparse.dialects.create.recipe_text import Wanted, mask_of, method_of, text_of, truth
 from onnxsparse.dialects.create.schemas import Given, variables_of
 from onnxsparse.dialects.sparseml import RecipeManagerStepWrapper, ScheduledModifierManager
-from onnxsparse.dialects.sparseml.arguments import demand_steps
+from onnxsparse.dialects.sparseml.arguments import demand_accumulation, demand_steps
 from onnxsparse.engines.torch.attach import bare_module
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF
@@ -45,6 +46,7 @@ def initialize(
     scaler: Any = None,
     recipe_variables: Given = None,
     *,
+    accumulation: int = 1,
     grad_sampler: Any = None,
     loggers: Any = None,
     calibration_dataloader: Any = None,
@@ -64,35 +66,36 @@ def initialize(
         distillation_teacher: the teacher, a module or an ONNX file; without it the module as it is now.
         scaler: the GradScaler whose `step` stands for that of the optimizer; then it is what comes back.
         recipe_variables: a `RecipeVariables`, or a mapping of its names to values.
+        accumulation: over how many batches a step averages its loss; the teacher counts in each of them.
         grad_sampler: for "obs" and "mfac", how gradients of samples are made: a dict with `data_loader_builder` and
             `loss_function`; without it they take those of the script's own steps.
         loggers: who is told of rates and sparsities, as `ScheduledModifierManager.modify` takes them.
         calibration_dataloader: batches that give the first ranges of what is rounded.
         calibration_function: what runs one of them, called with a batch and `module=`.
     """
-    demand_steps(steps_per_epoch)
-    variables, quantized = variables_of(recipe_variables), truth(quantization, "quantization")
-    taught, method = truth(distillation, "distillation"), method_of(pruning, quantized)
-    wanted = Wanted(
-        method, quantized, lr, taught, variables,
-        steps_per_epoch=steps_per_epoch, sampled=grad_sampler is not None,
-    )  # fmt: skip
-    text = text_of(for_layers(model, wanted))
-    LOG.info("created recipe:\n%s", text)
-    manager = ScheduledModifierManager.from_yaml(text)
-    teacher = (SELF if distillation_teacher is None else distillation_teacher) if taught else DISABLE
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        demand_steps(steps_per_epoch)
+        demand_accumulation(accumulation)
+        taught, quantized = truth(distillation, "distillation"), truth(quantization, "quantization")
+        wanted = Wanted(
+            method_of(pruning, quantized), quantized, lr, taught, variables_of(recipe_variables),
+            steps_per_epoch=steps_per_epoch, sampled=grad_sampler is not None,
+        )  # fmt: skip
+        text = text_of(for_layers(model, wanted))
+        LOG.info("created recipe:\n%s", text)
+        manager = ScheduledModifierManager.from_yaml(text)
+        manager.counts_in_backward, manager.accumulation = taught, accumulation
+        if distillation_teacher is not None and not taught:
+            warnings.warn("distillation_teacher is not used: distillation is False", stacklevel=1)
+        teacher = (SELF if distillation_teacher is None else distillation_teacher) if taught else DISABLE
         wrapped = manager.modify(
             model, optimizer, steps_per_epoch, wrap_optim=scaler, epoch=0.0, loggers=loggers,
             distillation_teacher=teacher, grad_sampler=grad_sampler,
             calibration_dataloader=calibration_dataloader, calibration_function=calibration_function,
         )  # fmt: skip
-    told = [(str(one.message), one.category) for one in caught]
-    if distillation_teacher is not None and not taught:
-        told.append(("distillation_teacher is not used: distillation is False", UserWarning))
-    for message, category in told:  # at the line of the script, whatever stands between
-        warnings.warn(message, category, stacklevel=2)
+    for one in caught:  # at the line of the script, whatever stands between
+        warnings.warn(str(one.message), one.category, stacklevel=2)
     return manager, wrapped
 
 

@@ -67,7 +67,9 @@ class Wanted:
         if self.prunes and self.level is not None and "sparsity" in self.variables.fields_set:
             asked = self.variables.sparsity
             if abs(asked - self.level) > NEAR:
-                text = f"sparsity {asked:g} contradicts {self.mask_type}, which is {self.level:g}: leave one of them out"
+                text = (
+                    f"sparsity {asked:g} contradicts {self.mask_type}, which is {self.level:g}: leave one of them out"
+                )
                 raise OptionError(f"recipe_variables: {text}")
 
     @property
@@ -204,10 +206,11 @@ def _variables(wanted: Wanted, times: _Times) -> dict[str, Any]:
         }  # fmt: skip
     if wanted.prunes:
         level = said.sparsity if wanted.level is None else wanted.level
+        levels = tuple(wanted.params) if isinstance(wanted.params, Mapping) else (level,)
         found |= {
             "num_pruning_active_epochs": times.active, "num_pruning_finetuning_epochs": times.settling,
             "pruning_start_epoch": times.first,
-            "pruning_init_sparsity": min(FIRST, level) if wanted.level is None else level,
+            "pruning_init_sparsity": min(FIRST, *levels) if wanted.level is None else level,
             "pruning_final_sparsity": dict(wanted.params) if isinstance(wanted.params, Mapping) else level,
             "pruning_update_frequency": times.every,
             "mask_type": list(wanted.mask_type) if isinstance(wanted.mask_type, tuple) else wanted.mask_type,

@@ -25,7 +25,9 @@ MASKS = {"vnni": "block4", TENSORRT: "2:4", "ampere": "2:4", "amba": "unstructur
 GIVEN = "_given"
 
 
-def _variable(default: Any, meaning: str, least: float = -math.inf, most: float = math.inf, inside: bool = False) -> Any:
+def _variable(
+    default: Any, meaning: str, least: float = -math.inf, most: float = math.inf, inside: bool = False
+) -> Any:
     """A field from `least` to `most`; with `inside` it may be neither of the two."""
     return field(default=default, metadata={"description": meaning, "range": (least, most, inside)})
 
@@ -42,7 +44,9 @@ class RecipeVariables:
         "the hardware that is to use the zeros: vnni (blocks of 4) or tensorrt (2:4); also ampere, which is tensorrt, "
         "and amba; none for unstructured zeros",
     )
-    sparsity: float = _variable(0.8, "the share of the weights that is zero at the end; N:M says it by itself", 0, 1, True)
+    sparsity: float = _variable(
+        0.8, "the share of the weights that is zero at the end; N:M says it by itself", 0, 1, True
+    )
     mask_type: str | tuple[int, ...] = _variable(
         "unstructured",
         "the layout of the zeros: unstructured, block4, N:M such as 2:4, or a block [outputs, inputs]; by default that "
@@ -66,7 +70,7 @@ class RecipeVariables:
         unknown = [name for name in given if name not in known]
         if unknown:
             hint = nearest(unknown[0], known) or f" (known: {', '.join(known)})"
-            warnings.warn(f"recipe_variables: {', '.join(unknown)[:200]} is ignored{hint}", stacklevel=3)
+            warnings.warn(f"recipe_variables: {', '.join(unknown)[:200]} is ignored{hint}", stacklevel=2)
         for name, value in given.items():
             if name in known:
                 setattr(self, name, value)
@@ -84,7 +88,7 @@ class RecipeVariables:
         found: set[str] = getattr(self, GIVEN)
         return found
 
-    def dict(self) -> dict[str, Any]:
+    def dict(self) -> Mapping[str, Any]:
         """All values by name."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
@@ -94,7 +98,7 @@ class RecipeVariables:
         return cls(**{str(name): value for name, value in given.items()})
 
     @classmethod
-    def schema(cls) -> dict[str, Any]:
+    def schema(cls) -> Mapping[str, Any]:
         """Type, default and help text of every value."""
         told = {
             one.name: {"type": str(one.type), "default": one.default, "description": one.metadata["description"]}
@@ -126,7 +130,13 @@ def _plain(one: Field[Any], value: Any) -> Any:
     least, most, inside = one.metadata["range"]
     if isinstance(made, float) and not (least < made < most if inside else least <= made <= most):
         end = f" to {most:g}" if most < math.inf else ""
-        start = f"between {least:g} and {most:g}" if inside and end else f"above {least:g}" if inside else f"from {least:g}{end}"
+        start = (
+            f"between {least:g} and {most:g}"
+            if inside and end
+            else f"above {least:g}"
+            if inside
+            else f"from {least:g}{end}"
+        )
         raise OptionError(f"recipe_variables: {one.name} is a number {start}, not {made:g}")
     return made
 

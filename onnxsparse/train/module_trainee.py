@@ -127,6 +127,9 @@ class ModuleTrainee(Trainee):
             zero(self._tensors[param.tag], self._keep(param.tag))
         return cast(Array, numbers_of(self._tensors[param.tag]))
 
+    def hidden_numbers(self, param: Param) -> Array:
+        return cast(Array, numbers_of(self._tensors[param.tag]))
+
     def count(self, param: Param) -> int:
         return int(torch().count_nonzero(self._tensors[param.tag]))
 
@@ -230,6 +233,11 @@ class ModuleTrainee(Trainee):
     def gradient(self, param: Param) -> Array | None:
         found = self._tensors[param.tag].grad
         return None if found is None else cast(Array, numbers_of(found))
+
+    def scale_gradient(self, param: Param, factors: Array) -> None:
+        gradient = self._tensors[param.tag].grad
+        if gradient is not None:
+            gradient *= torch().from_numpy(factors.reshape(param.shape)).to(gradient)
 
     def dense_gradient(self, param: Param) -> Array | None:
         heard = [mask_of(*home).dense for home in self._homes[param.tag]] if param.tag in self._masked else []

@@ -99,6 +99,9 @@ class OnnxTrainee(Trainee):
             hide(weight, mask)
         return weight.reshape(-1)
 
+    def hidden_numbers(self, param: Param) -> Array:
+        return self._weight(param).reshape(-1)
+
     def count(self, param: Param) -> int:
         return int(np.count_nonzero(self._weight(param)))
 
@@ -132,6 +135,9 @@ class OnnxTrainee(Trainee):
     def gradient(self, param: Param) -> Array | None:
         found = self.engine.gradients().get(param.tag)
         return None if found is None else found.reshape(-1)
+
+    def scale_gradient(self, param: Param, factors: Array) -> None:
+        self.engine.scale_gradients({param.tag: factors.reshape(param.shape)})
 
     @contextmanager
     def opened(self, params: Sequence[Param]) -> Iterator[None]:

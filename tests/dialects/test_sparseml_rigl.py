@@ -174,7 +174,7 @@ def test_what_has_one_axis_stays_dense() -> None:
         manager.apply(module := net())
     assert int((module[0].bias == 0).sum()) == 0
     manager = ScheduledModifierManager.from_yaml(text.replace("__ALL_PRUNABLE__", "['0.bias']"))
-    with pytest.raises(OptionError, match="0.bias cannot be pruned: it has one axis"):
+    with pytest.raises(OptionError, match=r"0\.bias cannot be pruned: it has one axis"):
         manager.apply(net())
 
 

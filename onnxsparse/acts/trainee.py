@@ -226,6 +226,9 @@ class Trainee(ABC):
     def forget_momentum(self) -> None:
         """Clear the momentum of everything that trains."""
 
+    def forget_masked_momentum(self, param: Param) -> None:  # noqa: B027 - a mask has cleared it
+        """Clear the momentum at masked places of what is `remembered`."""
+
     @abstractmethod
     def held(self, param: Param) -> bool:
         """Whether a parameter is frozen."""

@@ -39,6 +39,7 @@ from onnxsparse.train.quantized_layers import layers_of
 
 LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
+MOMENTA = ("momentum_buffer", "exp_avg")
 OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
 WEIGHT = "weight"
 NO_SAMPLER = "gradients of samples need modify(..., grad_sampler={'data_loader_builder': ..., 'loss_function': ...})"
@@ -288,6 +289,18 @@ class ModuleTrainee(Trainee):
         for state in getattr(self.optimizer, "state", {}).values():
             if torch().is_tensor(state.get("momentum_buffer")):
                 state["momentum_buffer"].zero_()
+
+    def forget_masked_momentum(self, param: Param) -> None:
+        """As SparseML has it: of Adam's kind the first moment alone."""
+        tensor = self._tensors[param.tag]
+        state = getattr(self.optimizer, "state", {}).get(tensor, {})
+        for name in MOMENTA:
+            if torch().is_tensor(state.get(name)):
+                zero(state[name], self._keep(param.tag))
+
+    def discard_gradients(self) -> None:
+        for tensor in self._tensors.values():
+            tensor.grad = None
 
     def _clear(self, tensor: Any, keep: Any) -> None:
         if hasattr(self.optimizer, "state"):

@@ -3,6 +3,7 @@
     act = modifier.act(); act.bind(params)         once, before anything runs: the plan asks the same object
     act.before_step(trainee, step)                 before the loss of a step
     act.before_update(trainee, step)               the gradients are there, the weights have not moved
+    act.before_move(trainee), after_move           around the optimizer, for what trains in place of the weights
     act.after_step(trainee, step)                  the weights have moved
     act.finish(trainee)                            after the last step
 
@@ -117,6 +118,12 @@ class Act:
 
     def before_update(self, trainee: Trainee, step: int) -> None:
         """The gradients are there, the weights have not moved."""
+
+    def before_move(self, trainee: Trainee) -> None:
+        """The optimizer is next, and all acts have acted: what it moves has to stand in the weights."""
+
+    def after_move(self, trainee: Trainee) -> None:
+        """It is done, or left the step out: what the model computes with has to stand there. Last acts come first."""
 
     def after_step(self, trainee: Trainee, step: int) -> None:
         """The weights have moved."""

@@ -96,6 +96,8 @@ class Trainee(ABC):
     """Rate, decay and clipping of this step, where our own loop takes it."""
     quantization: str = ""
     """What fake quantization rounds in the training graph of our own loop, as `engine.Spec` has it."""
+    moves: bool = True
+    """Whether steps come between what acts do."""
     caution: float = 1.0
     """What learning rates are multiplied with: less after every attempt that did harm."""
 
@@ -151,6 +153,10 @@ class Trainee(ABC):
     def numbers(self, param: Param) -> Array:
         """The numbers of a parameter as they are now: float32, flat in stored order, +0.0 where it is masked."""
 
+    def hidden_numbers(self, param: Param) -> Array:
+        """The same as they lie there, whatever they are under the mask."""
+        return self.numbers(param)
+
     def count(self, param: Param) -> int:
         """How many numbers of a parameter are not zero; those under a mask may count."""
         return int(np.count_nonzero(self.numbers(param)))
@@ -183,6 +189,9 @@ class Trainee(ABC):
     def dense_gradient(self, param: Param) -> Array | None:
         """The gradient of this step at every place, masked ones too, where `watch` was told before the loss."""
         return self.gradient(param)
+
+    def scale_gradient(self, param: Param, factors: Array) -> None:  # noqa: B027 - nothing moves
+        """Multiply the gradient of this step, place by place."""
 
     def watch(self, params: Sequence[Param]) -> None:  # noqa: B027 - others take them of samples
         """Keep the gradients at every place of these from the next loss on; of none with an empty list."""
@@ -217,6 +226,9 @@ class Trainee(ABC):
     @abstractmethod
     def forget_momentum(self) -> None:
         """Clear the momentum of everything that trains."""
+
+    def forget_masked_momentum(self, param: Param) -> None:  # noqa: B027 - a mask has cleared it
+        """Clear the momentum at masked places of what is `remembered`."""
 
     @abstractmethod
     def held(self, param: Param) -> bool:

@@ -125,6 +125,10 @@ class Engine(ABC):
         """
         raise OptionError("this engine makes nothing small but its own loss")
 
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        """Multiply the gradients since the last update place by place, by tags of `weights`."""
+        raise OptionError("this engine hands its gradients to nobody")
+
     @abstractmethod
     def update(self, pace: Pace) -> bool:
         """Move the weights by the mean of the gradients since the last update, and forget them.

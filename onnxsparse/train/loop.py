@@ -264,7 +264,12 @@ class Run:
                 raise _no_number(step)
             for act in self.acts:
                 act.before_update(self.trainee, step)
-            if self.trainee.update():
+            for act in self.acts:
+                act.before_move(self.trainee)
+            moved = self.trainee.update()
+            for act in reversed(self.acts):
+                act.after_move(self.trainee)
+            if moved:
                 return loss
 
     def _tell(self, loss: float) -> None:

@@ -40,6 +40,7 @@ from onnxsparse.train.quantized_layers import layers_of
 
 LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
+MOMENTA = ("momentum_buffer", "exp_avg")
 OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
 WEIGHT = "weight"
 NO_SAMPLER = "gradients of samples need modify(..., grad_sampler={'data_loader_builder': ..., 'loss_function': ...})"
@@ -126,6 +127,9 @@ class ModuleTrainee(Trainee):
     def numbers(self, param: Param) -> Array:
         if param.tag in self._masked:
             zero(self._tensors[param.tag], self._keep(param.tag))
+        return cast(Array, numbers_of(self._tensors[param.tag]))
+
+    def hidden_numbers(self, param: Param) -> Array:
         return cast(Array, numbers_of(self._tensors[param.tag]))
 
     def count(self, param: Param) -> int:
@@ -232,6 +236,11 @@ class ModuleTrainee(Trainee):
         found = self._tensors[param.tag].grad
         return None if found is None else cast(Array, numbers_of(found))
 
+    def scale_gradient(self, param: Param, factors: Array) -> None:
+        gradient = self._tensors[param.tag].grad
+        if gradient is not None:
+            gradient *= torch().from_numpy(factors.reshape(param.shape)).to(gradient)
+
     def dense_gradient(self, param: Param) -> Array | None:
         heard = [mask_of(*home).dense for home in self._homes[param.tag]] if param.tag in self._masked else []
         found = [one for one in heard if one is not None]
@@ -283,6 +292,18 @@ class ModuleTrainee(Trainee):
         for state in getattr(self.optimizer, "state", {}).values():
             if torch().is_tensor(state.get("momentum_buffer")):
                 state["momentum_buffer"].zero_()
+
+    def forget_masked_momentum(self, param: Param) -> None:
+        """As SparseML has it: of Adam's kind the first moment alone."""
+        tensor = self._tensors[param.tag]
+        state = getattr(self.optimizer, "state", {}).get(tensor, {})
+        for name in MOMENTA:
+            if torch().is_tensor(state.get(name)):
+                zero(state[name], self._keep(param.tag))
+
+    def discard_gradients(self) -> None:
+        for tensor in self._tensors.values():
+            tensor.grad = None
 
     def _clear(self, tensor: Any, keep: Any) -> None:
         if hasattr(self.optimizer, "state"):

@@ -103,6 +103,9 @@ class OnnxTrainee(Trainee):
             hide(weight, mask)
         return weight.reshape(-1)
 
+    def hidden_numbers(self, param: Param) -> Array:
+        return self._weight(param).reshape(-1)
+
     def count(self, param: Param) -> int:
         return int(np.count_nonzero(self._weight(param)))
 
@@ -142,6 +145,9 @@ class OnnxTrainee(Trainee):
         found = {tag: one.reshape(-1) / pieces for tag, one in self.engine.gradients().items() if tag in tags}
         held = all(np.isfinite(one).all() and np.abs(one).max(initial=0) < OVERFLOWN for one in found.values())
         return found if held else {}
+
+    def scale_gradient(self, param: Param, factors: Array) -> None:
+        self.engine.scale_gradients({param.tag: factors.reshape(param.shape)})
 
     @contextmanager
     def opened(self, params: Sequence[Param]) -> Iterator[None]:

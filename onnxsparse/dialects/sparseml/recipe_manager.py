@@ -239,11 +239,16 @@ class ScheduledModifierManager(Contents):
         self._last = epoch
 
     def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
-        """Masks are part of the module, so its gradients need nothing."""
+        """Masks are part of the module, so its gradients need nothing; what trains in place of weights stands there."""
+        trainee = self._known()
+        for _, act in self._acts:
+            act.before_move(trainee)
 
     def optimizer_post_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """The weights have moved."""
         trainee = self._known()
+        for _, act in reversed(self._acts):
+            act.after_move(trainee)
         for _, act in self._acts:
             act.after(trainee)
         trainee.settle()

@@ -69,6 +69,11 @@ class OrtEngine(Engine):
             if tag in live:
                 live[tag] += array * pieces
 
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        for tag, array in factors.items():
+            if tag in self._session.gradients:
+                self._session.gradients[tag] *= array
+
     def update(self, pace: Pace) -> bool:
         for key, share in self._made.get("shares", {}).items():
             self._session.gradients[key] *= np.float32(share)

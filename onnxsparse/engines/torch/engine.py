@@ -177,6 +177,13 @@ class TorchEngine(Engine):
             if gradient is not None:
                 gradient += torch().from_numpy(np.ascontiguousarray(array)).to(gradient) * factor
 
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        self._average()
+        for tag, array in factors.items():
+            gradient = self._parameters[tag].grad if tag in self._parameters else None
+            if gradient is not None:
+                gradient *= torch().from_numpy(np.ascontiguousarray(array)).to(gradient)
+
     def update(self, pace: Pace) -> bool:
         self._average()
         if not self._scaling.shrink():

@@ -227,6 +227,14 @@ class Trainee(ABC):
     def tell(self, epoch: float) -> None:
         """Report how sparse the model is."""
 
+    # -- whole layers
+
+    def skip_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph of an ONNX model has none of them
+        """The layers of an act hand on what comes to them."""
+
+    def put_back_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph has them again
+        """The layers of an act are as they were."""
+
     # -- fake quantization
 
     def quantize(self, scheme: Scheme) -> None:

@@ -258,6 +258,14 @@ class Trainee(ABC):
         """Say something that is found out while it trains, once."""
         warnings.warn(note, stacklevel=2)
 
+    # -- whole layers
+
+    def skip_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph of an ONNX model has none of them
+        """The layers of an act hand on what comes to them."""
+
+    def put_back_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph has them again
+        """The layers of an act are as they were."""
+
     # -- fake quantization
 
     def quantize(self, scheme: Scheme) -> None:

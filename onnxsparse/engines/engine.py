@@ -221,10 +221,21 @@ class Spec:
     turned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `sample_axes`: of inputs and of outputs
     quantization: str = ""  # what is rounded (`planning.quantization`), as JSON
     learned_scales: bool = False
+    skipped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the result of a layer that is skipped: what stands for it, and the tags of what only that layer reads."""
+
+    @property
+    def bypasses(self) -> dict[str, str]:
+        return {result: source for result, (source, *_) in self.skipped.items()}
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """The tags of what this graph does not read, because its layers are skipped."""
+        return frozenset(tag for _, *tags in self.skipped.values() for tag in tags)
 
     def to_json(self) -> str:
         found = asdict(self)
-        for name in ("turned", "quantization", "learned_scales"):
+        for name in ("turned", "quantization", "learned_scales", "skipped"):
             if not found[name]:  # graphs of runs from before there was such a thing are found again
                 del found[name]
         if not self.objective.smoothing:

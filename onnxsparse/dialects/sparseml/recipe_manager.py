@@ -39,6 +39,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.modifiers.distillation import DISABLE, Distilling
+from onnxsparse.recipes.modifiers.layer_pruning import LayerPruningModifier, SkipLayers
 from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct
@@ -156,7 +157,8 @@ class ScheduledModifierManager(Contents):
         self._watch, self._done = Watch(self), False
         self._teach(teacher)
         self._fresh = {act.where: act.state() for act in quantizing}
-        for act in quantizing if now else ():  # so that the first step trains with it, as in SparseML
+        forming = [act for _, act in acts if isinstance(act, (QuantizeAct, SkipLayers))]
+        for act in forming if now else ():  # so that the first step trains with it, as in SparseML
             act.before(trainee, float(epoch))
         if self._waiting is not None:
             self._take(self._waiting, True)
@@ -325,11 +327,12 @@ class ScheduledModifierManager(Contents):
 
     def apply_structure(self, module: Any, epoch: float = 0) -> None:
         """What changes the form of a module by an epoch is done, so that a checkpoint fits. Masks change none."""
-        due = [one for one in self.structured_modifiers if one.start_epoch <= epoch and one.missing]
-        if due:
-            raise OptionError(
-                f"!{due[0].name} changes the form of the module, which nothing does yet: {due[0].missing}"
-            )
+        trainee = ModuleTrainee(module)
+        for one in self.structured_modifiers:
+            if isinstance(one, LayerPruningModifier):
+                act = one.act()
+                trainee.demand(act)
+                act.before(trainee, epoch)
 
     # -- what a checkpoint holds
 

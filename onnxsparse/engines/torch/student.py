@@ -27,7 +27,7 @@ from onnxsparse.engines.torch.objective import Goal
 from onnxsparse.engines.torch.parametrization import effective
 from onnxsparse.engines.torch.writeback import names_of
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.edit import RANDOM, bodies
+from onnxsparse.graph.edit import RANDOM, bodies, bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import keys
@@ -50,10 +50,18 @@ class Networks:
 
 
 def networks(
-    model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned, change: Change | None = None
+    model: Model,
+    tags: Mapping[str, StoredTensor],
+    train_bn: bool,
+    turned: Turned,
+    change: Change | None = None,
+    bypasses: Mapping[str, str] | None = None,
 ) -> Networks:
-    """The module of a copy of the model, to which `change` is done; `tags` are tensors of the model itself."""
+    """The module of a copy of the model, to which `change` is done, with layers bypassed; `tags` are tensors of the
+    model itself."""
     proto, signals = _with_targets(model, turned, change)
+    if bypasses:
+        bypass(proto, bypasses)
     module = widened(to_module(proto, train_bn=train_bn))
     draw_by_inputs(module, proto)
     own = keys(model.flow.stores)

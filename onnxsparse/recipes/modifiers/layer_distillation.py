@@ -5,7 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onnxsparse.recipes.modifiers.modifier import Scheduled, demand_from, demand_params, demand_positive
+from onnxsparse.acts.act import TimedAct
+from onnxsparse.errors import OptionError
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF
+from onnxsparse.recipes.modifiers.modifier import (
+    Scheduled,
+    WrongOptionError,
+    demand_from,
+    demand_params,
+    demand_positive,
+)
+from onnxsparse.schedules import NEVER, Span
+
+NO_LAYERS = (
+    "what layers give is learned in a training loop of torch, not in a run on an ONNX model; take it out, or read the "
+    "recipe with --lenient"
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +33,8 @@ class PerLayerDistillationModifier(Scheduled):
     """
 
     name: ClassVar[str] = "PerLayerDistillationModifier"
-    missing: ClassVar[str] = "what layers give, of the model and of a teacher"
+
+    unwritten: ClassVar[tuple[str, ...]] = ("update_frequency", "teacher")
 
     gain: float = 1.5
     normalize: bool = True
@@ -26,9 +42,32 @@ class PerLayerDistillationModifier(Scheduled):
     teacher_layer_names: tuple[str, ...] | None = None
     project_features: bool = True
     epsilon: float = 1e-6
+    teacher: str = SELF
 
     def check(self) -> None:
         demand_from("gain", self.gain, 0)
         demand_positive("epsilon", self.epsilon)
         for option in ("student_layer_names", "teacher_layer_names"):
             demand_params(option, getattr(self, option) or ())
+        if not self.teacher:
+            raise WrongOptionError("teacher", f"it is {SELF}, {DISABLE} or the path of an ONNX file")
+        ours, theirs = self.student_layer_names, self.teacher_layer_names
+        patterns = any(name.startswith("re:") for name in (*(ours or ()), *(theirs or ())))
+        if ours is not None and theirs is not None and len(ours) != len(theirs) and not patterns:
+            raise WrongOptionError(
+                "teacher_layer_names", f"{len(theirs)} layers are not paired with {len(ours)} in student_layer_names"
+            )
+
+    def act(self) -> LayerDistilling:
+        return LayerDistilling(self)
+
+
+class LayerDistilling(TimedAct):
+    """When layers learn, and of which teacher: `options` says it."""
+
+    def __init__(self, options: PerLayerDistillationModifier) -> None:
+        super().__init__(options.called, Span(options.start_epoch, options.end_epoch, NEVER))
+        self.options = options
+
+    def demand_run(self) -> None:
+        raise OptionError(f"{self.where}: {NO_LAYERS}")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.trainee import Trainee
+from onnxsparse.engines.engine import Spec
+from onnxsparse.engines.layer_terms import LayerPairs
 from onnxsparse.errors import OptionError
-from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, steps_of
 from onnxsparse.recipes.modifiers.modifier import (
     Scheduled,
     WrongOptionError,
@@ -16,11 +21,6 @@ from onnxsparse.recipes.modifiers.modifier import (
     demand_positive,
 )
 from onnxsparse.schedules import NEVER, Span
-
-NO_LAYERS = (
-    "what layers give is learned in a training loop of torch, not in a run on an ONNX model; take it out, or read the "
-    "recipe with --lenient"
-)
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,20 @@ class LayerDistilling(TimedAct):
         self.options = options
 
     def demand_run(self) -> None:
-        raise OptionError(f"{self.where}: {NO_LAYERS}")
+        teacher = self.options.teacher
+        if teacher not in (SELF, DISABLE) and not os.path.isfile(teacher):
+            raise OptionError(f"{self.where}: teacher: there is no file {teacher:.100}")
+
+    def boundaries(self, trainee: Trainee) -> Iterable[int]:
+        return () if self.options.teacher == DISABLE else steps_of(self.span, trainee)
+
+    def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
+        first, end = steps_of(self.span, trainee)
+        if self.options.teacher == DISABLE or not first <= step < end:
+            return spec
+        said = self.options
+        pairs = LayerPairs(
+            self.where, said.student_layer_names, said.teacher_layer_names, said.gain, said.normalize,
+            said.project_features, said.epsilon, "" if said.teacher == SELF else said.teacher,
+        )  # fmt: skip
+        return replace(spec, objective=replace(spec.objective, layers=(*spec.objective.layers, pairs)))

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+from onnxsparse.engines.layer_terms import LayerPairs, LayersOfFile, LayerTerm
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.losses import Scale, unit_in_words
@@ -155,6 +156,10 @@ class Engine(ABC):
         """Have another model answer in place of the dense one, for the distillation by kl."""
         raise OptionError("this engine learns from the dense model alone")
 
+    def learn_layers_from(self, teachers: Mapping[str, LayersOfFile]) -> None:
+        """Have layers of other models, by their files, answer in place of those of the dense one."""
+        raise OptionError("this engine learns from the dense model alone")
+
     @abstractmethod
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
         """Forget what the optimizer remembers of a tensor, or of some of its places."""
@@ -185,6 +190,9 @@ class LossSpec:
     axis: int | None = None  # of the classes, for kl, where the user says it
     teacher: str = ""  # an ONNX file to learn from by kl; the dense model where none is named
     smoothing: float = 0.0  # of labels, for cross-entropy
+
+    layers: tuple[LayerPairs, ...] = ()  # layers that learn from layers, as a recipe names them
+    terms: tuple[LayerTerm, ...] = ()  # and what that means in the model
 
 
 TASKS = {
@@ -240,6 +248,10 @@ class Spec:
                 del found[name]
         if not self.objective.smoothing:
             del found["objective"]["smoothing"]
+
+        for name in ("layers", "terms"):
+            if not found["objective"][name]:
+                del found["objective"][name]
         return json.dumps(found, sort_keys=True)
 
     @classmethod
@@ -247,6 +259,8 @@ class Spec:
         found = json.loads(text)
         objective = found.pop("objective")
         objective["label_shape"] = tuple(objective["label_shape"])
+        objective["layers"] = ()  # `terms` say it all
+        objective["terms"] = tuple(LayerTerm.of(one) for one in objective.get("terms", ()))
         return cls(**found, objective=LossSpec(**objective))
 
     def digest(self, *more: str) -> str:

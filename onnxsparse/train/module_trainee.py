@@ -339,7 +339,7 @@ class ModuleTrainee(Trainee):
     def set_rates(self, rates: Sequence[float], groups: Groups) -> None:
         chosen = self._groups(groups)
         for place, group in enumerate(chosen):
-            rate = rates[place if len(rates) > 1 else 0]
+            rate = rates[min(place, len(rates) - 1)]  # a group that came later goes by the last one
             if torch().is_tensor(group["lr"]):
                 group["lr"].fill_(rate)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -236,6 +237,12 @@ def test_one_that_comes_later_is_named_too() -> None:
     scheduler.step()
     with pytest.warns(UserWarning, match="StepLR changed the learning rate"):
         train(net, wrapped, 1)
+
+
+def test_what_the_page_shows_works(repository: Path) -> None:
+    page = (repository / "docs" / "create.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python torch\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(compile(block, "create.md", "exec"), {})
 
 
 # -- what is refused, or said

@@ -217,7 +217,7 @@ def test_few_samples_are_gone_through_more_often(model: Path) -> None:
 def test_the_command_writes_what_finetune_runs(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "recipe.yaml"
     words = ["recipe", "create", str(model), "--target", "vnni", "--data-size", "256"]
-    assert main([*words, "--epochs", "4", "--variables", "hardness=0.8", "--distillation", "-o", str(out)]) == 0
+    assert main([*words, "--epochs", "4", "--variables", "hardness=0.8", "--distill", "-o", str(out)]) == 0
     assert capsys.readouterr().out == ""
     assert "# deep.weight stays dense: depthwise" in out.read_text()
     assert "distillation_hardness: 0.8" in out.read_text()

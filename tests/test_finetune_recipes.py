@@ -116,7 +116,6 @@ modifiers:
 """
 LONGER = "- !EpochRangeModifier {start_epoch: 0, end_epoch: 4}\n"
 PLAIN = GMP % (0.8, "unstructured", "true")
-MOVEMENT = PLAIN.replace("!GMPruning", "!MovementPruning")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -242,7 +241,6 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         (EXAMPLES["decay"], {"optimizer": "ort-adamw"}, "needs another optimizer than ort-adamw"),
         (EXAMPLES["rate"], {"optimizer": lambda params: None}, "sets what an optimizer of your own decides"),
         ("modifiers:\n- !LayerPruningModifier {layers: [deep]}\n", {}, "LayerPruningModifier"),
-        (MOVEMENT, {}, "MovementPruningModifier"),
         ("modifiers:\n- !pruning {pattern: '2:4'}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n", {},
          "leave one kind out"),
         ("modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1]}\n", {"epochs": 1},

@@ -12,6 +12,7 @@ for (`masks_at_epoch`) does not move at all. What a trainee cannot do it refuses
 from __future__ import annotations
 
 import base64
+import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -226,6 +227,10 @@ class Trainee(ABC):
     @abstractmethod
     def tell(self, epoch: float) -> None:
         """Report how sparse the model is."""
+
+    def note(self, note: str) -> None:
+        """Say something that is found out while it trains, once."""
+        warnings.warn(note, stacklevel=2)
 
     # -- fake quantization
 

@@ -111,7 +111,12 @@ class Engine(ABC):
 
     @abstractmethod
     def gradients(self) -> Mapping[str, Array]:
-        """The gradients since the last update, by the tags of `weights`."""
+        """The gradients since the last update, by the tags of `weights`: the sum of `pieces`."""
+
+    @property
+    def pieces(self) -> int:
+        """Of how many pieces of batches the gradients since the last update are the sum."""
+        return 1
 
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         """Add to the mean of the gradients since the last update, by tags of `weights`: those of a term of one's own.

@@ -104,7 +104,7 @@ class Run:
             self._evaluation.fake = fake
         self.trainee = OnnxTrainee(
             self._engine_of, task.params, self.per_epoch, self.total, caution, self.note, self._account.ask, fake,
-            self._batches_ahead,
+            None if task.feeding.count is None else self._batches_ahead,
         )  # fmt: skip
         for act, state in zip(self.acts, self._unused):
             if self.attempt:

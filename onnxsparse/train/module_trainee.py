@@ -33,6 +33,7 @@ from onnxsparse.math.param import View
 from onnxsparse.math.values import Array
 from onnxsparse.planning.names import Named, layers_of_node, names_of_node
 from onnxsparse.planning.quantization import Scheme
+from onnxsparse.train.grad_sampler import GradSampler
 from onnxsparse.train.quantized_layers import layers_of
 
 LOG = logging.getLogger("onnxsparse")
@@ -66,7 +67,7 @@ class ModuleTrainee(Trainee):
         self.learn_scales = False
         self.calibrate: Callable[[], None] | None = None
         """Runs the module on samples, for the first ranges of what it computes."""
-        self.sampler: Any = None
+        self.sampler: GradSampler | None = None
         """What gives samples to take gradients of, and their loss, where the loop's owner has it."""
         self.rates_set: list[float] | None = None
 
@@ -235,7 +236,9 @@ class ModuleTrainee(Trainee):
     ) -> Iterator[Mapping[str, Array]]:
         if self.sampler is None:
             raise OptionError(NO_SAMPLER)
-        yield from ()
+        tensors = {param.tag: self._tensors[param.tag] for param in params}
+        for found in self.sampler.gradients(self.module, tensors, count, options):
+            yield {tag: numbers_of(one) for tag, one in found.items()}
 
     def fill(self, param: Param, value: float | Sequence[float] | Array) -> None:
         tensor = self._tensors[param.tag]

@@ -30,6 +30,10 @@ OLDER = (
 )
 
 
+OVERFLOWN = float(np.finfo(np.float32).max) / 2**24
+"""Gradients of this size are what an engine writes for those that half precision could not hold."""
+
+
 class OnnxTrainee(Trainee):
     """A stored model and its engine. `make` makes the engine of a graph; `caution` is what rates are multiplied with.
 
@@ -129,8 +133,14 @@ class OnnxTrainee(Trainee):
     # -- gradients
 
     def gradient(self, param: Param) -> Array | None:
-        found = self.engine.gradients().get(param.tag)
-        return None if found is None else found.reshape(-1)
+        return self._gradients({param.tag}).get(param.tag)
+
+    def _gradients(self, tags: set[str]) -> dict[str, Array]:
+        """The means over the pieces of a batch; none where half precision could not hold one of them."""
+        pieces = np.float32(max(1, self.engine.pieces))
+        found = {tag: one.reshape(-1) / pieces for tag, one in self.engine.gradients().items() if tag in tags}
+        held = all(np.isfinite(one).all() and np.abs(one).max(initial=0) < OVERFLOWN for one in found.values())
+        return found if held else {}
 
     @property
     def has_samples(self) -> bool:
@@ -142,11 +152,22 @@ class OnnxTrainee(Trainee):
         """Of the batches of steps that come; no step is on its way before the first gradient of it is there."""
         assert self.batches is not None
         tags = {param.tag for param in params}
+        before = self._statistics()
         for batch in islice(self.batches(), count):
             self.engine.discard_gradients()
             self.engine.step(batch)
-            yield {tag: array.reshape(-1) for tag, array in self.engine.gradients().items() if tag in tags}
+            found = self._gradients(tags)
+            if found:
+                yield found
         self.engine.discard_gradients()
+        for tag, numbers in before.items():
+            self.engine.weights[tag][...] = numbers
+
+    def _statistics(self) -> dict[str, Array]:
+        """Copies of what every step of the engine moves, where normalizations train."""
+        if self.spec is None or not self.spec.train_bn:
+            return {}
+        return {tag: np.array(numbers) for tag, numbers in self.engine.weights.items()}
 
     def _weight(self, param: Param) -> Array:
         """The live numbers; of what no gradient reaches, those it begins with."""
@@ -186,6 +207,9 @@ class OnnxTrainee(Trainee):
 
     def tell(self, epoch: float) -> None:
         self._told()
+
+    def note(self, note: str) -> None:
+        self._note(note)
 
     # -- fake quantization
 

@@ -44,6 +44,7 @@ from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct
 from onnxsparse.recipes.modifiers.rates import RateFunction, RateSchedule, SetDecay, SetRate
 from onnxsparse.recipes.writing import identifier
+from onnxsparse.train.grad_sampler import GradSampler
 from onnxsparse.train.module_trainee import ModuleTrainee
 from onnxsparse.train.quantized_layers import quantizable
 
@@ -120,7 +121,7 @@ class ScheduledModifierManager(Contents):
         calibration_function: Any = None,
     ) -> None:
         """Find the parameters and put open masks on them; what cannot be driven is refused."""
-        samples = calibration_dataloader, calibration_function
+        samples = calibration_dataloader, calibration_function, grad_sampler
         self._initialize(module, epoch, loggers, distillation_teacher, None, samples)
 
     def _initialize(
@@ -129,9 +130,12 @@ class ScheduledModifierManager(Contents):
         if self._trainee is not None:
             if bare_module(module) is not self._trainee.module and module is not self._trainee.module:
                 raise OptionError("the manager has another module: finalize that first, or make another manager")
+            if samples[2] is not None:
+                self._trainee.sampler = GradSampler(samples[2])
             return
         driven = self.recipe.driven()
         trainee = ModuleTrainee(module, loggers, optimizer)
+        trainee.sampler = None if samples[2] is None else GradSampler(samples[2])
         acts = [(one, one.act()) for one in timed(driven.modifiers)]
         for _, act in acts:
             act.bind(trainee.params)
@@ -141,7 +145,7 @@ class ScheduledModifierManager(Contents):
         quantizing = [act for _, act in acts if isinstance(act, QuantizeAct)]
         trainee.learn_scales = self.learn_scales
         modifiers = [act.modifier for act in quantizing]
-        trainee.calibrate, short = calibration_of(modifiers, trainee.module, *samples)
+        trainee.calibrate, short = calibration_of(modifiers, trainee.module, *samples[:2])
         short += [note for act in quantizing for note in _quantizable(act, trainee.module)]
         told = [f"{act.where}: {act.warning}" for _, act in acts if act.warning]
         for note in (*driven.notes, *_left(acts, trainee), *_passed_over(acts, trainee), *told, *short):
@@ -188,7 +192,7 @@ class ScheduledModifierManager(Contents):
         demand_optimizer(optimizer, module)
         asked = epoch_of(epoch)
         begin = float(max(self.max_epochs, 0)) if math.isinf(asked) else asked
-        samples = calibration_dataloader, calibration_function
+        samples = calibration_dataloader, calibration_function, grad_sampler
         self._initialize(module, begin, loggers, distillation_teacher, optimizer, samples)
         if self._modified:
             raise OptionError("the manager is around this loop already: call modify once, or finalize first")
@@ -302,10 +306,12 @@ class ScheduledModifierManager(Contents):
         calibration_function: Any = None,
     ) -> None:
         """All at once, without training: what the module would have come to by an epoch."""
-        samples = calibration_dataloader, calibration_function
+        samples = calibration_dataloader, calibration_function, grad_sampler
         self._initialize(module, epoch, loggers, distillation_teacher, None, samples, now=False)
         trainee = self._known()
         for _, act in self._acts:
+            if act.by_gradients:
+                act.gather(trainee, epoch)
             if not isinstance(act, PACE):
                 act.before(trainee, epoch)
         self._last = epoch
@@ -406,7 +412,7 @@ def _given(recipe: Any) -> Any:
 
 
 MASK = ".sparsity_mask"
-Samples = tuple[Any, Any]  # the batches for calibration, and what runs one
+Samples = tuple[Any, Any, Any]  # the batches for calibration, what runs one, and what gives gradients of samples
 Acts = Sequence[tuple[Scheduled, TimedAct]]
 
 

@@ -165,6 +165,10 @@ class TorchEngine(Engine):
             return found
         return {tag: np.nan_to_num(array / np.float32(factor)) for tag, array in found.items()}
 
+    @property
+    def pieces(self) -> int:
+        return self._taken
+
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         self._average()
         factor = max(1, self._taken) * self._scaling.factor

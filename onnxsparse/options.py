@@ -693,7 +693,8 @@ class LossOptions:
         "`distill` (default) or `kl` from the dense model; `cross-entropy`, `mse`, `bce` or `l1` against labels",
         "cross-entropy",
         more=". `distill`: the distance to the dense model's outputs and to what lies before their softmax or sigmoid. "
-        "`kl`: the divergence from its softmax, along the axis of the classes or of `kl:axis=1`",
+        "`kl`: the divergence from its softmax, along the axis of the classes or of `kl:axis=1`. "
+        "`cross-entropy:smoothing=0.1`: with label smoothing, as in torch's `CrossEntropyLoss(label_smoothing=0.1)`",
         values=_LOSSES,
     )
     hardness: float | None = option(

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -141,6 +142,19 @@ class OnnxTrainee(Trainee):
         found = {tag: one.reshape(-1) / pieces for tag, one in self.engine.gradients().items() if tag in tags}
         held = all(np.isfinite(one).all() and np.abs(one).max(initial=0) < OVERFLOWN for one in found.values())
         return found if held else {}
+
+    @contextmanager
+    def opened(self, params: Sequence[Param]) -> Iterator[None]:
+        masks = [(param, mask) for param in params if (mask := self._mask(param)) is not None]
+        kept = [mask != 0 for _, mask in masks]
+        for param, mask in masks:
+            hide(self._weight(param), mask)
+            mask[...] = 1
+        try:
+            yield
+        finally:
+            for (_, mask), keep in zip(masks, kept):
+                mask[...] = keep
 
     @property
     def has_samples(self) -> bool:
@@ -282,15 +296,10 @@ class OnnxTrainee(Trainee):
     def dense_gradients(self, tags: Sequence[str]) -> Mapping[str, Array]:
         """They are the engine's own, among those since the last update: whoever asked for them discards them."""
         assert self._batch is not None
-        masks = [self.frozen[f"{tag}/{MASK}"] for tag in tags]
-        kept = [mask != 0 for mask in masks]
-        for tag, mask in zip(tags, masks):
-            hide(self.weights[tag], mask)
-            mask[...] = 1
-        self.engine.discard_gradients()
-        self.engine.step(self._batch)
-        for tag, keep in zip(tags, kept):
-            self.frozen[f"{tag}/{MASK}"][...] = keep
+        wanted = set(tags)
+        with self.opened([param for param in self.params if param.tag in wanted]):
+            self.engine.discard_gradients()
+            self.engine.step(self._batch)
         return self.engine.gradients()
 
     def discard_gradients(self) -> None:

@@ -279,7 +279,7 @@ def test_distillation_by_the_step_wrapper() -> None:
     wrapped = manager.modify(net, optimizer, 2)
     train(net, wrapped, 2, teach=True)
     dense = None
-    for step in (2, 3):
+    for step in (2, 3, 4):  # the step of its end, too
         x, labels = batch(step)
         optimizer.zero_grad()
         outputs = net(x)
@@ -292,7 +292,7 @@ def test_distillation_by_the_step_wrapper() -> None:
         assert loss.item() == pytest.approx((0.75 * task + 0.25 * teaching).item(), rel=1e-5)
         loss.backward()
         wrapped.step()
-    x, labels = batch(4)
+    x, labels = batch(5)
     task = torch.nn.functional.cross_entropy(net(x), labels)
     assert wrapped.loss_update(task) is task
 

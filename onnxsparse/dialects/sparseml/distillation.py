@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -72,6 +73,7 @@ class Teacher:
         self._options, self._module = options, module
         self._given = options.teacher if given is None else given
         self._ready: Any = None
+        self._over = math.inf
 
     @property
     def disabled(self) -> bool:
@@ -81,8 +83,11 @@ class Teacher:
         return epoch >= self._options.start_epoch
 
     def is_active(self, epoch: float) -> bool:
+        """From its start to the step of its end, which counts as in SparseML: its last update comes at that step."""
         span = self._options.span
-        return not self.disabled and epoch >= span.start and (span.end < 0 or epoch < span.end)
+        if 0 <= span.end <= epoch < self._over:
+            self._over = epoch
+        return not self.disabled and epoch >= span.start and epoch <= self._over
 
     @property
     def rest(self) -> float:
@@ -153,9 +158,9 @@ def divergence(student: Any, teacher: Any, temperature: float, keys: Any = None,
 def _one(student: Any, teacher: Any, temperature: float) -> Any:
     functional = torch().nn.functional
     ours = functional.log_softmax(student / temperature, -1)
-    theirs = functional.softmax(teacher.detach() / temperature, -1)
+    theirs = functional.log_softmax(teacher.detach() / temperature, -1)
     rows = student.numel() / student.shape[-1]
-    return functional.kl_div(ours, theirs, reduction="sum") * temperature**2 / rows
+    return functional.kl_div(ours, theirs, reduction="sum", log_target=True) * temperature**2 / rows
 
 
 # -- Which output of a teacher each output of a module learns from.

@@ -27,7 +27,7 @@ class RecipeManagerStepWrapper:
     ) -> None:
         self._wrapped = wrap
         self._wrapped_optimizer, self._wrapped_module, self._wrapped_manager = optimizer, module, manager
-        self._wrapped_steps = math.floor(epoch * steps_per_epoch + 0.5)
+        self._wrapped_epoch, self._wrapped_steps = epoch, math.floor(epoch * steps_per_epoch + 0.5)
         self._wrapped_steps_per_epoch = steps_per_epoch
 
     def __getattr__(self, name: str) -> Any:
@@ -75,9 +75,8 @@ class RecipeManagerStepWrapper:
 
     @property
     def wrapped_epoch(self) -> float:
-        """How many epochs are over."""
-        steps, per_epoch = self._wrapped_steps, self._wrapped_steps_per_epoch
-        return float(steps // per_epoch + (steps % per_epoch) / per_epoch)
+        """How many epochs are over: to the first step what the loop said, then whole steps."""
+        return self._wrapped_epoch
 
     def step(self, *arguments: Any, **named: Any) -> Any:
         """A step of the optimizer with the recipe around it."""
@@ -110,3 +109,5 @@ class RecipeManagerStepWrapper:
         around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
         self._wrapped_manager.optimizer_post_step(*around)
         self._wrapped_steps += 1
+        steps, per_epoch = self._wrapped_steps, self._wrapped_steps_per_epoch
+        self._wrapped_epoch = float(steps // per_epoch + (steps % per_epoch) / per_epoch)

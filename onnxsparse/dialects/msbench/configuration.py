@@ -304,10 +304,10 @@ NOT_PRUNED = ("no_prune_keyword", "no_prune_layer")
 SWITCHES = ("mask_is_static", "weight_correction")
 
 GENERATORS: Mapping[str, tuple[str, ...]] = {
-    "NormalMaskGenerator": (*SWITCHES, "structured", "func"),
+    "NormalMaskGenerator": (*SWITCHES, "structured", "func", "sparsity"),
     "NMMaskGenerator": SWITCHES,
-    "FPGMMaskGenerator": (*SWITCHES, "structured", "func"),
-    "NuclearMaskGenerator": (*SWITCHES, "structured", "func"),
+    "FPGMMaskGenerator": (*SWITCHES, "structured", "func", "sparsity"),
+    "NuclearMaskGenerator": (*SWITCHES, "structured", "func", "sparsity"),
     "ProbMaskGenerator": ("tau",),
     "STRMaskGenerator": (),
     "FCPTSMaskGenerator": (),

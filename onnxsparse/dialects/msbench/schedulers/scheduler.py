@@ -432,12 +432,14 @@ class BaseScheduler:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of the user's own loop has to hold beside a module; of an ONNX model all of it."""
-        return saved(self._demand("state_dict"), self.config.scheduler.type, self.facts())
+        held = saved(self._demand("state_dict"), self.config.scheduler.type, self.facts())
+        return {**held, "iteration": self.iteration}
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from there: after `prepare_sparse_model`, and before a module's own state is loaded."""
         self._reached, self._given_masks = -1, True
         self.resume(put_back(self._demand("load_state_dict"), self.config.scheduler.type, state))
+        self.iteration = int(state.get("iteration", self.iteration))
 
     # -- what a scheduler of its own changes
 

@@ -110,7 +110,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         self._demand("prune_model", model)
         if curr_input_shape is not None:
             shape = [int(size) for size in curr_input_shape] if hasattr(curr_input_shape, "__iter__") else []
-            _demand_shape(shape or [curr_input_shape], "curr_input_shape")
+            _demand_shape(shape or str(curr_input_shape), "curr_input_shape")
             if shape != self._shape or self._custom is not None:
                 self._shape, self._custom, self._measured = shape, None, {}
         if not self._drops:

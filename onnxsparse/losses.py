@@ -195,12 +195,21 @@ def _fits(shape: Sequence[int | None], axis: int, labels: Sequence[int | None]) 
 class CrossEntropy(Loss):
     """Minus the logarithm of the softmax at the right class (axis 1); the label `ignore` counts for nothing.
 
-    Where the shape of the labels says so, the classes lie along the last axis.
+    Where the shape of the labels says so, the classes lie along the last axis. With label smoothing the target is
+    `1 - smoothing` for the right class and `smoothing / classes` more for every class, the right one too.
     """
 
     name: ClassVar[str] = "cross-entropy"
     target: ClassVar[str] = "classes"
     ignore: int = -100
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.smoothing < 1.0:
+            raise OptionError(
+                "smoothing, the share of a label that goes to all classes, is a number from 0 to below 1, not "
+                f"{self.smoothing:g}"
+            )
 
     def check(self, shape: tuple[int, ...], target: Array) -> None:
         if len(shape) < 2:
@@ -227,11 +236,12 @@ class CrossEntropy(Loss):
         return gradient
 
     def _hot(self, student: Array, target: Array) -> tuple[Array, int, int]:
-        """Ones at the right classes, none where the label is ignored; how many, at least 1; and along which axis."""
+        """The target distribution, zeros where the label is ignored; how many count, at least 1; along which axis."""
         axis = axis_of_labels(student.shape, target.shape) or CLASSES
         used = np.expand_dims(target != self.ignore, axis)
         hot = np.zeros_like(student)
         np.put_along_axis(hot, np.where(used, np.expand_dims(target, axis), 0), used.astype(hot.dtype), axis)
+        hot = (1.0 - self.smoothing) * hot + used * (self.smoothing / student.shape[axis])
         return hot, max(int(np.count_nonzero(used)), 1), axis
 
 

@@ -4,18 +4,23 @@
 2. `--quick` takes a sample: each 16th case of a test, each 32nd test of the modules that take long.
 3. `--other-runtime` is for a second environment with another onnxruntime: it leaves out what has run in the first one
    and has nothing to do with onnxruntime. A test that runs a model cannot be left out: it fails in the first one.
+4. `--with-torch` is for an environment with torch: it leaves out what has run without it, which is each test that does
+   not say `torch` in itself, in its cases or in its fixtures, in a module that does not need it as a whole.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 import re
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Callable
 
 import pytest
@@ -123,6 +128,7 @@ WITHOUT_RUNTIME = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="a sample of the tests, in a minute")
     parser.addoption("--other-runtime", action="store_true", help="leave out what has nothing to do with onnxruntime")
+    parser.addoption("--with-torch", action="store_true", help="leave out what has nothing to do with torch")
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew")
 
 
@@ -145,10 +151,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = items
     if config.getoption("--other-runtime"):
         kept = [item for item in kept if not _module(item).startswith(WITHOUT_RUNTIME)]
+    if config.getoption("--with-torch"):
+        kept = [item for item in kept if _says_torch(item)]
     if config.getoption("--quick"):
         kept = _sample(kept)
     config.hook.pytest_deselected(items=list({*items} - {*kept}))
     items[:] = kept
+
+
+@cache
+def _needs_torch(module: ModuleType) -> bool:
+    """Whether all tests of a module are skipped without torch, or its tests stand on something of its own with it."""
+    lines = inspect.getsource(module).splitlines()
+    return any("torch" in line and not line.startswith((" ", "@", "def ", "async ", ")", '"')) for line in lines)
+
+
+def _says_torch(item: pytest.Item) -> bool:
+    assert isinstance(item, pytest.Function)
+    fixtures = item._fixtureinfo.name2fixturedefs
+    functions = [item.function, *(one.func for name in item.fixturenames for one in fixtures.get(name, ()))]
+    return (
+        _needs_torch(item.module)
+        or "torch" in item.nodeid.rpartition("::")[2]
+        or any("torch" in inspect.getsource(inspect.unwrap(one)) for one in functions)
+    )
 
 
 def _module(item: pytest.Item) -> str:

@@ -115,7 +115,7 @@ def test_a_finished_run_may_be_resumed_over_its_own_result(folder: Path) -> None
 
 @trains
 def test_the_saved_recipe_says_everything_and_gives_the_same_file(folder: Path) -> None:
-    words = ["--data", "@data.npz", "--pattern", "unstructured", "--sparsity", "0.8"]
+    words = ["--data", "@data.npz", "--pattern", "unstructured", "--sparsity", "0.8", "--batch-size", "8"]
     assert main(["finetune", str(folder / "model.onnx"), "-o", str(folder / "a.onnx"), "-q", *at(folder, words)]) == 0
     recipe = (folder / "a.recipe.yaml").read_text()
     for decided in ("steps: 500", "rate: 0.03", "allocation: erk", "schedule: cubic", "score: magnitude", "warm_up: "):

@@ -175,6 +175,7 @@ class LossSpec:
     temperature: float = 2.0
     axis: int | None = None  # of the classes, for kl, where the user says it
     teacher: str = ""  # an ONNX file to learn from by kl; the dense model where none is named
+    smoothing: float = 0.0  # of labels, for cross-entropy
 
 
 TASKS = {
@@ -189,7 +190,8 @@ def unit_of(objective: LossSpec, scales: Iterable[Scale]) -> str:
     """What a loss is and its unit, in words; `scales` are those of the outputs that are matched."""
     terms = []
     if objective.hardness < 1:
-        terms.append((1 - objective.hardness, TASKS[objective.task]))
+        smoothed = f", smoothed by {objective.smoothing:g}," if objective.smoothing else ","
+        terms.append((1 - objective.hardness, TASKS[objective.task].replace(",", smoothed, 1)))
     if objective.hardness > 0:
         kl = f"Kullback-Leibler divergence from the {'teacher' if objective.teacher else 'dense model'}, in nats"
         kl += f" times the square of {objective.temperature:g}" if objective.temperature != 1 else ""
@@ -216,6 +218,8 @@ class Spec:
         for name in ("turned", "quantization", "learned_scales"):
             if not found[name]:  # graphs of runs from before there was such a thing are found again
                 del found[name]
+        if not self.objective.smoothing:
+            del found["objective"]["smoothing"]
         return json.dumps(found, sort_keys=True)
 
     @classmethod

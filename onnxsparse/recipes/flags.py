@@ -154,7 +154,8 @@ def _with_training_settings(given: Mapping[str, Any], recipe: Recipe) -> Recipe:
         kind, option = FLAGS[name]
         options.setdefault(kind, {})[option] = _plain(name, value)
     options[Training] = {**_settings_of_rates(recipe), **options[Training]}
-    if options[Objective].get("loss") in TASKS and any(isinstance(one, ALONE) for one in recipe.modifiers):
+    loss = str(options[Objective].get("loss")).partition(":")[0]
+    if loss in TASKS and any(isinstance(one, ALONE) for one in recipe.modifiers):
         options[Objective].setdefault("hardness", 0.0)
     new = [_made(kind, said) for kind, said in options.items() if kind not in own]
     framed = recipe.holding((*new, *(_lasting(one, recipe) for one in recipe.modifiers)))

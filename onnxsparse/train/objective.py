@@ -37,6 +37,7 @@ def goal_of(objective: Objective, labels: Data | Array | None) -> LossSpec:
         objective.share,
         objective.softness,
         objective.axis,
+        smoothing=objective.smoothing,
     )
 
 

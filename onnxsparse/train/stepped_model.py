@@ -95,7 +95,7 @@ class LoopOptions:
             raise OptionError(f"{BUILT_IN} is the optimizer of whole runs; take another one, such as adamw")
         rates.parse(self.lr_schedule)
         _ = self.training
-        Objective(loss=self.loss or "distill", hardness=self.hardness if self.loss in TASKS else None)
+        Objective(loss=self.loss or "distill", hardness=self.hardness if word in TASKS else None)
 
     @property
     def training(self) -> Training:
@@ -114,9 +114,10 @@ class LoopOptions:
         loss = self.loss
         if loss is None:
             loss = "distill" if labels is None else "mse" if labels.dtype.kind == "f" else "cross-entropy"
-        if loss in TASKS and labels is None:
+        task = loss.partition(":")[0] in TASKS
+        if task and labels is None:
             raise OptionError(f"loss {loss} needs labels: step(batch) takes (inputs, labels), or a mapping with labels")
-        hardness = (0.0 if self.hardness is None else self.hardness) if loss in TASKS else None
+        hardness = (0.0 if self.hardness is None else self.hardness) if task else None
         return Objective(loss=loss, hardness=hardness, temperature=self.temperature, output=self.output)
 
 

@@ -1,256 +1,237 @@
-"""MSBench's own tables and checkpoints of levels: read, and written on demand; and what its runner asks of a stage."""
+"""Files of United Perception as they are: a classifier beside `model` and `data`, and what is not training at all."""
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
 
 import numpy as np
+import onnx
 import pytest
+import yaml
 
-from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
-from onnxsparse.errors import OptionError, PlanError
-from tests.dialects.nets import SHAPES, SIZE, batch, numbers, onnx_model
-from tests.messages import refusing
+import onnxsparse as osp
+from onnxsparse.dialects.msbench import build_sparse_scheduler
+from onnxsparse.dialects.msbench.configuration import read
+from onnxsparse.dialects.msbench.job import read_job
+from onnxsparse.dialects.msbench.runner import SparseRunner
+from onnxsparse.errors import OptionError
+from tests.dialects.nets import onnx_model, random
+from tests.dialects.test_msbench_runner import AMBA, AMPERE, ROOT, Killed, killed_at, prepared, trains
 
-LAYERS = [name.rpartition(".")[0] for name in SHAPES]
-SHAPE = [1, 3, SIZE, SIZE]
-TABLE = {  # of a search in five steps
-    "stem": [0.52, 0.08, 0.21, 0.3, 0.25],
-    "deep": [0.4, 0.0, 0.2, 0.25, 0.22],
-    "point": [0.63, 0.1, 0.29, 0.4, 0.33],
-    "wide": [0.83, 0.14, 0.31, 0.64, 0.5],
-    "head": [0.71, 0.12, 0.27, 0.55, 0.41],
-}
-DESIRED = """search table, index and network_sparsification
-[0, 1, 2, 3, 4]
-[0.8073, 0.1331, 0.3028, 0.6089, 0.4761]
-desire table, index, network sparsification and network energy
-[2, 3]
-[0.3028, 0.6089]
-[5.0, 12.5]
+CLASSIFIER = """
+num_classes: &classes 8
+crop: &crop {{type: torch_center_crop, kwargs: {{size: 12}}}}
+dataset:
+  train: {{dataset: {{type: cls, kwargs: {{meta_file: train.txt, transformer: [*crop]}}}}}}
+model: {folder}/net.onnx
+data: {{train: {folder}/data.npz, test: {folder}/data.npz, batch_size: 8}}
+trainer:
+  max_epoch: {epochs}
+  test_freq: 1
+  save_freq: 1
+  only_save_latest: true
+  optimizer: {{type: SGD, kwargs: {{lr: 0.02, nesterov: true, momentum: 0.9, weight_decay: 0.0001}}}}
+  lr_scheduler:
+    {warmup}
+    warmup_type: linear
+    warmup_register_type: no_scale_lr
+    warmup_ratio: 0
+    {rate}
+saver:
+  save_dir: {folder}/saved
+  results_dir: {folder}/results
+  pretrain_model: pretrain_path
+  auto_resume: true
+hooks:
+- type: auto_save_best
+net:
+- name: backbone
+  type: resnet18
+  kwargs: {{out_layers: [4], normalize: {{type: solo_bn}}}}
+- name: post_process
+  type: base_cls_postprocess
+  kwargs:
+    cls_loss: {{type: label_smooth_ce, kwargs: {{smooth_ratio: 0.1, num_classes: *classes}}}}
+runtime:
+  runner: {{type: sparse}}
+  task_names: sparse_cls
+  rank_init: true
+sparsity:
 """
+COSINE = "{type: CosineAnnealingLR, kwargs: {T_max: 2, eta_min: 0.0, warmup_iter: 2}}"
 
 
-def tables(folder, table=TABLE, desired=DESIRED, chip=None):
-    folder.mkdir(exist_ok=True)
-    (folder / "dict_prun_table.txt").write_text(table if isinstance(table, str) else str(table))
-    (folder / "desrie_prun_table.txt").write_text(desired)
-    if chip:
-        caps = {name: [0.45 if name == "wide" else 1] for name in TABLE}
-        (folder / f"hw_aware_sparsity_table_{chip}.txt").write_text(str(caps))
-    return str(folder)
+def published(folder, sparsity, rate=COSINE, warmup="warmup_iter: 2", epochs=4):
+    onnx.save(onnx_model(), folder / "net.onnx")
+    x = random(1, 32, 3, 12, 12)
+    np.savez(folder / "data.npz", x=x, labels=np.abs(x).sum((1, 2, 3)).astype(np.int64) % 8)
+    rate = rate.strip("{}").replace(", kwargs", "\n    kwargs") + "}"
+    text = CLASSIFIER.format(folder=folder, rate=rate, warmup=warmup, epochs=epochs)
+    path = folder / "config.yaml"
+    path.write_text(text + "\n".join(f"  {line}" for line in yaml.dump(sparsity).splitlines()) + "\n")
+    return str(path)
 
 
-def amba(**kwargs):
-    config = preset("amba")
-    settings = {"total_iters": 4, "sparsity_table": [30, 60], "default_input_shape": SHAPE, "save_dir": None}
-    config["scheduler"]["kwargs"].update({**settings, "output_dir": None, "do_sparse_analysis": False, **kwargs})
-    return config
+def script(path, *more):
+    command = ["sh", str(ROOT / "tools" / "train_sparse.sh"), path, *more]
+    environment = {"PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
 
 
-def prepared(model=None, **kwargs):
-    scheduler = build_sparse_scheduler(amba(**kwargs))
-    return scheduler, scheduler.prepare_sparse_model(onnx_model() if model is None else model)
+@trains
+@pytest.mark.parametrize("sparsity", [AMBA, AMPERE], ids=["amba", "ampere"])
+def test_a_classifier_trains_and_goes_on_after_it_was_killed(tmp_path, monkeypatch, sparsity):
+    folders = [tmp_path / "whole", tmp_path / "killed"]
+    for folder in folders:
+        folder.mkdir()
+    paths = [published(folder, sparsity) for folder in folders]
+    found = script(paths[0])
+    assert found.returncode == 0, found.stderr
+    assert "the loss is cross-entropy:smoothing=0.1" in found.stdout
+    assert "saver.pretrain_model pretrain_path does not exist" in found.stdout
+    with monkeypatch.context() as patch:
+        killed_at(patch, 9)
+        with pytest.raises(Killed):
+            SparseRunner(paths[1], quiet=True).run()
+    runner = SparseRunner(paths[1], quiet=True)
+    figures = runner.run()
+    assert runner.holds
+    assert runner.total == 16
+    assert (
+        f"zeros {figures['zeros']:.4f}, loss {figures['loss']:.4f}, accuracy {figures['accuracy']:.4f}" in found.stdout
+    )
+    assert len({(folder / "saved" / "sparse.onnx").read_bytes() for folder in folders}) == 1
+    assert osp.verify(folders[0] / "saved" / "sparse.onnx").report.ok
 
 
-def zeros(scheduler):
-    network = scheduler.network
-    return {site.name: 1 - np.count_nonzero(network.effective(site.key)) / site.size for site in network.sites}
+def rates_of(path):
+    """The learning rate of every iteration, and the loss."""
+    runner = prepared(SparseRunner(path, quiet=True))
+    runner.build_trainer()
+    model, found = runner.model, []
+    runner.scheduler.set_lr_scheduler(runner.job.options["lr_schedule"])
+    for step in range(runner.total):
+        if step % 8 == 0:
+            model.restart(8)  # as at a level's first iteration
+        found.append(model.pace.rate)
+        model.steps += 1
+    return found
 
 
-def test_tables_are_read_and_say_the_rate_of_each_layer(tmp_path):
-    scheduler, model = prepared(output_dir=tables(tmp_path / "analysis"))
-    for iteration, step in ((0, 2), (2, 3)):
-        scheduler.prune_model(model, iteration)
-        assert zeros(scheduler) == pytest.approx({name: row[step] for name, row in TABLE.items()}, abs=0.004)
-    assert not (tmp_path / "analysis" / "sparse_analysis.json").exists()
+STEPPED = "{type: MultiStepLR, kwargs: {milestones: [1, 1.5], gamma: 0.1}}"
 
 
-def test_a_chip_cuts_rates_off(tmp_path):
-    folder = tables(tmp_path / "analysis", chip="cv22")
-    scheduler, model = prepared(output_dir=folder, prun_hw_aware="cv22")
-    scheduler.prune_model(model, 2)
-    assert zeros(scheduler)["wide"] == pytest.approx(0.45, abs=0.001)
-    assert zeros(scheduler)["head"] == pytest.approx(0.55, abs=0.004)
+@trains
+@pytest.mark.parametrize("warmup", ["warmup_iter: 2", "warmup_epochs: 0.5"])
+def test_rates_begin_again_with_every_level(tmp_path, warmup):
+    """Two levels of two epochs, of four iterations each; milestones count from a level's first iteration."""
+    level = [0.02 / 3, 0.04 / 3, 0.02, 0.02, 0.002, 0.002, 0.0002, 0.0002]
+    assert rates_of(published(tmp_path, AMBA, STEPPED, warmup)) == pytest.approx(2 * level)
+    cosine = [0.02 / 3, 0.04 / 3, *(0.01 * (1 + np.cos(np.pi * step / 6)) for step in range(6))]
+    plain = "{type: CosineAnnealingLR, kwargs: {T_max: 2}}"
+    assert rates_of(published(tmp_path, AMBA, plain, warmup)) == pytest.approx(2 * cosine)
 
 
-def test_without_the_table_of_the_chip_there_is_an_analysis(tmp_path):
-    folder = tables(tmp_path / "analysis")
-    prepared(output_dir=folder, prun_hw_aware="cv22")
-    assert (tmp_path / "analysis" / "sparse_analysis.json").exists()
+def test_sections_that_nothing_takes_are_named_in_one_line(tmp_path):
+    notes = read_job(published(tmp_path, AMBA)).notes
+    (line,) = (note for note in notes if "sections" in note)
+    assert all(f"'{name}'" in line for name in ("num_classes", "crop", "dataset", "hooks", "net"))
+    assert "nothing here takes runtime.rank_init" in notes
+    assert not any("multiplies it with the batch" in note for note in notes)
 
 
-def test_a_new_analysis_is_made_where_it_is_wanted(tmp_path):
-    scheduler, _ = prepared(output_dir=tables(tmp_path / "analysis"), do_sparse_analysis=True)
-    other, _ = prepared()
-    assert scheduler.facts()["drops"] == other.facts()["drops"]
+@pytest.mark.parametrize(("loss", "said"), [("mse", "not used, the loss is mse"), ("kl", "not used, the loss is kl")])
+def test_label_smoothing_of_a_network_is_said_where_it_is_not_used(tmp_path, loss, said):
+    path = published(tmp_path, AMBA)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"loss: {{type: {loss}}}\n")
+    np.savez(tmp_path / "data.npz", x=random(1, 32, 3, 12, 12), labels=random(2, 32, 8))
+    runner = SparseRunner(path, quiet=True)
+    runner.build_model()
+    assert any(note.startswith("section 'net', label_smooth_ce, smooth_ratio 0.1: " + said) for note in runner.notes)
 
 
-def test_numbers_of_numpy_and_layers_that_no_table_names(tmp_path):
-    text = str({name: row for name, row in TABLE.items() if name != "deep"}).replace("0.64", "np.float64(0.64)")
-    scheduler, model = prepared(output_dir=tables(tmp_path / "analysis", text))
-    scheduler.prune_model(model, 2)
-    assert zeros(scheduler)["wide"] == pytest.approx(0.64, abs=0.001)
-    assert zeros(scheduler)["deep"] == 0.0
-    assert any("does not name deep" in note for note in scheduler.notes)
+def test_a_loss_of_its_own_wins_over_that_of_the_network(tmp_path):
+    path = published(tmp_path, AMBA)
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("loss: {type: cross_entropy, label_smooth: 0.3}\n")
+    runner = SparseRunner(path, quiet=True)
+    runner.build_model()
+    assert runner.job.options["loss"] == "cross-entropy:smoothing=0.3"
+    assert any("not used, the loss is cross-entropy:smoothing=0.3" in note for note in runner.notes)
+
+
+def test_rates_that_the_published_runner_multiplies_are_said(tmp_path):
+    path = published(tmp_path, AMBA)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text.replace("no_scale_lr", "base"))
+    assert any("multiplies it with the batch" in note for note in read_job(path).notes)
+
+
+PARTS = {name: AMBA[name] for name in ("mask_generator", "fake_sparse")}
+RECONSTRUCTED = {**PARTS, "scheduler": {"type": "BaseScheduler"}, "cali_batchsize": 2, "reconstruction": {"pattern": 1}}
 
 
 @pytest.mark.parametrize(
-    ("table", "desired"),
-    [
-        ("__import__('os').system('touch bad')", DESIRED),
-        ("{'stem': [__import__('os').getcwd()]}", DESIRED),
-        ("[" * 100_000, DESIRED),
-        ("{}", DESIRED),
-        ("{'stem': []}", DESIRED),
-        ("{'stem': [0.5, 0.5], 'stem': [0.1]}", DESIRED),
-        ({**TABLE, "fc": [0.1] * 5}, DESIRED),
-        ({**TABLE, "wide": [0.1]}, DESIRED),
-        ({**TABLE, "wide": [64.0] * 5}, DESIRED),
-        (TABLE, "nothing"),
-        (TABLE, DESIRED.replace("[2, 3]", "[2, 3, 4]")),
-        (TABLE, DESIRED.replace("[2, 3]", "[2, -3]")),
-        (TABLE, DESIRED.replace("[2, 3]", "[2, 0.5]")),
-    ],
-)
-def test_a_wrong_table_is_one_line(table, desired, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tables(tmp_path / "analysis", table, desired)
-    with refusing(PlanError):
-        prepared(output_dir="analysis")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["analysis"]
+    ("found", "called"),
+    [(RECONSTRUCTED, "the configuration"), ({"sparse": RECONSTRUCTED}, "section `sparse`"),
+     ({"sparsity": RECONSTRUCTED}, "section `sparsity`")],
+)  # fmt: skip
+def test_post_training_reconstruction_is_named_as_that(found, called):
+    with pytest.raises(OptionError) as told:
+        build_sparse_scheduler(found)
+    line = f"{called} is one of post-training reconstruction (reconstruction, cali_batchsize): "
+    assert str(told.value).startswith(line)
+    assert "\n" not in str(told.value)
 
 
-def test_what_is_written_is_read_again(tmp_path):
-    folder, saved = tmp_path / "analysis", tmp_path / "saved"
-    kwargs = {"output_dir": str(folder), "prun_hw_aware": "cv22", "msbench_names": True}
-    scheduler, model = prepared(do_sparse_analysis=True, save_dir=str(saved), **kwargs)
-    for iteration in range(4):
-        scheduler.prune_model(model, iteration)
-    names = ["desrie_prun_table.txt", "dict_prun_table.txt", "hw_aware_sparsity_table_cv22.txt", "pruner_report.csv"]
-    assert sorted(one.name for one in folder.iterdir()) == names
-    lines = (folder / "desrie_prun_table.txt").read_text().splitlines()
-    assert len(lines) == 7
-    assert lines[4] == "[0, 1]"
-    again, _ = prepared(**kwargs)
-    assert again.facts()["drops"] == scheduler.facts()["drops"]
-    assert sorted(one.name for one in saved.glob("*.onnx")) == [
-        "global_sparse_rate_0.3.onnx",
-        "global_sparse_rate_0.6.onnx",
-    ]
-    facts = json.loads((saved / "global_sparse_rate_0.6.json").read_text())
-    assert set(facts) == {"prune_step", "sparse_matrix", "desire_index_table"}
-    assert facts["prune_step"] == 1
-    assert list(facts["sparse_matrix"]) == LAYERS
+def test_a_generator_may_say_how_much_goes():
+    config = {**PARTS, "mask_generator": {"type": "NormalMaskGenerator", "kwargs": {"sparsity": 0.9}}}
+    assert read(config).target_sparsity == 0.9
+    assert read(config).mask_generator.kwargs == {}
+    with pytest.raises(OptionError, match="said twice"):
+        read({**config, "sparsity": {"target_sparsity": 0.5}})
+    with pytest.raises(OptionError, match="sparsity is a share from 0 to below 1"):
+        read({**config, "mask_generator": {"type": "NormalMaskGenerator", "kwargs": {"sparsity": 90}}})
 
 
-def test_the_iteration_at_which_the_stage_began():
-    scheduler, model = prepared()
-    assert scheduler.get_prune_step() == scheduler.get_last_prune_step() == 0
-    seen = []
-    for iteration in range(4):
-        scheduler.prune_model(model, iteration)
-        seen.append((scheduler.iteration, scheduler.get_prune_step()))
-    assert seen == [(0, 0), (1, 0), (2, 2), (3, 2)]
-    again, twin = prepared()
-    again.iteration = 3  # as a runner that resumes sets it
-    assert again.get_last_prune_step() == 2
-    again.load_state_dict(scheduler.state_dict())
-    assert again.iteration == 3
-    with refusing(OptionError):
-        again.prune_model(twin, -1)
+def test_leaf_modules_may_be_classes():
+    class FrozenBatchNorm2d:
+        pass
+
+    assert read({**AMBA, "leaf_module": (FrozenBatchNorm2d, "head")}).leaf_module == ("FrozenBatchNorm2d", "head")
 
 
-def test_macs_are_those_of_the_shape_of_now():
-    scheduler, model = prepared(model=onnx_model())
-    scheduler.prune_model(model, 0)
-    before = scheduler.statistics()[-1]["macs"]
-    scheduler.prune_model(model, 1, curr_input_shape=SHAPE)
-    assert scheduler.statistics()[-1]["macs"] == before
+class Own(SparseRunner):
+    """Steps by name, as a subclass changes them."""
+
+    def get_leaf_module(self, names):
+        self.asked = list(names)
+        return [*super().get_leaf_module(names), "/wide"]
+
+    def build_ema(self):
+        super().build_ema()
+        self.note_of_ema = self.ema
+
+    def resume_model_from_fp(self):
+        super().resume_model_from_fp()
+        tag = next(tag for tag, name in self.model.names().items() if name == "stem.weight")
+        self.model.weight(tag)[...] *= 2
 
 
-# -- on a torch module
-
-
-def torch_module():
-    pytest.importorskip("torch")
-    from tests.dialects.nets import torch_module
-
-    return torch_module()
-
-
-def checkpoint(path, **changes):
-    """As MSBench writes it: its modules have a buffer beside every weight."""
-    torch = pytest.importorskip("torch")
-    state = {}
-    for name, array in numbers().items():
-        drop = int(TABLE[name.rpartition(".")[0]][3] * array.size)
-        flat = array.reshape(-1).copy()
-        flat[np.argsort(np.abs(flat), kind="stable")[:drop]] = 0
-        state[name] = torch.from_numpy(flat.reshape(array.shape) * 1.5)
-        state[f"{name}_fake_sparse.fake_sparse_enabled"] = torch.zeros(1, dtype=torch.uint8)
-    held = {"model": state, "prune_step": 1, "sparse_matrix": TABLE, "desire_index_table": [2, 3], **changes}
-    torch.save(held, path)
-    return state
-
-
-def test_a_checkpoint_of_a_level_is_gone_on_from(tmp_path):
-    torch = pytest.importorskip("torch")
-    path = tmp_path / "global_sparse_rate_0.6.pth.tar"
-    state = checkpoint(path)
-    for given in (str(path), torch.load(path, weights_only=True)):
-        scheduler, net = prepared(torch_module(), mask_dict=given)
-        net.load_state_dict(torch.load(path, weights_only=True)["model"])
-        scheduler.prune_model(net, 3)
-        assert all(torch.equal(one, state[name]) for name, one in net.state_dict().items())
-        assert scheduler.notes == []
-    scheduler, model = prepared(mask_dict=str(path))
-    scheduler.prune_model(model, 3)
-    masks = {site.name: scheduler.network.masks()[site.key] for site in scheduler.network.sites}
-    assert all(np.array_equal(keep, state[f"{name}.weight"].numpy() != 0) for name, keep in masks.items())
-
-
-def test_wrong_checkpoints_are_one_line(tmp_path):
-    torch = pytest.importorskip("torch")
-    (tmp_path / "text.pth.tar").write_text("no checkpoint")
-    torch.save({"state_dict": {}}, tmp_path / "other.pth.tar")
-    torch.save({"model": {"x.weight": torch.ones(2)}, "prune_step": 0}, tmp_path / "else.pth.tar")
-    checkpoint(tmp_path / "levels.pth.tar", desire_index_table=[2])
-    checkpoint(tmp_path / "matrix.pth.tar", sparse_matrix={"wide": "half"})
-    for name in ("none", "text", "other", "else", "levels", "matrix"):
-        with pytest.raises(PlanError, match="mask_dict"):
-            prepared(mask_dict=str(tmp_path / f"{name}.pth.tar"))
-
-
-def test_checkpoints_of_a_module_in_their_form(tmp_path):
-    torch = pytest.importorskip("torch")
-    saved = tmp_path / "saved"
-    scheduler, net = prepared(torch_module(), save_dir=str(saved), msbench_names=True)
-    for iteration in range(4):
-        scheduler.prune_model(net, iteration)
-    path = saved / "global_sparse_rate_0.6.pth.tar"
-    found = torch.load(path, weights_only=True)
-    assert set(found) == {"model", "prune_step", "sparse_matrix", "desire_index_table"}
-    again, fresh = prepared(torch_module(), mask_dict=str(path))
-    fresh.load_state_dict(found["model"])
-    again.prune_model(fresh, 3)
-    assert all(torch.equal(one, found["model"][name]) for name, one in fresh.state_dict().items())
-    assert again.facts()["drops"] == scheduler.facts()["drops"]
-
-
-def test_the_shape_may_come_with_the_first_iteration(tmp_path):
-    torch = pytest.importorskip("torch")
-    scheduler, net = prepared(torch_module(), default_input_shape=None)
-    with refusing(OptionError):
-        scheduler.prune_model(net, 0)
-    with refusing(OptionError):
-        scheduler.prune_model(net, 0, curr_input_shape=224)
-    scheduler.prune_model(net, 0, curr_input_shape=(1, 3, SIZE, SIZE))
-    other, twin = prepared(torch_module())
-    other.prune_model(twin, 0)
-    assert scheduler.statistics() == other.statistics()
-    other.prune_model(twin, 1, curr_input_shape=torch.Size([1, 3, 2 * SIZE, 2 * SIZE]))
-    before, after = scheduler.statistics()[0], other.statistics()[0]
-    assert after["macs"] == 4 * before["macs"]
-    images, labels = (torch.from_numpy(one) for one in batch(0))
-    torch.nn.functional.cross_entropy(twin(images), labels).backward()
+@trains
+def test_a_subclass_may_change_a_step(tmp_path):
+    path = published(tmp_path, {**AMBA, "leaf_module": ["Space2Depth", "/head"]})
+    runner = prepared(Own(path, quiet=True))
+    assert runner.asked == ["Space2Depth", "/head"]
+    assert runner.note_of_ema is None
+    assert runner.scheduler.config.leaf_module == ("/head", "/wide")
+    tag = next(tag for tag, name in runner.model.names().items() if name == "stem.weight")
+    stem = next(onnx.numpy_helper.to_array(one) for one in onnx_model().graph.initializer if one.name == "stem.weight")
+    np.testing.assert_array_equal(runner.model.weight(tag), 2 * stem)
+    runner.build_trainer()
+    runner.resume_model_from_sparse()
+    assert runner.iteration == 0

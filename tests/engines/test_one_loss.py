@@ -109,7 +109,9 @@ def test_both_engines_report_the_same_loss(name: str) -> None:
 
 
 @both
-@pytest.mark.parametrize(("loss", "labels"), [("cross-entropy", True), ("kl", False)])
+@pytest.mark.parametrize(
+    ("loss", "labels"), [("cross-entropy", True), ("cross-entropy:smoothing=0.1", True), ("kl", False)]
+)
 def test_so_do_other_losses(loss: str, labels: bool) -> None:
     model = several()
     data = {"x": X, **({"labels": run(model, X)["c"].argmax(1)} if labels else {})}

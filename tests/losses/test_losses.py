@@ -41,7 +41,7 @@ def slope(loss, student, target, eps=1e-5):
     return gradient
 
 
-TEXTS = (*sorted(NAMES), "kl:temperature=0.5,axis=1", "kl:temperature=7,axis=0")
+TEXTS = (*sorted(NAMES), "cross-entropy:smoothing=0.1", "kl:temperature=0.5,axis=1", "kl:temperature=7,axis=0")
 
 
 @settings(deadline=None, max_examples=60)
@@ -79,10 +79,24 @@ def test_known_values():
     )
 
 
-def test_all_labels_ignored_is_no_loss():
-    logits, labels = np.ones((2, 3)), np.full(2, -100)
-    assert CrossEntropy().value([logits], [labels]) == 0
-    assert not CrossEntropy().gradient([logits], [labels])[0].any()
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_all_labels_ignored_is_no_loss(smoothing):
+    logits, labels, loss = np.ones((2, 3)), np.full(2, -100), CrossEntropy(smoothing=smoothing)
+    assert loss.value([logits], [labels]) == 0
+    assert not loss.gradient([logits], [labels])[0].any()
+
+
+def test_smoothed_labels_are_a_mixture_with_all_classes_alike():
+    logits, labels = np.array([[2.0, 0.0, -1.0]]), np.array([0])
+    logs = logits - np.log(np.exp(logits).sum())
+    wanted = -(0.9 * logs[0, 0] + 0.1 * logs.mean())
+    assert CrossEntropy(smoothing=0.1).value([logits], [labels]) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("smoothing", ["-0.1", "1", "1.5", "nan"])
+def test_smoothing_is_a_share(smoothing):
+    with pytest.raises(OptionError, match="from 0 to below 1"):
+        losses.parse(f"cross-entropy:smoothing={smoothing}")
 
 
 @pytest.mark.parametrize("text", ["bce", "cross-entropy", "kl"])

@@ -39,6 +39,29 @@ def test_labels_count_alone_where_a_recipe_teaches_or_sets_rates_itself(text: st
     assert hardness(text, loss="cross-entropy", hardness=0.4) == 0.4
 
 
+def test_smoothed_labels_are_labels() -> None:
+    made = recipe_of({"loss": "cross-entropy:smoothing=0.1"}, Recipe.from_yaml(RATED))
+    assert made.only(Objective).hardness == 0.0
+    found = Recipe.from_yaml(made.to_yaml()).only(Objective)
+    assert (found.task, found.smoothing, found.share) == ("cross-entropy", 0.1, 0.0)
+    assert Objective(loss="cross-entropy").smoothing == 0.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ("cross-entropy:smoothing=1", "from 0 to below 1, not 1"),
+        ("cross-entropy:smoothing=-0.1", "from 0 to below 1, not -0.1"),
+        ("cross-entropy:ignore=7", "leave 'ignore=7' out"),
+        ("cross-entropy:smooth=0.1", "did you mean smoothing"),
+        ("mse:smoothing=0.1", "mse takes no options"),
+    ],
+)
+def test_options_that_a_loss_does_not_take_are_refused(loss: str, said: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(said)):
+        Objective(loss=loss)
+
+
 def test_without_labels_the_dense_model_teaches() -> None:
     assert hardness(HOLDING) is None
     assert recipe_of({}, Recipe.from_yaml(HOLDING)).only(Objective).task == ""

@@ -215,7 +215,8 @@ def _task(writer: Writer, prepared: Prepared, objective: LossSpec, made: Assembl
     if objective.task == "cross-entropy":
         axis = axis_of_labels(shape, (prepared.batch, *objective.label_shape)) or 1
         made.classes = shape[axis]
-        return losses.write_cross_entropy(writer, student, made.labels, last=axis if axis > 1 else 0)
+        last, smoothing = axis if axis > 1 else 0, objective.smoothing
+        return losses.write_cross_entropy(writer, student, made.labels, last=last, smoothing=smoothing)
     writers: dict[str, Callable[[Writer, str, str], str]] = {
         "mse": losses.write_mse,
         "l1": losses.write_l1,

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from onnx import TensorProto
+
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.edit import Writer
 from onnxsparse.losses import BCE, KL, L1, MSE, Columns, CrossEntropy, Distill, Loss, Scale, class_axis
@@ -26,14 +28,34 @@ def write_loss(writer: Writer, loss: Loss, student: Names, target: Names) -> str
     return _mean(writer, [_write_one(writer, loss, *pair) for pair in zip(student, target)])
 
 
-def write_cross_entropy(writer: Writer, student: str, labels: str, ignore: int = -100, last: int = 0) -> str:
+def write_cross_entropy(
+    writer: Writer, student: str, labels: str, ignore: int = -100, last: int = 0, smoothing: float = 0.0
+) -> str:
     """Labels are int64, of the logits' shape without the axis of the classes. That is the second one, or axis `last`
     where one is given, which is the last. With every label ignored the loss is 0."""
     if last > 1:
         student = writer.node("Transpose", student, perm=[0, last, *range(1, last)])
     # Against LogSoftmax with GatherElements the gradient is as right, and five times faster on pictures of labels.
     names = [writer.fresh("cross_entropy"), writer.fresh("log_probability")]
-    return writer.many("SoftmaxCrossEntropyLoss", student, labels, to=names, ignore_index=ignore, reduction="mean")[0]
+    hard = writer.many("SoftmaxCrossEntropyLoss", student, labels, to=names, ignore_index=ignore, reduction="mean")[0]
+    if not smoothing:
+        return hard
+    return write_mix(writer, hard, _write_uniform(writer, student, labels, ignore), smoothing, "smoothing")
+
+
+LEAST_SHARE = 1e-9
+"""Of labels that count: a smaller one is none, which the loss is not to be divided by."""
+
+
+def _write_uniform(writer: Writer, student: str, labels: str, ignore: int) -> str:
+    """The cross-entropy of classes that are all as likely, over the labels that count."""
+    # By a LogSoftmax of its own: the engine has no gradient of the second output of SoftmaxCrossEntropyLoss.
+    logs = writer.node("LogSoftmax", student, axis=1)
+    ignored = writer.node("Equal", labels, writer.constant(ignore, "ignored"))
+    counts = writer.cast(writer.node("Not", ignored), TensorProto.FLOAT)
+    share = writer.node("Max", _mean_of(writer, counts), writer.constant(LEAST_SHARE, "least_share"))
+    every = writer.node("Mul", logs, writer.node("Unsqueeze", counts, writer.constant([1], "axis")))
+    return writer.node("Neg", writer.node("Div", _mean_of(writer, every), share))
 
 
 def write_mse(writer: Writer, student: str, target: str) -> str:
@@ -90,9 +112,9 @@ def _of_roots(writer: Writer, ours: str, theirs: str, root: str) -> str:
     return _mean_of(writer, writer.node("Mul", difference, difference))
 
 
-def write_mix(writer: Writer, task: str, distillation: str, hardness: float) -> str:
+def write_mix(writer: Writer, task: str, distillation: str, hardness: float, called: str = "hardness") -> str:
     """(1 - hardness) * task + hardness * distillation"""
-    share = writer.constant(float(hardness), "hardness")
+    share = writer.constant(float(hardness), called)
     rest = writer.node("Sub", writer.constant(1.0, "one"), share)
     return writer.node("Add", writer.node("Mul", rest, task), writer.node("Mul", share, distillation))
 
@@ -101,7 +123,7 @@ def _write_one(writer: Writer, loss: Loss, student: str, target: str) -> str:
     if isinstance(loss, KL):
         return write_kl(writer, student, target, loss.temperature, class_axis(_rank(writer, target), loss.axis))
     if isinstance(loss, CrossEntropy):
-        return write_cross_entropy(writer, student, target, loss.ignore)
+        return write_cross_entropy(writer, student, target, loss.ignore, smoothing=loss.smoothing)
     simple: dict[type[Loss], Callable[[Writer, str, str], str]] = {MSE: write_mse, L1: write_l1, BCE: write_bce}
     if type(loss) not in simple:
         raise OptionError(f"onnxruntime-training has no nodes for the loss {loss.text}")

@@ -44,7 +44,7 @@ class Goal:
             raw = goal.task in ("cross-entropy", "bce")
             place = self._place("tap" if raw else "output")
             output = self._signals[place].original
-            found = task(goal.task, output, values[place].float(), labels) * share
+            found = task(goal.task, output, values[place].float(), labels, goal.smoothing) * share
             terms.append(found * (1 - goal.hardness))
         return sum(terms[1:], terms[0])
 
@@ -114,14 +114,15 @@ def kl(student: Any, dense: Any, temperature: float, axis: int) -> Any:
     return (theirs.exp() * (theirs - ours)).sum(axis).mean() * temperature**2
 
 
-def task(name: str, output: str, student: Any, labels: Any) -> Any:
+def task(name: str, output: str, student: Any, labels: Any, smoothing: float = 0.0) -> Any:
     """A loss against labels: classes for cross-entropy, numbers for the others."""
     functional = torch().nn.functional
     if name == "cross-entropy":
         if bool((labels == -100).all()):
             return student.sum() * 0
         axis = axis_of_labels(tuple(student.shape), tuple(labels.shape))
-        return functional.cross_entropy(student if axis is None else student.movedim(axis, 1), labels)
+        logits = student if axis is None else student.movedim(axis, 1)
+        return functional.cross_entropy(logits, labels, label_smoothing=smoothing)
     _demand_alike(name, output, student, labels)
     forms = {"mse": functional.mse_loss, "l1": functional.l1_loss, "bce": functional.binary_cross_entropy_with_logits}
     return forms[name](student, labels)

@@ -12,7 +12,7 @@ from onnxsparse.acts.trainee import Trainee
 from onnxsparse.data.samples import checked_seed
 from onnxsparse.engines.engine import Pace
 from onnxsparse.errors import OptionError, nearest
-from onnxsparse.losses import KL
+from onnxsparse.losses import KL, CrossEntropy
 from onnxsparse.rates import factor_at, warm_up_steps
 from onnxsparse.recipes.modifiers.modifier import Modifier
 
@@ -183,17 +183,30 @@ class Objective(Modifier):
             raise OptionError(f"temperature is a number above 0, not {self.temperature}")
 
     def _demand_known_options(self) -> None:
-        """Only kl has options here; an ignored label is always -100."""
+        """Only kl and cross-entropy have options here; an ignored label is always -100."""
         for text in (self.loss, self.distillation):
-            if ":" in text and _word(text) != KL.name:
+            if ":" in text and _word(text) not in (KL.name, CrossEntropy.name):
                 raise OptionError(f"{_word(text)} takes no options here; leave {text.partition(':')[2]!r:.40} out")
+        labels = self._cross_entropy
+        if labels is not None and labels.ignore != CrossEntropy.ignore:
+            raise OptionError(f"labels to leave out are {CrossEntropy.ignore} here; leave 'ignore={labels.ignore}' out")
         kl = self._kl
         if kl is not None and "temperature=" in self._distils and self.temperature not in (TEMPERATURE, kl.temperature):
             raise OptionError(f"the temperature is said twice: {kl.temperature:g} and {self.temperature:g}")
 
     @property
     def task(self) -> str:
-        return self.loss if self.loss in TASKS else ""
+        return _word(self.loss) if _word(self.loss) in TASKS else ""
+
+    @property
+    def _cross_entropy(self) -> CrossEntropy | None:
+        found = losses.parse(self.loss) if self.task == CrossEntropy.name else None
+        return found if isinstance(found, CrossEntropy) else None
+
+    @property
+    def smoothing(self) -> float:
+        """Of labels: the share that goes to all classes."""
+        return 0.0 if self._cross_entropy is None else self._cross_entropy.smoothing
 
     @property
     def _distils(self) -> str:

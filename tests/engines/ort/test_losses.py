@@ -18,7 +18,8 @@ from tests.messages import refusing
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
 TOLERANCE = 1e-5
-TEXTS = ("cross-entropy", "mse", "l1", "bce", "distill", "kl", "kl:temperature=0.7,axis=1")
+SMOOTHED = "cross-entropy:smoothing=0.1"
+TEXTS = ("cross-entropy", SMOOTHED, "mse", "l1", "bce", "distill", "kl", "kl:temperature=0.7,axis=1")
 
 
 class Bench:
@@ -114,8 +115,9 @@ def test_several_outputs(tmp_path, text):
     same(bench(tmp_path, loss, students, targets).run(students, targets), loss, students, targets)
 
 
-def test_labels_that_are_ignored(tmp_path):
-    loss = losses.parse("cross-entropy:ignore=-100")
+@pytest.mark.parametrize("text", ["cross-entropy:ignore=-100", "cross-entropy:smoothing=0.2"])
+def test_labels_that_are_ignored(tmp_path, text):
+    loss = losses.parse(text)
     student, labels = tensors(4, (3, 5, 4), loss.name)
     made = bench(tmp_path, loss, [student], [labels])
     labels[:, ::2] = -100
@@ -175,12 +177,12 @@ def test_a_loss_that_has_no_nodes_is_refused():
 
 @pytest.mark.parametrize("shape", [(3, 4, 5), (2, 3, 4, 5)], ids=str)
 def test_classes_along_the_last_axis(tmp_path, shape):
-    loss = losses.parse("cross-entropy")
+    loss = losses.parse("cross-entropy:smoothing=0.3")
     student, _ = tensors(3, shape, "mse")
     target = np.random.Generator(np.random.Philox(key=4)).integers(0, shape[-1], shape[:-1])
     target.reshape(-1)[0] = -100
 
     def write(writer, students, targets):
-        return write_cross_entropy(writer, students[0], targets[0], last=len(shape) - 1)
+        return write_cross_entropy(writer, students[0], targets[0], last=len(shape) - 1, smoothing=0.3)
 
     same(Bench(tmp_path, [student], [target], write).run([student], [target]), loss, [student], [target])

@@ -155,12 +155,6 @@ def test_masks_stay_through_prune_model_and_a_state():
     assert other.rates.shares == scheduler.rates.shares
 
 
-def test_a_rate_of_the_mask_generator():
-    kwargs = {"sparsity": 0.9}
-    scheduler, model = prepared({**PLAIN, "mask_generator": {"type": "NormalMaskGenerator", "kwargs": kwargs}})
-    assert scheduler.compute_sparse_rate(model) == pytest.approx(0.9, abs=0.002)
-
-
 def test_whole_outputs():
     config = {**PLAIN, "mask_generator": {"type": "FPGMMaskGenerator", "kwargs": {"structured": True, "func": "l2"}}}
     scheduler, model = prepared(config)

@@ -331,17 +331,10 @@ OWN_TARGET = "sparsity"
 """What a generator of masks may say itself: the share of every layer."""
 
 GENERATORS: Mapping[str, tuple[str, ...]] = {
-<<<<<<< HEAD
-    "NormalMaskGenerator": (*SWITCHES, "structured", "func", "sparsity"),
-    "NMMaskGenerator": SWITCHES,
-    "FPGMMaskGenerator": (*SWITCHES, "structured", "func", "sparsity"),
-    "NuclearMaskGenerator": (*SWITCHES, "structured", "func", "sparsity"),
-=======
     "NormalMaskGenerator": (*SWITCHES, "structured", "func", OWN_TARGET),
     "NMMaskGenerator": SWITCHES,
     "FPGMMaskGenerator": (*SWITCHES, "structured", "func", OWN_TARGET),
     "NuclearMaskGenerator": (*SWITCHES, "structured", "func", OWN_TARGET),
->>>>>>> w-core
     "ProbMaskGenerator": ("tau",),
     "STRMaskGenerator": (),
     "FCPTSMaskGenerator": (),

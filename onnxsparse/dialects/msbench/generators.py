@@ -19,7 +19,7 @@ import numpy as np
 
 from onnxsparse import patterns, scores
 from onnxsparse.allocations.allocation import Global, pooled
-from onnxsparse.dialects.msbench.configuration import Configuration, Part, number, share, switch
+from onnxsparse.dialects.msbench.configuration import Configuration, Part, number, switch
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.math.values import Array, Reading, Values, halved
 from onnxsparse.patterns import Pattern
@@ -57,8 +57,6 @@ class Generator:
     """How single numbers of different layers compare."""
     static: bool = False
     corrects: bool = False
-    rate: float | None = None
-    """The share that every layer loses from the beginning."""
 
     @property
     def masks(self) -> bool:
@@ -81,8 +79,7 @@ def generator_of(config: Configuration) -> Generator:
     if kind == "ProbMaskGenerator":
         return Generator(f"probabilistic:temperature={_number(kwargs, 'tau', 3.0)}")
     static, corrects = (any(switch(one.get(name), name) for one in (kwargs, beside)) for name in SWITCHES)
-    rate = None if kwargs.get("sparsity") is None else share(kwargs["sparsity"], "sparsity")
-    return Generator("mask", *_zeros(kind, kwargs), static, corrects, rate)
+    return Generator("mask", *_zeros(kind, kwargs), static, corrects)
 
 
 def _zeros(kind: str, kwargs: Mapping[str, Any]) -> tuple[str, str, str]:

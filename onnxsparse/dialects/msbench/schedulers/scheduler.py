@@ -101,8 +101,6 @@ class BaseScheduler:
         self._network.watch(self._stepped)
         self._network.scheduler = self
         self._views = Views(self, self._network) if self._network.is_torch else None
-        if self.generator.rate is not None:
-            self.set_rates({site.key: self.generator.rate for site in self._network.sites})
         return self._handle
 
     def set_lr_scheduler(self, lr_scheduler: Any) -> None:

@@ -286,12 +286,13 @@ def cosine(way: Way, epoch: float, _: int) -> float:
 
 
 def cyclic_linear(way: Way, epoch: float, per_epoch: int) -> float:
-    first = first_step(way.start, per_epoch)
-    step, total = in_steps(epoch, per_epoch) - first, first_step(way.end, per_epoch) - first
-    cycle = max(1, in_steps(way.cycle_epochs, per_epoch))
-    begun = step // cycle * cycle
-    length = min(cycle, total - begun)
-    return way.first - (step - begun) / max(1, length - 1) * (way.first - way.last)
+    """As in SparseML: the last cycle is as long as what is left, and counts from the start; the end begins another."""
+    step, total = (min(epoch, way.end) - way.start) * per_epoch, way.end * per_epoch - way.start * per_epoch
+    cycle = way.cycle_epochs * per_epoch
+    if step > int(total / cycle) * cycle:
+        cycle = total % cycle
+    place = step % cycle / (cycle - 1) if cycle > 1 else 0.0
+    return way.first - min(place, 1.0) * (way.first - way.last)
 
 
 FUNCTIONS: dict[str, Callable[[Way, float, int], float]] = {
@@ -302,9 +303,7 @@ FUNCTIONS: dict[str, Callable[[Way, float, int], float]] = {
 
 
 def on_the_way(function: str, way: Way, epoch: float, per_epoch: int) -> float:
-    """The rate at an epoch; before the way begins the first, from its end on the last."""
-    if epoch >= way.end:
-        return way.last
+    """The rate at an epoch; before the way begins the first, from its end on that of the end."""
     return way.first if epoch <= way.start else FUNCTIONS[function](way, epoch, per_epoch)
 
 

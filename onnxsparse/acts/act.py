@@ -186,7 +186,7 @@ class TimedAct(Act):
 
     def remembered(self) -> Iterable[Param]:
         """Of what it masks, that whose optimizer state in a user's loop stays as it is when places are masked."""
-        return ()
+        return self.masked()
 
     def final_masks(self) -> dict[str, FinalMask]:
         """By tag, what the masks are in the end."""

@@ -204,7 +204,7 @@ def test_somebody_else_who_moves_the_rate_is_noticed() -> None:
     rate = "LearningRateFunctionModifier {lr_func: linear, init_lr: 0.1, final_lr: 0.0, start_epoch: 0, end_epoch: 4}"
     net, optimizer = made()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.warns(UserWarning, match="a scheduler of torch moves the learning rate"):
+    with pytest.warns(UserWarning, match="StepLR moves the learning rate of this optimizer"):
         manager_of(rate).modify(net, optimizer, PER_EPOCH)
     del scheduler
     net, optimizer = made()
@@ -279,7 +279,7 @@ def test_distillation_by_the_step_wrapper() -> None:
     wrapped = manager.modify(net, optimizer, 2)
     train(net, wrapped, 2, teach=True)
     dense = None
-    for step in (2, 3):
+    for step in (2, 3, 4):  # the step of its end, too
         x, labels = batch(step)
         optimizer.zero_grad()
         outputs = net(x)
@@ -292,7 +292,7 @@ def test_distillation_by_the_step_wrapper() -> None:
         assert loss.item() == pytest.approx((0.75 * task + 0.25 * teaching).item(), rel=1e-5)
         loss.backward()
         wrapped.step()
-    x, labels = batch(4)
+    x, labels = batch(5)
     task = torch.nn.functional.cross_entropy(net(x), labels)
     assert wrapped.loss_update(task) is task
 

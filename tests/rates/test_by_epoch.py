@@ -79,7 +79,7 @@ def test_cosine_goes_both_ways(first: float, last: float) -> None:
 def test_cyclic_linear_is_a_saw() -> None:
     found = along("cyclic_linear", Way(0.1, 0.0, 0, 4, 1.5), 17)
     saw = [0.1, 0.08, 0.06, 0.04, 0.02, 0.0]
-    assert found == pytest.approx([*saw, *saw, 0.1, 0.1 * 2 / 3, 0.1 / 3, 0.0, 0.0])
+    assert found == pytest.approx([*saw, *saw, 0.1, 0.1 * 2 / 3, 0.1 / 3, 0.0, 0.1])
 
 
 def test_a_last_cycle_of_one_step() -> None:

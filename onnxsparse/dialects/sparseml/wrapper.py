@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from onnxsparse.dialects.sparseml.recipe_manager import ScheduledModifierManager
 
 OWN = "_wrapped"
+ASKED_BY_SCALER = "_step_supports_amp_scaling"
+"""What a GradScaler asks of an optimizer at the beginning of its step, and nobody else does."""
 
 
 class RecipeManagerStepWrapper:
@@ -25,12 +27,14 @@ class RecipeManagerStepWrapper:
     ) -> None:
         self._wrapped = wrap
         self._wrapped_optimizer, self._wrapped_module, self._wrapped_manager = optimizer, module, manager
-        self._wrapped_steps = math.floor(epoch * steps_per_epoch + 0.5)
+        self._wrapped_epoch, self._wrapped_steps = epoch, math.floor(epoch * steps_per_epoch + 0.5)
         self._wrapped_steps_per_epoch = steps_per_epoch
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(OWN):
             raise AttributeError(name)
+        if name == ASKED_BY_SCALER and hasattr(self._wrapped, "param_groups"):
+            self._wrapped_manager.met_scaler()
         return getattr(self._wrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -71,14 +75,18 @@ class RecipeManagerStepWrapper:
 
     @property
     def wrapped_epoch(self) -> float:
-        """How many epochs are over."""
-        steps, per_epoch = self._wrapped_steps, self._wrapped_steps_per_epoch
-        return float(steps // per_epoch + (steps % per_epoch) / per_epoch)
+        """How many epochs are over: to the first step what the loop said, then whole steps."""
+        return self._wrapped_epoch
 
     def step(self, *arguments: Any, **named: Any) -> Any:
         """A step of the optimizer with the recipe around it."""
+        closure = any(callable(one) for one in (*arguments, *named.values()))
+        if not closure:
+            self._wrapped_manager.demand_taught()
         self._before()
         result = self._wrapped.step(*arguments, **named)
+        if closure:  # which calls backward
+            self._wrapped_manager.demand_taught(closure)
         self._after()
         return result
 
@@ -101,3 +109,5 @@ class RecipeManagerStepWrapper:
         around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
         self._wrapped_manager.optimizer_post_step(*around)
         self._wrapped_steps += 1
+        steps, per_epoch = self._wrapped_steps, self._wrapped_steps_per_epoch
+        self._wrapped_epoch = float(steps // per_epoch + (steps % per_epoch) / per_epoch)

@@ -106,7 +106,10 @@ def names_in(modifier: Scheduled) -> Iterator[str]:
 
 
 def fitting(pattern: str) -> list[str]:
-    found = [path for path in USUAL if re.match(pattern, f"{path}.weight") or re.match(pattern, path)]
+    try:
+        found = [path for path in USUAL if re.match(pattern, f"{path}.weight") or re.match(pattern, path)]
+    except re.error:  # the run says what is wrong with it
+        return []
     if found:
         return found
     plain = re.sub(r"\\d[+*]?|\[[^\]]*\][+*]?|\.\*|\.\+", "0", pattern)
@@ -201,7 +204,7 @@ def watched() -> Iterator[dict[str, TimedAct]]:
         made[self.where] = self
         before(self, *arguments)
 
-    TimedAct.before = remember  # type: ignore[assignment, method-assign]
+    TimedAct.before = remember  # type: ignore[method-assign]
     try:
         yield made
     finally:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         quantize,
         verify,
     )
+    from onnxsparse.dialects import create
+    from onnxsparse.dialects.create.models import create_recipe
     from onnxsparse.dialects.masking import insert_masks
     from onnxsparse.permutation_search import search_permutation
     from onnxsparse.recipes import Recipe
@@ -42,6 +44,8 @@ __all__ = [
     "__version__",
     "channels",
     "compare",
+    "create",
+    "create_recipe",
     "finetune",
     "fold_masks",
     "graphsurgeon",
@@ -56,11 +60,13 @@ __all__ = [
     "search_permutation",
     "verify",
 ]
-_MODULES = ("graphsurgeon", "torch")  # torch is not in __all__: `import *` has to leave that name to torch itself
+_MODULES = ("create", "graphsurgeon", "torch")
+# torch is not in __all__: `import *` has to leave that name to torch itself
 _HOMES = {
     "Recipe": "onnxsparse.recipes",
     "Report": "onnxsparse.report.rows",
     "Row": "onnxsparse.report.rows",
+    "create_recipe": "onnxsparse.dialects.create.models",
     "finetune": "onnxsparse.training_api",
     "insert_masks": "onnxsparse.dialects.masking",
     "levels": "onnxsparse.training_api",

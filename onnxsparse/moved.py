@@ -1,6 +1,7 @@
 """Deprecated module names: importing one gives the module that replaces it, with a DeprecationWarning that names it.
 
-A name is kept where the documentation showed it. Its parent has to be a package still, or to have become one.
+A name is kept where the documentation showed it. Its parent has to be a package still, or to have become one. `ALSO`
+has second names that stay, and say nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ MOVED = {
     "onnxsparse.values": "onnxsparse.math.values",
 }
 """Old module name -> new module name."""
+ALSO = {"onnxsparse.create": "onnxsparse.dialects.create"}
+"""Names that are as good as those of the modules: importing one says nothing."""
 
 
 def _new_name(old: str) -> str:
     """What has become of a module; one below a package that has moved is the module of that name in the new one."""
     parent, _, leaf = old.rpartition(".")
-    return MOVED.get(old) or (f"{MOVED[parent]}.{leaf}" if parent in MOVED else "")
+    known = {**MOVED, **ALSO}
+    return known.get(old) or (f"{known[parent]}.{leaf}" if parent in known else "")
 
 
 class _Finder:
@@ -47,7 +51,8 @@ class _Finder:
 
     def exec_module(self, module: ModuleType) -> None:
         old, new = module.__name__, _new_name(module.__name__)
-        warnings.warn(f"{old} has become {new}", DeprecationWarning, stacklevel=2)
+        if old not in ALSO and old.rpartition(".")[0] not in ALSO:
+            warnings.warn(f"{old} has become {new}", DeprecationWarning, stacklevel=2)
         # The import system hands out what stands here: the very same classes under both names.
         sys.modules[old] = importlib.import_module(new)
 

@@ -1072,6 +1072,54 @@ class RecipeOptions:
 
 
 @declared
+class CreateOptions:
+    """Of `recipe create`: what a recipe is made by; `onnxsparse.create_recipe` takes the same."""
+
+    GROUP: ClassVar[str] = "recipe create"
+    output: Path | None = option(
+        None, "the recipe to write (default: `-`, which prints it)", "recipe.yaml", short="-o", metavar="OUT"
+    )
+    data: Any = option(
+        None,
+        "the samples to train on, as finetune takes them: their number says how many epochs, and how fast",
+        "samples.npz",
+        metavar="DATA",
+    )
+    pruning: str = option(
+        "true",
+        "how: `true` (default; by magnitude), `acdc`, `mfac`, `movement`, `obs`, `constant` (the zeros that there "
+        "are), or `false`",
+        "acdc",
+        metavar="WORD",
+        values=("true", "false", "acdc", "mfac", "movement", "obs", "constant", "transfer", "sparse-transfer"),
+    )
+    quantization: bool = option(False, "train in 8 bits in the last epochs")
+    distillation: bool = option(False, "let the dense model teach beside the labels")
+    target: str | None = like(
+        SparsityOptions,
+        "target",
+        meaning="the device: `ampere` or `ampere:PROFILE`, which `tensorrt` is, too; `amba` or `amba:CHIP`; `vnni`",
+        more=". What it cannot use stays dense",
+        values=("ampere", "amba", "tensorrt", "vnni"),
+    )
+    sparsity: float | str | None = like(
+        SparsityOptions, "sparsity", meaning="the share that goes (default 0.8); 2:4 fixes its own", more=""
+    )
+    epochs: float | None = option(None, "how long it lasts (default: by the number of samples, or 20)", "10")
+    lr: float | None = option(None, "the learning rate at the start (default: by the number of steps)", "0.01")
+    lr_schedule: str | None = option(
+        None,
+        "`linear` (default), `cosine` or `cyclic_linear`",
+        "cosine",
+        values=("linear", "cosine", "cyclic_linear"),
+    )
+    include: Names = like(SparsityOptions, "include", group="recipe create", more="")
+    exclude: Names = like(SparsityOptions, "exclude", group="recipe create")
+    allow: Names = like(SparsityOptions, "allow", group="recipe create")
+    overwrite: bool = option(False, "replace the output if it exists")
+
+
+@declared
 class LevelsOptions:
     """Of `levels`: those of `finetune` that mean something for every level."""
 
@@ -1230,7 +1278,7 @@ COMMANDS: dict[str, tuple[type, ...]] = {
     "fold": (FoldOptions,),
     "verify": (VerifyOptions,),
     "finetune": (FinetuneOptions, RecipeText),
-    "recipe": (RecipeOptions,),
+    "recipe": (RecipeOptions, CreateOptions),
     "levels": (LevelsOptions, LevelsText),
     "quantize": (QuantizeOptions,),
     "compare": (CompareOptions,),

@@ -16,6 +16,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
@@ -177,6 +178,19 @@ class Trainee(ABC):
     def gradient(self, param: Param) -> Array | None:
         """The gradient of this step, flat in stored order, 0 where it is masked; None where none comes to it."""
         return None
+
+    def dense_gradient(self, param: Param) -> Array | None:
+        """The gradient of this step at every place, masked ones too, where `watch` was told before the loss."""
+        return self.gradient(param)
+
+    def watch(self, params: Sequence[Param]) -> None:  # noqa: B027 - others take them of samples
+        """Keep the gradients at every place of these from the next loss on; of none with an empty list."""
+
+    @contextmanager
+    def opened(self, params: Sequence[Param]) -> Iterator[None]:
+        """Masks that hide nothing for a while: numbers are zero where they were, so the model gives what it gave, and
+        gradients come to every place."""
+        yield
 
     @property
     def has_samples(self) -> bool:

@@ -1,4 +1,4 @@
-"""`onnxsparse recipe check RECIPE` and `onnxsparse recipe show RECIPE`"""
+"""`onnxsparse recipe check RECIPE`, `onnxsparse recipe show RECIPE` and `onnxsparse recipe create MODEL`"""
 
 from __future__ import annotations
 
@@ -6,24 +6,34 @@ import dataclasses
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from onnxsparse.cli.arguments import add_json, add_options, check_report_target
+from onnxsparse.cli.arguments import add_json, add_options, check_report_target, chosen
 from onnxsparse.errors import OptionError
-from onnxsparse.options import RecipeOptions
+from onnxsparse.options import CreateOptions, RecipeOptions, options_of
 
-ACTIONS = ("check", "show")
+CREATE = "create"
+ACTIONS = ("check", "show", CREATE)
+READ = ("model", "steps_per_epoch", "optimizer", "lenient")
+"""Options that speak of a recipe that there is."""
 COUNTS = ("data_size", "batch_size", "steps_per_epoch")
 
 
 def add_arguments(_: str, parser: ArgumentParser) -> Callable[[Namespace], int]:
     """The arguments of the command, and what runs it."""
     parser.add_argument(
-        "action", choices=ACTIONS, metavar="check|show", help="find mistakes; or tell what happens when"
+        "action",
+        choices=ACTIONS,
+        metavar="check|show|create",
+        help="find mistakes; tell what happens when; or make the recipe that fits a model",
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="a recipe: .yaml, .yml, .json, or .md that begins with it")
-    add_options(parser, RecipeOptions)
+    parser.add_argument(
+        "recipe",
+        metavar="RECIPE|MODEL",
+        help="a recipe: .yaml, .yml, .json, or .md that begins with it; of create the .onnx file",
+    )
+    add_options(parser, RecipeOptions, CreateOptions)
     add_json(parser)
     return _recipe
 
@@ -35,8 +45,37 @@ def _recipe(arguments: Namespace) -> int:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise OptionError(f"--{name.replace('_', '-')} is a whole number from 1, not {value}")
+    if arguments.action == CREATE:
+        return _create(arguments)
+    _demand_unused(arguments, options_of(CreateOptions), "is of recipe create")
     recipe = Recipe.load(arguments.recipe, arguments.variables, strict=not arguments.lenient)
     return _check(arguments, recipe) if arguments.action == "check" else _show(arguments, recipe)
+
+
+def _demand_unused(arguments: Namespace, names: Iterable[str], why: str) -> None:
+    """No option of another action is passed over in silence."""
+    known = {**options_of(CreateOptions), **options_of(RecipeOptions)}
+    used = [name for name in names if getattr(arguments, name) not in (known[name].default, [], None)]
+    if used:
+        raise OptionError(f"{known[used[0]].flags[-1]} {why}; leave it out")
+
+
+def _create(arguments: Namespace) -> int:
+    """The recipe goes to the output, or to standard output."""
+    from onnxsparse.cli.output import as_far_as_read
+    from onnxsparse.dialects.create.models import create_recipe
+    from onnxsparse.recipes.variables import words
+
+    _demand_unused(arguments, READ, "speaks of a recipe that there is")
+    given = {**chosen(arguments, CreateOptions), "data_size": arguments.data_size, "batch_size": arguments.batch_size}
+    if given["output"] is None and arguments.json != "-":
+        given["output"] = "-"
+    given["variables"] = words(arguments.variables)
+    made: list[Any] = []
+    as_far_as_read(lambda: made.append(create_recipe(arguments.recipe, **given)))
+    if arguments.json is not None and made:
+        _tell(arguments, "", {"ok": True, **_described(made[0])})
+    return 0
 
 
 def _check(arguments: Namespace, recipe: Any) -> int:

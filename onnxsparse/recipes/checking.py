@@ -464,7 +464,7 @@ def _levels(modifier: Masked) -> tuple[float, ...]:
     """How sparse it is in the end, of a modifier that says it."""
     if isinstance(modifier, ACDCPruningModifier):
         return (modifier.compression_sparsity,)
-    last = modifier.final_sparsity if isinstance(modifier, GradualPruning) else ()
+    last = modifier.final_sparsity if isinstance(modifier, GradualPruning) else modifier.levels
     return (last,) if isinstance(last, float) else tuple(last)
 
 

@@ -15,6 +15,7 @@ from onnxsparse import schedules
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.recipes.checking import RATES
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, Alternating, GradualPruning
+from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.recipes.recipe import Recipe, epochs_of
 from onnxsparse.recipes.writing import tag_of
@@ -55,18 +56,20 @@ class _Paper:
 class _Level:
     """How sparse a modifier makes its weights by now; where its masks are let go, nobody knows."""
 
-    def __init__(self, modifier: GradualPruning | ACDCPruningModifier) -> None:
+    def __init__(self, modifier: Masked) -> None:
         self._clock, self._modifier = Clock(modifier.span), modifier
         self.levels: tuple[float, ...] = ()
 
     def before(self, epoch: float) -> None:
         tick = self._clock.tick(epoch)
         if tick is not None:
-            gone = tick.ends and not self._modifier.leave_enabled
+            gone = tick.ends and not getattr(self._modifier, "leave_enabled", True)
             self.levels = () if gone else _levels_at(self._modifier, epoch)
 
 
-def _levels_at(modifier: GradualPruning | ACDCPruningModifier, epoch: float) -> tuple[float, ...]:
+def _levels_at(modifier: Masked, epoch: float) -> tuple[float, ...]:
+    if not isinstance(modifier, (GradualPruning, ACDCPruningModifier)):
+        return modifier.levels
     if isinstance(modifier, ACDCPruningModifier):
         act = modifier.act()
         assert isinstance(act, Alternating)
@@ -84,7 +87,7 @@ def outline(recipe: Recipe, steps_per_epoch: int | None = None) -> list[Row]:
     driven = [one for one in recipe.modifiers if not one.missing]
     paper = _Paper(per_epoch)
     rates: list[TimedAct] = [one.act() for one in driven if isinstance(one, RATES)]
-    levels = [_Level(one) for one in driven if isinstance(one, (GradualPruning, ACDCPruningModifier))]
+    levels = [_Level(one) for one in driven if isinstance(one, Masked)]
     rows = []
     for step in _steps(epochs, per_epoch, recipe.modifiers):
         epoch = epoch_at(step, per_epoch)

@@ -192,6 +192,17 @@ def given(variables: Variables) -> dict[str, Node]:
     return {str(name): _node(value, str(name)) for name, value in variables.items()}
 
 
+def words(variables: Variables) -> dict[str, Any]:
+    """The same as texts and lists of texts, for what reads them itself."""
+
+    def plain(node: Node) -> Any:
+        if node.text is None and not node.is_list:
+            raise OptionError("a variable of a recipe that is created is a value, or a list of values")
+        return node.text if node.text is not None else [plain(one) for one in node.items]
+
+    return {name: plain(node) for name, node in given(variables).items()}
+
+
 def _from_text(text: str) -> dict[str, Node]:
     if text.strip().startswith("{"):
         try:

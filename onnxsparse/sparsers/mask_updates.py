@@ -103,23 +103,34 @@ def exchange(weight: Array, mask: Array, gains: Array, choice: Choice, share: fl
     elements for N:M, which stay in their groups. The number of kept units, `choice.drop`, is as before. `choice.score`
     is not asked: small is small in magnitude.
     """
-    if not 0 <= share <= 1:
-        raise OptionError(f"a share of exchanged places lies between 0 and 1, not at {share}")
     hide(weight, mask)
     kept = mask.reshape(-1) != 0
-    stays = _without_smallest(weight.reshape(-1), kept, choice, share)
-    return write(
-        weight, mask, replace(choice, score=Magnitude()).keep(_ordered(stays, kept, gains.reshape(-1), choice))
-    )
+    return write(weight, mask, exchanged(weight.reshape(-1), kept, gains.reshape(-1), choice, share))
 
 
-def _without_smallest(numbers: Array, kept: Array, choice: Choice, share: float) -> Array:
+def exchanged(
+    numbers: Array, kept: Array, gains: Array, choice: Choice, share: float, return_at_once: bool = False
+) -> Array:
+    """The mask after such an exchange, by flat arrays; nothing is written.
+
+    With `return_at_once` what was just dropped may grow again by its gain, as in RigL as published, and `kept` may be
+    more than `choice` leaves, as in its first update.
+    """
+    if not 0 <= share <= 1:
+        raise OptionError(f"a share of exchanged places lies between 0 and 1, not at {share}")
+    stays = _without_smallest(numbers, kept, choice, share, return_at_once)
+    candidates = ~stays if return_at_once else ~kept
+    return replace(choice, score=Magnitude()).keep(_ordered(stays, candidates, gains, choice))
+
+
+def _without_smallest(numbers: Array, kept: Array, choice: Choice, share: float, return_at_once: bool) -> Array:
     """The places that stay when the smallest kept units go."""
     small = _ranked(numbers, kept)
     if isinstance(choice.pattern, NOfM):
         return _without_smallest_elements(small, kept, choice, choice.pattern, share)
     kept_units = choice.pattern.units(choice.matrix(small).shape) - choice.drop
-    count = min(_rounded(share * kept_units), choice.drop)
+    count = _rounded(share * kept_units)
+    count = count if return_at_once else min(count, choice.drop)
     return replace(choice, score=Magnitude(), drop=choice.drop + count).keep(small)
 
 
@@ -134,9 +145,9 @@ def _without_smallest_elements(small: Array, kept: Array, choice: Choice, patter
     return replace(choice, pattern=Unstructured(), score=Magnitude(), drop=pruned + count).keep(small)
 
 
-def _ordered(stays: Array, kept: Array, gains: Array, choice: Choice) -> Array:
-    """Numbers in the order of survivors, then pruned places by gain, then what was just dropped."""
-    numbers = _ranked(gains, ~kept)
+def _ordered(stays: Array, candidates: Array, gains: Array, choice: Choice) -> Array:
+    """Numbers in the order of survivors, then what may grow by gain, then the rest."""
+    numbers = _ranked(gains, candidates)
     if isinstance(choice.pattern, NOfM):  # more than all of a cell together, so that sums still show the gains
         numbers[stays] = 2 * choice.pattern.unit_size(choice.matrix(numbers).shape) * (numbers.max(initial=0) or 1.0)
     else:

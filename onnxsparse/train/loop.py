@@ -229,7 +229,7 @@ class Run:
                     asked = self._count()
         for act in sorted(self.acts, key=lambda act: isinstance(act, KeepBestAct)):  # it looks at the result
             act.finish(self.trainee)
-            if isinstance(act, TimedAct) and act.warning:
+            if isinstance(act, TimedAct) and act.scales_and_biases():
                 self.note(act.zeros(self.trainee))
 
     def _one_step(self) -> None:

@@ -13,8 +13,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -116,6 +118,8 @@ class ModuleTrainee(Trainee):
         """Zeros at all masked places, whatever the optimizer did to them."""
         for tag in self._masked:
             zero(self._tensors[tag], self._keep(tag))
+            for owner, name in self._homes[tag]:
+                mask_of(owner, name).dense = None  # those of the next step
         quantized_module.settle(self.module)
 
     def numbers(self, param: Param) -> Array:
@@ -137,8 +141,7 @@ class ModuleTrainee(Trainee):
         tensor = self._tensors[param.tag]
         made = torch().from_numpy(np.ascontiguousarray(keep.reshape(param.shape))).to(tensor.device)
         changed = not bool(torch().equal(made, self._keep(param.tag)))
-        for owner, name in self._homes[param.tag]:
-            mask_of(owner, name).keep = made
+        self._show(param.tag, made)
         zero(tensor, made)
         if param.tag in self._remembered:
             return
@@ -151,14 +154,16 @@ class ModuleTrainee(Trainee):
         self.renewals[param.tag] += 1
         if param.tag in self._masked:
             self.settle()
-            open_ = torch().ones_like(self._keep(param.tag))
-            for owner, name in self._homes[param.tag]:
-                mask_of(owner, name).keep = open_
+            self._show(param.tag, torch().ones_like(self._keep(param.tag)))
 
     def mask_tensor(self, act: TimedAct, param: Param) -> Any:
         """A copy of the mask that an act has on a parameter, as a tensor of bools."""
         mine, whole = self.own_mask(act, param), self._keep(param.tag)
         return whole.clone() if mine is None else torch().from_numpy(mine.reshape(param.shape).copy()).to(whole.device)
+
+    def _show(self, tag: str, keep: Any) -> None:
+        for owner, name in self._homes[tag]:
+            mask_of(owner, name).keep = keep
 
     def _keep(self, tag: str) -> Any:
         owner, name = self._homes[tag][0]
@@ -225,6 +230,29 @@ class ModuleTrainee(Trainee):
     def gradient(self, param: Param) -> Array | None:
         found = self._tensors[param.tag].grad
         return None if found is None else cast(Array, numbers_of(found))
+
+    def dense_gradient(self, param: Param) -> Array | None:
+        heard = [mask_of(*home).dense for home in self._homes[param.tag]] if param.tag in self._masked else []
+        found = [one for one in heard if one is not None]
+        return cast(Array, numbers_of(averaged(sum(found[1:], found[0])))) if found else self.gradient(param)
+
+    def watch(self, params: Sequence[Param]) -> None:
+        wanted = {param.tag for param in params}
+        for tag in self._masked:
+            for owner, name in self._homes[tag]:
+                mask_of(owner, name).watched = tag in wanted
+
+    @contextmanager
+    def opened(self, params: Sequence[Param]) -> Iterator[None]:
+        kept = {param.tag: self._keep(param.tag) for param in params if param.tag in self._masked}
+        for tag, keep in kept.items():
+            zero(self._tensors[tag], keep)
+            self._show(tag, torch().ones_like(keep))
+        try:
+            yield
+        finally:
+            for tag, keep in kept.items():
+                self._show(tag, keep)
 
     @property
     def has_samples(self) -> bool:
@@ -363,6 +391,16 @@ def bare(name: str) -> str:
 def numbers_of(tensor: Any) -> Any:
     """As float32 on the host, flat; of a plain float32 parameter the very memory."""
     return tensor.detach().float().cpu().contiguous().numpy().reshape(-1)
+
+
+def averaged(tensor: Any) -> Any:
+    """Over all processes, where there are several: a wrapper does so with gradients of parameters only."""
+    distributed = importlib.import_module("torch.distributed")
+    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
+        return tensor
+    made = tensor.clone()
+    distributed.all_reduce(made)
+    return made / distributed.get_world_size()
 
 
 def _kinds(owner: Any) -> list[str]:

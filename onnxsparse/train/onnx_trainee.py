@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -131,6 +132,19 @@ class OnnxTrainee(Trainee):
     def gradient(self, param: Param) -> Array | None:
         found = self.engine.gradients().get(param.tag)
         return None if found is None else found.reshape(-1)
+
+    @contextmanager
+    def opened(self, params: Sequence[Param]) -> Iterator[None]:
+        masks = [(param, mask) for param in params if (mask := self._mask(param)) is not None]
+        kept = [mask != 0 for _, mask in masks]
+        for param, mask in masks:
+            hide(self._weight(param), mask)
+            mask[...] = 1
+        try:
+            yield
+        finally:
+            for (_, mask), keep in zip(masks, kept):
+                mask[...] = keep
 
     @property
     def has_samples(self) -> bool:
@@ -258,15 +272,10 @@ class OnnxTrainee(Trainee):
     def dense_gradients(self, tags: Sequence[str]) -> Mapping[str, Array]:
         """They are the engine's own, among those since the last update: whoever asked for them discards them."""
         assert self._batch is not None
-        masks = [self.frozen[f"{tag}/{MASK}"] for tag in tags]
-        kept = [mask != 0 for mask in masks]
-        for tag, mask in zip(tags, masks):
-            hide(self.weights[tag], mask)
-            mask[...] = 1
-        self.engine.discard_gradients()
-        self.engine.step(self._batch)
-        for tag, keep in zip(tags, kept):
-            self.frozen[f"{tag}/{MASK}"][...] = keep
+        wanted = set(tags)
+        with self.opened([param for param in self.params if param.tag in wanted]):
+            self.engine.discard_gradients()
+            self.engine.step(self._batch)
         return self.engine.gradients()
 
     def discard_gradients(self) -> None:

@@ -94,14 +94,31 @@ def test_what_a_configuration_says(tmp_path):
         ({"trainer": {"optimizer": {"type": "SGD", "kwargs": {"lr": "fast"}}}}, "lr is a number, not 'fast'"),
         ({"trainer": {"lr_scheduler": {"type": "MultiStepLR", "kwargs": {"milestones": 3}}}}, "milestones are a list"),
         ({"trainer": {"lr_scheduler": {"type": "StepLR", "kwargs": 3}}}, "trainer.lr_scheduler.kwargs is a mapping"),
-        ({"loss": {"label_smooth": 0.1}}, "loss.label_smooth: labels are not smoothed here"),
-        ({"loss": {"kwargs": {"label_smoothing": 0.1}}}, "loss.label_smoothing: labels are not smoothed here"),
-        ({"loss": {"type": "label_smooth_cross_entropy"}}, "loss.type: labels are not smoothed here"),
+        ({"loss": {"label_smooth": 1}}, "loss.label_smooth: smoothing, the share of a label .* below 1, not 1"),
+        ({"loss": {"kwargs": {"label_smoothing": "a bit"}}}, "loss.label_smoothing is a number, not 'a bit'"),
+        ({"loss": {"type": "mse", "label_smooth": 0.1}}, "labels are smoothed for cross_entropy alone.* not for mse"),
+        ({"loss": {"type": "label_smooth_ce"}}, "loss.type label_smooth_ce needs to know by how much"),
+        ({"trainer": {"lr_scheduler": {"warmup_epochs": -1}}}, "warmup_epochs is a number from 0, not -1"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, sections, said):
     with pytest.raises(OptionError, match=said):
         read_job(desk(tmp_path, **sections))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"label_smooth": 0.1},
+        {"kwargs": {"label_smoothing": 0.1}},
+        {"type": "cross-entropy:smoothing=0.1"},
+        {"type": "label_smooth_ce", "kwargs": {"smooth_ratio": 0.1, "num_classes": 8}},
+    ],
+)
+def test_labels_are_smoothed_by_any_of_the_published_words(tmp_path, loss):
+    job = read_job(desk(tmp_path, loss=loss))
+    assert job.options["loss"] == "cross-entropy:smoothing=0.1"
+    assert job.task == "cross-entropy"
 
 
 def test_labels_that_are_smoothed_by_nothing_are_labels(tmp_path):
@@ -164,6 +181,13 @@ def test_a_killed_training_goes_on_to_the_same_result(tmp_path, monkeypatch, spa
     assert report.ok, report.notes
     assert results[0]["zeros"] > 0
     assert 0 <= results[0]["accuracy"] <= 1
+
+
+def prepared(runner):
+    """The runner after `prepare_sparse_model`."""
+    for step in STEPS[: STEPS.index("prepare_sparse_model") + 1]:
+        getattr(runner, step)()
+    return runner
 
 
 def stored(path):
@@ -251,8 +275,7 @@ def test_numbers_of_another_checkpoint_are_the_start(tmp_path):
     path = desk(tmp_path, model=str(tmp_path / "net.onnx"), saver={"pretrain_model": None})
     np.savez(tmp_path / "state.npz", **{name: 2 * array for name, array in numbers().items()})
     runner = SparseRunner(path, str(tmp_path / "state.npz"), quiet=True)
-    for step in STEPS[:3]:
-        getattr(runner, step)()
+    prepared(runner)
     tags = {name: tag for tag, name in runner.model.names().items()}
     np.testing.assert_array_equal(runner.model.weight(tags["wide.weight"]), 2 * numbers()["wide.weight"])
     np.savez(tmp_path / "other.npz", nothing=np.zeros(3))
@@ -268,8 +291,7 @@ def test_an_average_in_the_checkpoint_is_what_is_loaded(tmp_path, capsys):
     library.save({"model": plain, "ema": {"ema_state_dict": average}, "epoch": 3}, tmp_path / "dense.pth")
     path = desk(tmp_path, model=str(tmp_path / "net.onnx"), saver={"pretrain_model": str(tmp_path / "dense.pth")})
     runner = SparseRunner(path)
-    for step in STEPS[:3]:
-        getattr(runner, step)()
+    prepared(runner)
     tags = {name: tag for tag, name in runner.model.names().items()}
     np.testing.assert_array_equal(runner.model.weight(tags["wide.weight"]), 3 * numbers()["wide.weight"])
     assert "EMA itself is ignored" in capsys.readouterr().out

@@ -71,40 +71,6 @@ def test_statistics_are_those_of_the_onnx_model():
     assert tables[0] == tables[1]
 
 
-@pytest.mark.parametrize("model", [onnx_model, torch_module])
-def test_the_recommended_configuration_word_for_word(model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    max_iter = 14
-    sparsity_config = {
-        "mask_generator": {"type": "NormalMaskGenerator"},
-        "fake_sparse": {"type": "FakeSparse"},
-        "scheduler": {
-            "type": "AmbaLevelPruneScheduler",
-            "kwargs": {
-                "total_iters": max_iter,
-                "sparsity_table": [30, 40, 50, 60, 70, 80, 90],
-                "no_prune_keyword": "",
-                "no_prune_layer": "",
-                "prun_algo": 1,
-                "do_sparse_analysis": False,
-                "default_input_shape": [1, 3, 224, 224],
-                "output_dir": "path_to_sparse_analysis",
-                "save_dir": "path_to_sparse_ckpts",
-            },
-        },
-    }
-    sparse_scheduler = build_sparse_scheduler(sparsity_config)
-    net = sparse_scheduler.prepare_sparse_model(model(), sparsity_config)
-    for iteration in range(max_iter):
-        sparse_scheduler.prune_model(net, iteration)
-        level = 0.3 + 0.1 * (iteration // 2)
-        assert abs(sparse_scheduler.compute_sparse_rate(net) - level) <= 0.015
-    sparse_scheduler.export_sparse_model(net)
-    path = sparse_scheduler.export_sparse_onnx(net, torch.zeros(1, 3, 224, 224), "sparse")
-    report = osp.verify(path, target="amba", level=90).report
-    assert report.ok, report.notes
-
-
 @pytest.mark.parametrize("name", ["ampere", "probmask"])
 def test_other_masks_are_those_of_the_onnx_model(name):
     found = []

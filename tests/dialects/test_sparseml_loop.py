@@ -204,7 +204,7 @@ def test_somebody_else_who_moves_the_rate_is_noticed() -> None:
     rate = "LearningRateFunctionModifier {lr_func: linear, init_lr: 0.1, final_lr: 0.0, start_epoch: 0, end_epoch: 4}"
     net, optimizer = made()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.warns(UserWarning, match="a scheduler of torch moves the learning rate"):
+    with pytest.warns(UserWarning, match="StepLR moves the learning rate of this optimizer"):
         manager_of(rate).modify(net, optimizer, PER_EPOCH)
     del scheduler
     net, optimizer = made()

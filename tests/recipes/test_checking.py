@@ -135,13 +135,6 @@ def test_names_are_looked_for_in_a_model(digits_cnn: Path) -> None:
     assert check(recipe(gmp()), model=str(digits_cnn)) == []
 
 
-def test_what_nothing_runs_is_refused_in_a_model_too(digits_cnn: Path) -> None:
-    rigl = ("RigLPruningModifier", {**GMP, "params": "__ALL_PRUNABLE__"})
-    del rigl[1]["init_sparsity"]
-    (found,) = check(recipe(rigl), model=str(digits_cnn))
-    assert found.level == "refused"
-
-
 def test_layers_of_a_scheme_are_looked_for_in_the_model(digits_cnn: Path) -> None:
     scheme = {"start_epoch": 0, "ignore": ["head", "LlamaRMSNorm"], "scheme_overrides": {"Conv2d": {"weights": None}}}
     (found,) = check(recipe(("QuantizationModifier", scheme), RANGE), model=str(digits_cnn))

@@ -135,7 +135,7 @@ def demand_fitting(job: Job, model: Model, samples: Samples, trains: bool) -> No
             f"a batch of {job.batch} cannot be made of the {samples.count} samples of {samples.called}; "
             f"data.batch_size is at most {max(samples.count, LEAST)}"
         )
-    if not samples.has_labels or job.options.get("loss") not in (None, "cross-entropy") or samples.numbers:
+    if not samples.has_labels or job.task not in ("", "cross-entropy") or samples.numbers:
         return
     objective = LoopOptions(**{**job.options, "loss": "cross-entropy"}).objective(samples.labels(np.zeros(1, np.int64)))
     declared = declared_classes(model, goal_of(objective, samples))

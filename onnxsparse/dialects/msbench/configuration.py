@@ -128,12 +128,26 @@ def section(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise OptionError(f"a configuration is a mapping with {', '.join(PARTS)}, not {found!r:.60}")
     inner = found.get("sparsity")
+    _demand_training("the configuration", found)
+    for name in ("sparse", "sparsity"):
+        _demand_training(f"section `{name}`", found.get(name))
     if isinstance(inner, Mapping) and any(part in inner for part in PARTS):
         return inner
     if not any(part in found for part in PARTS):
         hint = _meant(found)
         raise OptionError(f"the configuration has none of {', '.join(PARTS)}{hint}")
     return found
+
+
+def _demand_training(called: str, found: Any) -> None:
+    """Post-training reconstruction has the same three parts, and keys of its own."""
+    said = [key for key in RECONSTRUCTION if isinstance(found, Mapping) and key in found]
+    if said:
+        raise OptionError(
+            f"{called} is one of post-training reconstruction ({', '.join(said)}): it fits the layers of a masked "
+            "network to outputs of the dense one on a few samples, without training, which nothing here does; leave "
+            "these keys out to train with its mask generator, sparser and scheduler"
+        )
 
 
 def _meant(found: Mapping[str, Any]) -> str:
@@ -152,15 +166,26 @@ def checked(found: Mapping[str, Any]) -> Configuration:
     for key in target:
         if key not in TARGET:
             raise OptionError(f"sparsity has an unknown key {key!r:.60}{_hint(key, TARGET)}")
+    generator = _typed(_part(found, "mask_generator"), "mask_generator", GENERATORS)
+    own, wanted = generator.kwargs.get(OWN_TARGET), target.get("target_sparsity")
+    if own is not None and wanted is not None:
+        raise OptionError(f"how much goes is said twice: {OWN_TARGET} of {generator.type}, and target_sparsity")
+    wanted = own if wanted is None else wanted
     return Configuration(
         _scheduler(_part(found, "scheduler")),
-        _typed(_part(found, "mask_generator"), "mask_generator", GENERATORS),
+        Part(generator.type, {key: value for key, value in generator.kwargs.items() if key != OWN_TARGET}),
         _typed(_part(found, "fake_sparse"), "fake_sparse", SPARSERS),
-        tuple(words(found.get("leaf_module"), "leaf_module")),
+        tuple(words(_class_names(found.get("leaf_module")), "leaf_module")),
         switch(found.get("fuse_bn"), "fuse_bn"),
-        None if target.get("target_sparsity") is None else share(target["target_sparsity"], "target_sparsity"),
+        None if wanted is None else share(wanted, "target_sparsity" if own is None else OWN_TARGET),
         switch(target.get("uniform"), "uniform", True),
     )
+
+
+def _class_names(value: Any) -> Any:
+    """The runner that this comes from has classes there in place of their names."""
+    several = value if isinstance(value, (list, tuple)) else None
+    return value if several is None else [one.__name__ if isinstance(one, type) else one for one in several]
 
 
 def _mapping(value: Any, name: str) -> Mapping[str, Any]:
@@ -302,12 +327,14 @@ def table(value: Any) -> tuple[float, ...]:
 
 NOT_PRUNED = ("no_prune_keyword", "no_prune_layer")
 SWITCHES = ("mask_is_static", "weight_correction")
+OWN_TARGET = "sparsity"
+"""What a generator of masks may say itself: the share of every layer."""
 
 GENERATORS: Mapping[str, tuple[str, ...]] = {
-    "NormalMaskGenerator": (*SWITCHES, "structured", "func"),
+    "NormalMaskGenerator": (*SWITCHES, "structured", "func", OWN_TARGET),
     "NMMaskGenerator": SWITCHES,
-    "FPGMMaskGenerator": (*SWITCHES, "structured", "func"),
-    "NuclearMaskGenerator": (*SWITCHES, "structured", "func"),
+    "FPGMMaskGenerator": (*SWITCHES, "structured", "func", OWN_TARGET),
+    "NuclearMaskGenerator": (*SWITCHES, "structured", "func", OWN_TARGET),
     "ProbMaskGenerator": ("tau",),
     "STRMaskGenerator": (),
     "FCPTSMaskGenerator": (),
@@ -368,6 +395,8 @@ ARRAYS = ("mask_dict", "default_input_custom")
 SHARED: Mapping[str, Any] = {"no_prune_keyword": "", "no_prune_layer": "", "verbosity": 0}
 PARTS = ("mask_generator", "fake_sparse", "scheduler")
 KEYS = (*PARTS, "leaf_module", "fuse_bn", "sparsity")
+RECONSTRUCTION = ("reconstruction", "cali_batchsize", "sparse_analysis", "set_sparsity", "USE_ERK")
+"""What configurations of MSBench's post-training sparsity say beside the three parts."""
 TARGET = ("target_sparsity", "uniform")
 """What a `sparsity` entry says inside a configuration."""
 

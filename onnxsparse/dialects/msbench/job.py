@@ -7,24 +7,29 @@ trainer:
   max_epoch: 112                                  # or max_iter
   optimizer: {type: SGD, kwargs: {lr: 0.01, nesterov: true, momentum: 0.9, weight_decay: 0.0001}}
   lr_scheduler: {warmup_iter: 2000, type: CosineAnnealingLR, kwargs: {T_max: 16}}
-loss: {type: cross_entropy}                       # and hardness, temperature
+loss: {type: cross_entropy, label_smooth: 0.1}    # and hardness, temperature
 saver: {save_dir: checkpoints, pretrain_model: dense.pth, resume_model: None, auto_resume: true, save_freq: 500}
 sparsity: {...}                                   # see `configuration`
+
+Files of United Perception are read as they are: what their networks, data and transformations say is noted, and label
+smoothing that stands there counts where the job trains with cross-entropy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxsparse import optimizers
+from onnxsparse import losses, optimizers
 from onnxsparse.dialects.msbench import configuration
 from onnxsparse.dialects.msbench.arguments import in_our_case
 from onnxsparse.dialects.msbench.configuration import Configuration, number, path_text, switch
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.losses import CrossEntropy
 
-SMOOTHING, FIGURES = ("label_smooth", "label_smoothing", "smooth_ratio"), ("hardness", "temperature")
+SMOOTHING = ("label_smooth", "label_smoothing", "smooth_ratio", "smoothing")
+FIGURES = ("hardness", "temperature")
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "runtime": ("runner", "task_names", "random_seed", "seed", "engine", "verbosity"),
     "data": ("train", "test", "labels", "batch_size", "seed"),
@@ -33,13 +38,18 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "saver": ("save_dir", "pretrain_model", "resume_model", "auto_resume", "save_freq"),
 }
 IDLE: Mapping[str, tuple[str, ...]] = {
+    "runtime": ("rank_init",),
     "trainer": ("test_freq", "print_freq", "save_freq", "only_save_latest", "ema"),
     "saver": ("results_dir",),
     "optimizer": ("register_type",),
     "lr_scheduler": ("warmup_type", "warmup_register_type", "warmup_init_lr", "warmup_ratio"),
 }
 """What configurations of the runner say, too, and nothing here takes: that is noted."""
-WARM_UP = "warmup_iter"
+WARM_UP, WARM_UP_EPOCHS = "warmup_iter", "warmup_epochs"
+NETWORKS, TRAINING_DATA = ("net", "criterion"), "dataset"
+"""Sections of United Perception that hold losses, and one that is in all of its files."""
+SMOOTHED = "label_smooth"
+"""How the names of its losses with label smoothing begin."""
 _COSINE, _STEPS = ("cosine", ("T_max", "eta_min")), ("multi-step", ("milestones", "gamma"))
 _STEP, _CONSTANT = ("step", ("step_size", "gamma")), ("constant", ())
 RATES: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -73,6 +83,15 @@ class Job:
     notes: tuple[str, ...] = ()
     given_total: Any = None
     """How many iterations the scheduler's own arguments say."""
+    warm_up_epochs: float = 0.0
+    smoothing: float = 0.0
+    """That of labels, as a network's own loss says it; `smoothed_by` is where."""
+    smoothed_by: str = ""
+
+    @property
+    def task(self) -> str:
+        """The loss against labels or of distillation, without its options."""
+        return str(self.options.get("loss") or "").partition(":")[0]
 
 
 def read_job(path: str) -> Job:
@@ -89,9 +108,15 @@ def read_job(path: str) -> Job:
     trainer, saver, data, runtime = (parts[name] for name in ("trainer", "saver", "data", "runtime"))
     options, t_max = _training(trainer, parts["loss"])
     notes = _idle({**parts, **{name: trainer.get(name) for name in ("optimizer", "lr_scheduler")}})
+    if "num_classes" in _mapping(parts["loss"].get("kwargs"), "loss.kwargs"):
+        notes.append("nothing here takes loss.kwargs.num_classes: the model says how many classes there are")
+    notes += _on_scaled_rates(found, trainer.get("lr_scheduler"))
+    smoothing, smoothed_by = _smoothed_in(found)
     seed = runtime.get("random_seed", runtime.get("seed", data.get("seed"))) or 0
     ignored = [key for key in found if key not in (*KNOWN, "sparsity", "model", "ema") and not key.startswith("_")]
-    notes += [f"{path}: nothing here takes section {key!r}" for key in ignored]
+    if ignored:
+        several = "s" if ignored[1:] else ""
+        notes.append(f"{path}: nothing here takes the section{several} {', '.join(map(repr, ignored))}")
     if any(map(_is_on, (found.get("ema"), trainer.get("ema")))):
         notes.append("EMA is ignored: it is off while a network is made sparse")
     return Job(
@@ -115,6 +140,9 @@ def read_job(path: str) -> Job:
         t_max,
         tuple(notes),
         _given_total(configuration.section(found)),
+        _warm_up_epochs(trainer.get("lr_scheduler")),
+        smoothing,
+        smoothed_by,
     )
 
 
@@ -135,12 +163,40 @@ def _section(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section
 
 
+def _on_scaled_rates(found: Mapping[str, Any], rate: Any) -> list[str]:
+    """United Perception multiplies rates with the batch, unless the warm-up is registered as one that does not."""
+    if TRAINING_DATA not in found or not isinstance(rate, Mapping) or rate.get("warmup_register_type") == "no_scale_lr":
+        return []
+    return ["lr is the rate as it is: United Perception multiplies it with the batch size of all processes"]
+
+
+def _smoothed_in(found: Mapping[str, Any]) -> tuple[float, str]:
+    """The label smoothing of a network's own loss, and where it stands; 0 where there is none."""
+    for section in NETWORKS:
+        for loss in _mappings_in(found.get(section)):
+            kind, kwargs = loss.get("type"), loss.get("kwargs")
+            given = {**loss, **(kwargs if isinstance(kwargs, Mapping) else {})}
+            name = next((one for one in SMOOTHING if given.get(one)), "")
+            if name and (name != "smoothing" or str(kind).startswith(SMOOTHED)):
+                called = f"section {section!r}, {kind or 'loss'}, {name} {given[name]}"
+                return number(given[name], f"{section}: {name}"), called
+    return 0.0, ""
+
+
+def _mappings_in(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        yield value
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for one in inner:
+        yield from _mappings_in(one)
+
+
 def _idle(parts: Mapping[str, Any]) -> list[str]:
     """A line for each thing that is said and that nothing takes; a word that nobody knows is an error."""
     found = []
     for name, words in IDLE.items():
         part = parts[name] if isinstance(parts[name], Mapping) else {}
-        more = (*KNOWN.get(name, ("type", "kwargs", WARM_UP)), *words)
+        more = (*KNOWN.get(name, ("type", "kwargs", WARM_UP, WARM_UP_EPOCHS)), *words)
         wrong = next((key for key in part if key not in more), None)
         if wrong is not None:
             raise OptionError(f"trainer.{name} has an unknown key {wrong!r:.40}{nearest(str(wrong), more)}")
@@ -169,20 +225,34 @@ def _training(trainer: Mapping[str, Any], loss: Mapping[str, Any]) -> tuple[dict
 
 
 def _loss(loss: Mapping[str, Any]) -> dict[str, Any]:
-    kind = str(loss.get("type") or "").replace("-", "_")
-    smooth = next((name for name in SMOOTHING if _named(loss, name) not in (None, 0, False)), "")
-    if smooth or "smooth" in kind:
-        raise OptionError(
-            f"loss.{smooth or 'type'}: labels are not smoothed here; leave it out, and let `hardness` mix in the "
-            "outputs of the dense model, which are soft labels"
-        )
+    word, _, options = str(loss.get("type") or "").partition(":")
+    kind, smooth = word.replace("-", "_"), next((name for name in SMOOTHING if _named(loss, name) is not None), "")
+    if kind.startswith(SMOOTHED):
+        if not smooth:
+            raise OptionError(f"loss.type {word} needs to know by how much: smooth_ratio, such as 0.1")
+        kind = "cross_entropy"
     if kind and kind not in LOSSES:
         raise OptionError(f"loss.type does not know {kind!r:.40}{nearest(kind, LOSSES)}")
-    if _mapping(loss.get("kwargs"), "loss.kwargs").keys() - set(SMOOTHING):
+    if _mapping(loss.get("kwargs"), "loss.kwargs").keys() - {*SMOOTHING, "num_classes"}:
         raise OptionError("loss.kwargs: hardness, temperature and output stand beside the type")
     found = {name: number(loss[name], f"loss.{name}") for name in FIGURES if loss.get(name) is not None}
     output = {"output": path_text(loss["output"], "loss.output")} if loss.get("output") is not None else {}
-    return {**({"loss": LOSSES[kind]} if kind else {}), **found, **output}
+    text = f"{LOSSES[kind]}:{options}" if options else LOSSES.get(kind, "")
+    if smooth:
+        text = _smoothed(text or "cross-entropy", number(_named(loss, smooth), f"loss.{smooth}"), f"loss.{smooth}")
+    return {**({"loss": text} if text else {}), **found, **output}
+
+
+def _smoothed(loss: str, share: float, name: str) -> str:
+    """The loss with its labels smoothed, in our own words; also what is said of none, which is not smoothed at all."""
+    if loss != CrossEntropy.name:
+        raise OptionError(f"{name}: labels are smoothed for cross_entropy alone, once, and not for {loss}")
+    text = f"{CrossEntropy.name}:smoothing={share}" if share else loss
+    try:
+        losses.parse(text)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from error
+    return text
 
 
 def _named(loss: Mapping[str, Any], name: str) -> Any:
@@ -233,15 +303,30 @@ def _rate(given: Any) -> tuple[dict[str, Any], float | None]:
     if kind not in RATES:
         raise OptionError(f"trainer.lr_scheduler does not know {kind!r:.40}{nearest(kind, RATES)}")
     word, known = RATES[kind]
-    wrong = next((key for key in kwargs if key not in (*known, WARM_UP)), None)
+    wrong = next((key for key in kwargs if key not in (*known, WARM_UP, WARM_UP_EPOCHS)), None)
     if wrong is not None:
         raise OptionError(f"{kind} has no argument {wrong!r:.40} here{nearest(wrong, (*known, WARM_UP))}")
-    steps = (given.get(WARM_UP) if isinstance(given, Mapping) else None) or kwargs.get(WARM_UP)
-    warm = {"warm_up": number(steps, WARM_UP)} if steps else {}
+    steps = _warm_up(given, WARM_UP)
+    warm = {"warm_up": steps} if steps else {}
     if number(kwargs.get("eta_min", 0.0), "eta_min"):
         raise OptionError("eta_min is 0 here: the rate falls to nothing; leave it out")
     period = None if kwargs.get("T_max") is None else number(kwargs["T_max"], "T_max")
     return {"lr_schedule": word + _stages(word, kwargs), **warm}, period
+
+
+def _warm_up(given: Any, name: str) -> float:
+    """How long the warm-up is, beside the scheduler's type or among its arguments."""
+    value = (given.get(name) if isinstance(given, Mapping) else None) or _kwargs(given, "trainer.lr_scheduler").get(
+        name
+    )
+    return number(value, name) if value else 0.0
+
+
+def _warm_up_epochs(given: Any) -> float:
+    epochs = _warm_up(given, WARM_UP_EPOCHS)
+    if epochs < 0:
+        raise OptionError(f"{WARM_UP_EPOCHS} is a number from 0, not {epochs:g}")
+    return epochs
 
 
 def _stages(word: str, kwargs: Mapping[str, Any]) -> str:

@@ -7,16 +7,17 @@
    run that is killed and started again ends with the same bytes.
 3. EMA is off while a network is made sparse; of a dense checkpoint with an EMA state that is what is loaded, with a
    note.
+4. Times of the rate are of the whole stage: its milestones count from the first iteration, the warm-up included.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from onnxsparse import checkpoints
+from onnxsparse import checkpoints, losses, rates
 from onnxsparse.data import Samples, open_data
 from onnxsparse.data.samples import Order
 from onnxsparse.dialects.msbench import scheduler_of
@@ -47,9 +48,11 @@ from onnxsparse.engines.processes import demand_alone
 from onnxsparse.errors import OptionError
 from onnxsparse.files import make_folder
 from onnxsparse.graph.model import Model
+from onnxsparse.losses import CrossEntropy
 from onnxsparse.math.values import Array
 from onnxsparse.planning.model_inputs import fields_of
 from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.modifiers.training import TASKS
 from onnxsparse.report.rows import Report
 from onnxsparse.train.batches import Feeding
 from onnxsparse.train.loop import Run
@@ -58,8 +61,12 @@ from onnxsparse.train.objective import axes_of
 from onnxsparse.train.stepped_model import LoopOptions, SteppedModel
 from onnxsparse.train.task import Task
 
-STEPS = ("build_model", "load_ckpt", "prepare_sparse_model", "build_trainer", "sparse_post_process", "train")
+STEPS = (
+    "build_model", "build_ema", "load_ckpt", "resume_model_from_fp", "prepare_sparse_model", "build_trainer",
+    "resume_model_from_sparse", "sparse_post_process", "train",
+)  # fmt: skip
 RESULT = "sparse.onnx"
+WITHOUT_LAYERS = ("Space2Depth", "FrozenBatchNorm2d")
 
 
 class SparseRunner:
@@ -108,8 +115,41 @@ class SparseRunner:
         if self.tested is not None:
             demand_fitting(job, self.opened, self.tested, False)
         self.order = Order(self.samples.count, job.batch, job.seed)
+        self._time_rate()
+        self._smooth_labels()
         for note in self._on_length():
             self.say(f"note: {note}")
+
+    def _time_rate(self) -> None:
+        """A warm-up in epochs as iterations, and milestones as epochs behind the warm-up, as our rates have them."""
+        options, per_epoch = dict(self.job.options), self.order.per_epoch
+        steps = max(float(options.get("warm_up", 0)), float(int(self.job.warm_up_epochs * per_epoch)))
+        if steps:
+            options["warm_up"] = steps
+        rate = rates.parse(options.get("lr_schedule") or "constant")
+        if isinstance(rate, rates.MultiStep) and steps >= 1:
+            at = "+".join(f"{max(epoch - steps / per_epoch, 0.0):.9f}" for epoch in rate.epochs)
+            options["lr_schedule"] = f"{rate.name}:at={at},by={rate.by}"
+        self.job = replace(self.job, options=options)
+
+    def _smooth_labels(self) -> None:
+        """The label smoothing of a network's own loss, where the job trains with cross-entropy."""
+        job, loss = self.job, self.job.options.get("loss")
+        if not job.smoothing:
+            return
+        classes = self.samples.has_labels and not self.samples.numbers
+        if loss == CrossEntropy.name or (loss is None and classes):
+            text = f"{CrossEntropy.name}:smoothing={job.smoothing}"
+            losses.parse(text)
+            self.job = replace(job, options={**job.options, "loss": text})
+            self._note(f"{job.smoothed_by}: the loss is {text}")
+        else:
+            used = loss or "of the outputs of the dense model, as there are no labels of classes"
+            self._note(f"{job.smoothed_by}: not used, the loss is {used}")
+
+    def build_ema(self) -> None:
+        """There is none while a network is made sparse; that a configuration asks for it is a note."""
+        self.ema = None
 
     def _look_at_pretrained(self) -> None:
         """A dense checkpoint that is named and is not there counts as not named."""
@@ -138,22 +178,33 @@ class SparseRunner:
             return
         self.say(f"start: {self.begin.named or self.source}")
 
-    def prepare_sparse_model(self) -> None:
-        """The scheduler, with the iterations of the trainer, and the network that trains."""
+    def resume_model_from_fp(self) -> None:
+        """The network that trains, with the numbers of the dense checkpoint, or of another start state."""
         dense, numbers = self._dense_model()
-        model = SteppedModel(dense, LoopOptions(**self.job.options), self.source)
+        self.model = model = SteppedModel(dense, LoopOptions(**self.job.options), self.source)
         trained = set(model.trains)
         self.leans = bool(numbers) and (self._learns or not other_than(self.opened, numbers) <= trained)
         if numbers and self.found is None:
             self._say_left(trained - set(numbers))
         if self.begin.first and self.found is None:
             self._take_over(model, trained)
+
+    def prepare_sparse_model(self) -> None:
+        """The scheduler, with the iterations of the trainer, and the network made ready for it."""
         config = self._with_totals(self.job.sparsity)
+        config = replace(config, leaf_module=tuple(self.get_leaf_module(config.leaf_module)))
         self.scheduler = scheduler_of(self._to_look_at(config) if self.evaluates else config)
         if self.found is not None:
             facts = run_facts(self.found).get("scheduler", {})
             self.scheduler.order_of_checkpoint = str(facts.get("order", ""))
-        self.model: SteppedModel = self.scheduler.prepare_sparse_model(model)
+        self.model = self.scheduler.prepare_sparse_model(self.model)
+
+    def get_leaf_module(self, names: Sequence[str]) -> Sequence[str]:
+        """What stays as it is, by the names of `leaf_module`: in an ONNX model nodes, scopes or operators, no classes.
+
+        Space2Depth and FrozenBatchNorm2d, which published files name, are arithmetic in an ONNX model, without layers.
+        """
+        return [name for name in names if name not in WITHOUT_LAYERS]
 
     def _to_look_at(self, config: Configuration) -> Configuration:
         """The same without anything that is written; for a file, what is sparse in it is sparse by itself."""
@@ -195,19 +246,25 @@ class SparseRunner:
         self.model.per_epoch = self.order.per_epoch
         self.model.length = self.total
 
+    def resume_model_from_sparse(self) -> None:
+        """Where the run of a checkpoint is; a training takes over the rest of it when its loop begins."""
+        self.model.begin_with(self.samples.take(self.order.rows(0)))
+        if self.found is None:
+            return
+        facts = run_facts(self.found)
+        self.iteration = int(facts["iteration"])
+        if self.evaluates:
+            self.model.restore(self.found.arrays, facts["network"])
+            self.scheduler.resume(facts["scheduler"])
+
     def sparse_post_process(self) -> None:
         """What the scheduler wants to know of the trainer."""
         scheduler, model = self.scheduler, self.model
         if isinstance(scheduler, ADMMScheduler):
             scheduler.before_run(model, self.order.per_epoch, self.total)
-        model.begin_with(self.samples.take(self.order.rows(0)))
-        if self.evaluates and self.found is not None:
-            facts = run_facts(self.found)
-            model.restore(self.found.arrays, facts["network"])
-            scheduler.resume(facts["scheduler"])
-        elif self.evaluates:
+        if self.evaluates and self.found is None:
             model.use({})  # what is sparse in the file is sparse
-        elif self.found is None:
+        elif not self.evaluates and self.found is None:
             scheduler.init_optimizer()
             if 0 in scheduler.graph_changes():  # no segment of the run comes before it
                 scheduler.prune_model(model, 0)
@@ -253,6 +310,12 @@ class SparseRunner:
     def _on_length(self) -> list[str]:
         """Who says how long the training is, where that may be another than one thinks."""
         job, name = self.job, TOTALS.get(self.job.sparsity.scheduler.type, "")
+        if (
+            "sparsity_table" not in job.sparsity.scheduler.kwargs
+            and job.t_max is not None
+            and job.epochs not in (None, job.t_max)
+        ):
+            return [f"the rate falls over the whole training, {job.epochs:g} epochs, and not over T_max, {job.t_max:g}"]
         if name and job.epochs is None and job.iterations is None and job.given_total is None:
             default = f"{self.total} iterations, the default of {name}"
             return [f"nothing says how long to train (trainer.max_epoch, trainer.max_iter): {default}"]
@@ -307,10 +370,8 @@ class SparseRunner:
     def _data(self, path: str, name: str) -> Samples:
         if not path:
             raise OptionError(f"{name} is missing: arrays in an .npz, by the names of the model's inputs, with labels")
-        wants = self.job.options.get("loss") in ("cross-entropy", "mse", "bce", "l1")
-        found = open_data(
-            path, fields_of(self.opened), self.job.labels, wants, self.job.options.get("loss") in ("mse", "bce", "l1")
-        )
+        task = self.job.task
+        found = open_data(path, fields_of(self.opened), self.job.labels, task in TASKS, task in ("mse", "bce", "l1"))
         if not isinstance(found, Samples):
             raise OptionError(f"{name}: arrays are needed, an .npz or a folder of them, not a function")
         return found

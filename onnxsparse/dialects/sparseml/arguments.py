@@ -32,6 +32,11 @@ def demand_steps(steps_per_epoch: Any) -> None:
         raise OptionError(f"steps_per_epoch is a number above 0, and below {FARTHEST:g}, not {steps_per_epoch!r:.40}")
 
 
+def demand_accumulation(count: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise OptionError(f"accumulation is a whole number from 1: the backward passes of one step, not {count!r:.40}")
+
+
 def epoch_of(epoch: Any) -> float:
     """Where a loop begins; without a number at 0, and at infinity, which -1 is too, where the recipe is over."""
     if epoch is None:

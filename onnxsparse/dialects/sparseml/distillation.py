@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onnxsparse.engines.torch.convert import to_module
@@ -27,15 +27,24 @@ class Recorder:
 
     def __init__(self, module: Any) -> None:
         self._module = module
+        self._join: Callable[[Any, Any], Any] | None = None
         self.clear()
         self._hook = module.register_forward_hook(self._record, with_kwargs=True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
         """A copy of the module has a hook, too, and nothing is recorded of it."""
         made = object.__new__(Recorder)
-        made._module = None
+        made._module = made._join = None
         made.clear()
         return made
+
+    def put_behind(self, join: Callable[[Any, Any], Any]) -> None:
+        """Hand on what `join` makes of inputs and outputs, instead of the outputs."""
+        self._join = join
+        self._hook.remove()
+        # A compiler that traced the hook would take the loop's state as it was then.
+        record = torch()._disable_dynamo(lambda *given: self._record(*given))
+        self._hook = self._module.register_forward_hook(record, with_kwargs=True)
 
     def stop(self) -> None:
         self._hook.remove()
@@ -44,9 +53,17 @@ class Recorder:
         self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.outputs: Any = None
 
-    def _record(self, module: Any, arguments: Any, named: Any, outputs: Any) -> None:
-        if module is self._module and module.training:
-            self.inputs, self.outputs = (arguments, named), outputs
+    def _record(self, module: Any, arguments: Any, named: Any, outputs: Any) -> Any:
+        if self._join is not None and getattr(module, "_is_replica", False):
+            raise OptionError(
+                "a teacher cannot count in DataParallel's copies of a module; use DistributedDataParallel"
+            )
+        if module is not self._module or not module.training:
+            return None
+        inputs = arguments, named
+        joined = outputs if self._join is None else self._join(inputs, outputs)
+        self.inputs, self.outputs = inputs, joined
+        return None if joined is outputs else joined
 
 
 class Teacher:
@@ -72,6 +89,11 @@ class Teacher:
             self._over = epoch
         return not self.disabled and epoch >= span.start and epoch <= self._over
 
+    @property
+    def rest(self) -> float:
+        """The share of the task's loss beside this teacher's."""
+        return 1 - self._options.hardness
+
     def loss(self, task: Any, outputs: Any, inputs: Any) -> Any:
         """The task's loss and the teacher's together."""
         if outputs is None or inputs is None:
@@ -81,7 +103,7 @@ class Teacher:
             )
         said, answers = self._options, self._answers(inputs)
         teaching = divergence(outputs, answers, said.temperature, said.distill_output_keys, said.called)
-        return (1 - said.hardness) * task + said.hardness * teaching
+        return self.rest * task + said.hardness * teaching
 
     def _answers(self, inputs: Any) -> Any:
         if self._ready is None:

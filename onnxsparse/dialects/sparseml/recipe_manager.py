@@ -22,11 +22,13 @@ from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.params import ALL_PRUNABLE, Param
 from onnxsparse.dialects.sparseml.arguments import (
     calibration_of,
+    demand_accumulation,
     demand_optimizer,
     demand_steps,
     demand_teacher,
     epoch_of,
 )
+from onnxsparse.dialects.sparseml.backward_teaching import BackwardTeaching
 from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, timed
 from onnxsparse.dialects.sparseml.distillation import Recorder, Teacher
 from onnxsparse.dialects.sparseml.warnings import Watch
@@ -54,12 +56,19 @@ class ScheduledModifierManager(Contents):
     learn_scales: bool = False
     """Whether the scales of quantization are trained (LSQ), by the settings of the weights that they belong to."""
 
+    counts_in_backward: bool = False
+    """Whether teachers count in a loop that does not call `loss_update` (see `backward_teaching`); set it before
+    `modify`."""
+    accumulation: int = 1
+    """Over how many backward passes such a loop averages the loss of one step: what it divides each loss by."""
+
     def __init__(self, modifiers: Given, metadata: Mapping[str, Any] | None = None) -> None:
         super().__init__(modifiers, metadata)
         self._trainee: ModuleTrainee | None = None
         self._acts: list[tuple[Scheduled, TimedAct]] = []
         self._recorder: Recorder | None = None
         self._teachers: list[Teacher] = []
+        self._teaching: BackwardTeaching | None = None
         self._waiting: Mapping[str, Any] | None = None
         self._fresh: dict[str, Any] = {}
         self._last = 0.0
@@ -190,7 +199,23 @@ class ScheduledModifierManager(Contents):
         self._modified = True
         self._watch.is_over = math.isinf(asked)
         self._watch.meet(optimizer)
-        return RecipeManagerStepWrapper(wrap_optim or optimizer, optimizer, module, self, begin, steps_per_epoch)
+        wrap = wrap_optim or optimizer
+        made = RecipeManagerStepWrapper(wrap, optimizer, module, self, begin, steps_per_epoch)
+        if self._recorder is not None and self.counts_in_backward:
+            demand_accumulation(self.accumulation)
+            self._teaching = BackwardTeaching(self._teachers, lambda: made.wrapped_epoch, wrap, self.accumulation)
+            self._recorder.put_behind(self._teaching.join)
+        return made
+
+    def demand_taught(self, closure: bool = False) -> None:
+        """Refuse a step whose gradients no teacher could count in, where they count without `loss_update`."""
+        if self._teaching is not None:
+            self._watch.is_taught |= self._teaching.demand(closure)
+
+    def met_scaler(self) -> None:
+        """A GradScaler that `modify` was not given takes the step of the optimizer."""
+        if self._teaching is not None:
+            self._teaching.met_scaler()
 
     def initialize_loggers(self, loggers: Any) -> None:
         """Others are told from now on."""
@@ -239,6 +264,8 @@ class ScheduledModifierManager(Contents):
                 outputs = self._recorder.outputs if student_outputs is None else student_outputs
                 inputs = self._recorder.inputs if student_inputs is None else student_inputs
                 loss = teacher.loss(loss, outputs, inputs)
+        if self._teaching is not None:
+            self._teaching.passed_loss()
         if self._recorder is not None:
             self._recorder.clear()
         return loss
@@ -260,7 +287,7 @@ class ScheduledModifierManager(Contents):
         trainee.detach()
         if self._recorder is not None:
             self._recorder.stop()
-        self._trainee, self._acts, self._recorder, self._teachers = None, [], None, []
+        self._trainee, self._acts, self._recorder, self._teachers, self._teaching = None, [], None, [], None
         self._done, self._modified = True, False
 
     def apply(

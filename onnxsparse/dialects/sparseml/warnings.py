@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.dialects.sparseml.contents import Contents
 from onnxsparse.dialects.sparseml.distillation import Teacher
+from onnxsparse.engines.torch.library import torch
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct
 from onnxsparse.recipes.writing import tag_of
@@ -36,12 +38,13 @@ class Watch:
 
     def meet(self, optimizer: Any) -> None:
         if _is_scheduled(optimizer):
-            self._say_foreign("a scheduler of torch moves the learning rate of this optimizer", AT_CALL)
+            self._say_foreign(f"{_schedulers(optimizer)} moves the learning rate of this optimizer", AT_CALL)
 
     def step(self, trainee: ModuleTrainee, epoch: float) -> None:
         """Before a step does anything."""
         if trainee.rates_set is not None and trainee.rates_set != trainee.rates(None):
-            self._say_foreign("somebody else changed the learning rate between two steps", AT_STEP)
+            who = _schedulers(trainee.optimizer, "somebody else")
+            self._say_foreign(f"{who} changed the learning rate between two steps", AT_STEP)
         last = self._recipe.max_epochs
         if not self.is_over and 0 < last < epoch - 0.5 / trainee.per_epoch:
             self.is_over = True
@@ -86,6 +89,15 @@ def _say(text: str, level: int) -> None:
 
 def _steps(trainee: ModuleTrainee) -> str:
     return f"Are {trainee.per_epoch} steps an epoch?"
+
+
+def _schedulers(optimizer: Any, otherwise: str = "a scheduler of torch") -> str:
+    """The classes of the schedulers of an optimizer, by looking through all objects: they know it, it does not know
+    them. It is asked once in a loop, where there is something to warn of."""
+    kind = torch().optim.lr_scheduler.LRScheduler
+    known = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    names = dict.fromkeys(type(one).__name__ for one in known if getattr(one, "optimizer", None) is optimizer)
+    return " and ".join(names) or otherwise
 
 
 def _is_scheduled(optimizer: Any) -> bool:

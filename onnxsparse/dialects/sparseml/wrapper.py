@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from onnxsparse.dialects.sparseml.recipe_manager import ScheduledModifierManager
 
 OWN = "_wrapped"
+ASKED_BY_SCALER = "_step_supports_amp_scaling"
+"""What a GradScaler asks of an optimizer at the beginning of its step, and nobody else does."""
 
 
 class RecipeManagerStepWrapper:
@@ -31,6 +33,8 @@ class RecipeManagerStepWrapper:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(OWN):
             raise AttributeError(name)
+        if name == ASKED_BY_SCALER and hasattr(self._wrapped, "param_groups"):
+            self._wrapped_manager.met_scaler()
         return getattr(self._wrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -76,8 +80,13 @@ class RecipeManagerStepWrapper:
 
     def step(self, *arguments: Any, **named: Any) -> Any:
         """A step of the optimizer with the recipe around it."""
+        closure = any(callable(one) for one in (*arguments, *named.values()))
+        if not closure:
+            self._wrapped_manager.demand_taught()
         self._before()
         result = self._wrapped.step(*arguments, **named)
+        if closure:  # which calls backward
+            self._wrapped_manager.demand_taught(closure)
         self._after()
         return result
 

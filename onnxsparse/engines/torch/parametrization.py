@@ -48,9 +48,17 @@ def mask_class() -> Any:
         def __init__(self, keep: Any, order: tuple[str, ...]) -> None:
             super().__init__()
             self.keep, self.order, self.taken_off = keep, order, False
+            self.watched, self.dense = False, None
+            """Whether the gradient at every place is kept, masked ones too; and their sum since the last step."""
 
         def forward(self, weight: Any) -> Any:
-            return torch().where(share_of(self.keep, weight) if sharded(weight) else self.keep, weight, 0.0)
+            seen = torch().where(share_of(self.keep, weight) if sharded(weight) else self.keep, weight, 0.0)
+            if self.watched and seen.requires_grad:
+                seen.register_hook(self._heard)
+            return seen
+
+        def _heard(self, gradient: Any) -> None:
+            self.dense = gradient.detach() if self.dense is None else self.dense + gradient.detach()
 
         def plain(self, weight: Any) -> Any:
             return self.forward(weight)

@@ -64,6 +64,11 @@ class Masked(Scheduled):
         self._check_mask()
 
     @property
+    def levels(self) -> tuple[float, ...]:
+        """The sparsities that it has from its start to its end, where they stand still."""
+        return ()
+
+    @property
     def n_of_m(self) -> tuple[int, int] | None:
         """N and M, where the mask is of that kind."""
         if self.mask_type == TENSORRT:
@@ -185,6 +190,11 @@ def keep_of(pattern: Pattern, param: Param, numbers: Array, drop: int) -> Array:
         return keep_together(pattern, [param], [numbers], drop)[0]
     same = param.matrix or _row
     return Choice(pattern, _MAGNITUDE, drop, same, param.restore or _flat).keep(numbers)
+
+
+def choice_of(drop: int) -> Choice:
+    """So many elements go, wherever they are."""
+    return Choice(Unstructured(), _MAGNITUDE, drop, _row, _flat)
 
 
 def drops_together(

@@ -4,11 +4,13 @@
 
 1. The model is made for the recipe: every layer that its options name is a layer at that path, in their order. Paths
    that speak of text make linear layers and tables on tokens, others convolutions; what a path calls a norm or an
-   activation is one. Of a pattern the usual paths that it fits are taken or, where it fits none, the path that is left
-   when its wildcards become 0. A layer without a name stands behind them, and what is not a layer holds others.
-2. Epochs are scaled so that the recipe ends at 5; AC/DC gets phases of one epoch, which it needs whole. Rates are at
-   most 0.001, gradients of second-order pruning at most 8 and their blocks at most 16, and updates as rare as four an
-   epoch. The rest is as it is written.
+   activation is one. A class of modules that they name stands there, too, and hands on what it gets. Of a pattern the
+   usual paths that it fits are taken or, where it fits none, the path that is left when its wildcards become 0. A layer
+   without a name stands behind them, and what is not a layer holds others.
+2. Epochs are scaled so that the recipe ends at 5, and nothing begins behind 4.75; AC/DC gets phases of one epoch, which
+   it needs whole. Rates are at most 0.001, gradients of second-order pruning at most 8 and their blocks at most 16, and
+   updates come four times an epoch or less often. On ONNX all parameters are one group, so rates of other groups are of
+   that one. The rest is as it is written.
 3. A loop goes one step past the end. A modifier has run if it began, and ended where it has an end.
 
 Exit code 1: a modifier did not begin or end, or a run failed that should not. The environment needs torch and
@@ -51,6 +53,7 @@ from onnxsparse.recipes.modifiers.quantization import Quantizing  # noqa: E402
 
 WIDTH, SAMPLES, PER_BATCH, LAST = 8, 64, 8, 5
 PER_EPOCH = SAMPLES // PER_BATCH
+LATEST = 4.75
 PARTS = ("attention.self.query", "attention.self.key", "attention.output.dense", "intermediate.dense", "output.dense")
 USUAL = (
     *(
@@ -73,6 +76,7 @@ USUAL = (
 )
 """Paths of layers in models that recipes are written for."""
 TEXT = re.compile(r"bert|layers\.\d|attention|mlp|encoder|lm_head|q_proj|embed")
+CLASS = re.compile(r"[A-Z]\w*")
 NAMED = ("params", "layers", "student_layer_names", "teacher_layer_names", "submodules", "ignore")
 TORCH, ONNX = "torch", "onnx"
 
@@ -85,12 +89,21 @@ def layers_named(modifiers: Iterable[Scheduled]) -> list[str]:
     found: dict[str, None] = {}
     for modifier in modifiers:
         for name in names_in(modifier):
+            if CLASS.fullmatch(name):
+                continue
             for path in [name] if not name.startswith("re:") else fitting(name[3:]):
                 found[re.sub(r"^module\.|\.(weight|bias|running_mean|running_var)$", "", path)] = None
     return [one for one in found if one and not any(other.startswith(f"{one}.") for other in found)]
 
 
+def classes_named(modifiers: Iterable[Scheduled]) -> list[str]:
+    """The classes of modules that they name, but those whose place a path takes."""
+    names = [name for one in modifiers for name in names_in(one) if CLASS.fullmatch(name)]
+    return [one for one in dict.fromkeys(names) if one not in ("Linear", "Conv2d", "Embedding")]
+
+
 def names_in(modifier: Scheduled) -> Iterator[str]:
+    """Paths, patterns and classes."""
     levels = getattr(modifier, "final_sparsity", None)
     groups = list(levels.values()) if isinstance(levels, dict) else []
     groups += [getattr(modifier, option, None) for option in NAMED]
@@ -101,7 +114,7 @@ def names_in(modifier: Scheduled) -> Iterator[str]:
     groups += [name.split(",") for name in depending] + list(depending.values())
     for names in groups:
         for name in [names] if isinstance(names, str) else names or ():
-            if not name.startswith("__") and not re.fullmatch(r"[A-Z]\w*", name):
+            if not name.startswith("__"):
                 yield name.strip()
 
 
@@ -119,8 +132,11 @@ def fitting(pattern: str) -> list[str]:
 class Net(torch.nn.Module):  # type: ignore[misc]
     """Layers at given paths, one after the other, beside a straight way; a head of four classes."""
 
-    def __init__(self, paths: list[str], outputs: list[str]) -> None:
+    def __init__(self, paths: list[str], classes: list[str], outputs: list[str]) -> None:
         super().__init__()
+        for name in classes:
+            self.add_module(f"own_{name.lower()}", type(name, (torch.nn.Identity,), {})())
+        self.own_classes = [f"own_{name.lower()}" for name in classes]
         self.on_tokens, self.outputs = bool(TEXT.search("|".join(paths))), outputs
         self.order: list[Any] = []
         for path in [*paths, *(["own_embeddings"] if self.on_tokens else []), "own_layer"]:
@@ -150,6 +166,8 @@ class Net(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: Any) -> Any:
         tables = [one for one in self.order if isinstance(one, torch.nn.Embedding)]
         values = sum(one(x) for one in tables) if tables else x
+        for name in self.own_classes:
+            values = getattr(self, name)(values)
         for one in self.order:
             if isinstance(one, (torch.nn.Linear, torch.nn.Conv2d)):
                 values = values + 0.3 * torch.relu(one(values))
@@ -180,6 +198,8 @@ def smaller(modifier: Scheduled, of: int) -> Scheduled:
     if modifier.name == "ACDCPruningModifier":
         return changed(modifier, start_epoch=0.0, end_epoch=4.0, update_frequency=1.0)
     options = modifier.times_within(LAST, of) if of > 0 else {}
+    if options.get("start_epoch", 0) > LATEST:
+        options["start_epoch"] = LATEST
     if options.get("update_frequency", 0) > 0:
         options["update_frequency"] = max(options["update_frequency"], 0.25)
     for name, most in (("num_grads", 8), ("fisher_block_size", 16)):
@@ -244,6 +264,10 @@ def loss_of(outputs: Any, labels: Any) -> Any:
     return torch.nn.functional.cross_entropy(answer, labels)
 
 
+def grouped(modifier: Any) -> bool:
+    return bool(getattr(modifier, "param_groups", None)) and modifier.name != "StructuredPruningModifier"
+
+
 def on_onnx(recipe: osp.Recipe, net: Net, folder: Path) -> None:
     inputs, _ = samples(net)
     names, path = net.outputs or ["y"], folder / "model.onnx"
@@ -253,6 +277,8 @@ def on_onnx(recipe: osp.Recipe, net: Net, folder: Path) -> None:
     )
     osp.torch.record_match(path, osp.torch.match(path, net), output=folder / "named.onnx")
     data = {"x": inputs.numpy()}
+    timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]
+    recipe = recipe.holding(changed(one, param_groups=(0,)) if grouped(one) else one for one in timed)
     epochs: dict[str, Any] = {} if recipe.max_epochs > 0 else {"epochs": 1}
     osp.finetune(folder / "named.onnx", output=folder / "out.onnx", data=data, recipe=recipe, batch_size=4, **epochs)
 
@@ -276,7 +302,7 @@ def tried(path: Path, work: Path) -> dict[str, Any]:
     keys = [str(key) for one in teaching for key in getattr(one, "distill_output_keys", None) or ()]
     timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]
     torch.manual_seed(0)
-    net = Net(layers_named(timed), list(dict.fromkeys(keys)))
+    net = Net(layers_named(timed), classes_named(timed), list(dict.fromkeys(keys)))
     with tempfile.TemporaryDirectory(dir=work) as folder:
         for kind, run in (
             (TORCH, lambda: in_torch(recipe, copy.deepcopy(net))),

@@ -224,11 +224,11 @@ def watched() -> Iterator[dict[str, TimedAct]]:
         made[self.where] = self
         before(self, *arguments)
 
-    TimedAct.before = remember  # type: ignore[method-assign]
+    TimedAct.before = remember  # type: ignore[method-assign, assignment]
     try:
         yield made
     finally:
-        TimedAct.before = before  # type: ignore[assignment, method-assign]
+        TimedAct.before = before  # type: ignore[method-assign]
 
 
 def unfinished(recipe: osp.Recipe, acts: dict[str, TimedAct]) -> list[str]:

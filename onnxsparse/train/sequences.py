@@ -212,11 +212,11 @@ class Carried(Engine):
     def gradients(self) -> Mapping[str, Array]:
         return self._inner.gradients()
 
-    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
-        self._inner.scale_gradients(factors)
-
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         self._inner.add_gradients(more)
+
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        self._inner.scale_gradients(factors)
 
     def update(self, pace: Pace) -> bool:
         return self._inner.update(pace)

@@ -121,7 +121,7 @@ class Exchanging(TimedAct):
             shared = sparsities([param.shape for param in names], level, self._options.sparsity_strategy)
             found.update(zip(names, shared))
         self._left.update({param.tag: DENSE for param, level in found.items() if level == 0})
-        self._levels = {param: found[param] for param in params if found.get(param)}
+        self._levels = {param: found[param] for param in params if param in found}
 
     def _meant(self, params: Sequence[Param]) -> list[tuple[float, list[Param]]]:
         """The weights of each level, which share it."""
@@ -152,7 +152,8 @@ class Exchanging(TimedAct):
     def final_masks(self) -> dict[str, FinalMask]:
         return {
             param.tag: FinalMask(Unstructured(), self._drop(param), stays=self._options.leave_enabled)
-            for param in self._levels
+            for param, level in self._levels.items()
+            if level > 0
         }
 
     def _drop(self, param: Param) -> int:

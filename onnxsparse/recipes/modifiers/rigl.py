@@ -192,6 +192,8 @@ class Exchanging(TimedAct):
         share = self._options.init_update_fraction * 0.5 * (1 + math.cos(math.pi * self.span.progress(epoch)))
         if share > 0:
             self._sample(trainee)
+        if trainee.has_samples:
+            trainee.discard_gradients()
         for param in self._levels:
             trainee.put_for(self, param, self._exchanged(trainee, param, share))
         self._gains = {}
@@ -202,7 +204,6 @@ class Exchanging(TimedAct):
             with trainee.opened(params):
                 for found in trainee.sample_gradients(params, options.num_grads, options.grad_sampler_kwargs):
                     self._add(found)
-            trainee.discard_gradients()
         if not self._gains:
             raise OptionError(f"{self.where}: {NO_GRADIENTS}")
 

@@ -116,7 +116,6 @@ modifiers:
 """
 LONGER = "- !EpochRangeModifier {start_epoch: 0, end_epoch: 4}\n"
 PLAIN = GMP % (0.8, "unstructured", "true")
-MOVEMENT = PLAIN.replace("!GMPruning", "!MovementPruning")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -241,8 +240,7 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         (GMP % (0.5, "[5, 1]", "true"), {}, "blocks of 5 by 1 do not divide"),
         (EXAMPLES["decay"], {"optimizer": "ort-adamw"}, "needs another optimizer than ort-adamw"),
         (EXAMPLES["rate"], {"optimizer": lambda params: None}, "sets what an optimizer of your own decides"),
-        ("modifiers:\n- !LayerPruningModifier {layers: [deep]}\n", {}, "LayerPruningModifier"),
-        (MOVEMENT, {}, "MovementPruningModifier"),
+        ("modifiers:\n- !LayerPruningModifier {layers: [deep]}\n", {"epochs": 1}, "'deep' cannot be skipped: it gives"),
         ("modifiers:\n- !pruning {pattern: '2:4'}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n", {},
          "leave one kind out"),
         ("modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1]}\n", {"epochs": 1},

@@ -12,6 +12,7 @@ for (`masks_at_epoch`) does not move at all. What a trainee cannot do it refuses
 from __future__ import annotations
 
 import base64
+import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -252,6 +253,18 @@ class Trainee(ABC):
     @abstractmethod
     def tell(self, epoch: float) -> None:
         """Report how sparse the model is."""
+
+    def note(self, note: str) -> None:
+        """Say something that is found out while it trains, once."""
+        warnings.warn(note, stacklevel=2)
+
+    # -- whole layers
+
+    def skip_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph of an ONNX model has none of them
+        """The layers of an act hand on what comes to them."""
+
+    def put_back_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph has them again
+        """The layers of an act are as they were."""
 
     # -- fake quantization
 

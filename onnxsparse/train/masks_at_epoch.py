@@ -58,6 +58,7 @@ def at_epoch(
     for modifier in modifiers:
         act = modifier.act()
         act.bind(trainee.params)
+        trainee.demand(act)
         trainee.admit(act)
         if list(act.masked()):
             acts.append(act)
@@ -169,6 +170,13 @@ class FileTrainee(Trainee):
         self.params, self.per_epoch, self.masks = params, 1, dict[str, Array]()
         self._before = {param.tag: before[param.name].reshape(-1) for param in params if param.name in before}
         self._live: dict[str, Array] = {}
+
+    def demand(self, act: TimedAct) -> None:
+        if act.by_gradients:
+            raise OptionError(
+                f"{act.where}: it goes by gradients, and a file that is not trained has none; train with the recipe, "
+                "or take it out"
+            )
 
     def numbers(self, param: Param) -> Array:
         """The numbers of the file; what is or was masked is zero, and stays so when a mask goes, as in training."""

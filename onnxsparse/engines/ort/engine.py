@@ -59,6 +59,10 @@ class OrtEngine(Engine):
     def gradients(self) -> Mapping[str, Array]:
         return self._session.gradients
 
+    @property
+    def pieces(self) -> int:
+        return self._pieces
+
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         live, pieces = self._session.gradients, np.float32(max(1, self._pieces))
         for tag, array in more.items():

@@ -216,11 +216,11 @@ class Carried(Engine):
     def pieces(self) -> int:
         return self._inner.pieces
 
-    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
-        self._inner.scale_gradients(factors)
-
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         self._inner.add_gradients(more)
+
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        self._inner.scale_gradients(factors)
 
     def update(self, pace: Pace) -> bool:
         return self._inner.update(pace)

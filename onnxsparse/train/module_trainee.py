@@ -69,6 +69,8 @@ class ModuleTrainee(Trainee):
         self.optimizer = optimizer
         self.per_epoch = 1
         self.learn_scales = False
+        self.scaler: Any = None
+        """What stands for the optimizer in the loop; a GradScaler multiplies its gradients."""
         self.calibrate: Callable[[], None] | None = None
         """Runs the module on samples, for the first ranges of what it computes."""
         self.sampler: GradSampler | None = None
@@ -344,7 +346,7 @@ class ModuleTrainee(Trainee):
 
     def gradient(self, param: Param) -> Array | None:
         found = self._tensors[param.tag].grad
-        return None if found is None else cast(Array, numbers_of(found))
+        return None if found is None else cast(Array, numbers_of(found / scale_of(self.scaler, self.optimizer)))
 
     def scale_gradient(self, param: Param, factors: Array) -> None:
         gradient = self._tensors[param.tag].grad
@@ -468,6 +470,15 @@ class ModuleTrainee(Trainee):
                 zeros = int((self._tensors[param.tag] == 0).sum())
                 found[f"sparsity/{param.name}"] = zeros / max(1, param.size)
         return found
+
+
+def scale_of(scaler: Any, optimizer: Any) -> float:
+    """What a GradScaler has multiplied gradients with that it has not divided by it yet; torch has no other way to ask
+    whether `unscale_` was called."""
+    if not hasattr(scaler, "get_scale"):
+        return 1.0
+    state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
+    return 1.0 if getattr(state.get("stage"), "name", "") == "UNSCALED" else float(scaler.get_scale())
 
 
 # -- the parameters of a module

@@ -20,8 +20,6 @@ from onnxsparse.errors import OptionError, OutputError, PlanError
 from onnxsparse.recipes import Recipe
 from tests.dialects.nets import onnx_model
 
-METHODS = sorted({*WORDS.values()})
-
 
 def text(pruning: Any = True, quantization: bool = True, steps: float | None = 4, **given: Any) -> str:
     variables = RecipeVariables(**{name: value for name, value in given.items() if name != "distillation"})
@@ -42,8 +40,6 @@ def recipe(*words: Any, **given: Any) -> dict[str, Any]:
 def test_every_word_gives_a_recipe_of_the_epochs_asked_for() -> None:
     targets, lengths = (None, "vnni", "tensorrt"), (3, 20)
     for word, quantized, target, epochs in itertools.product(WORDS, (True, False), targets, lengths):
-        if (method_of(word, quantized), target) == ("obs", "tensorrt"):
-            continue
         made = Recipe.load(text(word, quantized, target=target, num_epochs=epochs, distillation=quantized))
         assert made.max_epochs == epochs
         assert all(one.end_epoch <= epochs for one in made.modifiers)

@@ -219,6 +219,7 @@ class ScheduledModifierManager(Contents):
             raise OptionError("the manager is around this loop already: call modify once, or finalize first")
         trainee = self._known()
         trainee.meet(optimizer, steps_per_epoch)
+        trainee.scaler = wrap_optim
         for _, act in self._acts:  # of a manager that was initialized before, without an optimizer
             trainee.demand(act)
         self._modified = True

@@ -109,7 +109,8 @@ CASES: dict[str, Case] = {
         (
             RANGE,
             (
-                "LearningRateModifier {start_epoch: 0.0, end_epoch: 3.0, lr_class: ExponentialLR, lr_kwargs: {gamma: 0.5},"
+                "LearningRateModifier {start_epoch: 0.0, end_epoch: 3.0, lr_class: ExponentialLR, lr_kwargs: {gamma: "
+                "0.5},"
                 " init_lr: 0.1}"
             ),
         )
@@ -127,7 +128,8 @@ CASES: dict[str, Case] = {
         (
             RANGE,
             (
-                "LearningRateModifier {start_epoch: 1.0, end_epoch: -1.0, lr_class: MultiStepLR, lr_kwargs: {milestones: "
+                "LearningRateModifier {start_epoch: 1.0, end_epoch: -1.0, lr_class: MultiStepLR, lr_kwargs: "
+                "{milestones: "
                 "[1.5, 2.3], gamma: 0.1}, init_lr: 0.08}"
             ),
         ),
@@ -223,7 +225,8 @@ CASES: dict[str, Case] = {
         (
             RANGE,
             (
-                "GradualParamModifier {params: [8.bias], init_val: [0.0, 0.0, 0.0, 0.0], final_val: [1.0, 0.5, -1.0, 0.1],"
+                "GradualParamModifier {params: [8.bias], init_val: [0.0, 0.0, 0.0, 0.0], final_val: [1.0, 0.5, -1.0, "
+                "0.1],"
                 " start_epoch: 0.5, end_epoch: 2.5, update_frequency: 0.3, inter_func: linear}"
             ),
         )
@@ -317,7 +320,8 @@ CASES: dict[str, Case] = {
         (
             RANGE,
             (
-                "PerLayerDistillationModifier {gain: 1.5, student_layer_names: ['3', '6'], teacher_layer_names: ['3', '6'],"
+                "PerLayerDistillationModifier {gain: 1.5, student_layer_names: ['3', '6'], teacher_layer_names: ['3', "
+                "'6'],"
                 " project_features: false}"
             ),
         ),
@@ -329,7 +333,8 @@ CASES: dict[str, Case] = {
         (
             RANGE,
             (
-                "QuantizationModifier {start_epoch: 1.0, disable_quantization_observer_epoch: 1.75, freeze_bn_stats_epoch: "
+                "QuantizationModifier {start_epoch: 1.0, disable_quantization_observer_epoch: 1.75, "
+                "freeze_bn_stats_epoch: "
                 "2.25, reduce_range: false}"
             ),
         ),
@@ -339,12 +344,12 @@ CASES: dict[str, Case] = {
         (RANGE, "QuantizationModifier {start_epoch: -1, disable_quantization_observer_epoch: 2, tensorrt: true}"),
         numbers=False,
     ),
-    "rounded, some layers": Case(
+    "rounded behind pruning": Case(
         (
             RANGE,
             gradual(end_epoch=1.0, update_frequency=0.25),
             (
-                "QuantizationModifier {start_epoch: 1.5, submodules: ['1'], disable_quantization_observer_epoch: 2.5, "
+                "QuantizationModifier {start_epoch: 1.5, disable_quantization_observer_epoch: 2.5, "
                 "quantize_linear_activations: false}"
             ),
         ),
@@ -414,7 +419,8 @@ CASES: dict[str, Case] = {
             (
                 RANGE,
                 (
-                    "RigLPruningModifier {params: __ALL_PRUNABLE__, final_sparsity: 0.7, start_epoch: 0.0, end_epoch: 2.5,"
+                    "RigLPruningModifier {params: __ALL_PRUNABLE__, final_sparsity: 0.7, start_epoch: 0.0, end_epoch: "
+                    "2.5,"
                     f" update_frequency: 0.5, sparsity_strategy: {how}}}"
                 ),
             ),
@@ -438,7 +444,8 @@ CASES: dict[str, Case] = {
             RANGE,
             (
                 "TopKASTPruningModifier {params: __ALL_PRUNABLE__, forward_sparsity: 0.8, backward_sparsity: 0.5, "
-                "start_epoch: 0.5, end_epoch: 2.0, update_frequency: -1.0, global_sparsity: false, active_weight_decay: "
+                "start_epoch: 0.5, end_epoch: 2.0, update_frequency: -1.0, global_sparsity: false, "
+                "active_weight_decay: "
                 "0.01}"
             ),
         ),

@@ -1094,7 +1094,7 @@ class CreateOptions:
         values=("true", "false", "acdc", "mfac", "movement", "obs", "constant", "transfer", "sparse-transfer"),
     )
     quantization: bool = option(False, "train in 8 bits in the last epochs")
-    distillation: bool = option(False, "let the dense model teach beside the labels")
+    distillation: bool = option(False, "let the dense model teach beside the labels", flag="--distill")
     target: str | None = like(
         SparsityOptions,
         "target",

@@ -116,7 +116,6 @@ modifiers:
 """
 LONGER = "- !EpochRangeModifier {start_epoch: 0, end_epoch: 4}\n"
 PLAIN = GMP % (0.8, "unstructured", "true")
-MOVEMENT = PLAIN.replace("!GMPruning", "!MovementPruning")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -241,8 +240,7 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         (GMP % (0.5, "[5, 1]", "true"), {}, "blocks of 5 by 1 do not divide"),
         (EXAMPLES["decay"], {"optimizer": "ort-adamw"}, "needs another optimizer than ort-adamw"),
         (EXAMPLES["rate"], {"optimizer": lambda params: None}, "sets what an optimizer of your own decides"),
-        ("modifiers:\n- !LayerPruningModifier {layers: [deep]}\n", {}, "LayerPruningModifier"),
-        (MOVEMENT, {}, "MovementPruningModifier"),
+        ("modifiers:\n- !LayerPruningModifier {layers: [deep]}\n", {"epochs": 1}, "'deep' cannot be skipped: it gives"),
         ("modifiers:\n- !pruning {pattern: '2:4'}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n", {},
          "leave one kind out"),
         ("modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1]}\n", {"epochs": 1},
@@ -313,3 +311,55 @@ modifiers:
     dense = [row for row in report.rows if "fewer than a group of 2:4" in row.reason]
     assert dense
     assert len(dense) < len(report.rows)
+
+
+TRAINED_SPARSE = {
+    "rigl": """
+modifiers:
+  - !RigLPruningModifier
+      start_epoch: 0.0
+      end_epoch: 2.0
+      update_frequency: 0.5
+      final_sparsity: 0.7
+      sparsity_strategy: uniform
+      num_grads: 2
+      params: ['wide.weight', 'deep.weight']
+""",
+    "top-kast": """
+modifiers:
+  - !TopKASTPruningModifier
+      start_epoch: 0.0
+      end_epoch: 2.0
+      update_frequency: 0.5
+      forward_sparsity: 0.7
+      backward_sparsity: 0.4
+      global_sparsity: false
+      params: ['wide.weight', 'deep.weight']
+""",
+    "powers": """
+modifiers:
+  - !PowerpropagationModifier
+      start_epoch: 0.0
+      end_epoch: 2.0
+      alpha: 2.0
+      params: __ALL_PRUNABLE__
+  - !GMPruningModifier
+      start_epoch: 0.0
+      end_epoch: 1.5
+      update_frequency: 0.5
+      init_sparsity: 0.05
+      final_sparsity: 0.7
+      params: ['wide.weight', 'deep.weight']
+""",
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sparse_training_ends_at_its_level(digits_cnn: Path, engine: str) -> None:
+    for name, recipe in TRAINED_SPARSE.items():
+        result = tune(digits_cnn, recipe, engine=engine)
+        found = arrays(result)
+        wanted = {one: 0.7 if one in ("wide.weight", "deep.weight") else 0 for one in found}
+        assert zeros(found) == {one: counted(wanted[one], array.size) for one, array in found.items()}, name
+        assert {row.name for row in result.report.rows if row.status == "pruned"} == {"wide.weight", "deep.weight"}
+        assert "trained for 2 epochs" in str(result.report.notes), name

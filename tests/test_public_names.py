@@ -18,6 +18,7 @@ from tests.messages import refusing
 FUNCTIONS = [
     "channels",
     "compare",
+    "create_recipe",
     "finetune",
     "fold_masks",
     "insert_masks",
@@ -32,7 +33,7 @@ FUNCTIONS = [
     "verify",
 ]
 BY_POSITION = {"compare": ["dense", "sparse"], "search_permutation": ["matrix", "pattern", "effort", "seed"]}
-MODULES = ["graphsurgeon"]
+MODULES = ["create", "graphsurgeon"]
 CLASSES = ["OnnxSparseError", "Recipe", "Report", "Result", "Row"]
 
 

@@ -12,6 +12,7 @@ for (`masks_at_epoch`) does not move at all. What a trainee cannot do it refuses
 from __future__ import annotations
 
 import base64
+import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -95,6 +96,8 @@ class Trainee(ABC):
     """Rate, decay and clipping of this step, where our own loop takes it."""
     quantization: str = ""
     """What fake quantization rounds in the training graph of our own loop, as `engine.Spec` has it."""
+    moves: bool = True
+    """Whether steps come between what acts do."""
     caution: float = 1.0
     """What learning rates are multiplied with: less after every attempt that did harm."""
 
@@ -150,6 +153,10 @@ class Trainee(ABC):
     def numbers(self, param: Param) -> Array:
         """The numbers of a parameter as they are now: float32, flat in stored order, +0.0 where it is masked."""
 
+    def hidden_numbers(self, param: Param) -> Array:
+        """The same as they lie there, whatever they are under the mask."""
+        return self.numbers(param)
+
     def count(self, param: Param) -> int:
         """How many numbers of a parameter are not zero; those under a mask may count."""
         return int(np.count_nonzero(self.numbers(param)))
@@ -182,6 +189,9 @@ class Trainee(ABC):
     def dense_gradient(self, param: Param) -> Array | None:
         """The gradient of this step at every place, masked ones too, where `watch` was told before the loss."""
         return self.gradient(param)
+
+    def scale_gradient(self, param: Param, factors: Array) -> None:  # noqa: B027 - nothing moves
+        """Multiply the gradient of this step, place by place."""
 
     def watch(self, params: Sequence[Param]) -> None:  # noqa: B027 - others take them of samples
         """Keep the gradients at every place of these from the next loss on; of none with an empty list."""
@@ -217,6 +227,9 @@ class Trainee(ABC):
     def forget_momentum(self) -> None:
         """Clear the momentum of everything that trains."""
 
+    def forget_masked_momentum(self, param: Param) -> None:  # noqa: B027 - a mask has cleared it
+        """Clear the momentum at masked places of what is `remembered`."""
+
     @abstractmethod
     def held(self, param: Param) -> bool:
         """Whether a parameter is frozen."""
@@ -240,6 +253,18 @@ class Trainee(ABC):
     @abstractmethod
     def tell(self, epoch: float) -> None:
         """Report how sparse the model is."""
+
+    def note(self, note: str) -> None:
+        """Say something that is found out while it trains, once."""
+        warnings.warn(note, stacklevel=2)
+
+    # -- whole layers
+
+    def skip_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph of an ONNX model has none of them
+        """The layers of an act hand on what comes to them."""
+
+    def put_back_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph has them again
+        """The layers of an act are as they were."""
 
     # -- fake quantization
 

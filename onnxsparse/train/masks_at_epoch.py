@@ -58,6 +58,7 @@ def at_epoch(
     for modifier in modifiers:
         act = modifier.act()
         act.bind(trainee.params)
+        trainee.demand(act)
         trainee.admit(act)
         if list(act.masked()):
             acts.append(act)
@@ -162,11 +163,20 @@ def _demand_few(count: float, act: TimedAct) -> None:
 class FileTrainee(Trainee):
     """The parameters of a file, which no step moves, with masks over them."""
 
+    moves = False
+
     def __init__(self, params: Sequence[Param], before: Mapping[str, Array]) -> None:
         super().__init__()
         self.params, self.per_epoch, self.masks = params, 1, dict[str, Array]()
         self._before = {param.tag: before[param.name].reshape(-1) for param in params if param.name in before}
         self._live: dict[str, Array] = {}
+
+    def demand(self, act: TimedAct) -> None:
+        if act.by_gradients:
+            raise OptionError(
+                f"{act.where}: it goes by gradients, and a file that is not trained has none; train with the recipe, "
+                "or take it out"
+            )
 
     def numbers(self, param: Param) -> Array:
         """The numbers of the file; what is or was masked is zero, and stays so when a mask goes, as in training."""

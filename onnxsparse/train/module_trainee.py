@@ -22,23 +22,26 @@ from typing import Any, cast
 import numpy as np
 
 from onnxsparse.acts.act import TimedAct
-from onnxsparse.acts.params import Param
+from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, Param, compiled
 from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.engines.torch import quantized_module
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
 from onnxsparse.engines.torch.parametrization import clear_moments, mask_of, put_mask_on, take_mask_off, zero
-from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.engines.torch.skipped_layers import named_modules, put_back, skip
+from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.math.param import View
 from onnxsparse.math.values import Array
 from onnxsparse.planning.names import Named, layers_of_node, names_of_node
 from onnxsparse.planning.quantization import Scheme
+from onnxsparse.train.grad_sampler import GradSampler
 from onnxsparse.train.quantized_layers import layers_of
 
 LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
+MOMENTA = ("momentum_buffer", "exp_avg")
 OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
 WEIGHT = "weight"
 NO_SAMPLER = "gradients of samples need modify(..., grad_sampler={'data_loader_builder': ..., 'loss_function': ...})"
@@ -68,7 +71,7 @@ class ModuleTrainee(Trainee):
         self.learn_scales = False
         self.calibrate: Callable[[], None] | None = None
         """Runs the module on samples, for the first ranges of what it computes."""
-        self.sampler: Any = None
+        self.sampler: GradSampler | None = None
         """What gives samples to take gradients of, and their loss, where the loop's owner has it."""
         self.rates_set: list[float] | None = None
 
@@ -80,6 +83,7 @@ class ModuleTrainee(Trainee):
             self._train_scales()
 
     def demand(self, act: TimedAct) -> None:
+        self._paths(act)
         count = 0 if self.optimizer is None else len(self.optimizer.param_groups)
         for place in act.groups() or () if count else ():
             if not 0 <= place < count:
@@ -127,6 +131,9 @@ class ModuleTrainee(Trainee):
             zero(self._tensors[param.tag], self._keep(param.tag))
         return cast(Array, numbers_of(self._tensors[param.tag]))
 
+    def hidden_numbers(self, param: Param) -> Array:
+        return cast(Array, numbers_of(self._tensors[param.tag]))
+
     def count(self, param: Param) -> int:
         return int(torch().count_nonzero(self._tensors[param.tag]))
 
@@ -168,6 +175,18 @@ class ModuleTrainee(Trainee):
     def _keep(self, tag: str) -> Any:
         owner, name = self._homes[tag][0]
         return mask_of(owner, name).keep
+
+    # -- whole layers
+
+    def skip_layers(self, act: TimedAct) -> None:
+        skip(self.module, self._paths(act))
+
+    def put_back_layers(self, act: TimedAct) -> None:
+        put_back(self.module, self._paths(act))
+
+    def _paths(self, act: TimedAct) -> list[str]:
+        """Where the layers of an act are in the module."""
+        return layers_in(self.module, act.layers(), f"{act.where}: layers") if act.layers() else []
 
     # -- fake quantization
 
@@ -231,6 +250,11 @@ class ModuleTrainee(Trainee):
         found = self._tensors[param.tag].grad
         return None if found is None else cast(Array, numbers_of(found))
 
+    def scale_gradient(self, param: Param, factors: Array) -> None:
+        gradient = self._tensors[param.tag].grad
+        if gradient is not None:
+            gradient *= torch().from_numpy(factors.reshape(param.shape)).to(gradient)
+
     def dense_gradient(self, param: Param) -> Array | None:
         heard = [mask_of(*home).dense for home in self._homes[param.tag]] if param.tag in self._masked else []
         found = [one for one in heard if one is not None]
@@ -263,7 +287,9 @@ class ModuleTrainee(Trainee):
     ) -> Iterator[Mapping[str, Array]]:
         if self.sampler is None:
             raise OptionError(NO_SAMPLER)
-        yield from ()
+        tensors = {param.tag: self._tensors[param.tag] for param in params}
+        for found in self.sampler.gradients(self.module, tensors, count, options):
+            yield {tag: numbers_of(one) for tag, one in found.items()}
 
     def fill(self, param: Param, value: float | Sequence[float] | Array) -> None:
         tensor = self._tensors[param.tag]
@@ -280,6 +306,18 @@ class ModuleTrainee(Trainee):
         for state in getattr(self.optimizer, "state", {}).values():
             if torch().is_tensor(state.get("momentum_buffer")):
                 state["momentum_buffer"].zero_()
+
+    def forget_masked_momentum(self, param: Param) -> None:
+        """As SparseML has it: of Adam's kind the first moment alone."""
+        tensor = self._tensors[param.tag]
+        state = getattr(self.optimizer, "state", {}).get(tensor, {})
+        for name in MOMENTA:
+            if torch().is_tensor(state.get(name)):
+                zero(state[name], self._keep(param.tag))
+
+    def discard_gradients(self) -> None:
+        for tensor in self._tensors.values():
+            tensor.grad = None
 
     def _clear(self, tensor: Any, keep: Any) -> None:
         if hasattr(self.optimizer, "state"):
@@ -301,7 +339,7 @@ class ModuleTrainee(Trainee):
     def set_rates(self, rates: Sequence[float], groups: Groups) -> None:
         chosen = self._groups(groups)
         for place, group in enumerate(chosen):
-            rate = rates[place if len(rates) > 1 else 0]
+            rate = rates[min(place, len(rates) - 1)]  # a group that came later goes by the last one
             if torch().is_tensor(group["lr"]):
                 group["lr"].fill_(rate)
             else:
@@ -342,7 +380,7 @@ class ModuleTrainee(Trainee):
 def params_of(module: Any) -> list[tuple[Param, Any, Homes]]:
     """Every parameter once, with the tensor, and everywhere that it stands."""
     named: dict[Any, list[tuple[str, Any, str]]] = {}
-    for prefix, owner in module.named_modules():
+    for prefix, owner in named_modules(module):
         for name, tensor in owner._parameters.items():
             if tensor is not None:
                 named.setdefault(tensor, []).append((f"{prefix}.{name}" if prefix else name, owner, name))
@@ -381,6 +419,26 @@ def _param(
         numbers=lambda: numbers_of(tensor),
         named=answers,
     )
+
+
+def layers_in(module: Any, wanted: str | Sequence[str], where: str) -> list[str]:
+    """The paths of the modules that the entries of a modifier mean, `re:` from the start of a name; never the root."""
+    known = {bare(path): (path, one) for path, one in named_modules(module) if path}
+    entries, found = [wanted] if isinstance(wanted, str) else list(wanted), list[str]()
+    for entry in entries:
+        if entry.upper() == ALL:
+            raise OptionError(f"{where}: {ALL} would leave nothing of the model; name layers, or {ALL_PRUNABLE}")
+        if entry.upper() == ALL_PRUNABLE:
+            hits = [name for name, (_, one) in known.items() if _is_weight(one, WEIGHT)]
+        elif entry.startswith(REGULAR):
+            pattern = compiled(entry[len(REGULAR) :], where)
+            hits = [name for name in known if pattern.match(name)]
+        else:
+            hits = [entry] if entry in known else []
+        if not hits:
+            raise OptionError(f"{where}: {entry[:80]!r} is no layer of the model{nearest(entry, known)}")
+        found += [known[name][0] for name in hits]
+    return list(dict.fromkeys(found))
 
 
 def bare(name: str) -> str:

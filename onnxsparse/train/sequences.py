@@ -212,6 +212,13 @@ class Carried(Engine):
     def gradients(self) -> Mapping[str, Array]:
         return self._inner.gradients()
 
+    @property
+    def pieces(self) -> int:
+        return self._inner.pieces
+
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        self._inner.scale_gradients(factors)
+
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         self._inner.add_gradients(more)
 

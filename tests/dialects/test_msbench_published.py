@@ -235,3 +235,19 @@ def test_a_subclass_may_change_a_step(tmp_path):
     runner.build_trainer()
     runner.resume_model_from_sparse()
     assert runner.iteration == 0
+
+
+@trains
+def test_the_example_of_the_repository_runs(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    for name in ("train", "test"):
+        images, labels = random.random((128, 1, 8, 8), np.float32), random.integers(0, 10, 128)
+        np.savez(tmp_path / f"digits_{name}.npz", x=images, labels=labels)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "digits_cnn.onnx").write_bytes((ROOT / "models" / "digits_cnn.onnx").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    runner = SparseRunner(str(ROOT / "tools" / "digits_amba_sparse.yaml"), quiet=True)
+    assert runner.run()["zeros"] == pytest.approx(0.9, abs=0.015)
+    assert runner.holds
+    assert runner.job.options["loss"] == "cross-entropy:smoothing=0.1"
+    assert runner.job.options["warm_up"] == 1

@@ -1,7 +1,7 @@
 """RigL in a torch loop, step for step as SparseML 1.8 has it: a loop without either says what that is.
 
-Its sampler takes the gradients of the step away, so that nothing moves in a step that brings new masks; here they stay,
-and the loop that is compared drops them. Its counts of layers are those below; Adam's second moment stays there.
+With a sampler the gradients of the step that brings new masks are gone there, so that nothing moves in it. Without one,
+which SparseML does not run, they stay; here the optimizer drops them.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def test_what_has_one_axis_stays_dense() -> None:
         manager.apply(module := net())
     assert int((module[0].bias == 0).sum()) == 0
     manager = ScheduledModifierManager.from_yaml(text.replace("__ALL_PRUNABLE__", "['0.bias']"))
-    with pytest.raises(OptionError, match="0.bias cannot be pruned: it has one axis"):
+    with pytest.raises(OptionError, match=r"0\.bias cannot be pruned: it has one axis"):
         manager.apply(net())
 
 

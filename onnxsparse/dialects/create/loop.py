@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxsparse.acts.params import WEIGHT, Param
-from onnxsparse.dialects.create.recipe_text import Wanted, mask_of, method_of, text_of, truth
+from onnxsparse.dialects.create.recipe_text import GROUP, Wanted, mask_of, method_of, text_of, truth
 from onnxsparse.dialects.create.schemas import Given, variables_of
 from onnxsparse.dialects.sparseml import RecipeManagerStepWrapper, ScheduledModifierManager
 from onnxsparse.dialects.sparseml.arguments import demand_accumulation, demand_steps
@@ -30,8 +30,6 @@ from onnxsparse.train.module_trainee import params_of
 LOG = logging.getLogger("onnxsparse")
 ENDS = ("input", "output")
 """Layers with such a word in their own name stay dense."""
-GROUP = 4
-"""What vnni and tensorrt take at once along the inputs of a layer."""
 
 
 def initialize(

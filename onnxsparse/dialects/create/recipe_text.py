@@ -23,7 +23,7 @@ import yaml
 from onnxsparse.acts.params import ALL_PRUNABLE
 from onnxsparse.dialects.create.schemas import MASKS, TENSORRT, RecipeVariables
 from onnxsparse.errors import OptionError, brief, nearest
-from onnxsparse.recipes.modifiers.masked import GROUPS, NEAR
+from onnxsparse.recipes.modifiers.masked import BLOCK4, GROUPS, NEAR
 
 CONSTANT, MAGNITUDE, NOTHING = "constant", "magnitude", ""
 WORDS = {
@@ -35,6 +35,8 @@ RATES = ("linear", "cosine", "cyclic_linear")
 TAGS = {"acdc": "ACDC", "mfac": "MFAC", "movement": "Movement", "obs": "OBS"}
 GRADIENTS = {"mfac": (64, 10000), "obs": (1024, 50)}
 """How many gradients a method stores, and the size of its blocks of the Fisher matrix."""
+GROUP = 4
+"""What vnni and tensorrt take at once along the inputs of a layer."""
 FIRST, UPDATES, ROUNDS, LONG = 0.05, 20, 5, 15.0
 """The first sparsity, how often it rises, how often by gradients, and the epochs from which quantization gets five."""
 
@@ -63,14 +65,13 @@ class Wanted:
         if self.lr not in RATES:
             hint = nearest(str(self.lr), RATES) or f" (known: {', '.join(RATES)})"
             raise OptionError(f"lr {brief(self.lr)} is no schedule of the learning rate{hint}")
+        if not self.prunes:
+            return
         _ = self.mask_type, self.is_global  # what contradicts itself is refused here
-        if self.prunes and self.level is not None and "sparsity" in self.variables.fields_set:
-            asked = self.variables.sparsity
-            if abs(asked - self.level) > NEAR:
-                text = (
-                    f"sparsity {asked:g} contradicts {self.mask_type}, which is {self.level:g}: leave one of them out"
-                )
-                raise OptionError(f"recipe_variables: {text}")
+        asked = self.variables.sparsity if "sparsity" in self.variables.fields_set else self.level
+        if self.level is not None and asked is not None and abs(asked - self.level) > NEAR:
+            text = f"sparsity {asked:g} contradicts {self.mask_type}, which is {self.level:g}: leave one of them out"
+            raise OptionError(f"recipe_variables: {text}")
 
     @property
     def prunes(self) -> bool:
@@ -218,7 +219,9 @@ def _variables(wanted: Wanted, times: _Times) -> dict[str, Any]:
             "_num_pruning_epochs": "eval(num_pruning_active_epochs + num_pruning_finetuning_epochs)",
         }  # fmt: skip
     if wanted.method in GRADIENTS:
-        found |= {"num_grads": times.gradients, "fisher_block_size": GRADIENTS[wanted.method][1]}
+        size = GRADIENTS[wanted.method][1]
+        whole = size - size % GROUP if wanted.mask_type == BLOCK4 else size  # no block of four lies in two blocks
+        found |= {"num_grads": times.gradients, "fisher_block_size": whole}
     if wanted.distillation:
         found |= {"distillation_hardness": said.hardness, "distillation_temperature": said.temperature}
     return found

@@ -17,6 +17,8 @@ from typing import Any, Union
 
 from onnxsparse import targets
 from onnxsparse.errors import OptionError, brief, nearest
+from onnxsparse.recipes.modifiers.magnitude import MagnitudePruningModifier
+from onnxsparse.recipes.modifiers.masked import GROUPS
 from onnxsparse.recipes.modifiers.modifier import as_declared
 
 TENSORRT = "tensorrt"
@@ -54,8 +56,8 @@ class RecipeVariables:
     )
     global_sparsity: bool = _variable(
         True,
-        "whether the smallest weights of all layers go, in place of the same share of each; N:M and movement pruning go "
-        "layer by layer",
+        "whether the smallest weights of all layers go, in place of the same share of each; N:M and movement pruning "
+        "go layer by layer",
     )
     hardness: float = _variable(
         0.5, "of distillation: the share of the teacher in the loss; the rest is the loss of the script", 0, 1
@@ -154,4 +156,19 @@ def _target(one: Field[Any], value: Any) -> str | None:
     return target
 
 
-_CHECKS: dict[str, Callable[[Field[Any], Any], Any]] = {"target": _target}
+def _mask(one: Field[Any], value: Any) -> Any:
+    """Whatever a modifier takes, in the words of here."""
+    found = _plain(one, value)
+    try:
+        MagnitudePruningModifier(0.0, 1.0, 1.0, (), found, init_sparsity=0.0, final_sparsity=_level(found))
+    except OptionError as error:
+        raise OptionError(f"recipe_variables: {error}") from None
+    return found
+
+
+def _level(mask: Any) -> float:
+    found = GROUPS.fullmatch(mask) if isinstance(mask, str) else None
+    return 0.5 if found is None or int(found[1]) >= int(found[2]) else 1 - int(found[1]) / int(found[2])
+
+
+_CHECKS: dict[str, Callable[[Field[Any], Any], Any]] = {"target": _target, "mask_type": _mask}

@@ -59,11 +59,20 @@ class OrtEngine(Engine):
     def gradients(self) -> Mapping[str, Array]:
         return self._session.gradients
 
+    @property
+    def pieces(self) -> int:
+        return self._pieces
+
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         live, pieces = self._session.gradients, np.float32(max(1, self._pieces))
         for tag, array in more.items():
             if tag in live:
                 live[tag] += array * pieces
+
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        for tag, array in factors.items():
+            if tag in self._session.gradients:
+                self._session.gradients[tag] *= array
 
     def update(self, pace: Pace) -> bool:
         for key, share in self._made.get("shares", {}).items():

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Union
 
@@ -222,7 +222,7 @@ class Gradual(TimedAct):
         return self._params
 
     def final_masks(self) -> dict[str, FinalMask]:
-        drops = self._drops(1.0, self._stored() if self._together else None)
+        drops = self._drops(self.levels_at(1.0), self._stored() if self._together else None)
         found = {}
         for param, pattern, drop in zip(self._params, self._patterns, drops):
             if isinstance(pattern, NMRamp):  # it counts groups, and the pattern that it comes to counts numbers
@@ -241,19 +241,37 @@ class Gradual(TimedAct):
             self._own_first = {param.tag: 1.0 - np.count_nonzero(flat) / max(1, param.size) for param, flat in numbers}
 
     def update(self, trainee: Trainee, epoch: float) -> None:
-        progress = self.span.progress(epoch)
-        numbers = [trainee.numbers(param) for param in self._params] if self._together else None
-        for place, drop in enumerate(self._drops(progress, numbers)):
-            param = self._params[place]
-            trainee.put_for(self, param, keep_of(self._patterns[place], param, trainee.numbers(param), drop))
+        self.prune(trainee, self.levels_at(self.span.progress(epoch)))
+
+    def prune(self, trainee: Trainee, levels: Sequence[float]) -> None:
+        """New masks, with a level for each parameter."""
+        places = range(len(self._params))
+        numbers = [self.chosen_by(trainee, place) for place in places] if self._together else None
+        drops = self._drops(levels, numbers)
+        self.put(trainee, (self._keep(trainee, place, drop) for place, drop in zip(places, drops)))
+
+    def chosen_by(self, trainee: Trainee, place: int) -> Array:
+        """The numbers by which the mask of a parameter is chosen: those of the smallest size go."""
+        return trainee.numbers(self._params[place])
+
+    def put(self, trainee: Trainee, keeps: Iterable[Array]) -> None:
+        """The masks of all parameters, one after the other."""
+        for param, keep in zip(self._params, keeps):
+            trainee.put_for(self, param, keep)
+
+    def levels_at(self, progress: float) -> list[float]:
+        """The level of each parameter at a share of the way."""
+        return [self._level(param, progress) for param in self._params]
+
+    def _keep(self, trainee: Trainee, place: int, drop: int) -> Array:
+        return keep_of(self._patterns[place], self._params[place], self.chosen_by(trainee, place), drop)
 
     def end(self, trainee: Trainee) -> None:
         if not self._stays:
             for param in self._params:
                 trainee.release_for(self, param)
 
-    def _drops(self, progress: float, numbers: Sequence[Array] | None) -> list[int]:
-        levels = [self._level(param, progress) for param in self._params]
+    def _drops(self, levels: Sequence[float], numbers: Sequence[Array] | None) -> list[int]:
         if numbers is not None and levels:
             # One threshold for all: what is small anywhere goes first, so counts depend on the numbers.
             return drops_together(self._patterns, self._params, numbers, levels[0])

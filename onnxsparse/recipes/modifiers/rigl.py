@@ -6,7 +6,9 @@
    `init_update_fraction`: the smallest numbers go, and those places grow whose gradients are the largest, of what was
    just dropped, too. They are sums of `num_grads`, taken of samples, or of the steps of a loop that has none.
 3. `global_sparsity` changes nothing, as in SparseML: it is the strategy that says which weight loses how much.
-4. With `momentum_buffer_reset` what the optimizer knows of masked places is zero, so that grown ones start anew.
+4. With `momentum_buffer_reset` momentum is zero at masked places before every step, so that grown ones start anew.
+5. In a torch loop with samples the gradients of the step that brings new masks are dropped, as in SparseML: nothing
+   moves in it. In a run of ours the step is taken, and by its gradients under the new masks.
 """
 
 from __future__ import annotations
@@ -145,7 +147,7 @@ class Exchanging(TimedAct):
         return list(self._levels)
 
     def remembered(self) -> list[Param]:
-        return [] if self._options.momentum_buffer_reset else list(self._levels)
+        return list(self._levels)
 
     def final_masks(self) -> dict[str, FinalMask]:
         return {
@@ -199,6 +201,7 @@ class Exchanging(TimedAct):
             with trainee.opened(params):
                 for found in trainee.sample_gradients(params, options.num_grads, options.grad_sampler_kwargs):
                     self._add(found)
+            trainee.discard_gradients()
         if not self._gains:
             raise OptionError(f"{self.where}: {NO_GRADIENTS}")
 
@@ -212,6 +215,10 @@ class Exchanging(TimedAct):
         sure = math.floor((1 - (level + (1 - level) * share)) * param.size + 0.5)  # of the level, not of the count
         kept = np.ones(param.size, bool) if kept is None else kept
         return exchanged(numbers, kept, gains, choice_of(drop), (left - sure) / max(1, left), return_at_once=True)
+
+    def before_move(self, trainee: Trainee) -> None:
+        for param in self._levels if self._options.momentum_buffer_reset else ():
+            trainee.forget_masked_momentum(param)
 
     def end(self, trainee: Trainee) -> None:
         trainee.watch(())

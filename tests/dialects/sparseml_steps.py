@@ -544,11 +544,24 @@ def batch(case: Case, step: int) -> tuple[Any, Any]:
     return torch.randn((8, 4, 5, 5), generator=generator), labels
 
 
-def sampler(case: Case) -> dict[str, Any]:
-    """Batches with arguments, named arguments and labels; the same ones whenever they are asked for."""
+def sampler(case: Case, optimizer: Any) -> dict[str, Any]:
+    """Batches with arguments, named arguments and labels; the same ones whenever they are asked for.
+
+    SparseML's sampler takes the gradients of the step away, so that nothing moves in it; elsewhere they are dropped
+    here before the optimizer's step.
+    """
+    asked: list[bool] = []
+
+    def drop(*_: Any) -> None:
+        if asked:
+            optimizer.zero_grad()
+            asked.clear()
+
+    optimizer.register_step_pre_hook(drop)
 
     def build(*_: Any, **__: Any) -> Any:
         def batches() -> Any:
+            asked.append(True)
             for step in range(8):
                 inputs, labels = batch(case, 500 + step)
                 yield [inputs], {}, labels
@@ -567,7 +580,7 @@ def run(
     if "teacher" in case.extras:
         named["distillation_teacher"] = made(case, 1)[0]
     if "sampler" in case.extras:
-        named["grad_sampler"] = sampler(case)
+        named["grad_sampler"] = sampler(case, optimizer)
     wrapped = manager.modify(net, optimizer, steps_per_epoch=PER_EPOCH, epoch=case.begin, **named)
     clock = around(case)
     found = []

@@ -35,6 +35,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -224,11 +225,8 @@ def watched() -> Iterator[dict[str, TimedAct]]:
         made[self.where] = self
         before(self, *arguments)
 
-    TimedAct.before = remember  # type: ignore[method-assign, assignment]
-    try:
+    with mock.patch.object(TimedAct, "before", remember):
         yield made
-    finally:
-        TimedAct.before = before  # type: ignore[method-assign]
 
 
 def unfinished(recipe: osp.Recipe, acts: dict[str, TimedAct]) -> list[str]:

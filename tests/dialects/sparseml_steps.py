@@ -360,7 +360,7 @@ CASES: dict[str, Case] = {
         numbers=False,
     ),
     # -- gradients
-    "movement": Case((RANGE, gradual("MovementPruningModifier", init_sparsity=0.2))),
+    "movement": Case((RANGE, gradual("MovementPruningModifier", init_sparsity=0.1))),
     "movement in blocks": Case(
         (RANGE, gradual("MovementPruningModifier", mask_type="block4", start_epoch=0.5)), "adam"
     ),
@@ -371,7 +371,6 @@ CASES: dict[str, Case] = {
     ),
     "obs, blocks": Case(
         (RANGE, gradual("OBSPruningModifier", num_grads=8, fisher_block_size=6, damp="1e-5", update_frequency=1.0)),
-        "adam",
         extras=("sampler",),
         close=1e-4,
     ),
@@ -400,10 +399,11 @@ CASES: dict[str, Case] = {
                 fisher_block_size=8,
                 damp="1e-4",
                 mask_type="block4",
-                params="['3.weight', '6.weight']",
+                params="['1.weight', '3.weight']",
                 update_frequency=1.0,
             ),
         ),
+        net="matrices",
         extras=("sampler",),
         close=1e-4,
     ),
@@ -423,12 +423,13 @@ CASES: dict[str, Case] = {
                 RANGE,
                 (
                     "RigLPruningModifier {params: __ALL_PRUNABLE__, final_sparsity: 0.7, start_epoch: 0.0, end_epoch: "
-                    "2.5,"
+                    "4.0,"
                     f" update_frequency: 0.5, sparsity_strategy: {how}}}"
                 ),
             ),
             optimizer,
             extras=("sampler",),
+            finished=False,
         )
         for how, optimizer in (("uniform", "sgd"), ("erdos_renyi", "adam"), ("erdos_renyi_kernel", "momentum"))
     },
@@ -648,11 +649,12 @@ def state(net: Any, optimizer: Any) -> dict[str, Any]:
 
 
 def masks(manager: Any) -> list[dict[str, Any]]:
-    """Of each modifier that has some, by parameter, whatever its identifier is; not of those that leave none."""
+    """Of each modifier that has some, by parameter; not of those that leave none, and no open ones."""
     left = {type(one).__name__ for one in manager.iter_modifiers() if getattr(one, "leave_enabled", False)}
     found = []
     for key, some in sorted(manager.state_dict().items(), key=lambda pair: str(pair[0].partition("-")[0])):
-        own = {name: mask.bool().clone() for name, mask in some.items() if torch.is_tensor(mask) and "mask" in name}
+        masks = {name: mask.bool() for name, mask in some.items() if torch.is_tensor(mask) and "mask" in name}
+        own = {name: mask.clone() for name, mask in masks.items() if not mask.all()}
         if own and key.partition("-")[0] in left:
             found.append(own)
     return found

@@ -297,6 +297,16 @@ def test_what_the_page_shows_works(repository: Path) -> None:
     exec(compile(block, "create.md", "exec"), {})
 
 
+def test_variables_come_as_a_schema_and_a_recipe_for_a_module_alone(tmp_path: Path) -> None:
+    net, optimizer = made()
+    variables = create.RecipeVariables(num_epochs="6", target="vnni", sparsity=0.7)
+    manager, _ = create.initialize(net, optimizer, STEPS, quantization=False, recipe_variables=variables)
+    out = tmp_path / "recipe.yaml"
+    sparsify.create_recipe(made()[0], target="vnni", sparsity=0.7, epochs=6, output=out)
+    assert sparsify.Recipe.load(out).modifiers == manager.recipe.modifiers
+    assert "# features.0.weight stays dense: it has 3 inputs" in out.read_text(encoding="utf-8")
+
+
 # -- what is refused, or said
 
 

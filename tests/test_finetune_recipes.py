@@ -356,12 +356,18 @@ modifiers:
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_sparse_training_ends_at_its_level(digits_cnn: Path, engine: str) -> None:
-    for name, recipe in TRAINED_SPARSE.items():
-        result = tune(digits_cnn, recipe, engine=engine)
-        found = arrays(result)
-        wanted = {one: 0.7 if one in ("wide.weight", "deep.weight") else 0 for one in found}
-        assert zeros(found) == {one: counted(wanted[one], array.size) for one, array in found.items()}, name
-        assert {row.name for row in result.report.rows if row.status == "pruned"} == {"wide.weight", "deep.weight"}
-        assert "trained for 2 epochs" in str(result.report.notes), name
+SPARSE_CASES = [
+    *(pytest.param("torch", name, marks=HAS_TORCH) for name in TRAINED_SPARSE),
+    pytest.param("ort", "powers", marks=HAS_ORT),
+    *(pytest.param("ort", name, marks=[HAS_ORT, pytest.mark.slow]) for name in TRAINED_SPARSE if name != "powers"),
+]
+
+
+@pytest.mark.parametrize(("engine", "name"), SPARSE_CASES)
+def test_sparse_training_ends_at_its_level(digits_cnn: Path, engine: str, name: str) -> None:
+    result = tune(digits_cnn, TRAINED_SPARSE[name], engine=engine)
+    found = arrays(result)
+    wanted = {one: 0.7 if one in ("wide.weight", "deep.weight") else 0 for one in found}
+    assert zeros(found) == {one: counted(wanted[one], array.size) for one, array in found.items()}
+    assert {row.name for row in result.report.rows if row.status == "pruned"} == {"wide.weight", "deep.weight"}
+    assert "trained for 2 epochs" in str(result.report.notes)

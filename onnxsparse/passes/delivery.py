@@ -18,8 +18,8 @@ from onnx import ModelProto
 from onnxsparse.errors import OptionError
 from onnxsparse.files import Staged, check_target, put
 from onnxsparse.graph.model import Model, Source
-from onnxsparse.graph.weights import Weight
 from onnxsparse.graph.storage import DataFolder
+from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
 from onnxsparse.passes.proof import Before, proved
@@ -129,8 +129,6 @@ def _as_stored(row: PlanRow, weight: Weight) -> PlanRow:
         return replace(row, weight=weight)
     drop = _zero_units(row.pattern, weight) if row.pattern is not None else 0
     reason = "; ".join(filter(None, [row.reason, _sizes(row.weight.uses[0].shape4, weight.uses[0].shape4)]))
-    if not drop:
-        return PlanRow(weight, reason=reason, chosen=row.chosen or row.pattern is not None)
     return replace(row, weight=weight, drop=drop, reason=reason, keep=None, cut=None)
 
 

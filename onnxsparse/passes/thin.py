@@ -152,9 +152,9 @@ class _Thinning:
         for own in self.channels.values.get(name, ()):
             stays = ~np.isin(own.labels, self.gone)
             for at, axis in enumerate(own.axes):
-                line = stays.any(tuple(other for other in range(stays.ndim) if other != at))
+                line = np.moveaxis(stays, at, 0).reshape(stays.shape[at], -1).any(1)
                 if not line.all():
-                    found[axis] = len(line), int(np.count_nonzero(line))
+                    found[axis] = line.size, int(np.count_nonzero(line))
         return found
 
     # -- what stands in the way
@@ -205,7 +205,7 @@ class _Thinning:
             return ""
         changed = self._sizes(node.output[0])
         known = self._constant(node.input[slot])
-        if not changed or known is not None or node.op_type == "Reshape" and self._pieces(node.input[slot]):
+        if not changed or known is not None or (node.op_type == "Reshape" and self._pieces(node.input[slot])):
             return ""
         return "has sizes that are computed"
 
@@ -292,8 +292,8 @@ class _Thinning:
         known, maker = self._constant(name), self._makers.get(name)
         if known is not None:
             return known.shape == (1,)
-        dims = declared[name].type.tensor_type.shape.dim if name in declared else ()
-        return len(dims) == 1 and dims[0].dim_value == 1 or (maker is not None and maker.op_type == "Unsqueeze")
+        sizes = [dim.dim_value for dim in declared[name].type.tensor_type.shape.dim] if name in declared else []
+        return sizes == [1] or (maker is not None and maker.op_type == "Unsqueeze")
 
     def _joined(self, node: NodeProto, slot: int, changed: Sizes) -> str:
         """The shape with other constants among its pieces; those that are computed follow by themselves."""

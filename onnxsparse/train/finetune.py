@@ -179,9 +179,10 @@ def _change(task: Task, outcome: Outcome) -> Callable[[ModelProto], Sequence[str
         return None
 
     def change(proto: ModelProto) -> Sequence[str]:
+        said = [note for act in acts for note in act.changed_graph(proto)]
         if outcome.integers is not None:
             outcome.integers.write(proto)
-        return [note for act in acts for note in act.changed_graph(proto)]
+        return said
 
     return change
 

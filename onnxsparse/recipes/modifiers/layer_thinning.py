@@ -107,6 +107,7 @@ class ThinLayers(TimedAct):
         self._groups: Groups = []
         self._in_graph: Sequence[ChannelGroup] | None = None
         self._of_tensor: Mapping[StoredTensor, Param] = {}
+        self._sizes: dict[str, int] = {}
         self._notes: list[str] = []
 
     @property
@@ -126,6 +127,7 @@ class ThinLayers(TimedAct):
     # -- in a run of our own
 
     def bind_graph(self, model: Model, params: Sequence[Param]) -> None:
+        self._sizes = model.sizes
         found = GroupMap(model, params, self.outputs, self._map)
         self._in_graph, missing = found.groups(self.groups_of_names)
         found.demand_free(self._in_graph)
@@ -160,6 +162,7 @@ class ThinLayers(TimedAct):
 
     def changed_graph(self, proto: ModelProto) -> Sequence[str]:
         model, notes = Model.over(proto), list(self._notes)
+        model.sizes = self._sizes
         channels, kept = channels_of(model), dict[int, Array]()
         for group in self._in_graph or ():
             own = found_again(group, model, channels)

@@ -216,7 +216,9 @@ def ask(
     recipe, unasked = holding_zeros(model, recipe)
     by_epochs = zeros_by_epochs(model, recipe, plan, masks)
     if quantization is not None:
-        _demand_one_graph(by_epochs)
+        _demand_one_graph(
+            by_epochs, any(one.learn_scales for one in recipe.modifiers if isinstance(one, TrainQuantized))
+        )
     made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
     demand_floats(model)
     demand_output(model, objective.output)
@@ -251,9 +253,11 @@ def ask(
     return replace(task, digest=digest_of(task))
 
 
-def _demand_one_graph(by_epochs: ByEpochs | None) -> None:
+def _demand_one_graph(by_epochs: ByEpochs | None, learned: bool) -> None:
     """What is rounded was decided for the whole graph."""
     for act in by_epochs.acts if by_epochs is not None else ():
+        if learned and type(act).changed_graph is not TimedAct.changed_graph:
+            raise OptionError(f"{act.where}: --learn-scales trains a scale for each channel; leave one of the two out")
         if act.layers():
             raise OptionError(
                 f"{act.where}: layers are not skipped in a run that quantizes, too: run the two one after the other"

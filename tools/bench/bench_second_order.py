@@ -1,6 +1,6 @@
 """Pruning at once, without training: what OBS and M-FAC lose beside magnitude, for a CNN in an ONNX file.
 
-    OMP_NUM_THREADS=1 python tools/bench/bench_second_order.py MODEL TRAIN.npz TEST.npz [--levels 0.7 0.8 0.9] [--count 256]
+    OMP_NUM_THREADS=1 python tools/bench/bench_second_order.py MODEL TRAIN.npz TEST.npz [--levels 0.7 0.9] [--count 256]
 
 TRAIN and TEST hold an array of images under the name of the model's input, and `labels`. The model becomes a torch
 module; each recipe is applied to a fresh copy, with gradients of single images and their cross-entropy, and the
@@ -73,7 +73,7 @@ def main() -> int:
     options = parser.parse_args()
     (images, labels), test = arrays(options.train), arrays(options.test)
 
-    def builder(kwargs: Any = None) -> Iterator[Any]:
+    def builder(_: Any = None) -> Iterator[Any]:
         for place in range(len(labels)):
             yield [images[place : place + 1]], {}, labels[place : place + 1]
 

@@ -3,6 +3,7 @@
     act = modifier.act(); act.bind(params)         once, before anything runs: the plan asks the same object
     act.before_step(trainee, step)                 before the loss of a step
     act.before_update(trainee, step)               the gradients are there, the weights have not moved
+    act.before_move(trainee), after_move           around the optimizer, for what trains in place of the weights
     act.after_step(trainee, step)                  the weights have moved
     act.finish(trainee)                            after the last step
 
@@ -16,9 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from onnx import ModelProto
+
 from onnxsparse.acts.params import ALL_PRUNABLE, Param
 from onnxsparse.acts.trainee import Groups, Trainee
 from onnxsparse.engines.engine import Spec
+from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.planning.plan import PlanRow
@@ -110,6 +114,10 @@ class Act:
         """The step from which on everything but the weights stands still."""
         return 0
 
+    def delivered(self, spec: Spec) -> Spec:
+        """The graph of what is measured in the end and delivered, made of that of the last segment."""
+        return spec
+
     # -- the steps
 
     def before_step(self, trainee: Trainee, step: int) -> None:
@@ -117,6 +125,12 @@ class Act:
 
     def before_update(self, trainee: Trainee, step: int) -> None:
         """The gradients are there, the weights have not moved."""
+
+    def before_move(self, trainee: Trainee) -> None:
+        """The optimizer is next, and all acts have acted: what it moves has to stand in the weights."""
+
+    def after_move(self, trainee: Trainee) -> None:
+        """It is done, or left the step out: what the model computes with has to stand there. Last acts come first."""
 
     def after_step(self, trainee: Trainee, step: int) -> None:
         """The weights have moved."""
@@ -164,6 +178,20 @@ class TimedAct(Act):
 
     def bind(self, params: Sequence[Param]) -> None:
         """Find the parameters; refuse what cannot be."""
+
+    def bind_graph(self, model: Model) -> None:
+        """Find in the graph of an ONNX model what is no parameter; refuse what the graph does not allow."""
+
+    def changed_graph(self, proto: ModelProto) -> None:
+        """Do to the graph that is delivered, in place, what is not done by numbers."""
+
+    def removed(self) -> Mapping[str, str]:
+        """By tag, the stored tensors that the result has not, and why."""
+        return {}
+
+    def layers(self) -> str | Sequence[str]:
+        """The layers that it speaks of, as a recipe names them."""
+        return ()
 
     def demand_run(self) -> None:
         """Refuse what can be in a user's loop and not in a run of our own."""

@@ -74,6 +74,11 @@ class SharedMasks:
         keeps.pop(number, None)
         return _intersection(keeps) if keeps else None
 
+    def thin(self, tag: str, shape: tuple[int, ...], axis: int, keep: Array) -> None:
+        """Leave some places of an axis of the masks of a parameter that had a shape."""
+        for number, one in self._keeps.get(tag, {}).items():
+            self._keeps[tag][number] = np.compress(keep, one.reshape(shape), axis).reshape(-1)
+
     def state(self) -> dict[str, Any]:
         """For JSON: one bit for each place, compressed."""
         return {tag: [[number, _packed(keep)] for number, keep in keeps.items()] for tag, keeps in self._keeps.items()}
@@ -96,6 +101,8 @@ class Trainee(ABC):
     """Rate, decay and clipping of this step, where our own loop takes it."""
     quantization: str = ""
     """What fake quantization rounds in the training graph of our own loop, as `engine.Spec` has it."""
+    moves: bool = True
+    """Whether steps come between what acts do."""
     caution: float = 1.0
     """What learning rates are multiplied with: less after every attempt that did harm."""
 
@@ -151,6 +158,10 @@ class Trainee(ABC):
     def numbers(self, param: Param) -> Array:
         """The numbers of a parameter as they are now: float32, flat in stored order, +0.0 where it is masked."""
 
+    def hidden_numbers(self, param: Param) -> Array:
+        """The same as they lie there, whatever they are under the mask."""
+        return self.numbers(param)
+
     def count(self, param: Param) -> int:
         """How many numbers of a parameter are not zero; those under a mask may count."""
         return int(np.count_nonzero(self.numbers(param)))
@@ -183,6 +194,9 @@ class Trainee(ABC):
     def dense_gradient(self, param: Param) -> Array | None:
         """The gradient of this step at every place, masked ones too, where `watch` was told before the loss."""
         return self.gradient(param)
+
+    def scale_gradient(self, param: Param, factors: Array) -> None:  # noqa: B027 - nothing moves
+        """Multiply the gradient of this step, place by place."""
 
     def watch(self, params: Sequence[Param]) -> None:  # noqa: B027 - others take them of samples
         """Keep the gradients at every place of these from the next loss on; of none with an empty list."""
@@ -218,6 +232,9 @@ class Trainee(ABC):
     def forget_momentum(self) -> None:
         """Clear the momentum of everything that trains."""
 
+    def forget_masked_momentum(self, param: Param) -> None:  # noqa: B027 - a mask has cleared it
+        """Clear the momentum at masked places of what is `remembered`."""
+
     @abstractmethod
     def held(self, param: Param) -> bool:
         """Whether a parameter is frozen."""
@@ -245,6 +262,21 @@ class Trainee(ABC):
     def note(self, note: str) -> None:
         """Say something that is found out while it trains, once."""
         warnings.warn(note, stacklevel=2)
+
+    # -- whole layers
+
+    def skip_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph of an ONNX model has none of them
+        """The layers of an act hand on what comes to them."""
+
+    def put_back_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph has them again
+        """The layers of an act are as they were."""
+
+    def thin(
+        self, act: TimedAct, group: Sequence[Param], dependents: Sequence[Param], outputs: bool, strict: bool
+    ) -> None:
+        """Take the outputs, or inputs, that are zero in all parameters of a group out of these, and of what depends on
+        them along the other axis. `strict` refuses where they are not the same in all of them."""
+        raise OptionError(f"{act.where}: what is trained here keeps its sizes")
 
     # -- fake quantization
 

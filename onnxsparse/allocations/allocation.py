@@ -145,7 +145,7 @@ class ErdosRenyiKernel(Allocation):
         units = [pattern.units(weight.shape4) for weight in weights]
         total = sum(units)
         keep = total - math.floor(checked_sparsity(sparsity, pattern.text) * total + 0.5)
-        kept = _rounded(_solved(units, [_raw_density(weight) for weight in weights], keep), units, keep)
+        kept = _rounded(kept_by_density(units, [_raw_density(weight) for weight in weights], keep), units, keep)
         return {weight.name: count - stays for weight, count, stays in zip(weights, units, kept)}
 
 
@@ -156,8 +156,8 @@ def _raw_density(weight: Candidate) -> float:
     return (groups * outputs + inputs + sum(kernel)) / product if product else 0.0
 
 
-def _solved(units: list[int], raw: list[float], keep: int) -> list[float]:
-    """How many units of each weight to keep, as real numbers."""
+def kept_by_density(units: list[int], raw: list[float], keep: int) -> list[float]:
+    """How many units of each weight to keep, as real numbers: in proportion to raw densities, at most all of it."""
     dense: set[int] = set()
     while True:
         free = [place for place in range(len(units)) if place not in dense]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
+from onnxsparse.engines.layer_terms import LayerPairs, LayersOfFile, LayerTerm
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.losses import Scale, unit_in_words
@@ -125,6 +126,10 @@ class Engine(ABC):
         """
         raise OptionError("this engine makes nothing small but its own loss")
 
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        """Multiply the gradients since the last update place by place, by tags of `weights`."""
+        raise OptionError("this engine hands its gradients to nobody")
+
     @abstractmethod
     def update(self, pace: Pace) -> bool:
         """Move the weights by the mean of the gradients since the last update, and forget them.
@@ -149,6 +154,10 @@ class Engine(ABC):
 
     def learn_from(self, teacher: OtherTeacher) -> None:
         """Have another model answer in place of the dense one, for the distillation by kl."""
+        raise OptionError("this engine learns from the dense model alone")
+
+    def learn_layers_from(self, teachers: Mapping[str, LayersOfFile]) -> None:
+        """Have layers of other models, by their files, answer in place of those of the dense one."""
         raise OptionError("this engine learns from the dense model alone")
 
     @abstractmethod
@@ -181,6 +190,9 @@ class LossSpec:
     axis: int | None = None  # of the classes, for kl, where the user says it
     teacher: str = ""  # an ONNX file to learn from by kl; the dense model where none is named
     smoothing: float = 0.0  # of labels, for cross-entropy
+
+    layers: tuple[LayerPairs, ...] = ()  # layers that learn from layers, as a recipe names them
+    terms: tuple[LayerTerm, ...] = ()  # and what that means in the model
 
 
 TASKS = {
@@ -217,14 +229,29 @@ class Spec:
     turned: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # see `sample_axes`: of inputs and of outputs
     quantization: str = ""  # what is rounded (`planning.quantization`), as JSON
     learned_scales: bool = False
+    skipped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the result of a layer that is skipped: what stands for it, and the tags of what only that layer reads."""
+
+    @property
+    def bypasses(self) -> dict[str, str]:
+        return {result: source for result, (source, *_) in self.skipped.items()}
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """The tags of what this graph does not read, because its layers are skipped."""
+        return frozenset(tag for _, *tags in self.skipped.values() for tag in tags)
 
     def to_json(self) -> str:
         found = asdict(self)
-        for name in ("turned", "quantization", "learned_scales"):
+        for name in ("turned", "quantization", "learned_scales", "skipped"):
             if not found[name]:  # graphs of runs from before there was such a thing are found again
                 del found[name]
         if not self.objective.smoothing:
             del found["objective"]["smoothing"]
+
+        for name in ("layers", "terms"):
+            if not found["objective"][name]:
+                del found["objective"][name]
         return json.dumps(found, sort_keys=True)
 
     @classmethod
@@ -232,6 +259,8 @@ class Spec:
         found = json.loads(text)
         objective = found.pop("objective")
         objective["label_shape"] = tuple(objective["label_shape"])
+        objective["layers"] = ()  # `terms` say it all
+        objective["terms"] = tuple(LayerTerm.of(one) for one in objective.get("terms", ()))
         return cls(**found, objective=LossSpec(**objective))
 
     def digest(self, *more: str) -> str:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,9 @@ SMALLEST = 1e-30
 class OtherTeacher:
     """A model in onnxruntime."""
 
-    def __init__(self, path: str, output: str = "") -> None:
-        self._path, self._session = path, _session(path)
+    def __init__(self, path: str, output: str = "", held: bytes | None = None) -> None:
+        """`held` is the file in memory, where something was added to it."""
+        self._path, self._session = path, _session(path, held)
         self._inputs = [value.name for value in self._session.get_inputs()]
         floats = [value.name for value in self._session.get_outputs() if value.type == "tensor(float)"]
         if not floats:
@@ -35,9 +36,7 @@ class OtherTeacher:
 
     def __call__(self, feed: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
         """What it says to inputs by name, for which the model in training gives a tensor of a shape."""
-        named = all(name in feed for name in self._inputs)
-        given = {name: feed[name] for name in self._inputs} if named else dict(zip(self._inputs, feed.values()))
-        found = self._asked(given)
+        found = self._asked(self._given(feed), [self._output])[0]
         if found.shape != tuple(shape):
             raise ModelError(
                 f"the teacher {self._path} gives {list(found.shape)} where the model gives {list(shape)}; it has to be "
@@ -45,19 +44,27 @@ class OtherTeacher:
             )
         return _before_squashing(found)
 
-    def _asked(self, feed: Mapping[str, Array]) -> Array:
+    def values(self, feed: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+        """What it gives by these names, for inputs by name."""
+        return dict(zip(names, self._asked(self._given(feed), names)))
+
+    def _given(self, feed: Mapping[str, Array]) -> Mapping[str, Array]:
+        named = all(name in feed for name in self._inputs)
+        return {name: feed[name] for name in self._inputs} if named else dict(zip(self._inputs, feed.values()))
+
+    def _asked(self, feed: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
         if not self._by_one:
             try:
-                return self._run(feed)
+                return self._run(feed, names)
             except Exception as error:  # whatever the runtime makes of a batch that the file was not made for
                 self._by_one = True
                 try:
-                    return self._one_by_one(feed)
+                    return self._one_by_one(feed, names)
                 except Exception:
                     raise ModelError(f"the teacher {self._path} does not take the data: {_line(error)}") from error
-        return self._one_by_one(feed)
+        return self._one_by_one(feed, names)
 
-    def _one_by_one(self, feed: Mapping[str, Array]) -> Array:
+    def _one_by_one(self, feed: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
         count = max((len(array) for array in feed.values() if array.ndim), default=1)
         cut = [
             {
@@ -66,14 +73,14 @@ class OtherTeacher:
             }
             for row in range(count)
         ]
-        return np.concatenate([self._run(one) for one in cut])
+        return [np.concatenate(parts) for parts in zip(*(self._run(one, names) for one in cut))]
 
-    def _run(self, feed: Mapping[str, Array]) -> Array:
-        found: Array = self._session.run([self._output], dict(feed))[0]
+    def _run(self, feed: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+        found: list[Array] = self._session.run(list(names), dict(feed))
         return found
 
 
-def _session(path: str) -> Any:
+def _session(path: str, held: bytes | None) -> Any:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
@@ -84,7 +91,7 @@ def _session(path: str) -> Any:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
     try:
-        return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(held or path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has kinds of its own for what is wrong with a file
         raise ModelError(f"the teacher {path} cannot be opened: {_line(error)}") from error
 

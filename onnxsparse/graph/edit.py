@@ -312,6 +312,26 @@ def keep(field: Any, kept: Sequence[Any]) -> None:
     field.extend(copies)
 
 
+def bypass(proto: ModelProto, ways: Mapping[str, str]) -> None:
+    """Have each result be what its source is, in place; what nobody needs any more is gone, with its initializers."""
+    graph = proto.graph
+    before = upstream(graph, [value.name for value in graph.output])
+    keep(graph.node, [_handing_on(node, ways) for node in graph.node])
+    needed = upstream(graph, [value.name for value in graph.output])
+    lost = before - needed
+    keep(graph.node, [node for node in graph.node if needed & set(node.output) or not lost & set(node.output)])
+    keep(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in lost])
+    stored = {tensor.name for tensor in graph.initializer}
+    inputs = {value.name for value in graph.input}
+    made = {name for node in graph.node for name in node.output} | stored | inputs
+    keep(graph.value_info, [value for value in graph.value_info if value.name in made])
+
+
+def _handing_on(node: NodeProto, ways: Mapping[str, str]) -> NodeProto:
+    result = next((name for name in node.output if name in ways), "")
+    return make_node("Identity", [ways[result]], [result], name=node.name) if result else node
+
+
 class Writer:
     """Writes nodes for a throw-away copy, under names that are new in it.
 

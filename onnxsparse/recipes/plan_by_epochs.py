@@ -81,15 +81,18 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
     for modifier in modifiers:
         act = modifier.act()
         act.bind(params)
+        act.bind_graph(model)
         acts.append(act)
         left.update(act.left_dense())
         for tag, goal in act.final_masks().items():
             goals[tag] = _beside(goals[tag], goal) if tag in goals else goal
     known = readable(model)
     pruned = known.pruned if known is not None else {}
+    removed = {tag for act in acts for tag in act.removed()}
     rows = tuple(
         _planned(weight, goals.get(weight.tag), left.get(weight.tag, ""), *pruned.get(weight.name, ("", 0)))
         for weight in model.weights
+        if weight.tag not in removed
     )
     holds = _holds(rows, goals, pruned)
     return ByEpochs(params, acts, goals, Plan(rows, _rule(known.target if known and holds else ""), holds))

@@ -14,13 +14,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from onnx import ModelProto
 
 from onnxsparse.engines.engine import Engine, Spec
+from onnxsparse.engines.layer_terms import LayersOfFile
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes, launched
@@ -35,6 +36,7 @@ from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import tagged
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Training
+from onnxsparse.train.layer_pairs import terms_of
 from onnxsparse.train.sequences import Carried, Plain, Sequences
 
 ENGINES = ("auto", "ort", "torch")
@@ -124,6 +126,9 @@ class Engines:
 
     def make(self, spec: Spec) -> Engine:
         """The engine that was asked for; by default the first that takes the model."""
+        if spec.objective.layers:
+            terms = terms_of(spec.objective.layers, self._model)
+            spec = replace(spec, objective=replace(spec.objective, terms=terms))
         if not self.chosen:
             engine = self._choose(spec)
         else:
@@ -135,6 +140,10 @@ class Engines:
             raise OptionError(f"another model cannot be the teacher where the samples of '{name}' are not first")
         if spec.objective.teacher:
             engine.learn_from(OtherTeacher(spec.objective.teacher, spec.objective.output))
+        files = {one.teacher for one in spec.objective.terms if one.teacher}
+        if files:
+            taught = {path: [one.taught for one in spec.objective.terms if one.teacher == path] for path in files}
+            engine.learn_layers_from({path: LayersOfFile(path, names) for path, names in taught.items()})
         return engine
 
     def _choose(self, spec: Spec) -> Engine:

@@ -22,10 +22,11 @@ from onnx import ModelProto
 from onnxsparse.acts import weights
 from onnxsparse.calibration.collecting import with_outputs
 from onnxsparse.data import LABELS, Samples, Stream, check_block, check_labels
-from onnxsparse.engines.engine import Answering, Batch, Engine
+from onnxsparse.engines.engine import Answering, Batch, Engine, Spec
 from onnxsparse.engines.inference import Session
 from onnxsparse.engines.sample_axes import turn
 from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.graph.edit import bypass
 from onnxsparse.math.values import Array
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
@@ -55,6 +56,7 @@ class Evaluation:
         self._whole: Whole | None = Whole(task, set(task.measure.data.shared))
         self.fake: FakeQuantization | None = None
         """That of the attempt that is measured."""
+        self._spec = Spec(1)
         self.notes: list[str] = []
         self.of = ""
         """Whether the figures are of the whole file or of a part, where only a part trains: OF_WHOLE or OF_PART."""
@@ -69,8 +71,9 @@ class Evaluation:
         """What it is measured on, in words."""
         return self._measure.on + (OF_PART if self.of == OF_PART else "")
 
-    def begin(self, engine: Engine) -> None:
-        """Look at an engine that was just made."""
+    def begin(self, engine: Engine, spec: Spec | None = None) -> None:
+        """Look at an engine that was just made, and what it was made by."""
+        self._spec = Spec(1) if spec is None else spec
         if self._task.objective.task == "cross-entropy" and not self._classes:
             self.demand_classes(self._classes_seen(engine))
         try:
@@ -111,12 +114,13 @@ class Evaluation:
 
     def _seen(self, engine: Engine, rest: Sequence[PlanRow] | None = None) -> Answering:
         """What is measured: the engine, or the whole file where the engine's network is only a part of it."""
-        trains = {self._task.tags[tag].tensor for tag in self._task.planned if tag in engine.weights}
+        has = {*engine.weights, *self._spec.idle}
+        trains = {self._task.tags[tag].tensor for tag in self._task.planned if tag in has}
         rest = [row for row in self._task.plan.planned if row.weight.tensor not in trains] if rest is None else rest
         if self._whole is None or not (engine.partial or rest):
             return engine
         self.of = OF_WHOLE
-        return self._whole.of(engine, rest, self.fake)
+        return self._whole.of(engine, rest, self.fake, self._spec.bypasses)
 
     def _classes_seen(self, engine: Engine) -> int:
         task = self._task
@@ -147,16 +151,26 @@ class Whole:
             self._dense = self._file(self._task.model.copy_proto())
         return self._dense
 
-    def of(self, engine: Engine, rest: Sequence[PlanRow], fake: FakeQuantization | None = None) -> Answering:
+    def of(
+        self,
+        engine: Engine,
+        rest: Sequence[PlanRow],
+        fake: FakeQuantization | None = None,
+        bypasses: Mapping[str, str] | None = None,
+    ) -> Answering:
         """The network that would be delivered now; `rest` are the planned weights that the engine does not have."""
 
         def both(inner: Engine) -> Answering:
-            return _Both(inner, self, rest, fake)
+            return _Both(inner, self, rest, fake, bypasses or {})
 
         return engine.around(both) if isinstance(engine, Carried) else both(engine)
 
-    def delivered(self, engine: Engine, rest: Sequence[PlanRow], fake: FakeQuantization | None) -> _File:
+    def delivered(
+        self, engine: Engine, rest: Sequence[PlanRow], fake: FakeQuantization | None, bypasses: Mapping[str, str]
+    ) -> _File:
         proto = float_now(self._task, engine, rest)
+        if bypasses:
+            bypass(proto, bypasses)
         scales = {} if fake is None else fake.arrays(engine)
         if fake is not None and scales:
             Integers(fake, scales).write(proto)
@@ -190,14 +204,21 @@ def ranges_of(task: Task, engine: Engine, names: Sequence[str]) -> dict[str, tup
 class _Both:
     """A network as it is delivered, beside the dense one. The weights are those of the first time that it is asked."""
 
-    def __init__(self, engine: Engine, whole: Whole, rest: Sequence[PlanRow], fake: FakeQuantization | None) -> None:
-        self._engine, self._whole, self._rest, self._fake = engine, whole, rest, fake
+    def __init__(
+        self,
+        engine: Engine,
+        whole: Whole,
+        rest: Sequence[PlanRow],
+        fake: FakeQuantization | None,
+        bypasses: Mapping[str, str],
+    ) -> None:
+        self._engine, self._whole, self._rest, self._fake, self._bypasses = engine, whole, rest, fake, bypasses
         self._made: _File | None = None
         self._last: tuple[Arrays, dict[str, Array]] | None = None
 
     def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
         if self._made is None:
-            self._made = self._whole.delivered(self._engine, self._rest, self._fake)
+            self._made = self._whole.delivered(self._engine, self._rest, self._fake, self._bypasses)
         dense, found = self.dense(batch), self._made(batch.arrays)
         alike = {name: one for name, one in found.items() if name in dense and one.shape == dense[name].shape}
         return self._engine.evaluate(batch)[0], alike

@@ -16,6 +16,9 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from onnx import ModelProto
+
+from onnxsparse.acts.act import TimedAct
 from onnxsparse.checkpoints import MARK, claim, note_delivery
 from onnxsparse.data.images import as_images
 from onnxsparse.data.user_functions import names_function
@@ -165,8 +168,23 @@ def _deliver(
         beside={} if target is None else dict(zip(beside(target), texts)),
         note=None if folder is None else partial(note_delivery, folder),
         check=None if outcome.integers is None else outcome.integers.check,
-        change=None if outcome.integers is None else outcome.integers.write,
+        change=_change(task, outcome),
     )  # fmt: skip
+
+
+def _change(task: Task, outcome: Outcome) -> Callable[[ModelProto], None] | None:
+    """What is done to the graph beside the numbers in it, where anything is."""
+    acts = [act for act in task.acts if type(act).changed_graph is not TimedAct.changed_graph]
+    if outcome.integers is None and not acts:
+        return None
+
+    def change(proto: ModelProto) -> None:
+        if outcome.integers is not None:
+            outcome.integers.write(proto)
+        for act in acts:
+            act.changed_graph(proto)
+
+    return change
 
 
 def _notes(

@@ -104,10 +104,16 @@ class Network(ABC):
     notes: list[str]
     kept: dict[str, Array]
     """What somebody wants to be part of the network's state."""
+    scheduler: Any = None
+    """Who prepared it."""
 
     @abstractmethod
     def weight(self, key: str) -> Array:
         """The numbers of a layer."""
+
+    @abstractmethod
+    def put(self, key: str, numbers: Array) -> None:
+        """Other numbers for a layer: they are masked as it is."""
 
     @abstractmethod
     def trained(self, key: str) -> dict[str, Array]:
@@ -146,8 +152,11 @@ class Network(ABC):
         """Sizes and multiply-accumulates, for inputs of a shape, or for real ones."""
 
     @abstractmethod
-    def save(self, path: str, facts: Mapping[str, Any]) -> str:
-        """Write the network as it is now, zeros in the weights, and what is known of it; the path it wrote."""
+    def save(self, path: str, facts: Mapping[str, Any], suffix: str = "") -> str:
+        """Write the network as it is now, zeros in the weights, and what is known of it; the path it wrote.
+
+        With a suffix a checkpoint of torch has that in place of its own, and the facts beside the state alone.
+        """
 
     @abstractmethod
     def finish(self) -> Any:

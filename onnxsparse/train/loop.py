@@ -123,7 +123,7 @@ class Run:
     def _engine_of(self, spec: Spec) -> Engine:
         engine, feeding = self._engines.make(spec), self.task.feeding
         if self._evaluation is not None:
-            self._evaluation.begin(engine)
+            self._evaluation.begin(engine, spec)
         for note in engine.notes:
             self.note(note)
         if feeding.count and self.total * feeding.size > ASKED_AHEAD * feeding.count:
@@ -227,6 +227,7 @@ class Run:
                     self._one_step()
                     yield from (stage for act in self.acts for stage in act.ended(self.step))
                     asked = self._count()
+        self._segments.enter_last()
         for act in sorted(self.acts, key=lambda act: isinstance(act, KeepBestAct)):  # it looks at the result
             act.finish(self.trainee)
             if isinstance(act, TimedAct) and act.scales_and_biases():
@@ -264,7 +265,12 @@ class Run:
                 raise _no_number(step)
             for act in self.acts:
                 act.before_update(self.trainee, step)
-            if self.trainee.update():
+            for act in self.acts:
+                act.before_move(self.trainee)
+            moved = self.trainee.update()
+            for act in reversed(self.acts):
+                act.after_move(self.trainee)
+            if moved:
                 return loss
 
     def _tell(self, loss: float) -> None:
@@ -285,7 +291,7 @@ class Run:
         weights.make_dense(self.engine, self.trainee.spec, self.task.numbers)
 
     def _to_one_shot(self) -> None:
-        self._segments.jump(self.total - 1)
+        self._segments.jump_to_last()
         self._to_dense()
         weights.prune_at_once(self.engine, self.planned, self.score)
         with suppress(DivergedError):  # what gives no numbers has a loss that is none
@@ -357,6 +363,7 @@ class Run:
         """Everything that the next step depends on: arrays, which are live, and facts for JSON."""
         arrays, facts = self.engine.state()
         arrays.update({BEST + tag: array for tag, array in self._best.items()})
+        arrays.update(self.trainee.arrays())
         for act in self.acts:
             arrays.update(act.arrays())
         saved = {
@@ -377,6 +384,7 @@ class Run:
         for act, state in zip(self.acts, facts["parts"]):
             act.load(found.arrays)
             act.restore(state, self.trainee)
+        self.trainee.load(found.arrays)
         self.trainee.restore(facts["host"])
         self._account.restore(facts["account"])
         for note in facts["notes"]:
@@ -429,6 +437,25 @@ class Segments:
         spec = self._spec(self._began)
         if spec != self._trainee.spec:
             self._trainee.build(spec)
+
+    def enter_last(self) -> None:
+        """Go on in the graph that is delivered."""
+        spec = self._last()
+        if spec != self._trainee.spec:
+            self._trainee.rebuild(spec)
+
+    def jump_to_last(self) -> None:
+        """Have the graph that is delivered, in whatever state."""
+        spec = self._last()
+        if spec != self._trainee.spec:
+            self._trainee.build(spec)
+
+    def _last(self) -> Spec:
+        """The graph of the last segment, as it is delivered."""
+        spec = self._spec(self._starts[-1])
+        for act in self._acts:
+            spec = act.delivered(spec)
+        return spec
 
     def _begin(self, step: int) -> int:
         """The step at which the segment of a step begins."""

@@ -163,6 +163,8 @@ def _demand_few(count: float, act: TimedAct) -> None:
 class FileTrainee(Trainee):
     """The parameters of a file, which no step moves, with masks over them."""
 
+    moves = False
+
     def __init__(self, params: Sequence[Param], before: Mapping[str, Array]) -> None:
         super().__init__()
         self.params, self.per_epoch, self.masks = params, 1, dict[str, Array]()

@@ -22,14 +22,15 @@ from typing import Any, cast
 import numpy as np
 
 from onnxsparse.acts.act import TimedAct
-from onnxsparse.acts.params import Param
+from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, Param, compiled
 from onnxsparse.acts.trainee import Groups, Trainee
-from onnxsparse.engines.torch import quantized_module
+from onnxsparse.engines.torch import quantized_module, thinning
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
 from onnxsparse.engines.torch.parametrization import clear_moments, mask_of, put_mask_on, take_mask_off, zero
-from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.engines.torch.skipped_layers import named_modules, put_back, skip
+from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.math.param import View
 from onnxsparse.math.values import Array
@@ -40,6 +41,7 @@ from onnxsparse.train.quantized_layers import layers_of
 
 LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
+MOMENTA = ("momentum_buffer", "exp_avg")
 OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
 WEIGHT = "weight"
 NO_SAMPLER = "gradients of samples need modify(..., grad_sampler={'data_loader_builder': ..., 'loss_function': ...})"
@@ -83,6 +85,7 @@ class ModuleTrainee(Trainee):
             self._train_scales()
 
     def demand(self, act: TimedAct) -> None:
+        self._paths(act)
         count = 0 if self.optimizer is None else len(self.optimizer.param_groups)
         for place in act.groups() or () if count else ():
             if not 0 <= place < count:
@@ -130,6 +133,9 @@ class ModuleTrainee(Trainee):
             zero(self._tensors[param.tag], self._keep(param.tag))
         return cast(Array, numbers_of(self._tensors[param.tag]))
 
+    def hidden_numbers(self, param: Param) -> Array:
+        return cast(Array, numbers_of(self._tensors[param.tag]))
+
     def count(self, param: Param) -> int:
         return int(torch().count_nonzero(self._tensors[param.tag]))
 
@@ -171,6 +177,114 @@ class ModuleTrainee(Trainee):
     def _keep(self, tag: str) -> Any:
         owner, name = self._homes[tag][0]
         return mask_of(owner, name).keep
+
+    # -- whole layers
+
+    def skip_layers(self, act: TimedAct) -> None:
+        skip(self.module, self._paths(act))
+
+    def put_back_layers(self, act: TimedAct) -> None:
+        put_back(self.module, self._paths(act))
+
+    def _paths(self, act: TimedAct) -> list[str]:
+        """Where the layers of an act are in the module."""
+        return layers_in(self.module, act.layers(), f"{act.where}: layers") if act.layers() else []
+
+    def thin(
+        self, act: TimedAct, group: Sequence[Param], dependents: Sequence[Param], outputs: bool, strict: bool
+    ) -> None:
+        self._demand_final(act, group)
+        counted = [one for one in group if outputs or not self._is_depthwise(one)]
+        if not counted:
+            return
+        zeros = [thinning.unused(self._owner(one), self._tensors[one.tag], outputs) for one in counted]
+        gone = zeros[0]
+        for param, own in zip(counted, zeros):
+            if len(own) != len(gone):
+                raise OptionError(f"{act.where}: {param.name} has {len(own)} channels, {counted[0].name} {len(gone)}")
+            if strict and not torch().equal(own, zeros[0]):
+                raise OptionError(
+                    f"{act.where}: other channels of {param.name} are zero than of {counted[0].name}; prune them "
+                    "together (param_groups of a StructuredPruningModifier), or say strict: false"
+                )
+            gone = gone & own.to(gone.device)
+        if bool(gone.all()):  # a layer without channels is none
+            gone[0] = False
+        if bool(gone.any()):
+            self._cut_all(act, group, dependents, outputs, ~gone)
+
+    def take_sizes(self, names: Iterable[str]) -> None:
+        """Some parameters are as large as those of the state that is loaded next."""
+        known = {name: param.tag for param in self.params for name in param.names}
+        thinning.take_sizes_from_state(self.module, [known[name] for name in names if name in known])
+
+    def _cut_all(
+        self, act: TimedAct, group: Sequence[Param], dependents: Sequence[Param], outputs: bool, keep: Any
+    ) -> None:
+        cuts = [*((one, outputs) for one in group), *((one, not outputs) for one in dependents)]
+        found: dict[tuple[str, int], tuple[Param, int, Any]] = {}
+        for param, side in cuts:
+            owner, tensor = self._owner(param), self._tensors[param.tag]
+            if getattr(owner, "groups", 1) > 1 and not thinning.is_depthwise(owner):
+                raise OptionError(f"{act.where}: {param.name} is a convolution in groups, which keeps its channels")
+            side = side or self._is_depthwise(param)  # its only channels are its outputs
+            axis = thinning.axis_of(owner, tensor, side)
+            wide = thinning.widened(keep, tensor.shape[axis])
+            if wide is None:
+                raise OptionError(
+                    f"{act.where}: {param.name} has {tensor.shape[axis]} places for {len(keep)} channels of "
+                    f"{group[0].name}"
+                )
+            found[param.tag, axis] = param, axis, wide
+        self._demand_biases(act, [param for param, axis, _ in found.values()], outputs, group, dependents)
+        for param, axis, wide in found.values():
+            self._cut(param, axis, wide)
+
+    def _cut(self, param: Param, axis: int, keep: Any) -> None:
+        tensor, homes, before = self._tensors[param.tag], self._homes[param.tag], param.shape
+        host = keep.cpu().numpy()
+        if param.tag in self._masked:
+            whole = self._keep(param.tag)
+            left = whole.index_select(axis, torch().nonzero(keep.to(whole.device)).reshape(-1))
+        self.shared.thin(param.tag, before, axis, host)
+        thinning.cut(homes[0][0], tensor, axis, keep, self.optimizer)
+        for owner, _ in homes[1:]:
+            thinning.settle_sizes(owner, tensor)
+        if param.tag in self._masked:
+            for owner, name in homes:
+                mask_of(owner, name).keep = left
+        matrix, restore = views_of(homes[0][0], tensor) or (None, None)
+        for name, value in (("shape", tuple(tensor.shape)), ("matrix", matrix), ("restore", restore)):
+            object.__setattr__(param, name, value)  # acts hold the same object
+
+    def _demand_final(self, act: TimedAct, group: Sequence[Param]) -> None:
+        """What still prunes counts by the sizes that there were."""
+        tags = {param.tag: param.name for param in group}
+        for other in self._acts:
+            last = other.span.end
+            for param in other.masked() if other.clock.active and last >= 0 else ():
+                if param.tag in tags:
+                    raise OptionError(
+                        f"{act.where}: {param.name} is still being pruned, until epoch {last:g}; thin it from then on"
+                    )
+
+    def _demand_biases(
+        self, act: TimedAct, cuts: Sequence[Param], outputs: bool, group: Sequence[Param], dependents: Sequence[Param]
+    ) -> None:
+        """A layer that loses outputs has a bias that loses as many."""
+        named = {name for param in (*group, *dependents) for name in param.names}
+        for param in cuts:
+            loses = (param in group) == outputs or self._is_depthwise(param)
+            name = f"{param.name.rpartition('.')[0]}.bias".lstrip(".")
+            owner = self._owner(param)
+            if loses and param.name.endswith(WEIGHT) and getattr(owner, "bias", None) is not None and name not in named:
+                raise OptionError(f"{act.where}: {name} is missing among the dependents of {group[0].name}")
+
+    def _owner(self, param: Param) -> Any:
+        return self._homes[param.tag][0][0]
+
+    def _is_depthwise(self, param: Param) -> bool:
+        return self._tensors[param.tag].dim() > 1 and thinning.is_depthwise(self._owner(param))
 
     # -- fake quantization
 
@@ -234,6 +348,11 @@ class ModuleTrainee(Trainee):
         found = self._tensors[param.tag].grad
         return None if found is None else cast(Array, numbers_of(found / scale_of(self.scaler, self.optimizer)))
 
+    def scale_gradient(self, param: Param, factors: Array) -> None:
+        gradient = self._tensors[param.tag].grad
+        if gradient is not None:
+            gradient *= torch().from_numpy(factors.reshape(param.shape)).to(gradient)
+
     def dense_gradient(self, param: Param) -> Array | None:
         heard = [mask_of(*home).dense for home in self._homes[param.tag]] if param.tag in self._masked else []
         found = [one for one in heard if one is not None]
@@ -286,6 +405,18 @@ class ModuleTrainee(Trainee):
             if torch().is_tensor(state.get("momentum_buffer")):
                 state["momentum_buffer"].zero_()
 
+    def forget_masked_momentum(self, param: Param) -> None:
+        """As SparseML has it: of Adam's kind the first moment alone."""
+        tensor = self._tensors[param.tag]
+        state = getattr(self.optimizer, "state", {}).get(tensor, {})
+        for name in MOMENTA:
+            if torch().is_tensor(state.get(name)):
+                zero(state[name], self._keep(param.tag))
+
+    def discard_gradients(self) -> None:
+        for tensor in self._tensors.values():
+            tensor.grad = None
+
     def _clear(self, tensor: Any, keep: Any) -> None:
         if hasattr(self.optimizer, "state"):
             clear_moments(self.optimizer, tensor, keep)
@@ -306,7 +437,7 @@ class ModuleTrainee(Trainee):
     def set_rates(self, rates: Sequence[float], groups: Groups) -> None:
         chosen = self._groups(groups)
         for place, group in enumerate(chosen):
-            rate = rates[place if len(rates) > 1 else 0]
+            rate = rates[min(place, len(rates) - 1)]  # a group that came later goes by the last one
             if torch().is_tensor(group["lr"]):
                 group["lr"].fill_(rate)
             else:
@@ -356,7 +487,7 @@ def scale_of(scaler: Any, optimizer: Any) -> float:
 def params_of(module: Any) -> list[tuple[Param, Any, Homes]]:
     """Every parameter once, with the tensor, and everywhere that it stands."""
     named: dict[Any, list[tuple[str, Any, str]]] = {}
-    for prefix, owner in module.named_modules():
+    for prefix, owner in named_modules(module):
         for name, tensor in owner._parameters.items():
             if tensor is not None:
                 named.setdefault(tensor, []).append((f"{prefix}.{name}" if prefix else name, owner, name))
@@ -395,6 +526,26 @@ def _param(
         numbers=lambda: numbers_of(tensor),
         named=answers,
     )
+
+
+def layers_in(module: Any, wanted: str | Sequence[str], where: str) -> list[str]:
+    """The paths of the modules that the entries of a modifier mean, `re:` from the start of a name; never the root."""
+    known = {bare(path): (path, one) for path, one in named_modules(module) if path}
+    entries, found = [wanted] if isinstance(wanted, str) else list(wanted), list[str]()
+    for entry in entries:
+        if entry.upper() == ALL:
+            raise OptionError(f"{where}: {ALL} would leave nothing of the model; name layers, or {ALL_PRUNABLE}")
+        if entry.upper() == ALL_PRUNABLE:
+            hits = [name for name, (_, one) in known.items() if _is_weight(one, WEIGHT)]
+        elif entry.startswith(REGULAR):
+            pattern = compiled(entry[len(REGULAR) :], where)
+            hits = [name for name in known if pattern.match(name)]
+        else:
+            hits = [entry] if entry in known else []
+        if not hits:
+            raise OptionError(f"{where}: {entry[:80]!r} is no layer of the model{nearest(entry, known)}")
+        found += [known[name][0] for name in hits]
+    return list(dict.fromkeys(found))
 
 
 def bare(name: str) -> str:

@@ -25,6 +25,7 @@ from onnxsparse.planning.quantization import Scheme
 from onnxsparse.sparsers.mask_updates import hide, write
 from onnxsparse.train.fake_quantization import FakeQuantization
 
+IDLE = "idle/"
 OLDER = (
     "the checkpoints are of an earlier version, which did not keep what each of several modifiers masks in one weight; "
     "begin the run again, in another folder"
@@ -33,6 +34,45 @@ OLDER = (
 
 OVERFLOWN = float(np.finfo(np.float32).max) / 2**24
 """Gradients of this size are what an engine writes for those that half precision could not hold."""
+
+
+class Idle:
+    """What skipped layers have: numbers, masks and optimizer state, by the keys of an engine's state.
+
+    A weight that no engine had yet has the numbers of the file.
+    """
+
+    def __init__(self, tags: frozenset[str]) -> None:
+        self.tags, self.arrays, self.counts = tags, dict[str, Array](), dict[str, int]()
+
+    @classmethod
+    def of(cls, tags: frozenset[str], arrays: Mapping[str, Array], counts: Mapping[str, int]) -> Idle:
+        """What a state says of some tags."""
+        made = cls(tags)
+        made.arrays = {key: np.array(array) for key, array in arrays.items() if _tag_in(key) in tags}
+        made.counts = {key: count for key, count in counts.items() if key.partition("/")[0] in tags}
+        return made
+
+    def weight(self, param: Param) -> Array:
+        if f"weight/{param.tag}" not in self.arrays:
+            assert param.numbers is not None
+            self.arrays[f"weight/{param.tag}"] = np.array(param.numbers(), np.float32).reshape(param.shape)
+        return self.arrays[f"weight/{param.tag}"]
+
+    def mask(self, param: Param) -> Array:
+        return self.arrays.setdefault(f"frozen/{param.tag}/{MASK}", np.ones(param.shape, np.float32))
+
+    def clear_moments(self, tag: str, where: Array | None) -> None:
+        for key in [key for key in self.arrays if key.partition("/")[2] == tag and not key.startswith("weight/")]:
+            if where is None:
+                self.counts.pop(tag, None)
+                del self.arrays[key]
+            else:
+                self.arrays[key][where.reshape(self.arrays[key].shape)] = 0
+
+
+def _tag_in(key: str) -> str:
+    return key.split("/")[1] if "/" in key else ""
 
 
 class OnnxTrainee(Trainee):
@@ -68,6 +108,7 @@ class OnnxTrainee(Trainee):
         self._rate: float | None = None
         self._decay: float | None = None
         self._held: set[str] = set()
+        self._idle = Idle(frozenset())
 
     # -- the training graph
 
@@ -75,13 +116,16 @@ class OnnxTrainee(Trainee):
         """Have the engine of a graph, in whatever state."""
         self.__dict__.pop("engine", None)  # before the new one is made: two may not fit into memory
         self.engine, self.spec = self._make(spec), spec
+        self._idle = Idle(spec.idle)
 
     def rebuild(self, spec: Spec) -> None:
         """Change the graph, and go on from where the old one was."""
         arrays, facts = self.engine.state()
-        kept = {key: array.copy() for key, array in arrays.items()}
+        kept = {**self._idle.arrays, **{key: array.copy() for key, array in arrays.items()}}
         del arrays  # they are the old engine's memory
+        facts = {**facts, "counts": {**self._idle.counts, **facts.get("counts", {})}}
         self.build(spec)
+        self._idle = Idle.of(spec.idle, kept, facts["counts"])
         self.engine.restore(kept, facts)
 
     def demand(self, act: TimedAct) -> None:
@@ -103,6 +147,9 @@ class OnnxTrainee(Trainee):
             hide(weight, mask)
         return weight.reshape(-1)
 
+    def hidden_numbers(self, param: Param) -> Array:
+        return self._weight(param).reshape(-1)
+
     def count(self, param: Param) -> int:
         return int(np.count_nonzero(self._weight(param)))
 
@@ -116,7 +163,7 @@ class OnnxTrainee(Trainee):
         if mask is None and param.matrix is None:  # a weight without a mask in the graph is pruned after the run
             self._note(f"'{param.name}' is not pruned: it does not train in this graph")
         if mask is not None and write(self._weight(param), mask, keep).changed:
-            self.engine.clear_moments(param.tag, mask == 0)
+            self.clear_moments(param.tag, mask == 0)
 
     def release(self, param: Param) -> None:
         self.renewals[param.tag] += 1
@@ -126,7 +173,7 @@ class OnnxTrainee(Trainee):
             mask[...] = 1
 
     def fill(self, param: Param, value: float | Sequence[float] | Array) -> None:
-        if param.tag in self.engine.weights:
+        if param.tag in self.engine.weights or self._is_idle(param):
             weight = self._weight(param)
             numbers = np.asarray(value, np.float32).reshape(-1)
             weight[...] = np.broadcast_to(numbers, (weight.size,)).reshape(weight.shape)
@@ -142,6 +189,9 @@ class OnnxTrainee(Trainee):
         found = {tag: one.reshape(-1) / pieces for tag, one in self.engine.gradients().items() if tag in tags}
         held = all(np.isfinite(one).all() and np.abs(one).max(initial=0) < OVERFLOWN for one in found.values())
         return found if held else {}
+
+    def scale_gradient(self, param: Param, factors: Array) -> None:
+        self.engine.scale_gradients({param.tag: factors.reshape(param.shape)})
 
     @contextmanager
     def opened(self, params: Sequence[Param]) -> Iterator[None]:
@@ -185,24 +235,32 @@ class OnnxTrainee(Trainee):
 
     def _weight(self, param: Param) -> Array:
         """The live numbers; of what no gradient reaches, those it begins with."""
+        if self._is_idle(param):
+            return self._idle.weight(param)
         if param.tag not in self.engine.weights:
             assert param.numbers is not None
             return param.numbers()
         return self.engine.weights[param.tag]
 
+    def _is_idle(self, param: Param) -> bool:
+        """Whether its layer is skipped."""
+        return self.spec is not None and param.tag in self.spec.idle
+
     def _mask(self, param: Param) -> Array | None:
+        if self._is_idle(param):
+            return self._idle.mask(param)
         known = param.tag in self.engine.weights
         return self.engine.frozen.get(f"{param.tag}/{MASK}") if known else None
 
     # -- optimizer settings
 
     def forget(self, param: Param) -> None:
-        self.engine.clear_moments(param.tag)
+        self.clear_moments(param.tag)
 
     def forget_momentum(self) -> None:
         """Whatever the optimizer keeps."""
-        for tag in self.engine.weights:
-            self.engine.clear_moments(tag)
+        for tag in (*self.engine.weights, *self._idle.tags):
+            self.clear_moments(tag)
 
     def held(self, param: Param) -> bool:
         return param.tag in self._held
@@ -306,14 +364,26 @@ class OnnxTrainee(Trainee):
         self.engine.discard_gradients()
 
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
-        self.engine.clear_moments(tag, where)
+        if tag in self._idle.tags:
+            self._idle.clear_moments(tag, where)
+        else:
+            self.engine.clear_moments(tag, where)
 
     # -- what a checkpoint holds beside the engine's state
+
+    def arrays(self) -> dict[str, Array]:
+        """Those of skipped layers."""
+        return {IDLE + key: array for key, array in self._idle.arrays.items()}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        tags = frozenset() if self.spec is None else self.spec.idle
+        self._idle = Idle.of(tags, {key[len(IDLE) :]: one for key, one in arrays.items() if key.startswith(IDLE)}, {})
 
     def state(self) -> dict[str, Any]:
         said = {"rate": self._rate, "decay": self._decay, "held": sorted(self._held)}
         rounding = {} if self.fake is None else {"fake quantization": self.fake.state()}
-        return {**said, "masks": self.shared.state(), **rounding}
+        idle = {"idle": self._idle.counts} if self._idle.counts else {}
+        return {**said, "masks": self.shared.state(), **rounding, **idle}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._rate, self._decay, self._held = state["rate"], state["decay"], set(state["held"])
@@ -321,4 +391,5 @@ class OnnxTrainee(Trainee):
             raise OptionError(OLDER)
         if self.fake is not None:
             self.fake.restore(state["fake quantization"])
+        self._idle.counts = dict(state.get("idle", {}))
         self.shared.restore(state.get("masks", {}), {param.tag: param.size for param in self.params})

@@ -363,6 +363,9 @@ class SteppedModel(Network):
         live = self._live_weights
         return live[key] if key in live else self._weights[key]  # what no gradient comes to stays as it is kept
 
+    def put(self, key: str, numbers: Array) -> None:
+        self.weight(key)[...] = numbers
+
     def trained(self, key: str) -> dict[str, Array]:
         return _around(self._live_weights, key)
 
@@ -481,7 +484,7 @@ class SteppedModel(Network):
         pattern = parse_pattern(text)
         return replace(row, pattern=pattern, drop=dropped(pattern, row.use.matrix(arrays[tag].reshape(-1) == 0)))
 
-    def save(self, path: str, facts: Mapping[str, Any]) -> str:
+    def save(self, path: str, facts: Mapping[str, Any], suffix: str = "") -> str:
         self.export(f"{path}.onnx")
         write_text(f"{path}.json", json.dumps(facts, indent=2) + "\n", True)
         return f"{path}.onnx"

@@ -215,6 +215,8 @@ def ask(
     axes = sample_axes(model, batch_axis, state)
     recipe, unasked = holding_zeros(model, recipe)
     by_epochs = zeros_by_epochs(model, recipe, plan, masks)
+    if quantization is not None:
+        _demand_one_graph(by_epochs)
     made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
     demand_floats(model)
     demand_output(model, objective.output)
@@ -247,6 +249,15 @@ def ask(
     if means.processes.count > 1:
         demand_alike_call(means.processes, model.sha256(), recipe.to_yaml(), task.planned, feeding.count)
     return replace(task, digest=digest_of(task))
+
+
+def _demand_one_graph(by_epochs: ByEpochs | None) -> None:
+    """What is rounded was decided for the whole graph."""
+    for act in by_epochs.acts if by_epochs is not None else ():
+        if act.layers():
+            raise OptionError(
+                f"{act.where}: layers are not skipped in a run that quantizes, too: run the two one after the other"
+            )
 
 
 def metric_list(metrics: Any) -> Sequence[Any]:

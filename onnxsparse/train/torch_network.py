@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import io
 import math
 import os
 import weakref
@@ -27,7 +28,7 @@ from onnxsparse.engines.torch.mask_to_param import DICT
 from onnxsparse.engines.torch.parametrization import all_masks
 from onnxsparse.engines.torch.state_dicts import digest_of
 from onnxsparse.errors import OptionError
-from onnxsparse.files import make_folder
+from onnxsparse.files import Staged, make_folder, put
 from onnxsparse.graph.weights import Convolution
 from onnxsparse.math.values import Array
 from onnxsparse.train.layers import Measured, Network, Promise, Site, dropped
@@ -79,6 +80,14 @@ class TorchNetwork(Network):
 
     def weight(self, key: str) -> Array:
         return parametrization.array_of(self._original(key))
+
+    def owner(self, key: str) -> Any:
+        """The module whose weight a layer is."""
+        return self._owners[key]
+
+    def put(self, key: str, numbers: Array) -> None:
+        with torch().no_grad():
+            self._original(key).copy_(torch().from_numpy(np.ascontiguousarray(numbers)))
 
     def trained(self, key: str) -> dict[str, Array]:
         return self._around(key, 0)
@@ -258,12 +267,18 @@ class TorchNetwork(Network):
         self._attached, self._used = None, {}
         return made
 
-    def save(self, path: str, facts: Mapping[str, Any]) -> str:
+    def save(self, path: str, facts: Mapping[str, Any], suffix: str = "") -> str:
         make_folder(os.path.dirname(os.path.abspath(path)))
-        state = self.plain_copy().state_dict()
+        written = f"{path}{suffix or '.pth'}"
         masks = {key: torch().from_numpy(keep) for key, keep in self.masks().items()}
-        torch().save({"model": state, "mask_dict": masks, **facts}, f"{path}.pth")
-        return f"{path}.pth"
+        beside = facts if suffix else {"mask_dict": masks, **facts}
+        held = io.BytesIO()
+        torch().save({"model": self.plain_copy().state_dict(), **beside}, held)
+        with Staged() as staged:
+            with staged.create(written) as file:
+                put(file, held.getbuffer())
+            staged.commit()
+        return written
 
     def export(self, path: str, inputs: Any) -> str:
         """Write the module as ONNX, with the record of what was promised."""

@@ -235,3 +235,39 @@ def test_a_subclass_may_change_a_step(tmp_path):
     runner.build_trainer()
     runner.resume_model_from_sparse()
     assert runner.iteration == 0
+
+
+@trains
+def test_sizes_that_a_model_leaves_open_are_those_of_the_samples(tmp_path):
+    path = published(tmp_path, AMBA)
+    found = []
+    for name in ("net.onnx", "open.onnx"):
+        model = onnx.load(tmp_path / "net.onnx")
+        if name == "open.onnx":
+            for axis in (2, 3):
+                model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"size{axis}"
+        onnx.save(model, tmp_path / name)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        other = tmp_path / f"{name}.yaml"
+        other.write_text(text.replace(f"{tmp_path}/net.onnx", f"{tmp_path}/{name}"))
+        runner = prepared(SparseRunner(str(other), quiet=True))
+        found.append([(row["layer"], row["macs"]) for row in runner.scheduler.statistics()])
+    assert found[0] == found[1]
+    assert all(macs > 0 for _, macs in found[0])
+
+
+@trains
+def test_the_example_of_the_repository_runs(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    for name in ("train", "test"):
+        images, labels = random.random((128, 1, 8, 8), np.float32), random.integers(0, 10, 128)
+        np.savez(tmp_path / f"digits_{name}.npz", x=images, labels=labels)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "digits_cnn.onnx").write_bytes((ROOT / "models" / "digits_cnn.onnx").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    runner = SparseRunner(str(ROOT / "tools" / "digits_amba_sparse.yaml"), quiet=True)
+    assert runner.run()["zeros"] == pytest.approx(0.9, abs=0.015)
+    assert runner.holds
+    assert runner.job.options["loss"] == "cross-entropy:smoothing=0.1"
+    assert runner.job.options["warm_up"] == 1

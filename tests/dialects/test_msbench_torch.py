@@ -198,8 +198,10 @@ def test_a_scheduler_that_has_gone_on_begins_again_with_its_first_epoch():
 
 
 def test_sizes_are_asked_for():
+    scheduler = build_sparse_scheduler(amba(default_input_shape=None))
+    net = scheduler.prepare_sparse_model(torch_module())
     with refusing(OptionError):
-        build_sparse_scheduler(amba(default_input_shape=None)).prepare_sparse_model(torch_module())
+        scheduler.prune_model(net, 0)
     scheduler = build_sparse_scheduler(amba(default_input_shape=None, default_input_custom=torch.zeros(SHAPE)))
     scheduler.prepare_sparse_model(torch_module())
     with refusing(OptionError):

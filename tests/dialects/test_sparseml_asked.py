@@ -28,7 +28,7 @@ modifiers:
         final_sparsity: 0.5
         params: __ALL_PRUNABLE__
 """
-THINNED = PRUNING + "    - !LayerPruningModifier {layers: [a]}\n"
+THINNED = PRUNING + "    - !WandaPruningModifier {sparsity: 0.5}\n"
 
 
 def net() -> Any:
@@ -53,7 +53,7 @@ def test_what_nothing_runs_is_left_out_where_that_is_asked_for(read: bool) -> No
     recipe = osp.Recipe.load(THINNED) if read else THINNED
     with refusing(PlanError):
         modified(recipe)
-    with pytest.warns(UserWarning, match="not applied: !LayerPruningModifier: "):
+    with pytest.warns(UserWarning, match="not applied: !WandaPruningModifier: "):
         module, manager, stepper = modified(recipe, strict=False)
     for _ in range(4):
         stepper.step()
@@ -62,7 +62,7 @@ def test_what_nothing_runs_is_left_out_where_that_is_asked_for(read: bool) -> No
 
 
 def test_a_recipe_that_was_read_is_as_strict_as_it_was_read() -> None:
-    with pytest.warns(UserWarning, match="not applied: !LayerPruningModifier: "):
+    with pytest.warns(UserWarning, match="not applied: !WandaPruningModifier: "):
         modified(osp.Recipe.load(THINNED, strict=False))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -41,7 +41,7 @@ RANGE = ("EpochRangeModifier", {"start_epoch": 0, "end_epoch": 6})
 KEEP = ("ConstantPruningModifier", {"params": "__ALL_PRUNABLE__"})
 PHASES = {"start_epoch": 0, "end_epoch": 4, "update_frequency": 2, "compression_sparsity": 0.8, "params": []}
 QUANTIZED = ("QuantizationModifier", {"start_epoch": 4})
-NOT_RUN = ("LayerPruningModifier", {"layers": ["a"], "start_epoch": 4})
+NOT_RUN = ("WandaPruningModifier", {"sparsity": 0.5, "start_epoch": 4})
 SET = ("SetLearningRateModifier", {"start_epoch": 2, "learning_rate": 0.5})
 
 
@@ -74,7 +74,7 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
         ([gmp()], {"data_size": 352, "steps_per_epoch": 8}, "8 steps per epoch are said, and the data make 10"),
         ([gmp(end_epoch=3.3)], {"steps_per_epoch": 4}, "end_epoch 3.3 lies between two of 4 steps per epoch"),
         ([gmp(update_frequency=5)], {}, "the next update after the first comes at its end"),
-        ([NOT_RUN, gmp()], {}, "refused: line 2: !LayerPruningModifier: nothing runs it yet"),
+        ([NOT_RUN, gmp()], {}, "refused: line 2: !WandaPruningModifier: nothing runs it yet"),
         (
             [QUANTIZED, gmp(leave_enabled=False)],
             {},
@@ -242,8 +242,8 @@ def test_steps_of_data_are_those_of_a_run(count: int) -> None:
 
 def test_what_is_not_run_is_shown() -> None:
     rows = outline(recipe(NOT_RUN, QUANTIZED, RANGE))
-    assert rows[4].begins == ("LayerPruningModifier (not run)", "QuantizationModifier")
-    assert "LayerPruningModifier (not run) begins, QuantizationModifier begins" in table(rows)
+    assert rows[4].begins == ("QuantizationModifier", "WandaPruningModifier (not run)")
+    assert "QuantizationModifier begins, WandaPruningModifier (not run) begins" in table(rows)
 
 
 CUBIC = [0.05, 0.416, 0.638, 0.752, 0.794, 0.8]
@@ -304,7 +304,7 @@ def test_exit_codes(file: Any, capsys: Any) -> None:
 
 def test_what_is_worth_a_note_is_no_finding(file: Any, capsys: Any) -> None:
     path = file(
-        "modifiers:\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 3.7}\n- !LayerPruningModifier {layers: [a]}\n"
+        "modifiers:\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 3.7}\n- !WandaPruningModifier {sparsity: 0.5}\n"
     )
     assert main(["recipe", "check", path, "--lenient", "--data-size", "1257", "--json", "-"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -327,7 +327,7 @@ def test_show_prints_what_reads_back(file: Any, capsys: Any) -> None:
 
 def test_reports_as_json(file: Any, capsys: Any, tmp_path: Path) -> None:
     page = LONG.replace(
-        "quantization_modifiers:", "layer_modifiers:\n  - !LayerPruningModifier {layers: [a]}\n\nx_modifiers:"
+        "quantization_modifiers:", "layer_modifiers:\n  - !WandaPruningModifier {sparsity: 0.5}\n\nx_modifiers:"
     )
     assert main(["recipe", "check", file(page, "r.md"), "--json", "-"]) == 1
     report = json.loads(capsys.readouterr().out)

@@ -13,7 +13,6 @@ from onnxsparse.errors import PlanError
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
-from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
 from onnxsparse.recipes.modifiers.magnitude import GMPruningModifier, MagnitudePruningModifier
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
 from onnxsparse.recipes.modifiers.quantization import LegacyQuantizationModifier, QuantizationModifier
@@ -421,11 +420,11 @@ def test_names_of_old_are_those_of_today(older: str, newer: str, options: str) -
 
 def test_what_nobody_knows_is_kept_where_that_is_asked_for() -> None:
     holo = "    - !HoloPruningModifier\n        start_epoch: 1\n        shape: 2:4\n"
-    text = f"{SAMPLE}\n{holo}    - !PerLayerDistillationModifier\n"
+    text = f"{SAMPLE}\n{holo}    - !ASRegModifier\n"
     recipe = load(text, strict=False)
     assert {one.tag: one.reason for one in recipe.not_applied} == {
         "HoloPruningModifier": "no modifier of that name is known",
-        "PerLayerDistillationModifier": PerLayerDistillationModifier.missing,
+        "ASRegModifier": "a penalty on what layers give",
     }
     assert "- !HoloPruningModifier\n        shape: '2:4'\n        start_epoch: 1\n" in str(recipe)
     driven = recipe.driven()
@@ -435,7 +434,7 @@ def test_what_nobody_knows_is_kept_where_that_is_asked_for() -> None:
 
 
 def test_what_nothing_runs_is_refused_by_name() -> None:
-    recipe = load(f"{SAMPLE}\n    - !PerLayerDistillationModifier\n    - !WandaPruningModifier {{sparsity: 0.5}}\n")
+    recipe = load(f"{SAMPLE}\n    - !ASRegModifier\n    - !WandaPruningModifier {{sparsity: 0.5}}\n")
     with refusing(PlanError):
         recipe.driven()
     assert load(SAMPLE).driven() == load(SAMPLE)

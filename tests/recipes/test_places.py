@@ -188,9 +188,9 @@ def test_levels_end_with_the_masks() -> None:
 
 
 def test_what_nothing_runs_is_refused_with_its_line() -> None:
-    text = "modifiers:\n- !QuantizationModifier {start_epoch: 1}\n- !LayerPruningModifier {layers: [a]}\n"
+    text = "modifiers:\n- !QuantizationModifier {start_epoch: 1}\n- !WandaPruningModifier {sparsity: 0.5}\n"
     with pytest.raises(PlanError) as error:
         Recipe.from_yaml(text).driven()
-    assert "yet: the recipe, line 3: !LayerPruningModifier (layers that come and go during a run); take" in str(
+    assert "yet: the recipe, line 3: !WandaPruningModifier (what comes into each layer, on samples); take" in str(
         error.value
     )

@@ -27,7 +27,7 @@ pruning_modifiers:
         init_sparsity: 0.05
         final_sparsity: eval(sparsity)
         params: [wide, re:deep.*]
-    - !LayerPruningModifier {layers: [deep], start_epoch: 1.0}
+    - !WandaPruningModifier {sparsity: 0.5, start_epoch: 1.0}
     - !HoloModifier {size: 2:4}
 ---
 # A page
@@ -55,7 +55,7 @@ def test_what_nothing_runs_is_refused_before_anything(
     known = PAGE.replace("    - !HoloModifier {size: 2:4}\n", "")
     (desk / "recipe.md").write_text(known, encoding="utf-8")
     assert main(words(desk, digits_cnn)) == 2
-    assert "!LayerPruningModifier (layers that come and go during a run)" in capsys.readouterr().err
+    assert "!WandaPruningModifier (what comes into each layer, on samples)" in capsys.readouterr().err
     assert not (desk / "out.onnx").exists()
 
 
@@ -65,7 +65,7 @@ def test_the_rest_runs_where_that_is_asked_for(desk: Path, digits_cnn: Path) -> 
     left = [note for note in report["notes"] if note.startswith("not applied: !")]
     assert left == [
         "not applied: !HoloModifier: no modifier of that name is known",
-        "not applied: !LayerPruningModifier: layers that come and go during a run",
+        "not applied: !WandaPruningModifier: what comes into each layer, on samples",
     ]
     rows = {row["name"]: row["sparsity"] for row in report["rows"]}
     assert (rows["wide.weight"], rows["deep.weight"], rows["head.weight"]) == (0.75, 0.75, 0.0)

@@ -126,6 +126,10 @@ class NumpyEngine(Engine):
     def gradients(self):
         return self._gradients
 
+    def scale_gradients(self, factors) -> None:
+        for tag, array in factors.items():
+            self._gradients[tag] *= array
+
     def update(self, pace) -> bool:
         for key, gradient in pace.moving(self._gradients).items():
             if not np.isfinite(gradient).all():

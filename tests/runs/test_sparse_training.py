@@ -1,4 +1,4 @@
-"""RigL in a run on the small network: places move, their number does not, and a resumed run is the same."""
+"""RigL, Top-KAST and Powerpropagation in a run on the small network; a resumed run is the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,31 @@ RIGL = """
     num_grads: 2
     params: __ALL_PRUNABLE__
 """
-RECIPES = {"rigl": RIGL}
+TOPKAST = """
+- !TopKASTPruningModifier
+    start_epoch: 0.5
+    end_epoch: 3
+    update_frequency: 0.5
+    forward_sparsity: 0.7
+    backward_sparsity: 0.3
+    active_weight_decay: 0.1
+    params: __ALL_PRUNABLE__
+"""
+POWERS = """
+- !PowerpropagationModifier
+    start_epoch: 0.5
+    end_epoch: 3
+    alpha: 2.0
+    params: __ALL_PRUNABLE__
+- !GMPruningModifier
+    start_epoch: 0
+    end_epoch: 2.5
+    update_frequency: 1
+    init_sparsity: 0.1
+    final_sparsity: 0.8
+    params: __ALL_PRUNABLE__
+"""
+RECIPES = {"rigl": RIGL, "topkast": TOPKAST, "powers": POWERS}
 STEPS = 14
 
 
@@ -72,5 +96,49 @@ def test_resumed_after_any_step(name: str, optimizer: str, tmp_path: Any, monkey
 
 def test_a_file_has_no_gradients_for_rigl() -> None:
     made = Recipes(RIGL)
-    with pytest.raises(OptionError, match="RigLPruningModifier: places grow by gradients, and there are none here"):
+    with pytest.raises(
+        OptionError, match="RigLPruningModifier: it goes by gradients, and a file that is not trained has none"
+    ):
         at_epoch(made.model, Recipe.from_yaml(f"modifiers:\n{RIGL}").modifiers, 1.0)
+
+
+def test_top_kast_computes_with_few_and_trains_more() -> None:
+    def look(run: Any, step: int) -> Any:
+        seen = run.engine
+        return [(np.count_nonzero(seen.weights[tag]), int(seen.frozen[f"{tag}/mask"].sum())) for tag in run.task.tags]
+
+    made = Recipes(TOPKAST, look=look)
+    outcome, sizes = made.run().go(), sum(one.size for one in made.dense.values())
+    used, trained = np.sum(made.spy.seen[:STEPS], axis=1).T
+    assert list(used[:2]) == list(trained[:2]) == [sizes, sizes]
+    assert set(used[2:]) == {sizes - int(np.floor(0.7 * sizes + 0.5))}
+    assert set(trained[2:12]) == {sizes - int(np.floor(0.3 * sizes + 0.5))}
+    assert list(trained[12:]) == list(used[12:])
+    assert sum(np.count_nonzero(array) for array in outcome.arrays.values()) <= used[-1]
+
+
+def test_top_kast_of_a_file_is_what_it_would_use() -> None:
+    made = Recipes(TOPKAST)
+    for epoch in (1.0, None):
+        found = at_epoch(made.model, Recipe.from_yaml(f"modifiers:\n{TOPKAST}").modifiers, epoch)
+        kept = sum(int(mask.sum()) for mask in found.masks.values())
+        sizes = sum(one.size for one in made.dense.values())
+        assert kept == sizes - int(np.floor(0.7 * sizes + 0.5))
+
+
+def test_powers_of_one_change_nothing() -> None:
+    plain = (
+        Recipes(
+            POWERS.replace("PowerpropagationModifier", "EpochRangeModifier").replace(
+                "    alpha: 2.0\n    params: __ALL_PRUNABLE__\n", "", 1
+            )
+        )
+        .run()
+        .go()
+    )
+    ones = Recipes(POWERS.replace("2.0\n    params", "1.0\n    params", 1)).run().go()
+    others = Recipes(POWERS).run().go()
+    assert all((plain.arrays[tag] == ones.arrays[tag]).all() for tag in plain.arrays)
+    assert any((others.arrays[tag] != ones.arrays[tag]).any() for tag in plain.arrays)
+    for array in others.arrays.values():
+        assert array.size - np.count_nonzero(array) == np.floor(0.8 * array.size + 0.5)

@@ -368,6 +368,7 @@ SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
         "prune_tolerance_min": 1.0,
         "init_lr": None,
         "verbose": False,
+        "msbench_names": False,
     },
     "AmpereScheduler": {
         "mask_calculator": "m4n2_1d",

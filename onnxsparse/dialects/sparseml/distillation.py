@@ -10,16 +10,17 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
 from onnxsparse.passes.sources import proto_of
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier, meant
+from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
 
 
 class Recorder:
@@ -66,14 +67,16 @@ class Recorder:
         return None if joined is outputs else joined
 
 
-class Teacher:
-    """Whoever is learned from."""
+Options = Union[DistillationModifier, PerLayerDistillationModifier]
 
-    def __init__(self, options: DistillationModifier, given: Any, module: Any) -> None:
+
+class Teacher(ABC):
+    """Whoever is learned from, and when."""
+
+    def __init__(self, options: Options, given: Any, module: Any) -> None:
         self._options, self._module = options, module
         self._given = options.teacher if given is None else given
-        self._ready: Any = None
-        self._over = math.inf
+        self._has_begun, self._has_ended = False, False
 
     @property
     def disabled(self) -> bool:
@@ -83,34 +86,27 @@ class Teacher:
         return epoch >= self._options.start_epoch
 
     def is_active(self, epoch: float) -> bool:
-        """From its start to the step of its end, which counts as in SparseML: its last update comes at that step."""
+        """Also in the first step that is not before the end, which the recipe ends in, as in SparseML."""
         span = self._options.span
-        if 0 <= span.end <= epoch < self._over:
-            self._over = epoch
-        return not self.disabled and epoch >= span.start and epoch <= self._over
+        inside = span.start <= epoch and (span.end < 0 or epoch < span.end)
+        self._has_begun |= inside
+        return not self.disabled and (inside or (self._has_begun and not self._has_ended and epoch >= span.end))
+
+    def step(self, epoch: float) -> None:
+        """A step comes, its loss is there."""
+        self._has_ended |= self._has_begun and 0 <= self._options.end_epoch <= epoch
 
     @property
+    @abstractmethod
     def rest(self) -> float:
         """The share of the task's loss beside this teacher's."""
-        return 1 - self._options.hardness
 
+    @abstractmethod
     def loss(self, task: Any, outputs: Any, inputs: Any) -> Any:
         """The task's loss and the teacher's together."""
-        if outputs is None or inputs is None:
-            raise OptionError(
-                "the module has given nothing since the last loss: call it in training mode before loss_update, or "
-                "pass loss_update its student_outputs and student_inputs"
-            )
-        said, answers = self._options, self._answers(inputs)
-        teaching = divergence(outputs, answers, said.temperature, said.distill_output_keys, said.called)
-        return self.rest * task + said.hardness * teaching
 
-    def _answers(self, inputs: Any) -> Any:
-        if self._ready is None:
-            self._ready = self._made()
-        arguments, named = _chosen(*_arguments(inputs), self._options)
-        with torch().no_grad():
-            return self._ready(*arguments, **named)
+    def stop(self) -> None:  # noqa: B027 - most watch nothing
+        """Take everything off the module."""
 
     def _made(self) -> Any:
         given = self._given
@@ -124,7 +120,37 @@ class Teacher:
         return made
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+class OutputTeacher(Teacher):
+    """One whose outputs are learned."""
+
+    def __init__(self, options: DistillationModifier, given: Any, module: Any) -> None:
+        super().__init__(options, given, module)
+        self._said = options
+        self._ready: Any = None
+
+    @property
+    def rest(self) -> float:
+        return 1 - self._said.hardness
+
+    def loss(self, task: Any, outputs: Any, inputs: Any) -> Any:
+        if outputs is None or inputs is None:
+            raise OptionError(
+                "the module has given nothing since the last loss: call it in training mode before loss_update, or "
+                "pass loss_update its student_outputs and student_inputs"
+            )
+        said, answers = self._said, self._answers(inputs)
+        teaching = divergence(outputs, answers, said.temperature, said.distill_output_keys, said.called)
+        return self.rest * task + said.hardness * teaching
+
+    def _answers(self, inputs: Any) -> Any:
+        if self._ready is None:
+            self._ready = self._made()
+        arguments, named = _chosen(*arguments_of(inputs), self._said)
+        with torch().no_grad():
+            return self._ready(*arguments, **named)
+
+
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """As recorded, or as a loop hands them on: a tensor, a tuple or list, or a mapping."""
     if isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[0], tuple) and isinstance(inputs[1], dict):
         return inputs

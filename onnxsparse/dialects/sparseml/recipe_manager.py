@@ -12,10 +12,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from onnxsparse.acts.act import TimedAct
@@ -30,7 +31,8 @@ from onnxsparse.dialects.sparseml.arguments import (
 )
 from onnxsparse.dialects.sparseml.backward_teaching import BackwardTeaching
 from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, timed
-from onnxsparse.dialects.sparseml.distillation import Recorder, Teacher
+from onnxsparse.dialects.sparseml.distillation import OutputTeacher, Recorder, Teacher
+from onnxsparse.dialects.sparseml.layer_teaching import PROJECTIONS, LayerTeacher, add_group
 from onnxsparse.dialects.sparseml.warnings import Watch
 from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
 from onnxsparse.engines.torch.attach import bare_module
@@ -39,6 +41,9 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.modifiers.distillation import DISABLE, Distilling
+from onnxsparse.recipes.modifiers.layer_distillation import LayerDistilling
+from onnxsparse.recipes.modifiers.layer_pruning import LayerPruningModifier, SkipLayers
+from onnxsparse.recipes.modifiers.layer_thinning import LayerThinningModifier
 from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct
@@ -48,6 +53,7 @@ from onnxsparse.train.grad_sampler import GradSampler
 from onnxsparse.train.module_trainee import ModuleTrainee
 from onnxsparse.train.quantized_layers import quantizable
 
+DISTILLING = (Distilling, LayerDistilling)
 PACE = (SetRate, SetDecay, RateSchedule, RateFunction)
 
 
@@ -140,7 +146,7 @@ class ScheduledModifierManager(Contents):
         for _, act in acts:
             act.bind(trainee.params)
             trainee.demand(act)
-            if isinstance(act, Distilling):
+            if isinstance(act, DISTILLING):
                 demand_teacher(act.options.teacher if teacher is None else teacher)
         quantizing = [act for _, act in acts if isinstance(act, QuantizeAct)]
         trainee.learn_scales = self.learn_scales
@@ -150,26 +156,41 @@ class ScheduledModifierManager(Contents):
         told = [f"{act.where}: {act.warning}" for _, act in acts if act.warning]
         for note in (*driven.notes, *_left(acts, trainee), *_passed_over(acts, trainee), *told, *short):
             warnings.warn(note, stacklevel=3)
+        distilling = [act for _, act in acts if isinstance(act, DISTILLING)]
+        self._teachers = [self._teacher(act, teacher, trainee) for act in distilling]
         for _, act in acts:
             trainee.admit(act)
         self._trainee, self._acts, self._last = trainee, acts, float(epoch)
         self._watch, self._done = Watch(self), False
-        self._teach(teacher)
+        self._listen(trainee)
         self._fresh = {act.where: act.state() for act in quantizing}
-        for act in quantizing if now else ():  # so that the first step trains with it, as in SparseML
+        forming = [act for _, act in acts if isinstance(act, (QuantizeAct, SkipLayers))]
+        for act in forming if now else ():  # so that the first step trains with it, as in SparseML
             act.before(trainee, float(epoch))
         if self._waiting is not None:
             self._take(self._waiting, True)
 
-    def _teach(self, given: Any) -> None:
-        assert self._trainee is not None
-        distilling = [act for _, act in self._acts if isinstance(act, Distilling)]
-        if not distilling:
+    def _listen(self, trainee: ModuleTrainee) -> None:
+        """Record what goes through the module, where somebody teaches it."""
+        if not self._teachers:
             return
-        self._recorder = Recorder(self._trainee.module)
-        self._teachers = [Teacher(act.options, given, self._trainee.module) for act in distilling]
+        self._recorder = Recorder(trainee.module)
         if all(teacher.disabled for teacher in self._teachers):
             warnings.warn(f"the recipe distils, but its teacher is '{DISABLE}': nothing is distilled", stacklevel=4)
+
+    def _teacher(self, act: Distilling | LayerDistilling, given: Any, trainee: ModuleTrainee) -> Teacher:
+        if isinstance(act, Distilling):
+            return OutputTeacher(act.options, given, trainee.module)
+        return LayerTeacher(act.options, given, trainee.module, self._train_beside)
+
+    def _train_beside(self, weights: Sequence[Any]) -> None:
+        """Have the optimizer train what is no part of the module."""
+        trainee = self._known()
+        if trainee.optimizer is None:
+            raise OptionError("projections of layers train in the optimizer: call modify before the first loss")
+        add_group(trainee.optimizer, weights)
+        if trainee.rates_set is not None:
+            trainee.rates_set = trainee.rates(None)
 
     def modify(
         self,
@@ -237,14 +258,21 @@ class ScheduledModifierManager(Contents):
             if act.by_gradients:
                 act.gather(trainee, epoch)
             act.before(trainee, epoch)
+        for teacher in self._teachers:
+            teacher.step(epoch)
         self._last = epoch
 
     def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
-        """Masks are part of the module, so its gradients need nothing."""
+        """Masks are part of the module, so its gradients need nothing; what trains in place of weights stands there."""
+        trainee = self._known()
+        for _, act in self._acts:
+            act.before_move(trainee)
 
     def optimizer_post_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """The weights have moved."""
         trainee = self._known()
+        for _, act in reversed(self._acts):
+            act.after_move(trainee)
         for _, act in self._acts:
             act.after(trainee)
         trainee.settle()
@@ -292,6 +320,8 @@ class ScheduledModifierManager(Contents):
         trainee.detach()
         if self._recorder is not None:
             self._recorder.stop()
+        for teacher in self._teachers:
+            teacher.stop()
         self._trainee, self._acts, self._recorder, self._teachers, self._teaching = None, [], None, [], None
         self._done, self._modified = True, False
 
@@ -321,17 +351,23 @@ class ScheduledModifierManager(Contents):
 
     def apply_structure(self, module: Any, epoch: float = 0) -> None:
         """What changes the form of a module by an epoch is done, so that a checkpoint fits. Masks change none."""
-        due = [one for one in self.structured_modifiers if one.start_epoch <= epoch and one.missing]
-        if due:
-            raise OptionError(
-                f"!{due[0].name} changes the form of the module, which nothing does yet: {due[0].missing}"
-            )
+        trainee = ModuleTrainee(module)
+        for one in self.structured_modifiers:
+            if isinstance(one, LayerPruningModifier):
+                act = one.act()
+                trainee.demand(act)
+                act.before(trainee, epoch)
+            if isinstance(one, LayerThinningModifier):
+                trainee.take_sizes(name for pair in one.dependents.items() for names in pair for name in names)
 
     # -- what a checkpoint holds
 
     def state_dict(self) -> dict[str, Any]:
         """The masks by modifier, and the scales of quantization; of a staged recipe by stage."""
-        return saved(self._known(), self.recipe, self._acts)
+        found = saved(self._known(), self.recipe, self._acts)
+        for where, teacher in self._projecting(found):
+            where.update({PROJECTIONS: teacher.state()} if teacher.state() else {})
+        return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Take masks and scales over, now or when there is a module.
@@ -343,9 +379,22 @@ class ScheduledModifierManager(Contents):
             return
         self._take(state_dict, strict)
 
+    def _projecting(self, state: dict[str, Any]) -> Iterator[tuple[dict[str, Any], LayerTeacher]]:
+        """The teachers that have projections, and where they stand in a state."""
+        distilling = [one for one, act in self._acts if isinstance(act, DISTILLING)]
+        for one, teacher in zip(distilling, self._teachers):
+            if isinstance(teacher, LayerTeacher):
+                stages = [stage.name for stage in self.recipe.stages if any(one is other for other in stage.modifiers)]
+                where = state.setdefault(stages[0], {}) if stages else state
+                yield where.setdefault(identifier(one), {}), teacher
+
     def _take(self, state: Mapping[str, Any], strict: bool) -> None:
+        if self._teachers and isinstance(state, Mapping):
+            state = own = copy.deepcopy(dict(state))
+            for where, teacher in self._projecting(own):
+                teacher.load(where.pop(PROJECTIONS, {}))
         trainee, (masks, scales) = self._known(), apart(state, self._acts)
-        take(trainee, self._acts, apart(self.state_dict(), self._acts)[0], masks, strict)
+        take(trainee, self._acts, apart(saved(trainee, self.recipe, self._acts), self._acts)[0], masks, strict)
         quantizing = [(one, act) for one, act in self._acts if isinstance(act, QuantizeAct)]
         for _, act in quantizing:
             act.restore(self._fresh[act.where], trainee)  # it goes on by what the module gets here

@@ -37,7 +37,7 @@ from onnxsparse.engines.ort.session import Session
 from onnxsparse.engines.ort.shapes import infer_shapes
 from onnxsparse.engines.ort.worker import NO_SPACE
 from onnxsparse.errors import ModelError, OnnxSparseError, OptionError
-from onnxsparse.graph.edit import called, copied, downstream
+from onnxsparse.graph.edit import bypass, called, copied, downstream
 from onnxsparse.math.values import Array
 
 ROUNDS, LOST = 8, 50
@@ -65,7 +65,7 @@ class Trial:
         self._stage("preparing the graph")
         model = onnx.load(self._at("model.onnx"))
         samples, fake = self._samples(), as_products(model)
-        prepared = prepare(model, {*self.spec.trained, *fake}, samples, self.spec.batch)
+        prepared = prepare(model, {*self.spec.trained, *fake}, samples, self.spec.batch, _values(self.spec))
         self._fake = taken_out(prepared, fake)
         plain = _plain(prepared)
         statistics = train_statistics(prepared.model, set(prepared.weights)) if self.spec.train_bn else Statistics()
@@ -75,6 +75,8 @@ class Trial:
         self._demand_weights(prepared)
         feeds = Feeds(prepared, samples, dense, self.spec.batch, self._statistics)
         measured = feeds.measure()
+        if self.spec.skipped:
+            _skip(prepared, self.spec)
         prepared.notes += [*measured.notes, *_behind(plain, prepared)]
         apart = _plain(prepared)
         made = assemble(prepared, _provable(self.spec), measured.scales, statistics)
@@ -185,7 +187,10 @@ class Trial:
 
     def _judge(self, prepared: Prepared, made: Assembled, proof: Proof) -> None:
         """What is wrong stays as it is and is pruned with the others; the graph has to be right."""
-        if self.spec.objective.hardness == 1 and not proof.at_rest <= AT_REST:
+        objective = self.spec.objective
+        alone = objective.hardness == 1 and not objective.terms
+        at_rest = alone and not self.spec.skipped  # without a layer it is another function
+        if at_rest and not proof.at_rest <= AT_REST:
             raise ModelError(
                 f"the training graph does not do what the model does (it is off by {proof.at_rest:.3g}, "
                 "where its outputs vary by 1); try --engine torch"
@@ -204,7 +209,7 @@ class Trial:
 
     def _listed(self, keys: Sequence[str]) -> str:
         pairs = (key.partition("/") for key in keys)
-        names = [f"'{self.spec.trained[tag]}'{' as to its ' * bool(role)}{role}" for tag, _, role in pairs]
+        names = [f"'{self.spec.trained.get(tag, tag)}'{' as to its ' * bool(role)}{role}" for tag, _, role in pairs]
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return ", ".join(names[:NAMED]) + more
 
@@ -241,6 +246,12 @@ class Trial:
         return os.path.join(self.folder, name)
 
 
+def _values(spec: Spec) -> list[str]:
+    """What layers give that learn, or are learned from."""
+    terms = spec.objective.terms
+    return [name for one in terms for name in (one.student, *(() if one.teacher else (one.taught,)))]
+
+
 def _kind(error: Exception) -> str:
     """Whose error it is: that of the options, of the model, or, with no word, of the engine."""
     return "option" if isinstance(error, OptionError) else "model" if isinstance(error, OnnxSparseError) else ""
@@ -269,6 +280,21 @@ def _behind(plain: Prepared, prepared: Prepared) -> list[str]:
     kept = {signal.name for signal in prepared.signals}
     lost = [signal.called for signal in plain.signals if signal.stated and signal.name not in kept]
     return [f"the loss is without {' and '.join(lost)}: the graph is cut before"] if lost else []
+
+
+def _skip(prepared: Prepared, spec: Spec) -> None:
+    """Bypass layers of a graph that its targets were measured with."""
+    graph = prepared.model.graph
+    made = {name for node in graph.node for name in node.output} | {value.name for value in graph.input}
+    lost = [name for pair in spec.bypasses.items() for name in pair if name not in made]
+    if lost:
+        raise ModelError(
+            f"the layer at '{lost[0]}' cannot be skipped here: it has other operators here; try --engine torch"
+        )
+    bypass(prepared.model, spec.bypasses)
+    stored = {tensor.name for tensor in graph.initializer}
+    for name in [name for name in prepared.weights if name not in stored]:
+        prepared.unreached[prepared.weights.pop(name)] = "its layer is skipped"
 
 
 def _with_inputs(prepared: Prepared, dense: ModelProto) -> Prepared:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace, Spec, unit_of
+from onnxsparse.engines.layer_terms import LayersOfFile
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.processes import Processes
 from onnxsparse.engines.torch.device_optimizers import DeviceOptimizer, form_of, scale_on_device
@@ -67,11 +68,15 @@ class TorchEngine(Engine):
         change: Change | None = None,
     ) -> None:
         """`change` is done to the copy of the model that is trained."""
-        made = networks(model, tags, spec.train_bn, spec.turned, change if spec.quantization else None)
+        self._terms = spec.objective.terms
+        layers = [name for one in self._terms for name in (one.student, *(() if one.teacher else (one.taught,)))]
+        change = change if spec.quantization else None
+        made = networks(model, tags, spec.train_bn, spec.turned, change, spec.bypasses, layers)
         self._setting, self._device, self._signals = setting, device_of(setting.device), made.signals
         self._processes, self._train_bn, self.notes = setting.processes, spec.train_bn, list[str]()
         module = made.module.to(self._device)
-        self._dense = frozen_copy(module)
+        whole = networks(model, tags, spec.train_bn, spec.turned, change).module if spec.skipped else module
+        self._dense = frozen_copy(whole.to(self._device))
         self.student = student_class()(module, made.paths, spec, self._device)
         self._observed = {one.said.key: one for one in reversed(quantizers(module)) if one.said.observed}
         self._unused = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}
@@ -85,13 +90,16 @@ class TorchEngine(Engine):
         self._stepping, self._taken, self._loss = self._stepper(), 0, 0.0
         self._averaged = False
         self._other: OtherTeacher | None = None
+        self._files: Mapping[str, LayersOfFile] = {}
         self._input_names = list(module.onnx_names["inputs"])
         self._pieces = Pieces(list(module.onnx_names["inputs"]), self._device, spec.batch)
         self._pieces.fit(samples, self.dense, declared(model, samples, spec.turned.get("inputs", {})))
         scales = self._scales(samples, spec.batch, made.paths)
         self.unit = unit_of(spec.objective, scales.values())
         self._goal = Goal(spec.objective, made.signals, scales)
-        self._loss_module = loss_module_class()(self.student, self._goal, self._answers, self._narrowed)
+        self._loss_module = loss_module_class()(
+            self.student, self._goal, self._answers, self._of_layers, self._narrowed
+        )
         if setting.precision != "float32":
             self._try_out(samples)
         self._statistics = [one for tag, one in tensors.items() if tag not in self._parameters]
@@ -177,6 +185,13 @@ class TorchEngine(Engine):
             if gradient is not None:
                 gradient += torch().from_numpy(np.ascontiguousarray(array)).to(gradient) * factor
 
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        self._average()
+        for tag, array in factors.items():
+            gradient = self._parameters[tag].grad if tag in self._parameters else None
+            if gradient is not None:
+                gradient *= torch().from_numpy(np.ascontiguousarray(array)).to(gradient)
+
     def update(self, pace: Pace) -> bool:
         self._average()
         if not self._scaling.shrink():
@@ -216,6 +231,9 @@ class TorchEngine(Engine):
 
     def learn_from(self, teacher: OtherTeacher) -> None:
         self._other = teacher
+
+    def learn_layers_from(self, teachers: Mapping[str, LayersOfFile]) -> None:
+        self._files = teachers
 
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
         self._stepping.clear(tag, where)
@@ -305,11 +323,28 @@ class TorchEngine(Engine):
     def _taught(self, dense: list[Any], inputs: Any, teacher: OtherTeacher) -> list[Any]:
         """With the answer of another model in place of the one that is learned from."""
         place = self._goal.taught
-        plain = (one.float() if one.is_floating_point() else one for one in inputs)
-        feed = {name: one.detach().cpu().numpy() for name, one in zip(self._input_names, plain)}
-        answer = torch().from_numpy(teacher(feed, tuple(dense[place].shape)))
+        answer = torch().from_numpy(teacher(self._feed(inputs), tuple(dense[place].shape)))
         dense[place] = answer.to(dense[place].device, dense[place].dtype)
         return dense
+
+    def _feed(self, inputs: Any) -> dict[str, Array]:
+        plain = (one.float() if one.is_floating_point() else one for one in inputs)
+        return {name: one.detach().cpu().numpy() for name, one in zip(self._input_names, plain)}
+
+    def _of_layers(self, inputs: Any) -> list[Any]:
+        """What the teacher's layers give, for each pair."""
+        if not self._terms:
+            return []
+        places = {signal.name: place for place, signal in enumerate(self._signals)}
+        asks = any(not one.teacher for one in self._terms)
+        dense = self._plain_answers(inputs) if asks else []
+        files = {path: file(self._feed(inputs)) for path, file in self._files.items()}
+        return [
+            torch().from_numpy(files[one.teacher][one.taught]).to(self._device)
+            if one.teacher
+            else dense[places[one.taught]]
+            for one in self._terms
+        ]
 
     def _named(self, values: Any) -> dict[str, Array]:
         pairs = zip(self._signals, values)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxsparse.engines.distillation import DistillationTarget
 from onnxsparse.engines.engine import LossSpec
+from onnxsparse.engines.layer_terms import LayerTerm, unlike
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.losses import Columns, Scale, axis_of_labels, chosen_axis, labels_unlike
@@ -47,6 +48,16 @@ class Goal:
             found = task(goal.task, output, values[place].float(), labels, goal.smoothing) * share
             terms.append(found * (1 - goal.hardness))
         return sum(terms[1:], terms[0])
+
+    def of_layers(self, values: Sequence[Any], taught: Sequence[Any], projections: Mapping[str, Any]) -> Any:
+        """What layers that learn from layers add to the loss."""
+        places = {signal.name: place for place, signal in enumerate(self._signals)}
+        total = 0.0
+        for number, (term, theirs) in enumerate(zip(self._goal.terms, taught)):
+            ours, theirs = values[places[term.student]].float(), theirs.float()
+            matrix = projections[str(number)] if term.projection else None
+            total = total + term.gain * distance(term, ours, theirs, matrix)
+        return total
 
     def _distillation(self, values: Sequence[Any], dense: Sequence[Any], labels: Any) -> Any:
         goal = self._goal
@@ -90,6 +101,16 @@ def _whole(values: Sequence[Any]) -> list[Any]:
 def counted(labels: Any) -> float:
     """How many labels count."""
     return 0.0 if labels is None else float((labels != IGNORED).sum())
+
+
+def distance(term: LayerTerm, ours: Any, theirs: Any, matrix: Any) -> Any:
+    """How far a layer is from what it is to learn."""
+    if matrix is not None:
+        ours = torch().nn.functional.linear(ours.movedim(term.axis, -1), matrix).movedim(-1, term.axis)
+    if ours.shape != theirs.shape:
+        raise OptionError(unlike(term, ours.shape, theirs.shape))
+    found = (ours - theirs).square().mean()
+    return found / (theirs.square().mean() + term.epsilon) if term.normalize else found
 
 
 # -- Losses in torch; the numpy form is the definition.

@@ -18,8 +18,9 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxsparse import sparsers
-from onnxsparse.engines.distillation import DistillationTarget, squashed, stated
+from onnxsparse.engines.distillation import LAYER, DistillationTarget, squashed, stated
 from onnxsparse.engines.engine import Spec
+from onnxsparse.engines.layer_terms import PROJECTION
 from onnxsparse.engines.sample_axes import turn
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
@@ -27,7 +28,7 @@ from onnxsparse.engines.torch.objective import Goal
 from onnxsparse.engines.torch.parametrization import effective
 from onnxsparse.engines.torch.writeback import names_of
 from onnxsparse.errors import ModelError
-from onnxsparse.graph.edit import RANDOM, bodies
+from onnxsparse.graph.edit import RANDOM, bodies, bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.graph.stores import keys
@@ -50,10 +51,19 @@ class Networks:
 
 
 def networks(
-    model: Model, tags: Mapping[str, StoredTensor], train_bn: bool, turned: Turned, change: Change | None = None
+    model: Model,
+    tags: Mapping[str, StoredTensor],
+    train_bn: bool,
+    turned: Turned,
+    change: Change | None = None,
+    bypasses: Mapping[str, str] | None = None,
+    layers: Iterable[str] = (),
 ) -> Networks:
-    """The module of a copy of the model, to which `change` is done; `tags` are tensors of the model itself."""
-    proto, signals = _with_targets(model, turned, change)
+    """The module of a copy of the model, to which `change` is done, with layers bypassed; `tags` are tensors of the
+    model itself, `layers` more values that are to be seen."""
+    proto, signals = _with_targets(model, turned, change, layers)
+    if bypasses:
+        bypass(proto, bypasses)
     module = widened(to_module(proto, train_bn=train_bn))
     draw_by_inputs(module, proto)
     own = keys(model.flow.stores)
@@ -73,7 +83,9 @@ def widened(module: Any) -> Any:
     return module.float()
 
 
-def _with_targets(model: Model, turned: Turned, change: Change | None) -> tuple[ModelProto, list[DistillationTarget]]:
+def _with_targets(
+    model: Model, turned: Turned, change: Change | None, layers: Iterable[str]
+) -> tuple[ModelProto, list[DistillationTarget]]:
     """A whole copy whose outputs are the model's, and their taps: those are what they are without the change."""
     axes = turned.get("inputs", {}), turned.get("outputs", {})
     proto = turn(model.copy_proto(), *axes)
@@ -82,8 +94,11 @@ def _with_targets(model: Model, turned: Turned, change: Change | None) -> tuple[
         proto = model.copy_proto()
         change(proto)
         turn(proto, *axes)
+    known = {signal.name for signal in signals}
+    more = [name for name in dict.fromkeys(layers) if name not in known]
+    signals += [DistillationTarget(name, name, LAYER, stated=False) for name in more]
     for signal in signals:
-        if signal.kind == "tap":
+        if signal.kind in ("tap", LAYER):
             proto.graph.output.add(name=signal.name)
     return proto, signals
 
@@ -122,6 +137,10 @@ def student_class() -> Any:
             named = dict(module.named_parameters())
             for tag, sparser in self.sparsers.items():
                 self._begin(tag, sparser, named[self.paths[tag]], spec.trained[tag], device)
+            terms = [(n, one) for n, one in enumerate(spec.objective.terms) if one.projection]
+            self.projections = torch().nn.ParameterDict(
+                {str(n): torch().nn.Parameter(_tensor(one.start(n), device)) for n, one in terms}
+            )
             self.scales, more = rounding_of(self.module, device)
             self.frozen.update(more)
 
@@ -161,7 +180,8 @@ def tensors_of(student: Any) -> dict[str, Any]:
     found = {tag: own[path] for tag, path in student.paths.items()}
     for tag in student.sparsers:
         found.update({f"{tag}/{role}": one for role, one in student.trained_of(tag).items()})
-    return {**found, **student.scales}
+    projections = {f"{PROJECTION}/{place}": one for place, one in student.projections.items()}
+    return {**found, **student.scales, **projections}
 
 
 def rounding_of(module: Any, device: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -192,16 +212,19 @@ def loss_module_class() -> Any:
     class LossModule(torch().nn.Module):  # type: ignore[misc]
         """One number for inputs and labels. The dense model is asked, but is no part of it."""
 
-        def __init__(self, student: Any, goal: Goal, ask: Callable[[Any], Any], narrowed: Callable[[], Any]) -> None:
+        def __init__(
+            self, student: Any, goal: Goal, ask: Callable[[Any], Any], taught: Callable[[Any], Any], narrowed: Any
+        ) -> None:
             super().__init__()
             self.student = student
-            self._goal, self._ask, self._narrowed = goal, ask, narrowed
+            self._goal, self._ask, self._taught, self._narrowed = goal, ask, taught, narrowed
 
         def forward(self, inputs: Any, labels: Any, share: float) -> Any:
-            return self.both(inputs, labels, share)[1]
+            values, loss = self.both(inputs, labels, share)
+            return loss + self._goal.of_layers(values, self._taught(inputs), self.student.projections)
 
         def both(self, inputs: Any, labels: Any, share: float) -> tuple[Any, Any]:
-            """What the student gives, and its loss."""
+            """What the student gives, and its loss; that of layers trains, and is not measured."""
             with self._narrowed():
                 values = self.student(*inputs)
                 dense = self._ask(inputs) if self._goal.asks else None

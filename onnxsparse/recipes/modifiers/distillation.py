@@ -82,10 +82,10 @@ class Distilling(TimedAct):
             raise OptionError(f"{self.where}: teacher: there is no file {teacher:.100}")
 
     def boundaries(self, trainee: Trainee) -> Iterable[int]:
-        return () if self.options.teacher == DISABLE else self._steps(trainee)
+        return () if self.options.teacher == DISABLE else steps_of(self.span, trainee)
 
     def shape(self, trainee: Trainee, spec: Spec, step: int) -> Spec:
-        first, end = self._steps(trainee)
+        first, end = steps_of(self.span, trainee)
         if self.options.teacher == DISABLE or not first <= step < end:
             return spec
         options, task = self.options, spec.objective.task
@@ -98,10 +98,11 @@ class Distilling(TimedAct):
         )
         return replace(spec, objective=changed)
 
-    def _steps(self, trainee: Trainee) -> tuple[int, int]:
-        """The first step with a teacher, and the first one without it again."""
-        end = trainee.step_at(self.span.end) if self.span.end >= 0 else trainee.total
-        return trainee.step_at(max(self.span.start, 0.0)), end
+
+def steps_of(span: Span, trainee: Trainee) -> tuple[int, int]:
+    """The first step with a teacher, and the first one without it again."""
+    end = trainee.step_at(span.end) if span.end >= 0 else trainee.total
+    return trainee.step_at(max(span.start, 0.0)), end
 
 
 def meant(key: int | str, names: Sequence[str]) -> str | None:

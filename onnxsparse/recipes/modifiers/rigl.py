@@ -6,7 +6,9 @@
    `init_update_fraction`: the smallest numbers go, and those places grow whose gradients are the largest, of what was
    just dropped, too. They are sums of `num_grads`, taken of samples, or of the steps of a loop that has none.
 3. `global_sparsity` changes nothing, as in SparseML: it is the strategy that says which weight loses how much.
-4. With `momentum_buffer_reset` what the optimizer knows of masked places is zero, so that grown ones start anew.
+4. With `momentum_buffer_reset` momentum is zero at masked places before every step, so that grown ones start anew.
+5. In a torch loop with samples the gradients of the step that brings new masks are dropped, as in SparseML: nothing
+   moves in it. In a run of ours the step is taken, and by its gradients under the new masks.
 """
 
 from __future__ import annotations
@@ -119,7 +121,7 @@ class Exchanging(TimedAct):
             shared = sparsities([param.shape for param in names], level, self._options.sparsity_strategy)
             found.update(zip(names, shared))
         self._left.update({param.tag: DENSE for param, level in found.items() if level == 0})
-        self._levels = {param: found[param] for param in params if found.get(param)}
+        self._levels = {param: found[param] for param in params if param in found}
 
     def _meant(self, params: Sequence[Param]) -> list[tuple[float, list[Param]]]:
         """The weights of each level, which share it."""
@@ -145,12 +147,13 @@ class Exchanging(TimedAct):
         return list(self._levels)
 
     def remembered(self) -> list[Param]:
-        return [] if self._options.momentum_buffer_reset else list(self._levels)
+        return list(self._levels)
 
     def final_masks(self) -> dict[str, FinalMask]:
         return {
             param.tag: FinalMask(Unstructured(), self._drop(param), stays=self._options.leave_enabled)
-            for param in self._levels
+            for param, level in self._levels.items()
+            if level > 0
         }
 
     def _drop(self, param: Param) -> int:
@@ -189,6 +192,8 @@ class Exchanging(TimedAct):
         share = self._options.init_update_fraction * 0.5 * (1 + math.cos(math.pi * self.span.progress(epoch)))
         if share > 0:
             self._sample(trainee)
+        if trainee.has_samples:
+            trainee.discard_gradients()
         for param in self._levels:
             trainee.put_for(self, param, self._exchanged(trainee, param, share))
         self._gains = {}
@@ -212,6 +217,10 @@ class Exchanging(TimedAct):
         sure = math.floor((1 - (level + (1 - level) * share)) * param.size + 0.5)  # of the level, not of the count
         kept = np.ones(param.size, bool) if kept is None else kept
         return exchanged(numbers, kept, gains, choice_of(drop), (left - sure) / max(1, left), return_at_once=True)
+
+    def before_move(self, trainee: Trainee) -> None:
+        for param in self._levels if self._options.momentum_buffer_reset else ():
+            trainee.forget_masked_momentum(param)
 
     def end(self, trainee: Trainee) -> None:
         trainee.watch(())

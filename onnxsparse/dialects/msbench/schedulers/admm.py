@@ -9,15 +9,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from onnxsparse.dialects.msbench.configuration import Configuration, count
-from onnxsparse.dialects.msbench.generators import chosen, drops_of
+from onnxsparse.dialects.msbench.generators import chosen
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError
+from onnxsparse.train.layers import Site
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When
@@ -83,13 +84,20 @@ class ADMMScheduler(BaseScheduler):
     def _iteration_of(self, moment: When) -> int:
         return self._until if moment.iteration is None else moment.iteration
 
+    def _rates_changed(self, sites: Sequence[Site]) -> None:
+        """Before the weights are masked rates say how much is to go."""
+        if self._begun:
+            super()._rates_changed(sites)
+        else:
+            self._frozen = {}
+
     def _split(self) -> None:
         """Z and U anew; what the weights are drawn towards is Z - U."""
-        network, config, zero = self._network, self.config, np.float32(0)
+        network, zero = self._network, np.float32(0)
         whole = {
             site.key: network.weight(site.key) + network.kept.get(f"{DUAL}/{site.key}", zero) for site in self.prunable
         }
-        drops = drops_of(self.prunable, whole, self.generator, config.target_sparsity, config.uniform)
+        drops = self._drops_by(whole)
         for site in self.prunable:
             numbers = whole[site.key]
             keep = chosen(site, self.pattern, self.generator, numbers, drops[site.key])

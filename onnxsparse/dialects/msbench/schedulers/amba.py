@@ -2,10 +2,12 @@
 
 1. Before the training, each layer's sparsity at each level is found (the allocation `energy`, in the pattern `alive`),
    or read from `sparse_analysis.json` in `output_dir`, where that is there, was made for the same settings and network
-   (see `analysis`), and no new analysis is wanted.
+   (see `analysis`), and no new analysis is wanted; or from MSBench's own tables (see `published_files`). Where nothing
+   but `prune_model` says the shape of a module's input, that is done at its first call.
 2. At the first iteration of a stage the masks of its level are chosen and the learning rate begins again; at its last
    one the zeros are folded into the weights and `global_sparse_rate_<level>` is written into `save_dir`.
-3. A loop that begins in the middle gets the masks of its stage, from `mask_dict` where that is given.
+3. A loop that begins in the middle gets the masks of its stage, from `mask_dict` where that is given: masks by layer,
+   or a checkpoint of a level, whose tables count, too.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ import numpy as np
 from onnxsparse import patterns, targets
 from onnxsparse.allocations.energy import Energy
 from onnxsparse.data.field import as_array
-from onnxsparse.dialects.msbench import analysis
+from onnxsparse.dialects.msbench import analysis, published_files
 from onnxsparse.dialects.msbench.analysis import as_csv, statistics
 from onnxsparse.dialects.msbench.configuration import PATHS, Configuration, count, table
+from onnxsparse.dialects.msbench.published_files import Tables
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.files import make_folder, write_text
 from onnxsparse.math.values import Array
 from onnxsparse.schedules import Stages
+from onnxsparse.train.layers import Measured
 
 if TYPE_CHECKING:
     from onnxsparse.dialects.msbench.masking import When
@@ -37,6 +41,10 @@ REPORT = "sparse_report"
 ANALYSED_SPARSE = (
     "the network is sparse already, and is analysed as it is now: its zeros count as the first to go; to "
     "go on by the analysis of the dense network name its output_dir, and set do_sparse_analysis to False"
+)
+NO_SHAPE = (
+    "how large the inputs of the layers are depends on those of the module: give default_input_shape, such as [1, 3, "
+    "224, 224], or a batch as default_input_custom in the configuration, or curr_input_shape to prune_model"
 )
 
 
@@ -80,11 +88,16 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             if folder and not self._silent:
                 make_folder(folder)  # now, and not when a level is trained
         network.use({site.key: "mask" for site in self.prunable})
-        self._measured = network.measure(self.kwargs["default_input_shape"], self.kwargs["default_input_custom"])
         self._names = {site.key: site.name for site in network.sites}
-        self._drops = self._read_analysis() or self._analysed()
         self._tables: dict[str, list[dict[str, Any]]] = {}
-        self._given = self._masks_given(self.kwargs["mask_dict"])
+        self._drops: list[dict[str, int]] = []
+        self._measured: dict[str, Measured] = {}
+        self._shape, self._custom = (self.kwargs[name] for name in ("default_input_shape", "default_input_custom"))
+        self._published: Tables | None = None
+        given = self._mask_dict()
+        if not network.is_torch or self._shape is not None or self._custom is not None:
+            self._look_at_network()
+        self._given = self._masks_given(given)
         network.set_masks(self._given)
         self._take_init_lr()
         if self.kwargs["lr_scheduler"] is not None:
@@ -92,7 +105,47 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         elif not network.is_torch and network.options.lr_schedule == "constant":
             self.set_lr_scheduler("cosine")
 
+    def prune_model(self, model: Any, iteration: int, curr_input_shape: Any = None) -> Any:
+        """What has to be done before an iteration; multiply-accumulates are those of an input of this shape."""
+        self._demand("prune_model", model)
+        if curr_input_shape is not None:
+            shape = [int(size) for size in curr_input_shape] if hasattr(curr_input_shape, "__iter__") else []
+            _demand_shape(shape or str(curr_input_shape), "curr_input_shape")
+            if shape != self._shape or self._custom is not None:
+                self._shape, self._custom, self._measured = shape, None, {}
+        if not self._drops:
+            self._look_at_network()
+        return super().prune_model(model, iteration)
+
+    def get_prune_step(self) -> int:
+        """The iteration at which the stage of `iteration` began."""
+        return self.stages.begin(self.stages.at(self.iteration))
+
+    get_last_prune_step = get_prune_step
+
     # -- which layer at which level
+
+    def _look_at_network(self) -> None:
+        """Sizes of the layers, and how sparse each is at each level."""
+        if self._network.is_torch and self._shape is None and self._custom is None:
+            raise OptionError(NO_SHAPE)
+        self._measured = self._network.measure(self._shape, self._custom)
+        self._drops = self._read_analysis() or self._analysed()
+
+    def _sizes(self) -> dict[str, Measured]:
+        """Sizes and multiply-accumulates for the input shape of now."""
+        self._measured = self._measured or self._network.measure(self._shape, self._custom)
+        return self._measured
+
+    def _mask_dict(self) -> Any:
+        """The masks that were given; of a checkpoint of a level those in it, whose tables count, too."""
+        given = self.kwargs["mask_dict"]
+        if isinstance(given, (str, os.PathLike)):
+            given = published_files.load_checkpoint(os.fspath(given))
+        if not published_files.is_checkpoint(given):
+            return given
+        self._published = published_files.tables_of(given, len(self.levels))
+        return given.get("mask_dict") or published_files.masks_of(given, [site.name for site in self.prunable])
 
     def _analysed(self) -> list[dict[str, int]]:
         dense = self._dense
@@ -100,8 +153,9 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         made = self.allocation.allocate_levels(found, [level / 100 for level in self.levels], self._pattern)
         for level, drops in zip(self.levels, made):
             self._look_at(level, drops)
+        self._drops = [dict(drops) for drops in made]
         self._write_analysis(made)
-        return [dict(drops) for drops in made]
+        return self._drops
 
     def _look_at(self, level: float, drops: Mapping[str, int]) -> None:
         """Say how near the network comes to a level."""
@@ -123,6 +177,12 @@ class AmbaLevelPruneScheduler(BaseScheduler):
     def _read_analysis(self) -> list[dict[str, int]] | None:
         folder, masked = self.kwargs["output_dir"], bool(self.kwargs["mask_dict"])
         path = os.path.join(str(folder), analysis.NAME) if folder else ""
+        ours = os.path.exists(path) and not self.kwargs["msbench_names"]
+        if self._published is None and folder and not self.kwargs["do_sparse_analysis"] and not ours:
+            there = published_files.are_there(str(folder), self.chip)
+            self._published = published_files.read(str(folder), self.chip, len(self.levels)) if there else None
+        if self._published is not None:
+            return self._drops_published(self._published)
         if not folder or self.kwargs["do_sparse_analysis"] or not os.path.exists(path):
             if analysis.goes_on(self._network, False, self.levels[0]):
                 self._remark(ANALYSED_SPARSE)
@@ -137,6 +197,42 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             return None
         return [self._drops_of(tables[f"{level:g}"]) for level in self.levels]
 
+    def _drops_published(self, tables: Tables) -> list[dict[str, int]]:
+        """What MSBench's tables say of the layers; those that they do not name stay dense."""
+        keys = {name: site.key for site in self._network.sites for name in (site.key, *site.names)}
+        unknown = next((name for name in tables.rates if name not in keys), None)
+        if unknown is not None:
+            raise PlanError(f"{tables.path}: the network has no layer '{unknown}'{nearest(unknown, keys)}")
+        named = {keys[name] for name in tables.rates}
+        left = [site.name for site in self.prunable if site.key not in named]
+        if left:
+            self._remark(
+                f"{tables.path} does not name {', '.join(left[:3])}{' ...' if left[3:] else ''}: they stay dense"
+            )
+        found = []
+        for place, level in enumerate(self.levels):
+            shares = {keys[name]: share for name, share in tables.at(place).items()}
+            sites = [
+                (site, 0.0 if site.key in self._dense else shares.get(site.key, 0.0)) for site in self._network.sites
+            ]
+            found.append({site.key: self._pattern.drop_count(site.shape4, share) for site, share in sites})
+            self._look_at(level, found[-1])
+        return found
+
+    def _as_published(self) -> Tables:
+        """The rates of all layers at all levels, as MSBench has them."""
+        if self._published is not None:
+            return self._published
+        rates = {
+            site.name: [round(100 * drops[site.key] / max(site.size, 1)) / 100 for drops in self._drops]
+            for site in self._network.sites
+        }
+        bounds = {
+            site.name: site.convolution and self.device.target_density(site.convolution) for site in self._network.sites
+        }
+        caps = {name: 1.0 if bound is None else 1 - bound for name, bound in bounds.items()}
+        return Tables(rates, range(len(self.levels)), caps, "")
+
     def _made_for(self) -> dict[str, Any]:
         return analysis.made_for(self._network, self._measured, self._dense, self.device.text, self.allocation)
 
@@ -149,6 +245,11 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         if not folder or not self._writes():
             return
         sizes = {site.key: site.size for site in self._network.sites}
+        if self.kwargs["msbench_names"]:
+            now = self._as_published()
+            reached = [round(sum(drops.values()) / max(sum(sizes.values()), 1), 6) for drops in self._drops]
+            published_files.write(str(folder), now.rates, reached, now.caps, self.chip)
+            return
         shares = [
             {self._names[key]: round(100 * drop / max(sizes[key], 1)) for key, drop in drops.items()} for drops in made
         ]
@@ -183,24 +284,34 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         if network.is_torch:
             network.settle()
         self._keep_promise()
-        rows = self._tables[f"{level:g}"] = statistics(network, self._measured, self.device)
+        rows = self._tables[f"{level:g}"] = statistics(network, self._sizes(), self.device)
         self._write_report()
         if self.kwargs["save_dir"] and self._writes():
             make_folder(str(self.kwargs["save_dir"]))
-            path = os.path.join(str(self.kwargs["save_dir"]), f"global_sparse_rate_{level:g}")
-            facts = {"prune_step": stage, "iteration": iteration, "level": level, "layers": rows}
-            self._say(1, f"written: {network.save(path, facts)}")
+            theirs = bool(self.kwargs["msbench_names"])
+            name = f"global_sparse_rate_{level / 100 if theirs else f'{level:g}'}"
+            path = os.path.join(str(self.kwargs["save_dir"]), name)
+            facts: dict[str, Any] = {"prune_step": stage, "iteration": iteration, "level": level, "layers": rows}
+            if theirs:
+                now = self._as_published()
+                matrix = {layer: list(rates) for layer, rates in now.rates.items()}
+                facts = {"prune_step": stage, "sparse_matrix": matrix, "desire_index_table": list(now.steps)}
+            written = network.save(path, facts, published_files.SUFFIX if theirs else "")
+            self._say(1, f"written: {written}")
 
     def _write_report(self) -> None:
         folder = self.kwargs["output_dir"]
         if folder and self._writes():
+            if self.kwargs["msbench_names"]:
+                write_text(os.path.join(str(folder), published_files.REPORT), as_csv(self._tables), True)
+                return
             path = os.path.join(str(folder), REPORT)
             write_text(f"{path}.json", json.dumps(self._tables, indent=2) + "\n", True)
             write_text(f"{path}.csv", as_csv(self._tables), True)
 
     def statistics(self) -> list[dict[str, Any]]:
         """Numbers, non-zero ones and MACs of every layer as it is now, and of all."""
-        return statistics(self._demand("statistics"), self._measured, self.device)
+        return statistics(self._demand("statistics"), self._sizes(), self.device)
 
     # -- masks in a graph, without a training
 
@@ -324,8 +435,8 @@ def _chip_of(target: str | None) -> str:
     return chip
 
 
-def _demand_shape(shape: Any) -> None:
+def _demand_shape(shape: Any, name: str = "default_input_shape") -> None:
     """Sizes of the input, or of each input by its name."""
     for one in shape.values() if isinstance(shape, Mapping) else [] if shape is None else [shape]:
         if not isinstance(one, list) or not all(type(size) is int and size > 0 for size in one):
-            raise OptionError(f"default_input_shape is a list of sizes such as [1, 3, 224, 224], not {shape!r:.60}")
+            raise OptionError(f"{name} is a list of sizes such as [1, 3, 224, 224], not {shape!r:.60}")

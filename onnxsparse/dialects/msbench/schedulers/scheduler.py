@@ -23,6 +23,7 @@ from onnxsparse.dialects.msbench.generators import (
     pattern_of,
     threshold_of,
 )
+from onnxsparse.dialects.msbench.layer_rates import LayerRates, Views, rate_of
 from onnxsparse.dialects.msbench.left_dense import Excluded, unfit
 from onnxsparse.engines.processes import is_first_joined
 from onnxsparse.errors import ModelError, OptionError
@@ -62,9 +63,12 @@ class BaseScheduler:
         self._handle: Any = None
         self._exported: Any = None
         self._restarts: Restarts | None = None
+        self._views: Views | None = None
+        self._mask_before_export: tuple[dict[str, str], dict[str, Array]] = {}, {}
         self._dense: dict[str, str] = {}
         self._reached, self._steps = -1, 0
         self._silent, self.iteration = False, 0
+        self.rates, self._given_masks = LayerRates(), False
         self.notes: list[str] = []
 
     def _configure(self, config: Configuration) -> None:
@@ -87,7 +91,7 @@ class BaseScheduler:
             self._reconfigure(read(sparsity_config))
         self._network, self._handle = opened(model, options)
         self._demand_numbers()
-        self._reached, self._steps = -1, 0
+        self._reached, self._steps, self.rates, self._given_masks = -1, 0, LayerRates(), False
         self._dense = self._left_out(self._network.sites)
         if self.config.fuse_bn:
             self._note("fuse_bn is ignored: batch normalizations train as they are; fuse them in what is exported")
@@ -95,6 +99,8 @@ class BaseScheduler:
         self._demand_layers()
         self.notes += [note for note in self._network.notes if note not in self.notes]
         self._network.watch(self._stepped)
+        self._network.scheduler = self
+        self._views = Views(self, self._network) if self._network.is_torch else None
         return self._handle
 
     def set_lr_scheduler(self, lr_scheduler: Any) -> None:
@@ -129,9 +135,9 @@ class BaseScheduler:
     def prune_model(self, model: Any, iteration: int) -> Any:
         """What has to be done before an iteration, counted from 0."""
         self._demand("prune_model", model)
-        at = iteration_of(iteration)
-        self._look_at_iteration(at)
-        return self._prune(at)
+        self.iteration = iteration_of(iteration)
+        self._look_at_iteration(self.iteration)
+        return self._prune(self.iteration)
 
     def _look_at_iteration(self, iteration: int) -> None:
         """Say once that nothing will come of it, and that iterations go back, or on after the end."""
@@ -146,6 +152,7 @@ class BaseScheduler:
     def _stepped(self) -> bool:
         """After a step of training: say what is missing where nothing becomes zero; whether all is said."""
         self._steps += 1
+        self.rates.forget()
         if self._reached < 0 and self._steps >= UNPRUNED and self._missing():
             self._remark(self._missing())
         return self._reached >= 0 or self._steps >= UNPRUNED
@@ -160,7 +167,7 @@ class BaseScheduler:
     def _without_level(self) -> str:
         """Why nothing ever becomes zero, where neither the configuration nor the scheduler says how much."""
         kind, generator = self.config.scheduler.type, self.generator
-        if self.has_levels or generator.thresholds:
+        if self.has_levels or generator.thresholds or self.rates.shares:
             return ""
         if not generator.masks:
             return f"nothing becomes zero: a {kind} draws no subnet; ProbMaskGenerator needs ProbMaskPruneScheduler"
@@ -189,13 +196,23 @@ class BaseScheduler:
         network = self._demand("export_sparse_model", model)
         self._keep_promise()
         self._look_at_zeros()
+        self._mask_before_export = (dict(network.used), network.masks())
+        if self._views is not None:
+            self._views.remove()
         self._exported = network.finish()
+        if network.is_torch and self.rates.shares:
+            network.watch(self._go_on)
         return self._exported
 
-    def export_sparse_onnx(self, model: Any = None, dummy_input: Any = None, name: Any = "sparse") -> str:
-        """Write the sparse network as ONNX, with the record of what its zeros are for; the path of the file."""
+    def export_sparse_onnx(
+        self, model: Any = None, dummy_input: Any = None, onnx_name: Any = "sparse", name: Any = None
+    ) -> str:
+        """Write the sparse network as ONNX, with the record of what its zeros are for; the path of the file.
+
+        The name is MSBench's `onnx_name`, to which `.onnx` is added; `name` means the same.
+        """
         network = self._demand("export_sparse_onnx", model)
-        path = os.fspath(name)
+        path = os.fspath(onnx_name if name is None else name)
         path = path if path.endswith(".onnx") else f"{path}.onnx"
         if not network.is_torch:
             return self.export_checked(path)
@@ -223,6 +240,98 @@ class BaseScheduler:
         network = self._network
         if self._reached < 0 and self.prunable and all(network.effective(site.key).all() for site in self.prunable):
             self._remark(NOT_BEGUN)
+
+    # -- rates of layers, and the layers that stay dense
+
+    def update_sparsity_per_layer(self, model: Any, sparsity_rate: Any) -> None:
+        """One rate for all layers."""
+        network = self._demand("update_sparsity_per_layer", model)
+        self.set_rates({site.key: sparsity_rate for site in network.sites})
+
+    def get_sparsities_erdos_renyi(
+        self,
+        model: Any,
+        default_sparsity: float,
+        custom_sparsity_map: Any = (),
+        include_kernel: bool = True,
+        erk_power_scale: float = 0.5,
+    ) -> dict[str, float]:
+        """Rates by Erdős–Rényi, by layer; they are set, too."""
+        from onnxsparse.dialects.msbench import gen_sparse_rate
+
+        self._demand("get_sparsities_erdos_renyi", model)
+        found = gen_sparse_rate.get_sparsities_erdos_renyi(
+            self._network, default_sparsity, custom_sparsity_map, include_kernel, erk_power_scale
+        )
+        gen_sparse_rate.update_sparsity_per_layer_from_sparsities(self._network, found)
+        return found
+
+    def process_no_prune_layers(self, no_prune_keyword: Any = "", no_prune_layer: Any = "") -> None:
+        """Other layers than the configuration says stay dense: parts of names, and whole names."""
+        if self._network is not None and (self._reached >= 0 or self._steps or self.rates.shares):
+            raise OptionError("process_no_prune_layers comes before rates are set and anything is pruned")
+        scheduler = self.config.scheduler
+        kwargs = {**scheduler.kwargs, "no_prune_keyword": no_prune_keyword, "no_prune_layer": no_prune_layer}
+        self.config = replace(self.config, scheduler=replace(scheduler, kwargs=kwargs))
+        self.kwargs.update(no_prune_keyword=no_prune_keyword, no_prune_layer=no_prune_layer)
+        Excluded.of(self.config)
+        if self._network is not None:
+            self._dense = self._left_out(self._network.sites)
+            self._begin()
+            self._demand_layers()
+
+    def set_rates(self, rates: Mapping[str, Any]) -> None:
+        """Have layers, by key, lose these shares at once; what the schedule says later takes their place."""
+        names = {site.key: site.name for site in self._network.sites}
+        self.rates.shares.update({key: rate_of(rate, names[key]) for key, rate in rates.items()})
+        if self._without_rates():
+            self._remark(self._without_rates())
+            return
+        first = not self._begun and self.config.target_sparsity is not None
+        self._frozen = {**(self._frozen or self._counts()), **self.rates.drops(self.prunable, self.pattern)}
+        self._rates_changed([site for site in self.prunable if first or site.key in rates])
+
+    def _rates_changed(self, sites: Sequence[Site]) -> None:
+        self._mask_anew({site: self.rates.whole(self._network, site) for site in sites})
+
+    def _mask_anew(self, numbers: Mapping[Site, Array]) -> None:
+        """Masks by numbers that layers get back first."""
+        network, self._begun = self._network, True
+        network.set_masks({site.key: np.ones(site.shape, bool) for site in numbers})
+        for site, whole in numbers.items():
+            network.put(site.key, whole)
+        self._mask(self._frozen, self.pattern, list(numbers))
+        if not self._steps:
+            self.rates.remember(network, {site.key: whole for site, whole in numbers.items()})
+
+    def _without_rates(self) -> str:
+        """Why rates of layers have no effect."""
+        kind = self.config.scheduler.type
+        if not self.generator.masks:
+            return f"rates of layers have no effect: what goes is learned by {self.generator.sparser.partition(':')[0]}"
+        if not self.pattern.takes_sparsity:
+            return f"rates of layers have no effect on {kind}: {self.pattern.text} fixes how much goes"
+        return ""
+
+    def numbers_loaded(self) -> None:
+        """A module's state was loaded, without masks: those of its layers are chosen by the numbers in it."""
+        network = self._network
+        if self.has_levels or self._given_masks or not self.rates.shares or self._without_rates():
+            return
+        masks, sites = network.masks(), [site for site in self.prunable if site.key in self.rates.shares]
+        found = {site: np.array(network.weight(site.key)) for site in sites if site.key in masks}
+        other = {site: one for site, one in found.items() if one[~masks[site.key]].any()}
+        self.rates.forget()
+        self._mask_anew(other)
+
+    def _go_on(self) -> bool:
+        """Training goes on after an export: what was masked is masked again."""
+        used, masks = self._mask_before_export
+        self._network.use(used)
+        self._network.set_masks(masks)
+        self._views = Views(self, self._network)
+        self._note("training goes on after export_sparse_model: the masks of its layers are on again")
+        return True
 
     # -- masks in a graph, without a training
 
@@ -309,21 +418,26 @@ class BaseScheduler:
 
     def facts(self) -> dict[str, Any]:
         """Where the scheduler is, for JSON."""
-        return {"begun": self._begun, "drops": self._frozen}
+        rates = {"rates": self.rates.shares} if self.rates.shares else {}
+        return {"begun": self._begun, "drops": self._frozen, **rates}
 
     def resume(self, facts: Mapping[str, Any]) -> None:
         """Go on from there; the network is restored already."""
         self._begun = bool(facts["begun"])
         self._frozen = {key: int(count) for key, count in facts["drops"].items()}
+        self.rates = LayerRates()
+        self.rates.shares.update({key: float(rate) for key, rate in facts.get("rates", {}).items()})
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of the user's own loop has to hold beside a module; of an ONNX model all of it."""
-        return saved(self._demand("state_dict"), self.config.scheduler.type, self.facts())
+        held = saved(self._demand("state_dict"), self.config.scheduler.type, self.facts())
+        return {**held, "iteration": self.iteration}
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from there: after `prepare_sparse_model`, and before a module's own state is loaded."""
-        self._reached = -1
+        self._reached, self._given_masks = -1, True
         self.resume(put_back(self._demand("load_state_dict"), self.config.scheduler.type, state))
+        self.iteration = int(state.get("iteration", self.iteration))
 
     # -- what a scheduler of its own changes
 
@@ -354,7 +468,8 @@ class BaseScheduler:
 
     def _prune(self, iteration: int) -> Any:
         masks, needs = self.generator.masks, self.pattern.takes_sparsity
-        if not masks or (needs and self.config.target_sparsity is None) or (self.generator.static and self._begun):
+        asked = self.config.target_sparsity is not None or bool(self.rates.shares)
+        if not masks or (needs and not asked) or (self.generator.static and self._begun):
             return None
         first, self._begun = not self._frozen, True
         self._frozen = self._frozen or self._counts()
@@ -369,8 +484,16 @@ class BaseScheduler:
 
     def _counts(self) -> dict[str, int]:
         """How many units each layer drops, by its numbers as they are now."""
-        config, live = self.config, self._network.live
-        return drops_of(self.prunable, live, self.generator, config.target_sparsity, config.uniform)
+        return self._drops_by(self._network.live)
+
+    def _drops_by(self, numbers: Mapping[str, Array]) -> dict[str, int]:
+        """The same by other numbers; layers that have a rate of their own drop that."""
+        target, sites = self.config.target_sparsity, self.prunable
+        if target is None and self.pattern.takes_sparsity:
+            found = {site.key: 0 for site in sites}
+        else:
+            found = drops_of(sites, numbers, self.generator, target, self.config.uniform)
+        return {**found, **self.rates.drops(sites, self.pattern)}
 
     def _level(self) -> float | None:
         """The network sparsity that the record in an exported file promises."""
@@ -392,7 +515,8 @@ class BaseScheduler:
     def _mask(self, drops: Mapping[str, int], pattern: Pattern, sites: Sequence[Site] | None = None) -> None:
         """Leave out the smallest of every layer, or of some, by its numbers as they are now."""
         network, generator = self._network, self.generator
-        sites, live = self.prunable if sites is None else sites, network.live
+        live = network.live if sites is None else {site.key: network.effective(site.key) for site in sites}
+        sites = self.prunable if sites is None else sites
         masks = {site.key: chosen(site, pattern, generator, live[site.key], drops[site.key]) for site in sites}
         before = {key: np.array(live[key]) for key in masks} if generator.corrects else {}
         network.set_masks(masks)

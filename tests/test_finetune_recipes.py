@@ -130,6 +130,36 @@ def test_masks_that_are_delivered(digits_cnn: Path, engine: str, mask_type: str,
         assert (groups.sum(2) == 2).all()
 
 
+GRADIENTS = {
+    "movement": PLAIN.replace("!GM", "!Movement"),
+    "obs": PLAIN.replace("!GM", "!OBS") + "    num_grads: 3\n    fisher_block_size: 4\n    damp: 0.001\n",
+    "m-fac": PLAIN.replace("!GM", "!MFAC") + "    num_grads: 3\n    damp: 0.001\n    use_gradient_buffering: %s\n",
+}
+
+
+BY_GRADIENTS = [("movement", ""), ("obs", ""), ("m-fac", "null"), ("m-fac", "true")]
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "buffered"),
+    [
+        *(pytest.param("torch", *case, marks=HAS_TORCH) for case in BY_GRADIENTS),
+        *(
+            pytest.param("ort", *case, marks=HAS_ORT if case[0] == "obs" else [HAS_ORT, pytest.mark.slow])
+            for case in BY_GRADIENTS
+        ),
+    ],
+)
+def test_what_goes_by_gradients(digits_cnn: Path, engine: str, name: str, buffered: str) -> None:
+    text = GRADIENTS[name] % buffered if buffered else GRADIENTS[name]
+    recipe = text.replace("__ALL_PRUNABLE__", "[wide, deep]")
+    result = tune(digits_cnn, recipe, engine=engine)
+    found = {one: array for one, array in arrays(result).items() if one in ("wide.weight", "deep.weight")}
+    assert sum(zeros(found).values()) == pytest.approx(0.8 * sum(array.size for array in found.values()), abs=1.5)
+    assert result.report.details["steps"] > 0
+    assert any("3 gradients" in note for note in result.report.notes) is bool(buffered == "true")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_together_let_go_and_whole_filters(digits_cnn: Path, engine: str) -> None:
     result = tune(digits_cnn, PLAIN.replace("!GMP", "!GlobalMagnitudeP"), engine=engine)
@@ -241,6 +271,8 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         (EXAMPLES["decay"], {"optimizer": "ort-adamw"}, "needs another optimizer than ort-adamw"),
         (EXAMPLES["rate"], {"optimizer": lambda params: None}, "sets what an optimizer of your own decides"),
         ("modifiers:\n- !LayerPruningModifier {layers: [deep]}\n", {"epochs": 1}, "'deep' cannot be skipped: it gives"),
+        ("modifiers:\n- !LayerThinningModifier {param_group_dependency_map: {wide.weight: [deep.weight]}}\n",
+         {"epochs": 1}, "LayerThinningModifier takes channels out of torch modules"),
         ("modifiers:\n- !pruning {pattern: '2:4'}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n", {},
          "leave one kind out"),
         ("modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1]}\n", {"epochs": 1},
@@ -354,12 +386,18 @@ modifiers:
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_sparse_training_ends_at_its_level(digits_cnn: Path, engine: str) -> None:
-    for name, recipe in TRAINED_SPARSE.items():
-        result = tune(digits_cnn, recipe, engine=engine)
-        found = arrays(result)
-        wanted = {one: 0.7 if one in ("wide.weight", "deep.weight") else 0 for one in found}
-        assert zeros(found) == {one: counted(wanted[one], array.size) for one, array in found.items()}, name
-        assert {row.name for row in result.report.rows if row.status == "pruned"} == {"wide.weight", "deep.weight"}
-        assert "trained for 2 epochs" in str(result.report.notes), name
+SPARSE_CASES = [
+    *(pytest.param("torch", name, marks=HAS_TORCH) for name in TRAINED_SPARSE),
+    pytest.param("ort", "powers", marks=HAS_ORT),
+    *(pytest.param("ort", name, marks=[HAS_ORT, pytest.mark.slow]) for name in TRAINED_SPARSE if name != "powers"),
+]
+
+
+@pytest.mark.parametrize(("engine", "name"), SPARSE_CASES)
+def test_sparse_training_ends_at_its_level(digits_cnn: Path, engine: str, name: str) -> None:
+    result = tune(digits_cnn, TRAINED_SPARSE[name], engine=engine)
+    found = arrays(result)
+    wanted = {one: 0.7 if one in ("wide.weight", "deep.weight") else 0 for one in found}
+    assert zeros(found) == {one: counted(wanted[one], array.size) for one, array in found.items()}
+    assert {row.name for row in result.report.rows if row.status == "pruned"} == {"wide.weight", "deep.weight"}
+    assert "trained for 2 epochs" in str(result.report.notes)

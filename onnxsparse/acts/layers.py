@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Union
 
 import onnx.shape_inference
 from onnx import GraphProto, NodeProto, ValueInfoProto
@@ -29,6 +31,7 @@ PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
 """Sizes of dynamic dimensions, each of another one: what is alike for these is alike."""
 SAMPLES = 7
 SHOWN = 3
+Shape = tuple[Union[int, str], ...]
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ class _Layers:
         data = [one for one in given if one not in behind]
         if not data:
             raise refused("nothing comes into it that depends on the inputs of the model")
-        shown = {one: self._shape(one) for one in (*data, result)}
+        shown = self._shapes([*data, result])
         alike = [one for one in data if shown[one] and shown[one] == shown[result]]
         if len(alike) > 1:
             raise refused(f"it has several inputs that could stand for its result: {', '.join(alike[:SHOWN])}")
@@ -204,20 +207,14 @@ class _Layers:
             raise refused(f"it has {len(read)} results that others read, not one ({results})")
         return str(read[0])
 
-    def _shape(self, name: str) -> tuple[int, ...]:
-        """The type of a value and its sizes; nothing where one is not known."""
-        kind = self._kinds.get(name)
-        if kind is None or not kind.type.tensor_type.HasField("shape"):
-            return ()
-        dims = kind.type.tensor_type.shape.dim
-        sizes = tuple(int(dim.dim_value) for dim in dims)
-        return (kind.type.tensor_type.elem_type, *sizes) if 0 not in sizes else ()
+    @cached_property
+    def _known(self) -> Sequence[Mapping[str, ValueInfoProto]]:
+        return _inferred(self.model), _declared(self.model.proto.graph)
 
-    @property
-    def _kinds(self) -> Mapping[str, ValueInfoProto]:
-        if not hasattr(self, "_inferred"):
-            self._inferred = _inferred(self.model)
-        return self._inferred
+    def _shapes(self, names: Sequence[str]) -> dict[str, Shape]:
+        """The types and sizes of some values: as they are inferred, or, where that says too little, declared."""
+        found = [{name: _shape(known.get(name)) for name in names} for known in self._known]
+        return next((shapes for shapes in found if all(shapes.values())), found[0])
 
     def _demand_targets(self, result: str, source: str, refused: Callable[[str], OptionError]) -> None:
         """What the loss may be matched at has to be there with and without the layer."""
@@ -229,7 +226,19 @@ class _Layers:
             raise refused(f"{lost[0]!r}, what the last layer gives before it is squashed, is in it")
 
 
-def _unlike(data: Sequence[str], result: str, shown: Mapping[str, tuple[int, ...]]) -> str:
+def _shape(info: ValueInfoProto | None) -> Shape:
+    """The type of a value and its sizes, by name where they are dynamic; nothing where one is not known."""
+    if info is None or not info.type.tensor_type.HasField("shape"):
+        return ()
+    sizes = [dim.dim_value or dim.dim_param for dim in info.type.tensor_type.shape.dim]
+    return (info.type.tensor_type.elem_type, *sizes) if all(sizes) and "?" not in sizes else ()
+
+
+def _declared(graph: GraphProto) -> Mapping[str, ValueInfoProto]:
+    return {info.name: info for info in (*graph.input, *graph.output, *graph.value_info)}
+
+
+def _unlike(data: Sequence[str], result: str, shown: Mapping[str, Shape]) -> str:
     if not shown[result] or not any(shown[one] for one in data):
         return f"the shape of {result!r} or of what comes in is not known; a fixed size for dynamic inputs may tell it"
     kinds = {f"{one!r} {list(shown[one][1:])}" for one in data if shown[one]}
@@ -246,7 +255,6 @@ def _inferred(model: Model) -> Mapping[str, ValueInfoProto]:
     for info in (*proto.graph.output, *proto.graph.value_info):  # what was inferred for the old sizes
         info.type.tensor_type.ClearField("shape")
     try:
-        graph = onnx.shape_inference.infer_shapes(proto, data_prop=True).graph
+        return _declared(onnx.shape_inference.infer_shapes(proto, data_prop=True).graph)
     except Exception:  # whatever the inference makes of an odd graph
-        graph = model.proto.graph
-    return {info.name: info for info in (*graph.input, *graph.output, *graph.value_info)}
+        return {}

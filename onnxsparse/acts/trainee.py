@@ -74,6 +74,11 @@ class SharedMasks:
         keeps.pop(number, None)
         return _intersection(keeps) if keeps else None
 
+    def thin(self, tag: str, shape: tuple[int, ...], axis: int, keep: Array) -> None:
+        """Leave some places of an axis of the masks of a parameter that had a shape."""
+        for number, one in self._keeps.get(tag, {}).items():
+            self._keeps[tag][number] = np.compress(keep, one.reshape(shape), axis).reshape(-1)
+
     def state(self) -> dict[str, Any]:
         """For JSON: one bit for each place, compressed."""
         return {tag: [[number, _packed(keep)] for number, keep in keeps.items()] for tag, keeps in self._keeps.items()}
@@ -265,6 +270,13 @@ class Trainee(ABC):
 
     def put_back_layers(self, act: TimedAct) -> None:  # noqa: B027 - the training graph has them again
         """The layers of an act are as they were."""
+
+    def thin(
+        self, act: TimedAct, group: Sequence[Param], dependents: Sequence[Param], outputs: bool, strict: bool
+    ) -> None:
+        """Take the outputs, or inputs, that are zero in all parameters of a group out of these, and of what depends on
+        them along the other axis. `strict` refuses where they are not the same in all of them."""
+        raise OptionError(f"{act.where}: what is trained here keeps its sizes")
 
     # -- fake quantization
 

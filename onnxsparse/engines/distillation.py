@@ -25,13 +25,15 @@ JOINING = {"Concat"}
 SCALING = {"Mul", "Add", "Sub", "Div"}
 SQUASHING = {"Sigmoid", "Softmax", "LogSoftmax", "HardSigmoid", "Tanh", "Clip"}
 DEEPEST = 64
+LAYER = "layer"
+"""The kind of a target that is only matched where layers learn from layers."""
 
 
 @dataclass(frozen=True)
 class DistillationTarget:
     """A distillation target: a value of the copy, the output of the user's graph it belongs to, its kind: output, tap
-    (a pre-activation) or cut; the axis of its classes, where the graph says it; and whether the loss that is reported
-    is of it."""
+    (a pre-activation), cut or layer (which counts by a term of its own); the axis of its classes, where the graph says
+    it; and whether the loss that is reported is of it."""
 
     name: str
     original: str

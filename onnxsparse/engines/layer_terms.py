@@ -64,6 +64,14 @@ class LayerTerm:
         return drawn.astype(np.float32)
 
 
+def unlike(term: LayerTerm, ours: Sequence[int], theirs: Sequence[int]) -> str:
+    """What to say of two layers that give tensors of other shapes."""
+    return (
+        f"what '{term.student}' gives is {list(ours)}, and '{term.taught}' of the teacher {list(theirs)}; take layers "
+        "of the same sizes, or project_features for other channels"
+    )
+
+
 class LayersOfFile:
     """Values inside of a teacher that is a file, for the inputs of a batch."""
 

@@ -319,7 +319,7 @@ def bypass(proto: ModelProto, ways: Mapping[str, str]) -> None:
     keep(graph.node, [_handing_on(node, ways) for node in graph.node])
     needed = upstream(graph, [value.name for value in graph.output])
     lost = before - needed
-    keep(graph.node, [node for node in graph.node if not node.output or any(name not in lost for name in node.output)])
+    keep(graph.node, [node for node in graph.node if needed & set(node.output) or not lost & set(node.output)])
     keep(graph.initializer, [tensor for tensor in graph.initializer if tensor.name not in lost])
     stored = {tensor.name for tensor in graph.initializer}
     inputs = {value.name for value in graph.input}

@@ -166,8 +166,6 @@ class Engines:
         return engine
 
     def _ort(self, spec: Spec) -> Engine:
-        if spec.objective.terms:
-            raise ModelError("what layers give is learned in torch only; take --engine torch")
         from onnxsparse.engines.ort.engine import OrtEngine
 
         folder, made = self.built(spec)

@@ -24,7 +24,7 @@ import numpy as np
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, Param, compiled
 from onnxsparse.acts.trainee import Groups, Trainee
-from onnxsparse.engines.torch import quantized_module
+from onnxsparse.engines.torch import quantized_module, thinning
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
@@ -69,6 +69,8 @@ class ModuleTrainee(Trainee):
         self.optimizer = optimizer
         self.per_epoch = 1
         self.learn_scales = False
+        self.scaler: Any = None
+        """What stands for the optimizer in the loop; a GradScaler multiplies its gradients."""
         self.calibrate: Callable[[], None] | None = None
         """Runs the module on samples, for the first ranges of what it computes."""
         self.sampler: GradSampler | None = None
@@ -188,6 +190,102 @@ class ModuleTrainee(Trainee):
         """Where the layers of an act are in the module."""
         return layers_in(self.module, act.layers(), f"{act.where}: layers") if act.layers() else []
 
+    def thin(
+        self, act: TimedAct, group: Sequence[Param], dependents: Sequence[Param], outputs: bool, strict: bool
+    ) -> None:
+        self._demand_final(act, group)
+        counted = [one for one in group if outputs or not self._is_depthwise(one)]
+        if not counted:
+            return
+        zeros = [thinning.unused(self._owner(one), self._tensors[one.tag], outputs) for one in counted]
+        gone = zeros[0]
+        for param, own in zip(counted, zeros):
+            if len(own) != len(gone):
+                raise OptionError(f"{act.where}: {param.name} has {len(own)} channels, {counted[0].name} {len(gone)}")
+            if strict and not torch().equal(own, zeros[0]):
+                raise OptionError(
+                    f"{act.where}: other channels of {param.name} are zero than of {counted[0].name}; prune them "
+                    "together (param_groups of a StructuredPruningModifier), or say strict: false"
+                )
+            gone = gone & own.to(gone.device)
+        if bool(gone.all()):  # a layer without channels is none
+            gone[0] = False
+        if bool(gone.any()):
+            self._cut_all(act, group, dependents, outputs, ~gone)
+
+    def take_sizes(self, names: Iterable[str]) -> None:
+        """Some parameters are as large as those of the state that is loaded next."""
+        known = {name: param.tag for param in self.params for name in param.names}
+        thinning.take_sizes_from_state(self.module, [known[name] for name in names if name in known])
+
+    def _cut_all(
+        self, act: TimedAct, group: Sequence[Param], dependents: Sequence[Param], outputs: bool, keep: Any
+    ) -> None:
+        cuts = [*((one, outputs) for one in group), *((one, not outputs) for one in dependents)]
+        found: dict[tuple[str, int], tuple[Param, int, Any]] = {}
+        for param, side in cuts:
+            owner, tensor = self._owner(param), self._tensors[param.tag]
+            if getattr(owner, "groups", 1) > 1 and not thinning.is_depthwise(owner):
+                raise OptionError(f"{act.where}: {param.name} is a convolution in groups, which keeps its channels")
+            side = side or self._is_depthwise(param)  # its only channels are its outputs
+            axis = thinning.axis_of(owner, tensor, side)
+            wide = thinning.widened(keep, tensor.shape[axis])
+            if wide is None:
+                raise OptionError(
+                    f"{act.where}: {param.name} has {tensor.shape[axis]} places for {len(keep)} channels of "
+                    f"{group[0].name}"
+                )
+            found[param.tag, axis] = param, axis, wide
+        self._demand_biases(act, [param for param, axis, _ in found.values()], outputs, group, dependents)
+        for param, axis, wide in found.values():
+            self._cut(param, axis, wide)
+
+    def _cut(self, param: Param, axis: int, keep: Any) -> None:
+        tensor, homes, before = self._tensors[param.tag], self._homes[param.tag], param.shape
+        host = keep.cpu().numpy()
+        if param.tag in self._masked:
+            whole = self._keep(param.tag)
+            left = whole.index_select(axis, torch().nonzero(keep.to(whole.device)).reshape(-1))
+        self.shared.thin(param.tag, before, axis, host)
+        thinning.cut(homes[0][0], tensor, axis, keep, self.optimizer)
+        for owner, _ in homes[1:]:
+            thinning.settle_sizes(owner, tensor)
+        if param.tag in self._masked:
+            for owner, name in homes:
+                mask_of(owner, name).keep = left
+        matrix, restore = views_of(homes[0][0], tensor) or (None, None)
+        for name, value in (("shape", tuple(tensor.shape)), ("matrix", matrix), ("restore", restore)):
+            object.__setattr__(param, name, value)  # acts hold the same object
+
+    def _demand_final(self, act: TimedAct, group: Sequence[Param]) -> None:
+        """What still prunes counts by the sizes that there were."""
+        tags = {param.tag: param.name for param in group}
+        for other in self._acts:
+            last = other.span.end
+            for param in other.masked() if other.clock.active and last >= 0 else ():
+                if param.tag in tags:
+                    raise OptionError(
+                        f"{act.where}: {param.name} is still being pruned, until epoch {last:g}; thin it from then on"
+                    )
+
+    def _demand_biases(
+        self, act: TimedAct, cuts: Sequence[Param], outputs: bool, group: Sequence[Param], dependents: Sequence[Param]
+    ) -> None:
+        """A layer that loses outputs has a bias that loses as many."""
+        named = {name for param in (*group, *dependents) for name in param.names}
+        for param in cuts:
+            loses = (param in group) == outputs or self._is_depthwise(param)
+            name = f"{param.name.rpartition('.')[0]}.bias".lstrip(".")
+            owner = self._owner(param)
+            if loses and param.name.endswith(WEIGHT) and getattr(owner, "bias", None) is not None and name not in named:
+                raise OptionError(f"{act.where}: {name} is missing among the dependents of {group[0].name}")
+
+    def _owner(self, param: Param) -> Any:
+        return self._homes[param.tag][0][0]
+
+    def _is_depthwise(self, param: Param) -> bool:
+        return self._tensors[param.tag].dim() > 1 and thinning.is_depthwise(self._owner(param))
+
     # -- fake quantization
 
     def quantize(self, scheme: Scheme) -> None:
@@ -248,7 +346,7 @@ class ModuleTrainee(Trainee):
 
     def gradient(self, param: Param) -> Array | None:
         found = self._tensors[param.tag].grad
-        return None if found is None else cast(Array, numbers_of(found))
+        return None if found is None else cast(Array, numbers_of(found / scale_of(self.scaler, self.optimizer)))
 
     def scale_gradient(self, param: Param, factors: Array) -> None:
         gradient = self._tensors[param.tag].grad
@@ -372,6 +470,15 @@ class ModuleTrainee(Trainee):
                 zeros = int((self._tensors[param.tag] == 0).sum())
                 found[f"sparsity/{param.name}"] = zeros / max(1, param.size)
         return found
+
+
+def scale_of(scaler: Any, optimizer: Any) -> float:
+    """What a GradScaler has multiplied gradients with that it has not divided by it yet; torch has no other way to ask
+    whether `unscale_` was called."""
+    if not hasattr(scaler, "get_scale"):
+        return 1.0
+    state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
+    return 1.0 if getattr(state.get("stage"), "name", "") == "UNSCALED" else float(scaler.get_scale())
 
 
 # -- the parameters of a module

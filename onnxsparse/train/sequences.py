@@ -20,6 +20,7 @@ import numpy as np
 from onnxsparse.data import IGNORED, LABELS, Data, Field, Samples
 from onnxsparse.engines.engine import Answering, Batch, Engine, Pace
 from onnxsparse.engines.inference import Session
+from onnxsparse.engines.layer_terms import LayersOfFile
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.engines.sample_axes import turn
 from onnxsparse.errors import ModelError, OptionError
@@ -216,11 +217,11 @@ class Carried(Engine):
     def pieces(self) -> int:
         return self._inner.pieces
 
-    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
-        self._inner.scale_gradients(factors)
-
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         self._inner.add_gradients(more)
+
+    def scale_gradients(self, factors: Mapping[str, Array]) -> None:
+        self._inner.scale_gradients(factors)
 
     def update(self, pace: Pace) -> bool:
         return self._inner.update(pace)
@@ -233,6 +234,9 @@ class Carried(Engine):
 
     def learn_from(self, teacher: OtherTeacher) -> None:
         raise OptionError("another model cannot be the teacher of one with --state: it has states of its own")
+
+    def learn_layers_from(self, teachers: Mapping[str, LayersOfFile]) -> None:
+        raise OptionError("layers cannot learn from another model where one has --state: it has states of its own")
 
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
         self._inner.clear_moments(tag, where)

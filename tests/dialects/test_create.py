@@ -112,6 +112,12 @@ WORDS: list[tuple[Any, bool, str | None, bool, bool]] = [
     ("acdc", True, None, True, False),
     ("acdc", False, "tensorrt", False, False),
     ("AC/DC", True, "vnni", False, True),
+    ("movement", True, "tensorrt", True, False),
+    ("movement", False, None, False, True),
+    ("mfac", True, "vnni", True, False),
+    ("mfac", True, "tensorrt", False, True),
+    ("obs", True, "tensorrt", True, True),
+    ("obs", True, "vnni", False, False),
 ]
 
 
@@ -167,6 +173,52 @@ def test_without_pruning_zeros_are_held_where_it_quantizes() -> None:
         for word in ("true", "False")
     ]
     assert names == [["ConstantPruningModifier"], []]
+
+
+def test_gradients_are_those_of_the_loss_whatever_a_scaler_multiplies_them_with() -> None:
+    """Also where the loop divides them itself, to clip them."""
+    masks = []
+    for way in ("plain", "scaled", "unscaled"):
+        net, optimizer = made()
+        scaler = None if way == "plain" else torch.amp.GradScaler("cpu")
+        _, wrapped = create.initialize(
+            net, optimizer, STEPS, "obs", False, scaler=scaler, recipe_variables={"num_epochs": 6}
+        )
+        for step in range(2 * STEPS):
+            x, labels = batch(step)
+            optimizer.zero_grad()
+            loss = cross_entropy(net(x), labels)
+            (loss if scaler is None else wrapped.scale(loss)).backward()
+            if way == "unscaled":
+                wrapped.unscale_(optimizer)
+            wrapped.step(*(() if scaler is None else (optimizer,)))
+            if scaler is not None:
+                wrapped.update()
+        masks.append(
+            torch.cat([(net.get_submodule(name).weight == 0).flatten() for name in ("features.12", "classifier")])
+        )
+    assert 0.1 < masks[0].float().mean() < 0.9
+    assert torch.equal(masks[0], masks[1])
+    assert torch.equal(masks[0], masks[2])
+
+
+def test_samples_that_are_given_are_taken_for_gradients() -> None:
+    net, optimizer = made()
+    taken: list[int] = []
+
+    def loader(options: Any) -> Any:
+        for step in range(1024):
+            taken.append(step)
+            x, labels = batch(step)
+            yield [x[:1]], {}, labels[:1]
+
+    sampler = {"data_loader_builder": loader, "loss_function": cross_entropy}
+    manager, wrapped = create.initialize(
+        net, optimizer, STEPS, "mfac", False, recipe_variables=SHORT, grad_sampler=sampler
+    )
+    assert manager.pruning_modifiers[0].start_epoch == 0
+    train(net, wrapped, 1)
+    assert len(taken) == 64
 
 
 # -- what the document calls
@@ -243,6 +295,16 @@ def test_what_the_page_shows_works(repository: Path) -> None:
     page = (repository / "docs" / "create.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python torch\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     exec(compile(block, "create.md", "exec"), {})
+
+
+def test_variables_come_as_a_schema_and_a_recipe_for_a_module_alone(tmp_path: Path) -> None:
+    net, optimizer = made()
+    variables = create.RecipeVariables(num_epochs="6", target="vnni", sparsity=0.7)
+    manager, _ = create.initialize(net, optimizer, STEPS, quantization=False, recipe_variables=variables)
+    out = tmp_path / "recipe.yaml"
+    sparsify.create_recipe(made()[0], target="vnni", sparsity=0.7, epochs=6, output=out)
+    assert sparsify.Recipe.load(out).modifiers == manager.recipe.modifiers
+    assert "# features.0.weight stays dense: it has 3 inputs" in out.read_text(encoding="utf-8")
 
 
 # -- what is refused, or said

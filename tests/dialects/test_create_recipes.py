@@ -16,11 +16,10 @@ from onnxsparse import create
 from onnxsparse.cli import main
 from onnxsparse.create.schemas import RecipeVariables
 from onnxsparse.dialects.create.recipe_text import WORDS, Wanted, method_of, text_of
+from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.errors import OptionError, OutputError, PlanError
 from onnxsparse.recipes import Recipe
-from tests.dialects.nets import onnx_model
-
-METHODS = sorted({*WORDS.values()})
+from tests.dialects.nets import batch, onnx_model
 
 
 def text(pruning: Any = True, quantization: bool = True, steps: float | None = 4, **given: Any) -> str:
@@ -42,8 +41,6 @@ def recipe(*words: Any, **given: Any) -> dict[str, Any]:
 def test_every_word_gives_a_recipe_of_the_epochs_asked_for() -> None:
     targets, lengths = (None, "vnni", "tensorrt"), (3, 20)
     for word, quantized, target, epochs in itertools.product(WORDS, (True, False), targets, lengths):
-        if (method_of(word, quantized), target) == ("obs", "tensorrt"):
-            continue
         made = Recipe.load(text(word, quantized, target=target, num_epochs=epochs, distillation=quantized))
         assert made.max_epochs == epochs
         assert all(one.end_epoch <= epochs for one in made.modifiers)
@@ -229,6 +226,24 @@ def test_the_command_writes_what_finetune_runs(model: Path, tmp_path: Path, caps
     assert capsys.readouterr().out == out.read_text()
     assert main([*words, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["max_epochs"] == 40
+
+
+@pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training")
+def test_what_it_makes_is_pruned_rounded_and_verified(model: Path, tmp_path: Path) -> None:
+    made = [batch(step) for step in range(8)]
+    data = {"x": np.concatenate([x for x, _ in made]), "labels": np.concatenate([y for _, y in made])}
+    osp.create_recipe(
+        model, data=data, target="tensorrt", pruning="obs", quantization=True, epochs=4, output=tmp_path / "r.yaml"
+    )
+    out = tmp_path / "sparse.onnx"
+    osp.finetune(model, data=data, recipe=tmp_path / "r.yaml", loss="cross-entropy", output=out, engine="ort")
+    report = osp.verify(out).report
+    assert report.ok
+    found = {row.name: row for row in report.rows}
+    for name in ("point.weight", "wide.weight", "head.weight"):
+        assert found[name].dtype == "int8"
+        assert found[name].zeros >= found[name].size / 2
+    assert found["deep.weight"].zeros < found["deep.weight"].size / 4
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,26 @@ def test_a_subclass_may_change_a_step(tmp_path):
 
 
 @trains
+def test_sizes_that_a_model_leaves_open_are_those_of_the_samples(tmp_path):
+    path = published(tmp_path, AMBA)
+    found = []
+    for name in ("net.onnx", "open.onnx"):
+        model = onnx.load(tmp_path / "net.onnx")
+        if name == "open.onnx":
+            for axis in (2, 3):
+                model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = f"size{axis}"
+        onnx.save(model, tmp_path / name)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        other = tmp_path / f"{name}.yaml"
+        other.write_text(text.replace(f"{tmp_path}/net.onnx", f"{tmp_path}/{name}"))
+        runner = prepared(SparseRunner(str(other), quiet=True))
+        found.append([(row["layer"], row["macs"]) for row in runner.scheduler.statistics()])
+    assert found[0] == found[1]
+    assert all(macs > 0 for _, macs in found[0])
+
+
+@trains
 def test_the_example_of_the_repository_runs(tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     for name in ("train", "test"):

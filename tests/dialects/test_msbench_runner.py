@@ -20,6 +20,7 @@ from onnxsparse.engines.torch import library as torch
 from onnxsparse.errors import ModelError, OptionError
 from tests.dialects.nets import numbers, onnx_model, random
 from tests.messages import refusing
+from tools import train_sparse
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 trains = pytest.mark.skipif(not (ort.available() or torch.available()), reason="needs an engine that trains")
@@ -244,7 +245,7 @@ def test_what_other_runners_say_is_a_note_and_what_nobody_says_an_error(tmp_path
 
 
 @trains
-def test_a_file_that_is_named_is_what_is_evaluated(tmp_path):
+def test_a_file_that_is_named_is_what_is_evaluated(tmp_path, capsys):
     folders = {"output_dir": str(tmp_path / "out"), "save_dir": str(tmp_path / "levels"), "do_sparse_analysis": True}
     kwargs = {**AMBA["scheduler"]["kwargs"], **folders, "default_input_shape": [1, 3, 12, 12]}
     path = desk(tmp_path, {**AMBA, "scheduler": {**AMBA["scheduler"], "kwargs": kwargs}})
@@ -252,21 +253,22 @@ def test_a_file_that_is_named_is_what_is_evaluated(tmp_path):
     before = {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*") if one.is_file()}
 
     def evaluated(*names):
-        script = [sys.executable, str(ROOT / "tools" / "train_sparse.py"), "--config", path, "-e", *names]
-        return subprocess.run(script, capture_output=True, text=True, timeout=600, cwd=ROOT)
+        capsys.readouterr()
+        code = train_sparse.main(["--config", path, "-e", *names])
+        return (code, *capsys.readouterr())
 
-    assert f"zeros {last['zeros']:.4f}, loss" in evaluated().stdout
+    assert f"zeros {last['zeros']:.4f}, loss" in evaluated()[1]
     dense, sparse = (str(tmp_path / name) for name in ("net.onnx", "saved/sparse.onnx"))
     for file, zeros in ((dense, 0.0), (sparse, last["zeros"])):
-        found = evaluated(file)
-        assert found.returncode == 0, found.stderr
-        assert f"start: {file}" in found.stdout
-        assert f"zeros {zeros:.4f}, loss" in found.stdout
-    assert f"accuracy {last['accuracy']:.4f}" in found.stdout
-    missing = evaluated(str(tmp_path / "none.onnx"))
-    assert missing.returncode == 2
-    assert missing.stderr.count("\n") == 1
-    assert "none.onnx" in missing.stderr
+        code, out, err = evaluated(file)
+        assert code == 0, err
+        assert f"start: {file}" in out
+        assert f"zeros {zeros:.4f}, loss" in out
+    assert f"accuracy {last['accuracy']:.4f}" in out
+    code, _, err = evaluated(str(tmp_path / "none.onnx"))
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "none.onnx" in err
     assert {one: one.stat().st_mtime_ns for one in tmp_path.rglob("*") if one.is_file()} == before
 
 

@@ -187,3 +187,30 @@ def test_levels_by_name_are_shared_out_among_those_that_have_them() -> None:
     assert gone[0] == module[0].weight.numel() // 2
     assert abs(sum(gone[1:]) - 0.9 * (4096 + 160)) <= 1
     assert gone[1] / 4096 > 0.9 > gone[2] / 160
+
+
+def test_a_sampler_gives_the_gradients_and_its_step_moves_nothing() -> None:
+    asked: list[int] = []
+
+    def build(**options: Any) -> Any:
+        def samples() -> Any:
+            while True:
+                asked.append(len(asked))
+                generator = torch.Generator().manual_seed(100 + len(asked))
+                yield [torch.randn((12, 3, 6, 6), generator=generator)], {}, torch.arange(12) % 5
+
+        return samples()
+
+    sampler = {"data_loader_builder": build, "loss_function": torch.nn.functional.cross_entropy}
+    module = net()
+    plain, last, before = optimizer_of(module), [-math.inf], None
+    manager = ScheduledModifierManager.from_yaml(RECIPE % (0.0, 1.0, "uniform", 3, True))
+    wrapped = manager.modify(module, plain, PER_EPOCH, grad_sampler=sampler)
+    for step in range(EPOCHS * PER_EPOCH):
+        backward(module, step)
+        wrapped.step()
+        bias = module[3].bias.detach().clone()
+        assert (before is not None and torch.equal(bias, before)) == (is_update(step, 0.0, 1.0, last) and step > 0)
+        before = bias
+        assert int((module[3].weight != 0).sum()) <= 4096 - round(LEVEL * 4096)
+    assert len(asked) == 3 * 5

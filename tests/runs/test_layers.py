@@ -195,11 +195,22 @@ def test_layers_have_the_names_of_modules_and_of_nodes(folder: Path, layers: str
     assert bound(folder / "model.onnx", layers).acts[0]._bypasses
 
 
+def test_of_several_inputs_the_one_with_the_shape_of_the_result_stands_for_it(tmp_path: Path) -> None:
+    """As with the mask of attention; sizes may be names, in a file that declares them."""
+    drawn = Drawn()
+    x = drawn.node("Relu", "act", drawn.conv("stem", "stem", "x", 1, 4))
+    mask = drawn.node("ReduceMax", "mask", x, keepdims=1)
+    y = drawn.node("Mul", "layer", drawn.conv("layer/conv", "layer.conv", x, 4, 4), mask)
+    (found,) = bound(drawn.model(tmp_path / "model.onnx", y), "[layer]").acts[0]._bypasses
+    assert (found.result, found.source, len(found.tags)) == (y, x, 2)
+
+
 def test_what_nobody_needed_before_stays() -> None:
     drawn = Drawn()
     y = drawn.node("Relu", "a", "x")
     drawn.node("Sigmoid", "idle", "x")
-    z = drawn.node("Tanh", "b", y)
+    drawn.nodes.append(helper.make_node("Dropout", [y], ["z", "nobody reads it"]))
+    z = drawn.node("Tanh", "b", "z")
     graph = helper.make_graph(
         drawn.nodes, "g", [helper.make_tensor_value_info("x", 1, [2])], [helper.make_tensor_value_info(z, 1, [2])]
     )

@@ -96,7 +96,9 @@ def test_resumed_after_any_step(name: str, optimizer: str, tmp_path: Any, monkey
 
 def test_a_file_has_no_gradients_for_rigl() -> None:
     made = Recipes(RIGL)
-    with pytest.raises(OptionError, match="RigLPruningModifier: places grow by gradients, and there are none here"):
+    with pytest.raises(
+        OptionError, match="RigLPruningModifier: it goes by gradients, and a file that is not trained has none"
+    ):
         at_epoch(made.model, Recipe.from_yaml(f"modifiers:\n{RIGL}").modifiers, 1.0)
 
 

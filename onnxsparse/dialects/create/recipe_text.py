@@ -5,7 +5,8 @@
 
 1. Of `num_epochs` the last 5 (2 of fewer than 15, at most half) are for quantization. In the first half of the others
    sparsity rises, in the second half the weights settle. AC/DC has phases of whole epochs.
-2. N:M is there at once, and then trained: there is no level between none and 1 - N/M.
+2. N:M is there at once, and then trained: there is no level between none and 1 - N/M. Movement pruning gathers its
+   scores first.
 3. M-FAC, and OBS without a sampler, wait between two updates until there are gradients: about a fifth of the time in
    which sparsity rises, or as many steps as they store gradients.
 4. What a variable says is referred to by `eval(...)`, so that a recipe is changed in one place.
@@ -183,6 +184,10 @@ class _Times:
 
 def _by_gradients(wanted: Wanted, active: float, every: float) -> tuple[float, float, int]:
     """The first update, how far updates lie apart, and how many gradients each has."""
+    if wanted.method == "movement" and wanted.level is not None:
+        # At the start it would be by one gradient. The start and the end are the only updates, and lie near: what comes
+        # back between them begins at zero, and 2:4 has no place for zeros that could be weights.
+        return active * (1 - 1 / UPDATES), active, 0
     if wanted.method not in GRADIENTS:
         return 0.0, every, 0
     count, _ = GRADIENTS[wanted.method]

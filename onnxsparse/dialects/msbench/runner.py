@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from onnxsparse import checkpoints, losses, rates
-from onnxsparse.data import Samples, open_data
+from onnxsparse.data import LABELS, Samples, open_data
 from onnxsparse.data.samples import Order
 from onnxsparse.dialects.msbench import scheduler_of
 from onnxsparse.dialects.msbench.act import Schedule
@@ -334,9 +334,13 @@ class SparseRunner:
                 f"T_max * levels has to be max_epoch: {job.t_max:g} * {len(table)} is not {job.epochs:g}; the rate "
                 "begins again with every level"
             )
-        if job.epochs is None and job.iterations is None:
-            return config
-        return replace(config, scheduler=Part(config.scheduler.type, {**config.scheduler.kwargs, name: self.total}))
+        kwargs = dict(config.scheduler.kwargs)
+        if table is not None and kwargs["default_input_shape"] is None and kwargs["default_input_custom"] is None:
+            sample = self.samples.take(self.order.rows(0)[:1])
+            kwargs["default_input_custom"] = {name: array for name, array in sample.items() if name != LABELS}
+        if job.epochs is not None or job.iterations is not None:
+            kwargs[name] = self.total
+        return replace(config, scheduler=Part(config.scheduler.type, kwargs))
 
     def export(self) -> str:
         """The sparse model, proven, with its record; and whether the file as it is written holds."""

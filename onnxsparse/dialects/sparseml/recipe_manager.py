@@ -43,6 +43,7 @@ from onnxsparse.recipes import Recipe, compose_staged
 from onnxsparse.recipes.modifiers.distillation import DISABLE, Distilling
 from onnxsparse.recipes.modifiers.layer_distillation import LayerDistilling
 from onnxsparse.recipes.modifiers.layer_pruning import LayerPruningModifier, SkipLayers
+from onnxsparse.recipes.modifiers.layer_thinning import LayerThinningModifier
 from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct
@@ -218,6 +219,7 @@ class ScheduledModifierManager(Contents):
             raise OptionError("the manager is around this loop already: call modify once, or finalize first")
         trainee = self._known()
         trainee.meet(optimizer, steps_per_epoch)
+        trainee.scaler = wrap_optim
         for _, act in self._acts:  # of a manager that was initialized before, without an optimizer
             trainee.demand(act)
         self._modified = True
@@ -355,6 +357,8 @@ class ScheduledModifierManager(Contents):
                 act = one.act()
                 trainee.demand(act)
                 act.before(trainee, epoch)
+            if isinstance(one, LayerThinningModifier):
+                trainee.take_sizes(name for pair in one.dependents.items() for names in pair for name in names)
 
     # -- what a checkpoint holds
 

@@ -12,9 +12,10 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from onnx.helper import make_tensor_value_info
 
 from onnxsparse import sparsers
-from onnxsparse.engines.distillation import DistillationTarget
+from onnxsparse.engines.distillation import LAYER, DistillationTarget
 from onnxsparse.engines.engine import LossSpec, Spec, unit_of
 from onnxsparse.engines.fake_quantization import FakeQuantize
+from onnxsparse.engines.layer_terms import PROJECTION, unlike
 from onnxsparse.engines.ort import library, losses
 from onnxsparse.engines.ort.fake_quantization import rounded
 from onnxsparse.engines.ort.prepare import Prepared
@@ -22,7 +23,7 @@ from onnxsparse.engines.ort.rewrites import EAGER, FUSED
 from onnxsparse.engines.ort.rewrites.norms import Statistics
 from onnxsparse.engines.ort.rewrites.rewrite import operator
 from onnxsparse.engines.ort.sparsers import write
-from onnxsparse.errors import OptionError, nearest
+from onnxsparse.errors import ModelError, OptionError, nearest
 from onnxsparse.graph.edit import Writer
 from onnxsparse.losses import Scale, axis_of_labels, chosen_axis, labels_unlike
 
@@ -47,6 +48,7 @@ class Assembled:
     trained: dict[str, str] = field(default_factory=dict)  # `tag` or `tag/role` -> initializer
     frozen: dict[str, str] = field(default_factory=dict)
     teacher: dict[str, str] = field(default_factory=dict)  # distillation target -> input
+    taught: list[dict[str, str]] = field(default_factory=list)  # of each pair of layers: input, value, teacher's file
     labels: str = ""
     classes: int = 0  # that the labels may name
     outputs: list[str] = field(default_factory=list)
@@ -163,8 +165,33 @@ def _lose(
     task = _task(writer, prepared, objective, made) if objective.hardness < 1 else ""
     made.loss = _mixed(writer, task, distillation, objective.hardness)
     made.measured = _mixed(writer, task, told, objective.hardness) if told else ""
+    if objective.terms:
+        made.measured = made.measured or made.loss
+        made.loss = _with_layers(writer, prepared, objective, made)
     made.unit = unit_of(objective, [scales[one.name] for one in prepared.signals if one.stated and one.name in scales])
     made.outputs = [signal.name for signal in prepared.signals if signal.kind == "output"]
+
+
+def _with_layers(writer: Writer, prepared: Prepared, objective: LossSpec, made: Assembled) -> str:
+    """The loss with what layers add that learn from layers."""
+    total, shapes = made.loss, _shapes(prepared)
+    for place, term in enumerate(objective.terms):
+        if term.student not in shapes:
+            raise ModelError(f"the graph is cut before the layer '{term.student}'; try --engine torch")
+        shape, axis, student = list(shapes[term.student]), term.axis % len(shapes[term.student]), term.student
+        if term.projection:
+            matrix = made.trained[f"{PROJECTION}/{place}"] = writer.constant(term.start(place), "projection")
+            student, shape[axis] = (
+                losses.write_projection(writer, student, matrix, len(shape), axis),
+                term.projection[0],
+            )
+        if not term.teacher and shapes.get(term.taught) != tuple(shape):
+            raise OptionError(unlike(term, shape, shapes.get(term.taught, ())))
+        fed = writer.input(f"taught_{place}", "float32", shape)
+        made.taught.append({"input": fed, "value": term.taught, "teacher": term.teacher})
+        distance = losses.write_imitation(writer, student, fed, term.epsilon if term.normalize else None)
+        total = writer.node("Add", total, writer.node("Mul", distance, writer.constant(term.gain, "gain")))
+    return total
 
 
 def _mixed(writer: Writer, task: str, distillation: str, hardness: float) -> str:
@@ -191,7 +218,7 @@ def _distil(
     if objective.distillation == "kl":
         chosen = [logits_of(prepared.signals, objective.output)]
     else:
-        chosen = [signal for signal in prepared.signals if signal.name in scales]
+        chosen = [signal for signal in prepared.signals if signal.name in scales and signal.kind != LAYER]
     made.teacher = {one.name: writer.input(f"dense_{n}", "float32", shapes[one.name]) for n, one in enumerate(chosen)}
     student, dense = list(made.teacher), list(made.teacher.values())
     if objective.distillation == "kl":

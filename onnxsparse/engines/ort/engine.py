@@ -13,6 +13,7 @@ import numpy as np
 
 from onnxsparse.data.stream import check_block
 from onnxsparse.engines.engine import Batch, DivergedError, Engine, Pace
+from onnxsparse.engines.layer_terms import LayersOfFile
 from onnxsparse.engines.ort.library import LOOK, batch_of, told
 from onnxsparse.engines.ort.session import Session, Teacher
 from onnxsparse.engines.ort.stepping import stepping_of
@@ -32,6 +33,8 @@ class OrtEngine(Engine):
         self._stepping = stepping_of(optimizer, self._session, folder)
         self._pieces = 0
         self._other: OtherTeacher | None = None
+        self._taught: list[dict[str, str]] = manifest.get("taught", [])
+        self._files: Mapping[str, LayersOfFile] = {}
         self.weights, self.frozen = self._session.weights, self._session.frozen
         self.unit: str = manifest.get("unit", "")
         self.partial = bool(manifest.get("partial", False))
@@ -108,6 +111,9 @@ class OrtEngine(Engine):
     def learn_from(self, teacher: OtherTeacher) -> None:
         self._other = teacher
 
+    def learn_layers_from(self, teachers: Mapping[str, LayersOfFile]) -> None:
+        self._files = teachers
+
     def clear_moments(self, tag: str, where: Array | None = None) -> None:
         self._stepping.clear(tag, where)
 
@@ -144,6 +150,8 @@ class OrtEngine(Engine):
             for signal, name in teacher.items():
                 value = dense[signal]
                 feed[name] = value if self._other is None else self._other(own, value.shape).astype(value.dtype)
+            if self._taught:
+                feed.update(self._of_layers(own, dense))
             if labels:
                 feed[labels] = np.ascontiguousarray(batch.arrays[LABELS][places])
                 if self._made.get("classes"):  # the engine reads beyond its arrays
@@ -153,7 +161,14 @@ class OrtEngine(Engine):
     @property
     def _asked(self) -> list[str]:
         """What the dense model is asked for in training."""
-        return [*dict.fromkeys((*self._made["teacher"], *self._made["fed"]))]
+        layers = [one["value"] for one in self._taught if not one["teacher"]]
+        return [*dict.fromkeys((*self._made["teacher"], *self._made["fed"], *layers))]
+
+    def _of_layers(self, feed: Mapping[str, Array], dense: Mapping[str, Array]) -> dict[str, Array]:
+        """What the teacher's layers give, by the inputs of the graph."""
+        files = {path: file(feed) for path, file in self._files.items()}
+        found = {one["input"]: files.get(one["teacher"], dense)[one["value"]] for one in self._taught}
+        return {name: array.astype(np.float32) for name, array in found.items()}
 
     def ask_ahead(self, count: int, batches: Iterable[Batch]) -> None:
         feeds = (

@@ -112,6 +112,24 @@ def _of_roots(writer: Writer, ours: str, theirs: str, root: str) -> str:
     return _mean_of(writer, writer.node("Mul", difference, difference))
 
 
+def write_projection(writer: Writer, value: str, matrix: str, rank: int, axis: int) -> str:
+    """A value times a matrix, outputs first, along one of its axes."""
+    turned = [place for place in range(rank) if place != axis] + [axis]
+    last = value if axis == rank - 1 else writer.node("Transpose", value, perm=turned)
+    found = writer.node("MatMul", last, writer.node("Transpose", matrix, perm=[1, 0]))
+    back = [turned.index(place) for place in range(rank)]
+    return found if axis == rank - 1 else writer.node("Transpose", found, perm=back)
+
+
+def write_imitation(writer: Writer, student: str, taught: str, epsilon: float | None) -> str:
+    """The mean square of the differences, over that of what is learned where there is an epsilon."""
+    distance = write_mse(writer, student, taught)
+    if epsilon is None:
+        return distance
+    size = _mean_of(writer, writer.node("Mul", taught, taught))
+    return writer.node("Div", distance, writer.node("Add", size, writer.constant(epsilon, "epsilon")))
+
+
 def write_mix(writer: Writer, task: str, distillation: str, hardness: float, called: str = "hardness") -> str:
     """(1 - hardness) * task + hardness * distillation"""
     share = writer.constant(float(hardness), called)

@@ -18,15 +18,15 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from onnxsparse.engines.distillation import DistillationTarget, pre_activations, stated, unmoved
+from onnxsparse.engines.distillation import LAYER, DistillationTarget, pre_activations, stated, unmoved
 from onnxsparse.engines.ort.batch import HALF_ROUNDING, ROUNDING, difference, widen
 from onnxsparse.engines.ort.canonical import OTHER_FLOATS, fix_numbers, fold, inline_functions, lift, single_precision
 from onnxsparse.engines.ort.control_flow import refuse_endless, take_branches, without_sequences
 from onnxsparse.engines.ort.draft import Draft, Preparation, Samples
 from onnxsparse.engines.ort.library import Runner
 from onnxsparse.engines.ort.numerics import guard_divisions, settle_random, without_rounding
-from onnxsparse.engines.ort.shapes import declare, fix_inputs, shapes_of
-from onnxsparse.engines.ort.targets import choose, reached
+from onnxsparse.engines.ort.shapes import Shaped, declare, fix_inputs, shapes_of
+from onnxsparse.engines.ort.targets import choose, fixed_float, reached
 from onnxsparse.engines.ort.versions import FIRST_RUN, lower_opset, raise_opset
 from onnxsparse.errors import ModelError
 from onnxsparse.graph.class_axis import axis_in
@@ -78,8 +78,11 @@ PREPARATIONS = (*TO_RUN, *ONE_FORM, settle_random, take_branches, *OF_FIXED_SIZE
 """Every one there is."""
 
 
-def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], batch: int) -> Prepared:
-    """Prepare a complete model, which is changed. Stored tensors to train carry their tag as `doc_string`."""
+def prepare(
+    model: ModelProto, tags: set[str], samples: Mapping[str, Array], batch: int, layers: Sequence[str] = ()
+) -> Prepared:
+    """Prepare a complete model, which is changed. Stored tensors to train carry their tag as `doc_string`; `layers` are
+    values that have to be there to learn from."""
     given = Samples(model.graph, samples)
     shown = stated(model)
     draft = Draft(model, given, frozenset(tags))
@@ -96,7 +99,7 @@ def prepare(model: ModelProto, tags: set[str], samples: Mapping[str, Array], bat
     problems: list[str] = []
     for size, way in _ways(runs):
         try:
-            made = _at(draft.copy(size, size if way == "as it is" else 1), way, shown)
+            made = _at(draft.copy(size, size if way == "as it is" else 1), way, shown, layers)
             problem = _differs(made, truth, draft) if made is not None else "no batch is stored in it"
         except ModelError as error:
             made, problem = None, str(error)
@@ -154,13 +157,15 @@ def _kinds(model: ModelProto) -> set[int]:
     return kinds
 
 
-def _at(draft: Draft, way: str, shown: Sequence[DistillationTarget]) -> Prepared | None:
+def _at(draft: Draft, way: str, shown: Sequence[DistillationTarget], layers: Sequence[str]) -> Prepared | None:
     """The copy for a batch; None where there is nothing to widen."""
     take_branches(draft)
     lift(draft)
     inner = _inner_of(draft, shown)
     outputs = [value.name for value in draft.graph.output]
-    reduce_to(draft.model, [*outputs, *(name for names in inner.values() for name in names)])
+    reduce_to(
+        draft.model, list(dict.fromkeys([*outputs, *(name for names in inner.values() for name in names), *layers]))
+    )
     if way == "folded and widened":
         _do(OF_FIXED_SIZES, draft)
     if way != "as it is":
@@ -169,7 +174,7 @@ def _at(draft: Draft, way: str, shown: Sequence[DistillationTarget]) -> Prepared
             return None
     _do(OF_FIXED_SIZES, draft)
     without_sequences(draft)
-    return _described(draft, outputs, inner, shown)
+    return _described(draft, outputs, inner, shown, layers)
 
 
 def _inner_of(draft: Draft, shown: Sequence[DistillationTarget]) -> dict[str, list[str]]:
@@ -185,16 +190,32 @@ def _inner_of(draft: Draft, shown: Sequence[DistillationTarget]) -> dict[str, li
 
 
 def _described(
-    draft: Draft, outputs: Sequence[str], inner: Mapping[str, Sequence[str]], shown: Sequence[DistillationTarget]
+    draft: Draft,
+    outputs: Sequence[str],
+    inner: Mapping[str, Sequence[str]],
+    shown: Sequence[DistillationTarget],
+    layers: Sequence[str],
 ) -> Prepared:
     shapes = shapes_of(draft.model, draft.feeds()[:MEASURED])
     signals = choose(draft.graph, outputs, inner, draft.tags, shapes)
     signals = [_as_shown(signal, draft, shown) for signal in signals]
+    signals += _layers(layers, signals, shapes)
     found = reached(draft.graph, signals, draft.tags, shapes)
     weights = {name: tag for name, tag in draft.tags.items() if name in found}
     _name_nodes(draft)
     declare(draft, shapes)
     return Prepared(draft.model, weights, signals, draft.batch, [], notes=draft.notes)
+
+
+def _layers(
+    names: Sequence[str], signals: Sequence[DistillationTarget], shapes: Mapping[str, Shaped]
+) -> list[DistillationTarget]:
+    """What layers give, where it is no target already."""
+    known = {signal.name for signal in signals}
+    lost = next((name for name in names if not fixed_float(name, shapes)), None)
+    if lost is not None:
+        raise ModelError(f"what the layer '{lost}' gives has no fixed shape; try --engine torch")
+    return [DistillationTarget(name, name, LAYER, stated=False) for name in dict.fromkeys(names) if name not in known]
 
 
 def _as_shown(signal: DistillationTarget, draft: Draft, shown: Sequence[DistillationTarget]) -> DistillationTarget:

@@ -11,7 +11,7 @@ import onnx
 from onnx import ModelProto, numpy_helper
 
 from onnxsparse.data.field import IGNORED
-from onnxsparse.engines.distillation import squashed
+from onnxsparse.engines.distillation import LAYER, squashed
 from onnxsparse.engines.ort.assemble import Assembled
 from onnxsparse.engines.ort.library import Runner
 from onnxsparse.engines.ort.numerics import draw_random, random_inputs
@@ -89,6 +89,8 @@ class Feeds:
         moving = {name for name, array in steady.items() if not np.array_equal(array, moved[name], equal_nan=True)}
         made, behind = Measured(), squashed(self._prepared.signals)
         for signal in self._prepared.signals:
+            if signal.kind == LAYER:
+                continue
             name, values = signal.name, np.stack([answer[signal.name] for answer in answers])
             problem = _problem(values, steady[name][0])
             if problem:
@@ -124,9 +126,19 @@ class Feeds:
         dense = self._dense(feed)
         feed.update({name: dense[name] for name in self._prepared.fed})
         feed.update({name: dense[signal] for signal, name in made.teacher.items()})
+        for taught in made.taught:
+            known = dense.get(str(taught["value"])) if not taught["teacher"] else None
+            feed[str(taught["input"])] = _some(str(taught["input"]), made) if known is None else known
         if made.labels:
             feed[made.labels] = _labels(made, self._samples, start)
         return feed
+
+
+def _some(name: str, made: Assembled) -> Array:
+    """Numbers to prove a graph with, whose teacher is a file that answers later."""
+    value = next(value for value in made.model.graph.input if value.name == name)
+    shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    return np.random.Generator(np.random.Philox(key=0)).standard_normal(shape).astype(np.float32)
 
 
 def _problem(values: Array, again: Array) -> str:

@@ -65,7 +65,7 @@ class Trial:
         self._stage("preparing the graph")
         model = onnx.load(self._at("model.onnx"))
         samples, fake = self._samples(), as_products(model)
-        prepared = prepare(model, {*self.spec.trained, *fake}, samples, self.spec.batch)
+        prepared = prepare(model, {*self.spec.trained, *fake}, samples, self.spec.batch, _values(self.spec))
         self._fake = taken_out(prepared, fake)
         plain = _plain(prepared)
         statistics = train_statistics(prepared.model, set(prepared.weights)) if self.spec.train_bn else Statistics()
@@ -187,7 +187,9 @@ class Trial:
 
     def _judge(self, prepared: Prepared, made: Assembled, proof: Proof) -> None:
         """What is wrong stays as it is and is pruned with the others; the graph has to be right."""
-        at_rest = self.spec.objective.hardness == 1 and not self.spec.skipped  # without a layer it is another function
+        objective = self.spec.objective
+        alone = objective.hardness == 1 and not objective.terms
+        at_rest = alone and not self.spec.skipped  # without a layer it is another function
         if at_rest and not proof.at_rest <= AT_REST:
             raise ModelError(
                 f"the training graph does not do what the model does (it is off by {proof.at_rest:.3g}, "
@@ -207,7 +209,7 @@ class Trial:
 
     def _listed(self, keys: Sequence[str]) -> str:
         pairs = (key.partition("/") for key in keys)
-        names = [f"'{self.spec.trained[tag]}'{' as to its ' * bool(role)}{role}" for tag, _, role in pairs]
+        names = [f"'{self.spec.trained.get(tag, tag)}'{' as to its ' * bool(role)}{role}" for tag, _, role in pairs]
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return ", ".join(names[:NAMED]) + more
 
@@ -242,6 +244,12 @@ class Trial:
 
     def _at(self, name: str) -> str:
         return os.path.join(self.folder, name)
+
+
+def _values(spec: Spec) -> list[str]:
+    """What layers give that learn, or are learned from."""
+    terms = spec.objective.terms
+    return [name for one in terms for name in (one.student, *(() if one.teacher else (one.taught,)))]
 
 
 def _kind(error: Exception) -> str:

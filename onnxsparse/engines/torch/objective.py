@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxsparse.engines.distillation import DistillationTarget
 from onnxsparse.engines.engine import LossSpec
-from onnxsparse.engines.layer_terms import LayerTerm
+from onnxsparse.engines.layer_terms import LayerTerm, unlike
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.losses import Columns, Scale, axis_of_labels, chosen_axis, labels_unlike
@@ -108,10 +108,7 @@ def distance(term: LayerTerm, ours: Any, theirs: Any, matrix: Any) -> Any:
     if matrix is not None:
         ours = torch().nn.functional.linear(ours.movedim(term.axis, -1), matrix).movedim(-1, term.axis)
     if ours.shape != theirs.shape:
-        raise OptionError(
-            f"what '{term.student}' gives is {list(ours.shape)}, and '{term.taught}' of the teacher "
-            f"{list(theirs.shape)}; take layers of the same sizes, or project_features for other channels"
-        )
+        raise OptionError(unlike(term, ours.shape, theirs.shape))
     found = (ours - theirs).square().mean()
     return found / (theirs.square().mean() + term.epsilon) if term.normalize else found
 

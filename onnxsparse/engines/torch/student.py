@@ -18,7 +18,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from onnxsparse import sparsers
-from onnxsparse.engines.distillation import DistillationTarget, squashed, stated
+from onnxsparse.engines.distillation import LAYER, DistillationTarget, squashed, stated
 from onnxsparse.engines.engine import Spec
 from onnxsparse.engines.layer_terms import PROJECTION
 from onnxsparse.engines.sample_axes import turn
@@ -38,7 +38,6 @@ from onnxsparse.sparsers.sparser import Moment
 
 Turned = Mapping[str, Mapping[str, int]]
 Change = Callable[[ModelProto], None]
-LAYER = "layer"
 _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 

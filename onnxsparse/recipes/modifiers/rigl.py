@@ -121,7 +121,7 @@ class Exchanging(TimedAct):
             shared = sparsities([param.shape for param in names], level, self._options.sparsity_strategy)
             found.update(zip(names, shared))
         self._left.update({param.tag: DENSE for param, level in found.items() if level == 0})
-        self._levels = {param: found[param] for param in params if found.get(param)}
+        self._levels = {param: found[param] for param in params if param in found}
 
     def _meant(self, params: Sequence[Param]) -> list[tuple[float, list[Param]]]:
         """The weights of each level, which share it."""
@@ -152,7 +152,8 @@ class Exchanging(TimedAct):
     def final_masks(self) -> dict[str, FinalMask]:
         return {
             param.tag: FinalMask(Unstructured(), self._drop(param), stays=self._options.leave_enabled)
-            for param in self._levels
+            for param, level in self._levels.items()
+            if level > 0
         }
 
     def _drop(self, param: Param) -> int:
@@ -191,6 +192,8 @@ class Exchanging(TimedAct):
         share = self._options.init_update_fraction * 0.5 * (1 + math.cos(math.pi * self.span.progress(epoch)))
         if share > 0:
             self._sample(trainee)
+        if trainee.has_samples:
+            trainee.discard_gradients()
         for param in self._levels:
             trainee.put_for(self, param, self._exchanged(trainee, param, share))
         self._gains = {}
@@ -201,7 +204,6 @@ class Exchanging(TimedAct):
             with trainee.opened(params):
                 for found in trainee.sample_gradients(params, options.num_grads, options.grad_sampler_kwargs):
                     self._add(found)
-            trainee.discard_gradients()
         if not self._gains:
             raise OptionError(f"{self.where}: {NO_GRADIENTS}")
 

@@ -26,7 +26,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.math.fisher import Inverse, Rows, Sums
 from onnxsparse.math.values import Array
 from onnxsparse.recipes.modifiers.magnitude import Gradual, GradualPruning
-from onnxsparse.recipes.modifiers.masked import BLOCK4, UNSTRUCTURED
+from onnxsparse.recipes.modifiers.masked import BLOCK4
 from onnxsparse.recipes.modifiers.modifier import WrongOptionError, demand_from, demand_positive
 
 
@@ -83,8 +83,6 @@ class OBSPruningModifier(GradualPruning):
     """
 
     name: ClassVar[str] = "OBSPruningModifier"
-
-    mask_types: ClassVar[tuple[str, ...]] = (UNSTRUCTURED, BLOCK4)
 
     global_sparsity: bool = True
     num_grads: int = 1024

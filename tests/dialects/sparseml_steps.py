@@ -360,7 +360,7 @@ CASES: dict[str, Case] = {
         numbers=False,
     ),
     # -- gradients
-    "movement": Case((RANGE, gradual("MovementPruningModifier", init_sparsity=0.1))),
+    "movement": Case((RANGE, gradual("MovementPruningModifier"))),
     "movement in blocks": Case(
         (RANGE, gradual("MovementPruningModifier", mask_type="block4", start_epoch=0.5)), "adam"
     ),

@@ -98,7 +98,7 @@ def run(case: Case, epochs: float) -> Run:
         wanted = getattr(modifier, "compression_sparsity", None) or modifier.final_sparsity
     elif not manager.pruning_modifiers:  # nothing holds the zeros, and nobody asked for it
         wanted = 0.0
-    rounded = any(type(one).__name__ == "RoundedWeight" for one in net.modules()) == case.quantization
+    rounded = any(isinstance(one, torch.ao.quantization.FakeQuantize) for one in net.modules()) == case.quantization
     manager.finalize(net)
     weights = [net.get_submodule(name.rpartition(".")[0]).weight for name in names]
     zeros = [float((one == 0).float().mean()) for one in weights]

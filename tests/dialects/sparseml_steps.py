@@ -323,7 +323,7 @@ CASES: dict[str, Case] = {
         (
             RANGE,
             (
-                "PerLayerDistillationModifier {gain: 1.5, student_layer_names: ['3', '6'], teacher_layer_names: ['3', "
+                "PerLayerDistillationModifier {gain: 0.01, student_layer_names: ['3', '6'], teacher_layer_names: ['3', "
                 "'6'],"
                 " project_features: false}"
             ),

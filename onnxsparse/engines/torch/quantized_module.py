@@ -75,16 +75,17 @@ def own_parameters(layer: Any) -> dict[str, Any]:
 # -- weights
 
 
+def _base() -> Any:
+    """A FakeQuantize of torch where there is one: loops look for those, and stop their observers."""
+    return getattr(importlib.import_module("torch.ao.quantization"), "FakeQuantize", torch().nn.Module)
+
+
 @cache
 def rounded_weight_class() -> Any:
-    """The class of the parametrization; made when torch is there.
-
-    It is a FakeQuantize of torch where there is one: loops look for those, and stop their observers.
-    """
+    """The class of the parametrization; made when torch is there."""
     module = torch().nn.Module
-    base = getattr(importlib.import_module("torch.ao.quantization"), "FakeQuantize", module)
 
-    class FakeQuantizeWeight(StateDictParametrization, base):  # type: ignore[misc]
+    class FakeQuantizeWeight(StateDictParametrization, _base()):  # type: ignore[misc]
         """A weight on a grid."""
 
         # What torch's class saves is saved by the module that the weight belongs to.

@@ -130,6 +130,36 @@ def test_masks_that_are_delivered(digits_cnn: Path, engine: str, mask_type: str,
         assert (groups.sum(2) == 2).all()
 
 
+GRADIENTS = {
+    "movement": PLAIN.replace("!GM", "!Movement"),
+    "obs": PLAIN.replace("!GM", "!OBS") + "    num_grads: 3\n    fisher_block_size: 4\n    damp: 0.001\n",
+    "m-fac": PLAIN.replace("!GM", "!MFAC") + "    num_grads: 3\n    damp: 0.001\n    use_gradient_buffering: %s\n",
+}
+
+
+BY_GRADIENTS = [("movement", ""), ("obs", ""), ("m-fac", "null"), ("m-fac", "true")]
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "buffered"),
+    [
+        *(pytest.param("torch", *case, marks=HAS_TORCH) for case in BY_GRADIENTS),
+        *(
+            pytest.param("ort", *case, marks=HAS_ORT if case[0] == "obs" else [HAS_ORT, pytest.mark.slow])
+            for case in BY_GRADIENTS
+        ),
+    ],
+)
+def test_what_goes_by_gradients(digits_cnn: Path, engine: str, name: str, buffered: str) -> None:
+    text = GRADIENTS[name] % buffered if buffered else GRADIENTS[name]
+    recipe = text.replace("__ALL_PRUNABLE__", "[wide, deep]")
+    result = tune(digits_cnn, recipe, engine=engine)
+    found = {one: array for one, array in arrays(result).items() if one in ("wide.weight", "deep.weight")}
+    assert sum(zeros(found).values()) == pytest.approx(0.8 * sum(array.size for array in found.values()), abs=1.5)
+    assert result.report.details["steps"] > 0
+    assert any("3 gradients" in note for note in result.report.notes) is bool(buffered == "true")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_together_let_go_and_whole_filters(digits_cnn: Path, engine: str) -> None:
     result = tune(digits_cnn, PLAIN.replace("!GMP", "!GlobalMagnitudeP"), engine=engine)

@@ -217,8 +217,8 @@ class Trainee(ABC):
     ) -> Iterator[Mapping[str, Array]]:
         """By tag, the gradients of single batches of samples for the model as it is now, `count` of them or fewer.
 
-        Those of the step that is on its way are not touched. `options` are for whoever makes the batches in a user's
-        loop. To be asked in `before_step`, or in a user's loop wherever there is a step.
+        In a user's loop those of the step that is on its way are lost, as in SparseML, and `options` are for whoever
+        makes the batches. To be asked in `before_step`, or in a user's loop wherever there is a step.
         """
         raise OptionError("what is trained here has no samples to take gradients of")
 

@@ -3,8 +3,8 @@
 1. The builder is called with the options that a modifier has for it, as one mapping or, where its signature wants that,
    by name. It gives samples, or a function that does: (arguments, arguments by name, targets) of the module each.
 2. The loss is that of the module's outputs and the targets; of outputs in a tuple it is the first.
-3. The module is in eval mode meanwhile. Afterwards every part of it is in the mode that it was in, and every parameter
-   has the gradient that it had.
+3. The module is in eval mode meanwhile. Afterwards every part of it is in the mode that it was in. As in SparseML no
+   parameter has a gradient any more: the step at which samples are taken moves nothing.
 4. An iterator goes on where it stopped the last time; one that has ended is made anew.
 """
 
@@ -39,7 +39,7 @@ class GradSampler:
         self, module: Any, tensors: Mapping[str, Any], count: int, options: Mapping[str, Any] | None
     ) -> Iterator[dict[str, Any]]:
         """Of one batch of samples after the other, by the keys of `tensors`."""
-        with _put_back(module):
+        with _evaluating(module):
             for item in self._samples(count, options):
                 arguments, named, targets = _apart(item)
                 module.zero_grad(set_to_none=True)
@@ -86,17 +86,13 @@ def _apart(item: Any) -> tuple[Any, Any, Any]:
 
 
 @contextmanager
-def _put_back(module: Any) -> Iterator[None]:
-    """Modes and gradients are afterwards what they were."""
+def _evaluating(module: Any) -> Iterator[None]:
+    """Modes are afterwards what they were, and there are no gradients."""
     modes = [(part, part.training) for part in module.modules()]
-    kept = [(one, one.grad) for one in module.parameters()]
-    for one, _ in kept:
-        one.grad = None  # not zeroed in place: that gradient is the user's
     module.eval()
     try:
         yield
     finally:
         for part, training in modes:
             part.training = training
-        for one, gradient in kept:
-            one.grad = gradient
+        module.zero_grad(set_to_none=True)

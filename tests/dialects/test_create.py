@@ -73,7 +73,7 @@ def sparsity(net: Any, names: Any) -> float:
 
 
 def rounded(net: Any) -> bool:
-    return any(type(one).__name__ == "RoundedWeight" for one in net.modules())
+    return any(isinstance(one, torch.ao.quantization.FakeQuantize) for one in net.modules())
 
 
 def exported(net: Any, path: Path, target: str = "") -> Any:
@@ -355,3 +355,23 @@ def test_a_teacher_that_nobody_asked_for_is_said() -> None:
     net, optimizer = made()
     with pytest.warns(UserWarning, match="distillation_teacher is not used"):
         create.initialize(net, optimizer, STEPS, quantization=False, distillation_teacher=made()[0])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.ao.quantization
+def test_observers_are_stopped_by_the_word_of_torch() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    words = {"num_epochs": 4}
+    manager, optimizer = sparsify.create.initialize(net, optimizer, 1, pruning=False, recipe_variables=words)
+    for step in range(5):
+        if step == 4:
+            net.apply(torch.ao.quantization.disable_observer)
+            (scale,) = [
+                one.scale.clone() for one in net.modules() if isinstance(one, torch.ao.quantization.FakeQuantize)
+            ]
+        optimizer.zero_grad()
+        net(torch.randn(4, 8)).square().sum().backward()
+        optimizer.step()
+    (last,) = [one.scale for one in net.modules() if isinstance(one, torch.ao.quantization.FakeQuantize)]
+    assert torch.equal(scale, last)
+    manager.finalize(net)

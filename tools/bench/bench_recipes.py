@@ -10,7 +10,7 @@
 2. Epochs are scaled so that the recipe ends at 5, and nothing begins behind 4.75; AC/DC gets phases of one epoch, which
    it needs whole. Rates are at most 0.001, gradients of second-order pruning at most 8 and their blocks at most 16, and
    updates come four times an epoch or less often. On ONNX all parameters are one group, so rates of other groups are of
-   that one. The rest is as it is written.
+   that one, and a teacher is heard on the first output that is named. The rest is as it is written.
 3. A loop goes one step past the end. A modifier has run if it began, and ended where it has an end.
 
 Exit code 1: a modifier did not begin or end, or a run failed that should not. The environment needs torch and
@@ -99,8 +99,7 @@ def layers_named(modifiers: Iterable[Scheduled]) -> list[str]:
 
 def classes_named(modifiers: Iterable[Scheduled]) -> list[str]:
     """The classes of modules that they name, but those whose place a path takes."""
-    names = [name for one in modifiers for name in names_in(one) if CLASS.fullmatch(name)]
-    return [one for one in dict.fromkeys(names) if one not in ("Linear", "Conv2d", "Embedding")]
+    return list(dict.fromkeys(name for one in modifiers for name in names_in(one) if CLASS.fullmatch(name)))
 
 
 def names_in(modifier: Scheduled) -> Iterator[str]:
@@ -135,10 +134,11 @@ class Net(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(self, paths: list[str], classes: list[str], outputs: list[str]) -> None:
         super().__init__()
-        for name in classes:
+        for name in sorted(set(classes) - {"Linear", "Conv2d", "Embedding"}):
             self.add_module(f"own_{name.lower()}", type(name, (torch.nn.Identity,), {})())
-        self.own_classes = [f"own_{name.lower()}" for name in classes]
-        self.on_tokens, self.outputs = bool(TEXT.search("|".join(paths))), outputs
+        self.own_classes = [name for name in self._modules if name.startswith("own_")]
+        self.attends, self.outputs = any("MatMul" in name for name in classes), outputs
+        self.on_tokens = self.attends or bool(TEXT.search("|".join([*paths, *classes]).lower()))
         self.order: list[Any] = []
         for path in [*paths, *(["own_embeddings"] if self.on_tokens else []), "own_layer"]:
             self.put(path)
@@ -174,6 +174,8 @@ class Net(torch.nn.Module):  # type: ignore[misc]
                 values = values + 0.3 * torch.relu(one(values))
             elif not isinstance(one, torch.nn.Embedding):
                 values = one(values)
+        if self.attends:
+            values = values + torch.softmax(values @ values.transpose(1, 2), -1) @ values
         answer = self.own_head(values.mean(1) if self.on_tokens else values.mean((2, 3)))
         return dict.fromkeys(self.outputs, answer) if self.outputs else answer
 
@@ -262,8 +264,14 @@ def loss_of(outputs: Any, labels: Any) -> Any:
     return torch.nn.functional.cross_entropy(answer, labels)
 
 
-def grouped(modifier: Any) -> bool:
-    return bool(getattr(modifier, "param_groups", None)) and modifier.name != "StructuredPruningModifier"
+def on_one(modifier: Scheduled) -> dict[str, Any]:
+    """What a run with one group of parameters and a loss of one output has for groups and outputs."""
+    found: dict[str, Any] = {}
+    if getattr(modifier, "param_groups", None) and modifier.name != "StructuredPruningModifier":
+        found["param_groups"] = (0,)
+    if len(getattr(modifier, "distill_output_keys", None) or ()) > 1:
+        found["distill_output_keys"] = modifier.distill_output_keys[:1]  # type: ignore[attr-defined]
+    return found
 
 
 def on_onnx(recipe: osp.Recipe, net: Net, folder: Path) -> None:
@@ -276,7 +284,7 @@ def on_onnx(recipe: osp.Recipe, net: Net, folder: Path) -> None:
     osp.torch.record_match(path, osp.torch.match(path, net), output=folder / "named.onnx")
     data = {"x": inputs.numpy()}
     timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]
-    recipe = recipe.holding(changed(one, param_groups=(0,)) if grouped(one) else one for one in timed)
+    recipe = recipe.holding(changed(one, **on_one(one)) for one in timed)
     epochs: dict[str, Any] = {} if recipe.max_epochs > 0 else {"epochs": 1}
     osp.finetune(folder / "named.onnx", output=folder / "out.onnx", data=data, recipe=recipe, batch_size=4, **epochs)
 

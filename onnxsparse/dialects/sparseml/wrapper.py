@@ -84,6 +84,8 @@ class RecipeManagerStepWrapper:
         if not closure:
             self._wrapped_manager.demand_taught()
         self._before()
+        if self._wrapped is not self._wrapped_optimizer:
+            self._leave_a_gradient()
         result = self._wrapped.step(*arguments, **named)
         if closure:  # which calls backward
             self._wrapped_manager.demand_taught(closure)
@@ -99,6 +101,12 @@ class RecipeManagerStepWrapper:
         """The loss with what the recipe adds to it; what went through the module last is known, unless it is passed."""
         around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
         return self._wrapped_manager.loss_update(loss, *around, student_outputs, student_inputs)
+
+    def _leave_a_gradient(self) -> None:
+        """A GradScaler fails where no parameter has one, as after gradients of samples were taken."""
+        params = [one for group in self._wrapped_optimizer.param_groups for one in group["params"]]
+        if params and all(one.grad is None for one in params):
+            params[0].grad = params[0].detach() * 0
 
     def _before(self) -> None:
         around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch

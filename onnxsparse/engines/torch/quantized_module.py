@@ -75,15 +75,25 @@ def own_parameters(layer: Any) -> dict[str, Any]:
 # -- weights
 
 
+def _base() -> Any:
+    """A FakeQuantize of torch where there is one: loops look for those, and stop their observers."""
+    return getattr(importlib.import_module("torch.ao.quantization"), "FakeQuantize", torch().nn.Module)
+
+
 @cache
 def rounded_weight_class() -> Any:
     """The class of the parametrization; made when torch is there."""
+    module = torch().nn.Module
 
-    class RoundedWeight(StateDictParametrization, torch().nn.Module):  # type: ignore[misc]
+    class FakeQuantizeWeight(StateDictParametrization, _base()):  # type: ignore[misc]
         """A weight on a grid."""
 
+        # What torch's class saves is saved by the module that the weight belongs to.
+        _save_to_state_dict, _load_from_state_dict = module._save_to_state_dict, module._load_from_state_dict
+        extra_repr = module.extra_repr
+
         def __init__(self, weight: Any, grid: Grid, axis: int | None, order: tuple[str, ...], stage: Stage) -> None:
-            super().__init__()
+            module.__init__(self)
             self.grid, self.axis, self.order, self.stage = grid, axis, order, stage
             self.scale, self.zero_point = of_weight(weight, grid, axis)
             if stage.learned:
@@ -107,7 +117,11 @@ def rounded_weight_class() -> Any:
         def plain(self, weight: Any) -> Any:
             return weight
 
-    return RoundedWeight
+        def enable_observer(self, enabled: bool = True) -> None:
+            """All ranges of the module follow, or stay."""
+            self.stage.observing = enabled
+
+    return FakeQuantizeWeight
 
 
 def rounded_weights(module: Any) -> Iterator[tuple[str, Any, str, Any]]:

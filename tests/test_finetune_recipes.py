@@ -272,7 +272,7 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         (EXAMPLES["rate"], {"optimizer": lambda params: None}, "sets what an optimizer of your own decides"),
         ("modifiers:\n- !LayerPruningModifier {layers: [deep]}\n", {"epochs": 1}, "'deep' cannot be skipped: it gives"),
         ("modifiers:\n- !LayerThinningModifier {param_group_dependency_map: {wide.weight: [deep.weight]}}\n",
-         {"epochs": 1}, "LayerThinningModifier takes channels out of torch modules"),
+         {"epochs": 1}, "residual.weight gives the same channels as wide.weight"),
         ("modifiers:\n- !pruning {pattern: '2:4'}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n", {},
          "leave one kind out"),
         ("modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1]}\n", {"epochs": 1},

@@ -95,8 +95,9 @@ class MaskGenerator:
 
     @property
     def sparsity(self) -> float | None:
-        """The layer's rate; None where none was set."""
-        return None if self._scheduler is None else self._scheduler.rates.shares.get(self._key)
+        """The layer's rate now; None where nothing says one."""
+        found: float | None = None if self._scheduler is None else self._scheduler.share_of(self._key)
+        return found
 
     @sparsity.setter
     def sparsity(self, rate: Any) -> None:

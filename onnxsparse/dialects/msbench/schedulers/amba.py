@@ -270,7 +270,8 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         if key in self.rates.shares or self._stage < 0:
             return self.rates.shares.get(key)
         site = next(one for one in self._network.sites if one.key == key)
-        return round(100 * self._drops[self._stage][key] / max(site.size, 1)) / 100
+        per_cent: int = round(100 * self._drops[self._stage][key] / max(site.size, 1))
+        return per_cent / 100
 
     def _enter(self, stage: int, first: bool) -> None:
         resumed, self._stage = self._stage < 0 and not first, stage

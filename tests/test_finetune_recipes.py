@@ -18,9 +18,10 @@ from onnxsparse.errors import LeftOutError, OnnxSparseError, OptionError
 from tests.examples_of_recipes import examples
 from tests.messages import refusing
 
-pytestmark = pytest.mark.skipif(
+TRAINS = pytest.mark.skipif(
     not (ort_library.available() or torch_library.available()), reason="needs an engine that trains"
 )
+pytestmark = [TRAINS, pytest.mark.usefixtures("shared_graphs")]
 EXAMPLES = examples(["wide.weight", "residual.weight"], "deep")
 PRUNED = {"sample": {"wide.weight": 0.85, "residual.weight": 0.85}, "gradual": {"deep.weight": 0.8}}
 

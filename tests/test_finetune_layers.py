@@ -23,7 +23,8 @@ from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.modifiers.distillation import DistillationModifier
 from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
 from onnxsparse.train.onnx_trainee import OnnxTrainee
-from tests.test_finetune_recipes import ENGINES, HAS_ORT, HAS_TORCH, TRAINS, arrays
+from tests.engine_marks import ENGINES, HAS_ORT, HAS_TORCH, TRAINS
+from tests.test_finetune_recipes import arrays
 
 pytestmark = [TRAINS, pytest.mark.usefixtures("shared_graphs")]
 FRAME = """

@@ -18,10 +18,11 @@ from itertools import combinations
 from typing import Any
 
 from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, compiled
-from onnxsparse.errors import OnnxSparseError, OptionError
+from onnxsparse.errors import OnnxSparseError, OptionError, absent
 from onnxsparse.planning.graph_layers import missed
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
+from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, GradualPruning
 from onnxsparse.recipes.modifiers.masked import Masked
 from onnxsparse.recipes.modifiers.modifier import NEVER, PLACE, Modifier, Scheduled
@@ -175,9 +176,9 @@ class _Linter:
                 self._add(WRONG, one, str(error))
 
     def teachers(self) -> None:
-        for one in self._every(DistillationModifier):
+        for one in self._every((DistillationModifier, PerLayerDistillationModifier)):
             if one.teacher not in (SELF, DISABLE) and not os.path.isfile(one.teacher):
-                self._add(WRONG, one, f"teacher: there is no file {one.teacher:.100}")
+                self._add(WRONG, one, f"teacher: {absent(one.teacher)}")
 
     def names(self) -> None:
         """The modifiers are bound to the model; where that fails, each by itself."""

@@ -16,7 +16,7 @@ from typing import ClassVar
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, absent
 from onnxsparse.recipes.modifiers.modifier import Scheduled, WrongOptionError, demand_between, demand_positive
 from onnxsparse.schedules import NEVER, Span
 
@@ -79,7 +79,7 @@ class Distilling(TimedAct):
         if outputs is not None and list(outputs) != [0] and len(outputs) != 1:
             raise OptionError(f"{self.where}: distill_output_keys names one output in a run, not {list(outputs)}")
         if teacher not in (SELF, DISABLE) and not os.path.isfile(teacher):
-            raise OptionError(f"{self.where}: teacher: there is no file {teacher:.100}")
+            raise OptionError(f"{self.where}: teacher: {absent(teacher)}")
 
     def boundaries(self, trainee: Trainee) -> Iterable[int]:
         return () if self.options.teacher == DISABLE else steps_of(self.span, trainee)

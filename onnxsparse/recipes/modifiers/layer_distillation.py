@@ -11,7 +11,7 @@ from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
 from onnxsparse.engines.layer_terms import LayerPairs
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, absent
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, steps_of
 from onnxsparse.recipes.modifiers.modifier import (
     Scheduled,
@@ -72,7 +72,7 @@ class LayerDistilling(TimedAct):
     def demand_run(self) -> None:
         teacher = self.options.teacher
         if teacher not in (SELF, DISABLE) and not os.path.isfile(teacher):
-            raise OptionError(f"{self.where}: teacher: there is no file {teacher:.100}")
+            raise OptionError(f"{self.where}: teacher: {absent(teacher)}")
 
     def boundaries(self, trainee: Trainee) -> Iterable[int]:
         return () if self.options.teacher == DISABLE else steps_of(self.span, trainee)

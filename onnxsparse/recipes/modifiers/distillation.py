@@ -20,7 +20,7 @@ from onnxsparse.acts.params import Param
 from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
 from onnxsparse.engines.other_teacher import demand_outputs
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, absent
 from onnxsparse.graph.edit import FLOATS
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes.modifiers.modifier import Scheduled, WrongOptionError, demand_between, demand_positive
@@ -117,7 +117,7 @@ def is_file(teacher: str) -> bool:
 def demand_file(where: str, teacher: str) -> None:
     """A teacher that is another model is there."""
     if is_file(teacher) and not os.path.isfile(teacher):
-        raise OptionError(f"{where}: teacher: there is no file {teacher:.100}")
+        raise OptionError(f"{where}: teacher: {absent(teacher)}")
 
 
 def steps_of(span: Span, trainee: Trainee) -> tuple[int, int]:

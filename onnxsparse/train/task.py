@@ -53,7 +53,7 @@ from onnxsparse.scores import Score
 from onnxsparse.train.batches import Feeding
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
 from onnxsparse.train.measure import Glance, Measure
-from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_keys, demand_output, goal_of
+from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_output, goal_of
 from onnxsparse.train.sequences import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
 from onnxsparse.train.side_files import NOWHERE, Destination
 
@@ -222,7 +222,6 @@ def ask(
     made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
     demand_floats(model)
     demand_output(model, objective.output)
-    demand_keys(model, recipe.modifiers, objective.output)
     tags = trainables(model, made, training.train_bn)
     fields, sequences = fields_of(model, axes), sequences_of(model, axes)
     labelled, numbers = bool(objective.task), objective.task != "cross-entropy" if objective.task else None

@@ -127,7 +127,7 @@ class Engines:
     def make(self, spec: Spec) -> Engine:
         """The engine that was asked for; by default the first that takes the model."""
         if spec.objective.layers:
-            terms = terms_of(spec.objective.layers, self._model)
+            terms = terms_of(spec.objective.layers, self._model, spec.bypasses)
             spec = replace(spec, objective=replace(spec.objective, terms=terms))
         if not self.chosen:
             engine = self._choose(spec)

@@ -84,6 +84,6 @@ class LayerDistilling(TimedAct):
         said = self.options
         pairs = LayerPairs(
             self.where, said.student_layer_names, said.teacher_layer_names, said.gain, said.normalize,
-            said.project_features, said.epsilon, "" if said.teacher == SELF else said.teacher,
+            said.project_features, said.epsilon, "" if said.teacher == SELF else said.teacher, self.number,
         )  # fmt: skip
         return replace(spec, objective=replace(spec.objective, layers=(*spec.objective.layers, pairs)))

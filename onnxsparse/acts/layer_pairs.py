@@ -3,18 +3,20 @@
 1. A layer is named as recipes name it, by its weight; its value is what the operator gives, with the bias that is added
    behind a matrix product.
 2. Without names the layers are all convolutions and matrix products of the model, and of the teacher.
+3. A layer that is skipped learns nothing while it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 
 from onnxsparse.engines.layer_terms import LayerTerm
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.graph.edit import bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.planning.names import Named, NamedWeights, NameFilter, named
@@ -45,6 +47,22 @@ class Layer:
     axis: int
 
 
+def terms_that_stay(terms: Sequence[LayerTerm], model: Model, bypasses: Mapping[str, str]) -> tuple[LayerTerm, ...]:
+    """Those of layers that are not skipped."""
+    gone = _gone(model, bypasses) if bypasses else set[str]()
+    return tuple(term for term in terms if term.student not in gone)
+
+
+def _gone(model: Model, bypasses: Mapping[str, str]) -> set[str]:
+    """The values that skipped layers do not give."""
+    proto, graph = ModelProto(), model.proto.graph
+    proto.graph.node.extend(graph.node)
+    proto.graph.output.extend(graph.output)
+    bypass(proto, bypasses)
+    made = {(name, node.op_type) for node in proto.graph.node for name in node.output}
+    return {name for node in graph.node for name in node.output if (name, node.op_type) not in made}
+
+
 def terms_of(said: LayerPairs, model: Model) -> tuple[LayerTerm, ...]:
     """The pairs of values that are meant in a model."""
     other = Model.open(said.teacher) if said.teacher else model
@@ -64,9 +82,9 @@ def terms_of(said: LayerPairs, model: Model) -> tuple[LayerTerm, ...]:
     return tuple(
         LayerTerm(
             one.value, two.value, said.gain, said.normalize, said.epsilon,
-            (two.channels, one.channels) if said.project else (), one.axis, said.teacher,
+            (two.channels, one.channels) if said.project else (), one.axis, said.teacher, (0, place),
         )
-        for one, two in zip(ours, theirs)
+        for place, (one, two) in enumerate(zip(ours, theirs))
     )  # fmt: skip
 
 

@@ -258,3 +258,16 @@ def test_what_nobody_needed_before_stays() -> None:
     proto = helper.make_model(graph)
     bypass(proto, {z: "x"})
     assert [one.op_type for one in proto.graph.node] == ["Sigmoid", "Identity"]
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_a_skipped_layer_learns_nothing_and_is_pruned_all_the_same(folder: Path, engine: str) -> None:
+    """Layers that learn begin and end at other times, with projections of other sizes: each goes on with its own."""
+    text = (
+        "- !LayerPruningModifier {layers: [blocks.1], start_epoch: 0.5, end_epoch: 2.5}\n"
+        "- !PerLayerDistillationModifier {gain: 1.0, end_epoch: 1.0, student_layer_names: [head.weight]}\n"
+        "- !PerLayerDistillationModifier {gain: 1.0}\n"
+    )
+    made = stored(tuned(folder, text, engine))
+    for name in ("blocks.0.one.weight", "blocks.1.one.weight", "blocks.1.two.weight"):
+        assert np.mean(made[name] == 0) == pytest.approx(0.5, abs=0.01)

@@ -100,6 +100,13 @@ def test_gradients_are_there_when_they_are_asked_for(word: str, steps: float) ->
     assert found.num_grads <= {"mfac": 64, "obs": 1024}[word]
 
 
+@pytest.mark.parametrize("word", ["mfac", "obs"])
+def test_few_steps_are_enough_for_a_recipe_by_gradients(word: str) -> None:
+    for epochs, steps in ((0.5, 2), (1, 1), (3, 1)):
+        (found,) = (one for name, one in recipe(word, steps=steps, num_epochs=epochs).items() if "Pruning" in name)
+        assert found.start_epoch <= found.end_epoch
+
+
 def test_movement_turns_its_default_off() -> None:
     assert recipe("movement")["MovementPruningModifier"].final_sparsity == 0.8
     with pytest.raises(OptionError, match="layer by layer"):

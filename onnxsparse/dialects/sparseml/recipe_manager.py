@@ -16,7 +16,7 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from onnxsparse.acts.act import TimedAct
@@ -430,6 +430,7 @@ def _left(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrainee) ->
     ]
 
 
+NAMED = "`re:.*in_proj_weight`"
 IN_ONE_PIECE = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "weight_ih", "weight_hh")
 
 
@@ -438,13 +439,17 @@ def _passed_over(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrai
     if not any(isinstance(one, Masked) and _means_all(one) for one, _ in acts):
         return []
     reached = {param.tag for _, act in acts for param in act.masked()}
-    others = [param.name for param in trainee.params if param.tag not in reached]
-    names = [name for name in others if name.rpartition(".")[2].startswith(IN_ONE_PIECE)]
+    names = held_inside(param.name for param in trainee.params if param.tag not in reached)
     if not names:
         return []
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    said = f"{ALL_PRUNABLE} does not mean what attention and recurrent layers hold themselves: {names[0]}{more}, "
-    return [f"{said}which no modifier prunes; params may name it, as `re:.*in_proj_weight` does"]
+    return [f"{ALL_PRUNABLE} does not mean {names}, which no modifier prunes; params may name it, as {NAMED} does"]
+
+
+def held_inside(names: Iterable[str]) -> str:
+    """What attention and recurrent layers hold themselves, in words; empty where there is none."""
+    found = [name for name in names if name.rpartition(".")[2].startswith(IN_ONE_PIECE)]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"what attention and recurrent layers hold themselves: {found[0]}{more}" if found else ""
 
 
 def _means_all(modifier: Masked) -> bool:

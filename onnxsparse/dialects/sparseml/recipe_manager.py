@@ -34,7 +34,7 @@ from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, ti
 from onnxsparse.dialects.sparseml.distillation import OutputTeacher, Recorder, Teacher
 from onnxsparse.dialects.sparseml.layer_teaching import PROJECTIONS, LayerTeacher, add_group
 from onnxsparse.dialects.sparseml.warnings import Watch
-from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
+from onnxsparse.dialects.sparseml.wrapper import Closure, RecipeManagerStepWrapper
 from onnxsparse.engines.torch.attach import bare_module
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
@@ -248,19 +248,31 @@ class ScheduledModifierManager(Contents):
         self._known().loggers = loggers
 
     def update(
-        self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float, log_updates: bool = True
-    ) -> None:
-        """Before a step: what is due at its epoch is done."""
+        self,
+        module: Any,
+        optimizer: Any,
+        epoch: float,
+        steps_per_epoch: float,
+        log_updates: bool = True,
+        *,
+        closure: Any = None,
+    ) -> Any:
+        """Before a step: what is due at its epoch is done.
+
+        A step that calls a closure has its gradients later: it takes what is returned in the closure's place.
+        """
         trainee = self._known()
         trainee.meet(optimizer, steps_per_epoch)
         self._watch.step(trainee, epoch)
-        for _, act in self._acts:
+        waiting = [act for _, act in self._acts if act.by_gradients and closure and not act.samples(trainee)]
+        for act in (one for _, one in self._acts if one not in waiting):
             if act.by_gradients:
                 act.gather(trainee, epoch)
             act.before(trainee, epoch)
         for teacher in self._teachers:
             teacher.step(epoch)
         self._last = epoch
+        return closure and Closure(closure, trainee, [act for _, act in self._acts], waiting, epoch)
 
     def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """Masks are part of the module, so its gradients need nothing; what trains in place of weights stands there."""

@@ -253,6 +253,8 @@ class Exchanging(TimedAct):
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
         super().restore(state, trainee)
         self._gains = {tag: self._gains[tag] for tag in state.get("summed", ())}
+        if self.clock.active:
+            trainee.watch(self.masked())
 
     @property
     def _prefix(self) -> str:

@@ -88,6 +88,11 @@ def terms_of(said: LayerPairs, model: Model) -> tuple[LayerTerm, ...]:
     )  # fmt: skip
 
 
+def values_of(model: Model, names: Sequence[str] | None, where: str) -> list[str]:
+    """The values that some layers of a model give, or all of them."""
+    return [one.value for one in _layers(model, names, where)]
+
+
 def _layers(model: Model, names: Sequence[str] | None, where: str) -> list[Layer]:
     weights = [one for one in model.weights if any(_is_layer(use) for use in one.uses) and not one.refusal]
     known = [named(one) for one in weights]

@@ -323,6 +323,7 @@ def test_variables_come_as_a_schema_and_a_recipe_for_a_module_alone(tmp_path: Pa
         ({"lr": "cosin"}, "did you mean cosine"),
         ({"steps_per_epoch": 0}, "steps_per_epoch is a number above 0"),
         ({"accumulation": 0}, "accumulation is a whole number"),
+        ({"scaler": True}, "scaler is a GradScaler"),
         ({"recipe_variables": 7}, "recipe_variables is a RecipeVariables"),
         ({"recipe_variables": {"target": "tensort"}}, "did you mean tensorrt"),
         (
@@ -392,6 +393,23 @@ def test_a_module_that_has_masks_or_nothing_to_prune_is_refused() -> None:
     lstm = nn.LSTM(4, 4)
     with pytest.raises(OptionError, match=r"does not prune what attention and recurrent layers .* weight_ih_l0 and 1"):
         create.initialize(lstm, torch.optim.SGD(lstm.parameters(), lr=0.1), STEPS)
+
+
+def test_masks_of_movement_that_a_checkpoint_has_are_kept() -> None:
+    net, optimizer = made()
+    words = {"num_epochs": 2}
+    manager, optimizer = create.initialize(net, optimizer, STEPS, "movement", False, recipe_variables=words)
+    train(net, optimizer, 6)
+    name = "features.6.weight"
+    before = net.state_dict()[name].clone()
+    other = made()[0]
+    again = type(manager).from_yaml(str(manager))
+    stepper = again.modify(other, torch.optim.SGD(other.parameters(), lr=0.1), STEPS, epoch=1.5)
+    again.load_state_dict(manager.state_dict())
+    other.load_state_dict(net.state_dict())
+    train(other, stepper, 2, first=6)
+    assert float((before == 0).float().mean()) > 0.7
+    assert torch.equal(before == 0, other.state_dict()[name] == 0)
 
 
 def test_a_transfer_without_zeros_is_said(caplog: pytest.LogCaptureFixture) -> None:

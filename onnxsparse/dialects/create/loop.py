@@ -77,6 +77,10 @@ def initialize(
         warnings.simplefilter("always")
         demand_steps(steps_per_epoch)
         demand_accumulation(accumulation)
+        if scaler is not None and not callable(getattr(scaler, "step", None)):
+            raise OptionError(
+                f"scaler is a GradScaler, whose step stands for that of the optimizer, not {brief(scaler)}"
+            )
         taught, quantized = truth(distillation, "distillation"), truth(quantization, "quantization")
         wanted = Wanted(
             method_of(pruning, quantized), quantized, lr, taught, variables_of(recipe_variables),

@@ -523,6 +523,7 @@ def take(trainee: ModuleTrainee, acts: Acts, own: Mapping[str, Any], state: Mapp
     masks = {key: _mask(given[key], param) for key, param in keys.items()}
     for key, param in keys.items():
         trainee.put_for(by_identifier[key[-2]], param, masks[key])
+        by_identifier[key[-2]].take_mask(param, masks[key])
 
 
 def _mask(given: Any, param: Param) -> Array:

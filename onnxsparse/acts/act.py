@@ -179,11 +179,15 @@ class TimedAct(Act):
     def bind(self, params: Sequence[Param]) -> None:
         """Find the parameters; refuse what cannot be."""
 
-    def bind_graph(self, model: Model) -> None:
+    def bind_graph(self, model: Model, params: Sequence[Param]) -> None:
         """Find in the graph of an ONNX model what is no parameter; refuse what the graph does not allow."""
 
-    def changed_graph(self, proto: ModelProto) -> None:
-        """Do to the graph that is delivered, in place, what is not done by numbers."""
+    def changed_graph(self, proto: ModelProto) -> Sequence[str]:
+        """Do to the graph that is delivered, in place, what is not done by numbers; what has to be said of it."""
+        return ()
+
+    def demand_plan(self, rows: Iterable[PlanRow]) -> None:
+        """Refuse zeros that the whole recipe makes and that do not go with it."""
 
     def removed(self) -> Mapping[str, str]:
         """By tag, the stored tensors that the result has not, and why."""

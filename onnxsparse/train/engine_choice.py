@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,6 @@ from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import tagged
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Training
-from onnxsparse.train.layer_pairs import terms_of
 from onnxsparse.train.sequences import Carried, Plain, Sequences
 
 ENGINES = ("auto", "ort", "torch")
@@ -126,9 +125,6 @@ class Engines:
 
     def make(self, spec: Spec) -> Engine:
         """The engine that was asked for; by default the first that takes the model."""
-        if spec.objective.layers:
-            terms = terms_of(spec.objective.layers, self._model)
-            spec = replace(spec, objective=replace(spec.objective, terms=terms))
         if not self.chosen:
             engine = self._choose(spec)
         else:
@@ -139,7 +135,7 @@ class Engines:
             name = next(iter(self._axes.inputs))
             raise OptionError(f"another model cannot be the teacher where the samples of '{name}' are not first")
         if spec.objective.teacher:
-            engine.learn_from(OtherTeacher(spec.objective.teacher, spec.objective.output))
+            engine.learn_from(OtherTeacher(spec.objective.teacher))
         files = {one.teacher for one in spec.objective.terms if one.teacher}
         if files:
             taught = {path: [one.taught for one in spec.objective.terms if one.teacher == path] for path in files}

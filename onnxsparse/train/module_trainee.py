@@ -42,6 +42,8 @@ from onnxsparse.train.quantized_layers import layers_of
 LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
 MOMENTA = ("momentum_buffer", "exp_avg")
+PRUNED_FROM = 0.05
+"""From this share of zeros on SparseML counts a parameter as pruned, and not where nothing else is left."""
 OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
 WEIGHT = "weight"
 NO_SAMPLER = "gradients of samples need modify(..., grad_sampler={'data_loader_builder': ..., 'loss_function': ...})"
@@ -455,21 +457,33 @@ class ModuleTrainee(Trainee):
     # -- what is told
 
     def tell(self, epoch: float) -> None:
-        for name, value in self._figures().items():
+        figures = self._figures()
+        for name, value in figures.items():
             LOG.info("epoch %g: %s %.4f", epoch, name, value)
-            for one in self.loggers if isinstance(self.loggers, (list, tuple)) else [self.loggers]:
-                if callable(getattr(one, "log_scalar", None)):
+        for one in self.loggers if isinstance(self.loggers, (list, tuple)) else [self.loggers]:
+            if callable(getattr(one, "log_scalar", None)):
+                for name, value in {**figures, **self._sparseml_figures()}.items():
                     one.log_scalar(tag=name, value=value, step=epoch)
-                elif callable(one):
+            elif callable(one):
+                for name, value in figures.items():
                     one(name, value, epoch)
 
+    def _zeros(self, param: Param) -> int:
+        return int((self._tensors[param.tag] == 0).sum())
+
     def _figures(self) -> dict[str, float]:
-        found = {}
+        prunable = [param for param in self.params if param.prunable]
+        return {f"sparsity/{param.name}": self._zeros(param) / max(1, param.size) for param in prunable}
+
+    def _sparseml_figures(self) -> dict[str, float]:
+        """The zeros of every parameter, and the share of the pruned ones, by the tags that SparseML has for them."""
+        found: dict[str, float] = {}
         for param in self.params:
-            if param.prunable:
-                zeros = int((self._tensors[param.tag] == 0).sum())
-                found[f"sparsity/{param.name}"] = zeros / max(1, param.size)
-        return found
+            zeros, tag = self._zeros(param), f"SparsificationPruning/SparseParameters/{param.name}"
+            found.update({f"{tag}/count": zeros, f"{tag}/percent": zeros / max(1, param.size)})
+        shares = [share for tag, share in found.items() if tag.endswith("/percent")]
+        pruned = sum(PRUNED_FROM <= share < 1.0 for share in shares)
+        return {"SparsificationSummaries/PrunedParameters/percent": pruned / max(1, len(shares)), **found}
 
 
 def scale_of(scaler: Any, optimizer: Any) -> float:

@@ -213,11 +213,14 @@ class OnnxTrainee(Trainee):
     def sample_gradients(
         self, params: Sequence[Param], count: int, options: Mapping[str, Any] | None = None
     ) -> Iterator[Mapping[str, Array]]:
-        """Of the batches of steps that come; no step is on its way before the first gradient of it is there."""
-        assert self.batches is not None
+        """Of the batches of steps that come; no step is on its way before the first gradient of it is there.
+
+        Of a stream that is that of this step alone.
+        """
         tags = {param.tag for param in params}
         before = self._statistics()
-        for batch in islice(self.batches(), count):
+        for batch in [self._batch] if self.batches is None else islice(self.batches(), count):
+            assert batch is not None
             self.engine.discard_gradients()
             self.engine.step(batch)
             found = self._gradients(tags)

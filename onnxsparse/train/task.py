@@ -53,7 +53,7 @@ from onnxsparse.scores import Score
 from onnxsparse.train.batches import Feeding
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
 from onnxsparse.train.measure import Glance, Measure
-from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_keys, demand_output, goal_of
+from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_output, goal_of
 from onnxsparse.train.sequences import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
 from onnxsparse.train.side_files import NOWHERE, Destination
 
@@ -216,11 +216,12 @@ def ask(
     recipe, unasked = holding_zeros(model, recipe)
     by_epochs = zeros_by_epochs(model, recipe, plan, masks)
     if quantization is not None:
-        _demand_one_graph(by_epochs)
+        _demand_one_graph(
+            by_epochs, any(one.learn_scales for one in recipe.modifiers if isinstance(one, TrainQuantized))
+        )
     made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
     demand_floats(model)
     demand_output(model, objective.output)
-    demand_keys(model, recipe.modifiers, objective.output)
     tags = trainables(model, made, training.train_bn)
     fields, sequences = fields_of(model, axes), sequences_of(model, axes)
     labelled, numbers = bool(objective.task), objective.task != "cross-entropy" if objective.task else None
@@ -251,9 +252,11 @@ def ask(
     return replace(task, digest=digest_of(task))
 
 
-def _demand_one_graph(by_epochs: ByEpochs | None) -> None:
+def _demand_one_graph(by_epochs: ByEpochs | None, learned: bool) -> None:
     """What is rounded was decided for the whole graph."""
     for act in by_epochs.acts if by_epochs is not None else ():
+        if learned and type(act).changed_graph is not TimedAct.changed_graph:
+            raise OptionError(f"{act.where}: --learn-scales trains a scale for each channel; leave one of the two out")
         if act.layers():
             raise OptionError(
                 f"{act.where}: layers are not skipped in a run that quantizes, too: run the two one after the other"

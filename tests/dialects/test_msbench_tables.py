@@ -169,7 +169,7 @@ def test_macs_are_those_of_the_shape_of_now():
     assert scheduler.statistics()[-1]["macs"] == before
 
 
-# -- on a torch module
+# -- on a module
 
 
 def torch_module():

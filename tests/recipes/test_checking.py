@@ -213,6 +213,8 @@ def test_a_teacher_has_to_be_there(digits_cnn: Path) -> None:
     assert [str(one) for one in check(recipe(missing))] == [
         "wrong: line 2: !DistillationModifier: teacher: there is no file no_such.onnx"
     ]
+    stub = ("PerLayerDistillationModifier", {"teacher": "zoo:cv/resnet", "end_epoch": 2})
+    assert any("teacher: zoo:cv/resnet is a SparseZoo stub" in one.text for one in check(recipe(stub)))
     for teacher in ("self", "disable", str(digits_cnn)):
         assert check(recipe(("DistillationModifier", {"teacher": teacher, "end_epoch": 2}))) == []
 

@@ -12,18 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.engines.inference import Session
-from onnxsparse.engines.ort import library
-from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.edit import bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.plan_by_epochs import by_epochs
+from tests.engine_marks import ENGINES
 
-ENGINES = [
-    pytest.param("ort", marks=pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")),
-    pytest.param("torch", marks=pytest.mark.skipif(not torch_library.available(), reason="needs torch")),
-]
 SLOW = [
     pytest.param(*one.values, marks=[*one.marks, pytest.mark.slow]) if "ort" in one.values else one for one in ENGINES
 ]

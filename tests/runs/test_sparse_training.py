@@ -16,7 +16,7 @@ from onnxsparse.recipes.plan_by_epochs import by_epochs
 from onnxsparse.train.masks_at_epoch import at_epoch
 from tests.cases import for_each
 from tests.runs.net import Bench, Spy
-from tests.runs.test_resume import kept, quick, same_outcome, same_state
+from tests.runs.test_resume import kept, quick, same_outcome, same_state, stream
 
 __all__ = ["quick"]
 RIGL = """
@@ -60,9 +60,9 @@ STEPS = 14
 class Recipes(Bench):
     """Runs of a recipe that goes by epochs."""
 
-    def __init__(self, text: str, optimizer: str = "sgd:momentum=0.5", look: Any = None) -> None:
+    def __init__(self, text: str, optimizer: str = "sgd:momentum=0.5", look: Any = None, data: Any = None) -> None:
         training = Training(steps=STEPS, batch=8, optimizer=optimizer, rate=0.01)
-        super().__init__(training, steps_per_epoch=4)
+        super().__init__(training, steps_per_epoch=4, data=data)
         modifiers = Recipe.from_yaml(f"modifiers:\n{text}").modifiers
         self.found, self.spy = by_epochs(self.model, modifiers), Spy(look or (lambda run, step: None))
         frame = (replace(training, warm_up=0.0, rate_schedule="constant"), Objective())
@@ -83,6 +83,20 @@ def test_rigl_exchanges_fewer_and_fewer_places() -> None:
         assert moved[1] > 0, "at the second update"
         assert not any(moved[11:])
     assert all(np.count_nonzero(array) <= masks[-1][f"{tag}/mask"].sum() for tag, array in outcome.arrays.items())
+
+
+def test_rigl_on_a_stream_goes_by_its_own_steps(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masked places have gradients, too; a resumed run has the sums that were on their way."""
+    masks: list[dict[str, Any]] = []
+
+    def look(run: Any, step: int) -> None:
+        masks.append({tag: mask != 0 for tag, mask in run.engine.frozen.items()})
+
+    outcome, copies = kept(Recipes(RIGL, data=stream(), look=look), tmp_path / "run", monkeypatch)
+    assert all((masks[2][tag] & ~before).any() for tag, before in masks[1].items())
+    for folder in copies:
+        again = Recipes(RIGL, data=stream()).run(folder=folder, resume=True).go()
+        assert all(array.tobytes() == again.arrays[tag].tobytes() for tag, array in outcome.arrays.items())
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,10 @@ class NumpyOptimizer(OptimizerStep):
 
     def restore(self, session: Session, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
         counts = {key: count for key, count in facts["counts"].items() if key in session.weights}
-        self._moments.load({key: arrays[key] for key in _moments_of(arrays, counts)}, counts)
+        known = self._moments.optimizer.moments  # arrays of acts have keys `kind/tag`, too
+        parts = ((key, key.partition("/")) for key in arrays)
+        found = {key: arrays[key] for key, (kind, _, tag) in parts if kind in known and tag in counts}
+        self._moments.load(found, counts)
 
 
 class BuiltIn(OptimizerStep):
@@ -108,11 +111,3 @@ class BuiltIn(OptimizerStep):
             file.write(arrays[_SAVED].tobytes())
         session.open(path)
         self._optimizer = session.optimizer(os.path.join(self._folder, "optimizer_model.onnx"))
-
-
-def _moments_of(arrays: Iterable[str], counts: Mapping[str, int]) -> list[str]:
-    """The keys, `moment/tag`, of what the optimizer remembers of these tags."""
-    parts = ((key, key.partition("/")) for key in arrays)
-    return [
-        key for key, (kind, _, tag) in parts if kind not in ("weight", "frozen", "best", "engine") and tag in counts
-    ]

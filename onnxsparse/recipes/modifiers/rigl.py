@@ -4,7 +4,8 @@
    each goes with a factor, and none is above 1, so that where one would be the whole is sparser than was asked.
 2. At every update t of T epochs the share f0 / 2 (1 + cos(pi t / T)) of what is kept is exchanged, f0 being
    `init_update_fraction`: the smallest numbers go, and those places grow whose gradients are the largest, of what was
-   just dropped, too. They are sums of `num_grads`, taken of samples, or of the steps of a loop that has none.
+   just dropped, too. They are sums of `num_grads`, taken of samples, or of the steps of a loop that has none, and of
+   a run whose data come as a stream.
 3. `global_sparsity` changes nothing, as in SparseML: it is the strategy that says which weight loses how much.
 4. With `momentum_buffer_reset` momentum is zero at masked places before every step, so that grown ones start anew.
 5. In a torch loop with samples the gradients of the step that brings new masks are dropped, as in SparseML: nothing
@@ -162,7 +163,10 @@ class Exchanging(TimedAct):
     # -- when it acts: with the gradients of a user's step, and in a run before the loss, which takes its own of samples
 
     def before_step(self, trainee: Trainee, step: int) -> None:
-        self.before(trainee, trainee.epoch_at(step))
+        epoch = trainee.epoch_at(step)
+        if not trainee.has_samples and self._is_near(trainee, epoch):
+            self._take(trainee, 1)  # of the batch of this step
+        self.before(trainee, epoch)
 
     def before_update(self, trainee: Trainee, step: int) -> None:
         """Its samples would take the place of the gradients that are there."""
@@ -199,13 +203,16 @@ class Exchanging(TimedAct):
         self._gains = {}
 
     def _sample(self, trainee: Trainee) -> None:
-        options, params = self._options, self.masked()
         if trainee.has_samples:
-            with trainee.opened(params):
-                for found in trainee.sample_gradients(params, options.num_grads, options.grad_sampler_kwargs):
-                    self._add(found)
+            self._take(trainee, self._options.num_grads)
         if not self._gains:
             raise OptionError(f"{self.where}: {NO_GRADIENTS}")
+
+    def _take(self, trainee: Trainee, count: int) -> None:
+        params = self.masked()
+        with trainee.opened(params):
+            for found in trainee.sample_gradients(params, count, self._options.grad_sampler_kwargs):
+                self._add(found)
 
     def _exchanged(self, trainee: Trainee, param: Param, share: float) -> Array:
         """The mask by what is there and by gradients; by what is there alone, where no gradient comes."""
@@ -227,3 +234,23 @@ class Exchanging(TimedAct):
         if not self._options.leave_enabled:
             for param in self._levels:
                 trainee.release_for(self, param)
+
+    # -- what a checkpoint holds
+
+    def arrays(self) -> Mapping[str, Array]:
+        return {f"{self._prefix}{tag}": gains for tag, gains in self._gains.items()}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        start = len(self._prefix)
+        self._gains = {key[start:]: np.array(one) for key, one in arrays.items() if key.startswith(self._prefix)}
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "summed": sorted(self._gains)}
+
+    def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
+        super().restore(state, trainee)
+        self._gains = {tag: self._gains[tag] for tag in state.get("summed", ())}
+
+    @property
+    def _prefix(self) -> str:
+        return f"rigl {self.number}/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from onnx import numpy_helper
 
 import onnxsparse as osp
+from onnxsparse.engines.engine import Pace
 from onnxsparse.engines.ort import library
+from onnxsparse.engines.ort.stepping import NumpyOptimizer
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")
 
@@ -47,3 +50,16 @@ def test_it_is_resumed_with_what_it_remembers(digits_cnn: Path, tmp_path: Path) 
     again = arrays(osp.finetune(digits_cnn, checkpoint=tmp_path / "run", resume=True, **options()).model)
     for name, array in whole.items():
         assert (array == again[name]).all(), name
+
+
+def test_what_modifiers_keep_is_no_moment_of_the_optimizer() -> None:
+    """A checkpoint has the scores of movement pruning beside them, under keys of the same form."""
+    session: Any = SimpleNamespace(weights={"a": np.ones(3, np.float32)})
+    made = NumpyOptimizer("adam")
+    made.step(session, {"a": np.ones(3, np.float32)}, Pace(0.1), 1.0)
+    saved, facts = made.state(session)
+    again = NumpyOptimizer("adam")
+    again.restore(session, {**saved, "movement 0/a": np.zeros(3, np.float32), "weight/a": session.weights["a"]}, facts)
+    assert {key: list(array) for key, array in again.state(session)[0].items()} == {
+        key: list(array) for key, array in saved.items()
+    }

@@ -265,8 +265,17 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         if self.stages.ends(iteration):
             self._leave(stage, iteration)
 
+    def share_of(self, key: str) -> float | None:
+        """That of the stage, as its table has it, until a rate is set in it."""
+        if key in self.rates.shares or self._stage < 0:
+            return self.rates.shares.get(key)
+        site = next(one for one in self._network.sites if one.key == key)
+        per_cent: int = round(100 * self._drops[self._stage][key] / max(site.size, 1))
+        return per_cent / 100
+
     def _enter(self, stage: int, first: bool) -> None:
         resumed, self._stage = self._stage < 0 and not first, stage
+        self.rates.shares.clear()
         self._network.pruned = self.levels[-1] / 100
         if resumed and self._given:
             self._take_given(stage)
@@ -418,6 +427,8 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         network, rate = self._network, self.kwargs["init_lr"]
         if rate is None or network.is_torch or network.options.lr == rate:
             return
+        if isinstance(rate, list):
+            raise OptionError(f"an ONNX model trains at one rate, so init_lr is a number, not {rate!r:.40}")
         if network.options.lr is None:
             network.options = replace(network.options, lr=rate)
         else:

@@ -13,13 +13,27 @@ from typing import Any
 
 from onnx import NodeProto
 
-from onnxsparse.engines.layer_terms import LayerPairs, LayerTerm
+from onnxsparse.engines.layer_terms import LayerTerm
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.planning.names import Named, NamedWeights, NameFilter, named
 
 OPERATORS = ("Conv", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class LayerPairs:
+    """What a recipe says: names of layers, and how they count; the teacher is the model itself, or a file."""
+
+    where: str
+    students: tuple[str, ...] | None
+    teachers: tuple[str, ...] | None
+    gain: float
+    normalize: bool
+    project: bool
+    epsilon: float
+    teacher: str = ""
 
 
 @dataclass(frozen=True)
@@ -31,12 +45,8 @@ class Layer:
     axis: int
 
 
-def terms_of(pairs: Sequence[LayerPairs], model: Model) -> tuple[LayerTerm, ...]:
+def terms_of(said: LayerPairs, model: Model) -> tuple[LayerTerm, ...]:
     """The pairs of values that are meant in a model."""
-    return tuple(term for one in pairs for term in _terms(one, model))
-
-
-def _terms(said: LayerPairs, model: Model) -> list[LayerTerm]:
     other = Model.open(said.teacher) if said.teacher else model
     ours = _layers(model, said.students or said.teachers, f"{said.where}: student_layer_names")
     theirs = _layers(other, said.teachers or said.students, f"{said.where}: teacher_layer_names")
@@ -45,13 +55,19 @@ def _terms(said: LayerPairs, model: Model) -> list[LayerTerm]:
             f"{said.where}: {len(ours)} layers of the model and {len(theirs)} of the teacher are no pairs; name as "
             "many in student_layer_names as in teacher_layer_names"
         )
-    return [
+    for one, two in zip(ours, theirs):
+        if one.channels != two.channels and not said.project:
+            raise OptionError(
+                f"{said.where}: '{one.value}' has {one.channels} channels and '{two.value}' of the teacher "
+                f"{two.channels}; take layers of the same sizes, or project_features"
+            )
+    return tuple(
         LayerTerm(
             one.value, two.value, said.gain, said.normalize, said.epsilon,
             (two.channels, one.channels) if said.project else (), one.axis, said.teacher,
         )
         for one, two in zip(ours, theirs)
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def _layers(model: Model, names: Sequence[str] | None, where: str) -> list[Layer]:

@@ -213,7 +213,7 @@ class _Linter:
 
     def low(self) -> None:
         for one in self.masked:
-            level = min(_levels(one), default=1.0)
+            level = max(_levels(one), default=1.0)  # where layers have their own, low ones stand beside high ones
             if level < LEAST_USEFUL:
                 self._warn(one, f"it ends at {level:g}, and below {LEAST_USEFUL} zeros make nothing faster")
 

@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from onnxsparse import create
+from onnxsparse.dialects.sparseml.exporter import ModuleExporter
 from onnxsparse.errors import OptionError
 
 STEPS = 4
@@ -153,8 +154,12 @@ def test_every_word_runs_to_its_end(
     assert rounded(net) == quantized
     assert len(manager.distillation_modifiers) == taught
     manager.finalize(net)
-    if quantized:
-        device = "ampere" if target == "tensorrt" else target
+    device = "ampere" if target == "tensorrt" else target
+    if not quantized:
+        ModuleExporter(net, tmp_path).export_onnx(batch(0)[0])
+        assert sparsify.verify(tmp_path / "model.onnx").report.ok
+        assert device is None or sparsify.verify(tmp_path / "model.onnx", target=device).report.ok
+    else:
         assert exported(net, tmp_path / "int8.onnx", "ampere" if device == "ampere" else "", device).ok
 
 
@@ -323,6 +328,7 @@ def test_variables_come_as_a_schema_and_a_recipe_for_a_module_alone(tmp_path: Pa
         ({"lr": "cosin"}, "did you mean cosine"),
         ({"steps_per_epoch": 0}, "steps_per_epoch is a number above 0"),
         ({"accumulation": 0}, "accumulation is a whole number"),
+        ({"scaler": True}, "scaler is a GradScaler"),
         ({"recipe_variables": 7}, "recipe_variables is a RecipeVariables"),
         ({"recipe_variables": {"target": "tensort"}}, "did you mean tensorrt"),
         (
@@ -374,7 +380,7 @@ def test_a_module_with_its_own_loss_is_taught_and_what_is_not_pruned_in_it_is_sa
     manager, optimizer = create.initialize(
         net, optimizer, STEPS, "obs", False, distillation=True, recipe_variables={"num_epochs": 1}
     )
-    assert "recurrent layers hold themselves: attention.in_proj_weight; in a recipe" in caplog.text
+    assert "recurrent layers hold themselves: attention.in_proj_weight; the params of" in caplog.text
     for _ in range(STEPS + 1):
         optimizer.zero_grad()
         net(torch.randn(4, 3, 8), torch.randint(0, 4, (4,)))["loss"].backward()
@@ -392,6 +398,23 @@ def test_a_module_that_has_masks_or_nothing_to_prune_is_refused() -> None:
     lstm = nn.LSTM(4, 4)
     with pytest.raises(OptionError, match=r"does not prune what attention and recurrent layers .* weight_ih_l0 and 1"):
         create.initialize(lstm, torch.optim.SGD(lstm.parameters(), lr=0.1), STEPS)
+
+
+def test_masks_of_movement_that_a_checkpoint_has_are_kept() -> None:
+    net, optimizer = made()
+    words = {"num_epochs": 2}
+    manager, optimizer = create.initialize(net, optimizer, STEPS, "movement", False, recipe_variables=words)
+    train(net, optimizer, 6)
+    name = "features.6.weight"
+    before = net.state_dict()[name].clone()
+    other = made()[0]
+    again = type(manager).from_yaml(str(manager))
+    stepper = again.modify(other, torch.optim.SGD(other.parameters(), lr=0.1), STEPS, epoch=1.5)
+    again.load_state_dict(manager.state_dict())
+    other.load_state_dict(net.state_dict())
+    train(other, stepper, 2, first=6)
+    assert float((before == 0).float().mean()) > 0.7
+    assert torch.equal(before == 0, other.state_dict()[name] == 0)
 
 
 def test_a_transfer_without_zeros_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ from onnxsparse.dialects.create.recipe_text import CONSTANT, GROUP, Wanted, mask
 from onnxsparse.dialects.create.schemas import Given, variables_of
 from onnxsparse.dialects.sparseml import RecipeManagerStepWrapper, ScheduledModifierManager
 from onnxsparse.dialects.sparseml.arguments import demand_accumulation, demand_steps
-from onnxsparse.dialects.sparseml.recipe_manager import NAMED, held_inside
+from onnxsparse.dialects.sparseml.recipe_manager import held_inside
 from onnxsparse.engines.torch.attach import bare_module, demand_free
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF
@@ -77,6 +77,10 @@ def initialize(
         warnings.simplefilter("always")
         demand_steps(steps_per_epoch)
         demand_accumulation(accumulation)
+        if scaler is not None and not callable(getattr(scaler, "step", None)):
+            raise OptionError(
+                f"scaler is a GradScaler, whose step stands for that of the optimizer, not {brief(scaler)}"
+            )
         taught, quantized = truth(distillation, "distillation"), truth(quantization, "quantization")
         wanted = Wanted(
             method_of(pruning, quantized), quantized, lr, taught, variables_of(recipe_variables),
@@ -120,7 +124,7 @@ def for_layers(module: Any, wanted: Wanted) -> Wanted:
         first = first or (f"; {STAYS} {held}" if held else ": none is linear, a convolution or a look-up table")
         raise OptionError(f"the model has no layer that can be pruned as {wanted.mask_type}{first}")
     if held:
-        LOG.warning("%s %s; in a recipe params may name it, as %s does", STAYS, held, NAMED)
+        LOG.warning("%s %s; the params of a recipe may name it", STAYS, held)
     notes = [f"{name} stays dense: {reason}" for name, reason in reasons.items() if reason]
     return replace(wanted, params=names, notes=(*wanted.notes, *notes))
 

@@ -454,7 +454,6 @@ def _left(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrainee) ->
     ]
 
 
-NAMED = "`re:.*in_proj_weight`"
 IN_ONE_PIECE = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "weight_ih", "weight_hh")
 
 
@@ -466,7 +465,8 @@ def _passed_over(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrai
     names = held_inside(param.name for param in trainee.params if param.tag not in reached)
     if not names:
         return []
-    return [f"{ALL_PRUNABLE} does not mean {names}, which no modifier prunes; params may name it, as {NAMED} does"]
+    said = f"{ALL_PRUNABLE} does not mean {names}, which no modifier prunes"
+    return [f"{said}; params may name it, as `re:.*in_proj_weight` does"]
 
 
 def held_inside(names: Iterable[str]) -> str:
@@ -575,6 +575,7 @@ def take(trainee: ModuleTrainee, acts: Acts, own: Mapping[str, Any], state: Mapp
     masks = {key: _mask(given[key], param) for key, param in keys.items()}
     for key, param in keys.items():
         trainee.put_for(by_identifier[key[-2]], param, masks[key])
+        by_identifier[key[-2]].take_mask(param, masks[key])
 
 
 def _mask(given: Any, param: Param) -> Array:

@@ -36,6 +36,8 @@ from onnxsparse.sparsers.probabilistic import LARGEST_EXPONENT, TINY, Probabilis
 from onnxsparse.sparsers.sparser import Moment, Sparser
 
 _FLAT = "_flat_weights"  # where recurrent layers look for their weights
+PATTERNS = "_onnxsparse_patterns"
+"""Where a module that a recipe pruned has the patterns of its zeros, by the name of a parameter."""
 
 
 @cache

@@ -297,13 +297,13 @@ def in_modules(seed: int) -> onnx.ModelProto:
 def test_a_module_of_several_nodes_is_a_layer(tmp_path: Path, engine: str) -> None:
     for seed in (0, 1):
         onnx.save(in_modules(seed), tmp_path / f"{seed}.onnx")
-    options = f"student_layer_names: [a, b], teacher_layer_names: [a, b], teacher: '{tmp_path / '1.onnx'}'"
+    options = f"student_layer_names: [a, b], teacher_layer_names: [a, b], gain: 4, teacher: '{tmp_path / '1.onnx'}'"
     given = {"data": {"x": np.random.default_rng(2).standard_normal((64, 1, 8, 8), np.float32)}, "engine": engine}
     told: list[float] = []
-    recipe = osp.Recipe.load(FRAME + LAYERS % (4, options))
+    recipe = osp.Recipe.load(FRAME + LAYERS % (0, options))
     osp.finetune(tmp_path / "0.onnx", recipe=recipe, watch=lambda row: told.append(row["loss"]), **given)
     assert told[-1] < told[len(told) // 4 + 1]
     with pytest.raises(OnnxSparseError, match="the model has no layer c"):
         osp.finetune(
-            tmp_path / "0.onnx", recipe=osp.Recipe.load(FRAME + LAYERS % (4, "student_layer_names: [c]")), **given
+            tmp_path / "0.onnx", recipe=osp.Recipe.load(FRAME + LAYERS % (0, "student_layer_names: [c]")), **given
         )

@@ -277,6 +277,9 @@ class TimedAct(Act):
     def update(self, trainee: Trainee, epoch: float) -> None:
         """A step comes at which it acts, the first and the last ones included."""
 
+    def take_mask(self, param: Param, keep: Array) -> None:
+        """A mask of a checkpoint that holds nothing else of it, as those of SparseML's manager."""
+
     def end(self, trainee: Trainee) -> None:
         """Its last step has come."""
 

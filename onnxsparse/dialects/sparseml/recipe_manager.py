@@ -16,7 +16,7 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from onnxsparse.acts.act import TimedAct
@@ -462,13 +462,18 @@ def _passed_over(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrai
     if not any(isinstance(one, Masked) and _means_all(one) for one, _ in acts):
         return []
     reached = {param.tag for _, act in acts for param in act.masked()}
-    others = [param.name for param in trainee.params if param.tag not in reached]
-    names = [name for name in others if name.rpartition(".")[2].startswith(IN_ONE_PIECE)]
+    names = held_inside(param.name for param in trainee.params if param.tag not in reached)
     if not names:
         return []
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    said = f"{ALL_PRUNABLE} does not mean what attention and recurrent layers hold themselves: {names[0]}{more}, "
-    return [f"{said}which no modifier prunes; params may name it, as `re:.*in_proj_weight` does"]
+    said = f"{ALL_PRUNABLE} does not mean {names}, which no modifier prunes"
+    return [f"{said}; params may name it, as `re:.*in_proj_weight` does"]
+
+
+def held_inside(names: Iterable[str]) -> str:
+    """What attention and recurrent layers hold themselves, in words; empty where there is none."""
+    found = [name for name in names if name.rpartition(".")[2].startswith(IN_ONE_PIECE)]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"what attention and recurrent layers hold themselves: {found[0]}{more}" if found else ""
 
 
 def _means_all(modifier: Masked) -> bool:
@@ -570,6 +575,7 @@ def take(trainee: ModuleTrainee, acts: Acts, own: Mapping[str, Any], state: Mapp
     masks = {key: _mask(given[key], param) for key, param in keys.items()}
     for key, param in keys.items():
         trainee.put_for(by_identifier[key[-2]], param, masks[key])
+        by_identifier[key[-2]].take_mask(param, masks[key])
 
 
 def _mask(given: Any, param: Param) -> Array:

@@ -61,8 +61,6 @@ class LayerThinningModifier(Scheduled):
         demand_known("structure_type", self.structure_type, (FILTER, CHANNEL))
         for epoch in self.update_epochs:
             demand_from("update_epochs", epoch, 0)
-        if self.end_epoch != NEVER:
-            raise WrongOptionError("end_epoch", "what is taken out does not come back, so it is -1")
         _ = self.dependents
 
     @property

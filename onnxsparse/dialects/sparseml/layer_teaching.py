@@ -18,6 +18,7 @@ from typing import Any
 
 from onnx import ValueInfoProto
 
+from onnxsparse.acts.layer_pairs import values_of
 from onnxsparse.dialects.sparseml.distillation import Teacher, arguments_of
 from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
@@ -27,7 +28,6 @@ from onnxsparse.graph.model import Model
 from onnxsparse.planning.names import matcher
 from onnxsparse.recipes.modifiers.distillation import SELF
 from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
-from onnxsparse.train.layer_pairs import values_of
 
 PROJECTIONS = "distillation_projection_params"
 """The key of SparseML's states and of the optimizer's group."""

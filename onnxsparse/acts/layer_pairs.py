@@ -1,7 +1,7 @@
 """Layers that learn from layers of a teacher: which values of the graphs a recipe means by the names of layers.
 
 1. A layer is named as recipes name it, by its weight; its value is what the operator gives, with the bias that is added
-   behind a matrix product.
+   behind a matrix product. A module of several nodes (`model.0`) gives the one result that others read.
 2. Without names the layers are all convolutions and matrix products of the model, and of the teacher.
 3. A layer that is skipped learns nothing while it is.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto
 
+from onnxsparse.acts.layers import result_of
 from onnxsparse.engines.layer_terms import LayerTerm
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.edit import bypass
@@ -98,15 +99,28 @@ def _layers(model: Model, names: Sequence[str] | None, where: str) -> list[Layer
     known = [named(one) for one in weights]
     if names is None:
         return [_layer(model, one) for one in weights]
-    chosen: dict[int, None] = {}
+    chosen: dict[str, Layer] = {}
     for name in names:
-        found = _places(known, name, where)
+        places = _places(known, name, where)
+        found = [_layer(model, weights[place]) for place in places] or _of_module(model, name, where)
         if not found:
             raise OptionError(
                 f"{where}: the model has no layer {name:.60}{nearest(name, [x for k in known for x in k.every])}"
             )
-        chosen.update(dict.fromkeys(found))
-    return [_layer(model, weights[place]) for place in chosen]
+        chosen.update({one.value: one for one in found})
+    return list(chosen.values())
+
+
+def _of_module(model: Model, name: str, where: str) -> list[Layer]:
+    """A module of several nodes, as exporters of torch name it: its channels are second in images, else last."""
+    found = result_of(model, name, where)
+    if found is None:
+        return []
+    value, sizes = found
+    axis = 1 if len(sizes) > 3 else -1
+    if not sizes or not isinstance(sizes[axis], int):
+        raise OptionError(f"{where}: {name[:60]!r}: how many channels its result '{value}' has is not known")
+    return [Layer(value, sizes[axis], axis)]
 
 
 def _places(known: Sequence[Named], name: str, where: str) -> list[int]:

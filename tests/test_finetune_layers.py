@@ -267,3 +267,41 @@ def test_a_run_has_a_teacher_at_the_steps_at_which_a_loop_has_one(
         segments = [0, *(at for at in act.boundaries(trainee) if at < 6)]
         begins = [max(at for at in segments if at <= step) for step in range(6)]
         assert [step for step in range(6) if act.shape(trainee, plain, begins[step]) != plain] == steps
+
+
+def in_modules(seed: int) -> onnx.ModelProto:
+    """Two modules of three nodes each, as torch's exporter names them, and a head."""
+    rng = np.random.default_rng(seed)
+    shapes = {"a.conv.weight": (6, 1, 3, 3), "b.conv.weight": (5, 6, 3, 3), "head": (5, 4)}
+    stored = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 3, name)
+        for name, shape in shapes.items()
+    ]
+    nodes = []
+    for name, given in (("a", "x"), ("b", "a_out")):
+        nodes += [
+            onnx.helper.make_node("Conv", [given, f"{name}.conv.weight"], [f"{name}_c"], f"/{name}/conv/Conv"),
+            onnx.helper.make_node("Sigmoid", [f"{name}_c"], [f"{name}_s"], f"/{name}/act/Sigmoid"),
+            onnx.helper.make_node("Mul", [f"{name}_c", f"{name}_s"], [f"{name}_out"], f"/{name}/act/Mul"),
+        ]
+    nodes += [
+        onnx.helper.make_node("ReduceMean", ["b_out"], ["mean"], "/ReduceMean", axes=[2, 3], keepdims=0),
+        onnx.helper.make_node("MatMul", ["mean", "head"], ["y"], "/head/MatMul"),
+    ]
+    ends = [onnx.helper.make_tensor_value_info("x", 1, ["n", 1, 8, 8])]
+    graph = onnx.helper.make_graph(nodes, "g", ends, [onnx.helper.make_tensor_value_info("y", 1, ["n", 4])], stored)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_module_of_several_nodes_is_a_layer(tmp_path: Path, engine: str) -> None:
+    for seed in (0, 1):
+        onnx.save(in_modules(seed), tmp_path / f"{seed}.onnx")
+    options = f"student_layer_names: [a, b], teacher_layer_names: [a, b], gain: 4, teacher: '{tmp_path / '1.onnx'}'"
+    given = {"data": {"x": np.random.default_rng(2).standard_normal((64, 1, 8, 8), np.float32)}, "engine": engine}
+    told: list[float] = []
+    recipe = osp.Recipe.load(FRAME + LAYERS % options)
+    osp.finetune(tmp_path / "0.onnx", recipe=recipe, watch=lambda row: told.append(row["loss"]), **given)
+    assert told[-1] < told[len(told) // 4 + 1]
+    with pytest.raises(OnnxSparseError, match="the model has no layer c"):
+        osp.finetune(tmp_path / "0.onnx", recipe=osp.Recipe.load(FRAME + LAYERS % "student_layer_names: [c]"), **given)

@@ -106,6 +106,10 @@ modifiers:
     mask_type: %s
     leave_enabled: %s
 """
+CALLED = {
+    "ort": "onnxruntime-training",
+    "torch": "torch",
+}
 LONGER = "- !EpochRangeModifier {start_epoch: 0, end_epoch: 4}\n"
 PLAIN = GMP % (0.8, "unstructured", "true")
 
@@ -130,18 +134,16 @@ GRADIENTS = {
 
 
 BY_GRADIENTS = [("movement", ""), ("obs", ""), ("m-fac", "null"), ("m-fac", "true")]
+GRADIENT_CASES = [
+    *(pytest.param("torch", *case, marks=HAS_TORCH) for case in BY_GRADIENTS),
+    *(
+        pytest.param("ort", *case, marks=HAS_ORT if case[0] == "obs" else [HAS_ORT, pytest.mark.slow])
+        for case in BY_GRADIENTS
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "buffered"),
-    [
-        *(pytest.param("torch", *case, marks=HAS_TORCH) for case in BY_GRADIENTS),
-        *(
-            pytest.param("ort", *case, marks=HAS_ORT if case[0] == "obs" else [HAS_ORT, pytest.mark.slow])
-            for case in BY_GRADIENTS
-        ),
-    ],
-)
+@pytest.mark.parametrize(("engine", "name", "buffered"), GRADIENT_CASES)
 def test_what_goes_by_gradients(digits_cnn: Path, engine: str, name: str, buffered: str) -> None:
     text = GRADIENTS[name] % buffered if buffered else GRADIENTS[name]
     recipe = text.replace("__ALL_PRUNABLE__", "[wide, deep]")
@@ -213,8 +215,7 @@ def test_a_teacher_is_heard_on_an_output_that_is_there(digits_cnn: Path, keys: s
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_report_says_what_the_recipe_leaves_open(digits_cnn: Path, engine: str) -> None:
     rated = PLAIN + "- !SetLearningRateModifier {learning_rate: 0.001}\n"
-    where = {"ort": "onnxruntime-training", "torch": "torch"}[engine]
-    frame = f"trained for 2 epochs (4 steps) by sgd:momentum=0.5, in batches of 32, in {where}"
+    frame = f"trained for 2 epochs (4 steps) by sgd:momentum=0.5, in batches of 32, in {CALLED[engine]}"
     options = {"data": images(), "engine": engine, "optimizer": "sgd:momentum=0.5"}
     idle = "the labels of the data are not used, the dense model teaches alone: --loss cross-entropy learns from them"
     notes = tune(digits_cnn, rated, loss=None, **options).report.notes

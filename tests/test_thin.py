@@ -9,8 +9,10 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from onnxsparse.channel_classes.permutation import METADATA
 from onnxsparse.errors import PlanError
 from onnxsparse.graph.model import Model
+from onnxsparse.graph.torch_match import Match, Matched, record_match, recorded_match
 from onnxsparse.passes.permuting import channels_of
 from onnxsparse.passes.thin import blocking, places_in, readers_of, roles_of, thinned
 from tests.channels import judge, traps
@@ -167,6 +169,21 @@ def test_one_channel_stays() -> None:
     with pytest.raises(PlanError, match="of the 8 channels of 'a' at least one has to stay"):
         thinned(opened, {0: np.zeros(8, bool)})
     assert thinned(opened, {}).SerializeToString() == opened.proto.SerializeToString()
+
+
+def test_what_was_recorded_of_other_sizes_is_not_kept() -> None:
+    """A permutation, and where parameters of torch lie."""
+    opened = Model.over(model([*CONV, node("Flatten", "r", "f"), HEAD], STORED))
+    rows = {"conv.weight": ("a", (8, 2, 3, 3)), "other": ("kept", (3,))}
+    opened.proto.graph.initializer.append(array("kept", 3))
+    opened.forget()
+    record_match(opened, Match({name: Matched(one, "", "same", "name", shape) for name, (one, shape) in rows.items()}))
+    opened.set_metadata({METADATA: "{}"})
+    made = Model.over(thinned(opened, {0: np.arange(8) > 4}))
+    match = recorded_match(made)
+    assert match is not None
+    assert METADATA not in made.metadata
+    assert ([*match.matched], dict(match.refused)) == (["other"], {"conv.weight": "channels were taken out of it"})
 
 
 NAMES = traps.names()

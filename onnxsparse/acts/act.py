@@ -261,6 +261,10 @@ class TimedAct(Act):
         if tick.ends:
             self.end(trainee)
 
+    def samples(self, trainee: Trainee) -> bool:
+        """Whether the gradients that it goes by are those of samples, and not those of steps."""
+        return False
+
     def gather(self, trainee: Trainee, epoch: float) -> None:
         """The gradients of a step are there; called at every one before `before`, where it acts by gradients."""
 

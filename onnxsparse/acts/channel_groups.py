@@ -163,17 +163,18 @@ class GroupMap:
     ) -> None:
         """All that gives or reads the channels is in the map."""
         first, known = next(iter(group)).name, {*group, *named}
-        for member in one.members:
-            role = roles.get((member.tensor, member.axes[-1]), "")
-            if role == GIVES and self.outputs and member.tensor not in group:
+        found = [(one.tensor, roles.get((one.tensor, one.axes[-1]), "")) for one in one.members]
+        for tensor, role in found:
+            if role == GIVES and self.outputs and tensor not in group:
                 raise self._refused(
-                    f"{member.name} gives the same channels as {first} (their results are added), and keeps them: name "
+                    f"{tensor.name} gives the same channels as {first} (their results are added), and keeps them: name "
                     "it in the group"
                 )
-            if role == READS and not self.outputs and member.tensor not in group:
-                raise self._refused(f"{member.name} reads the same channels as {first}, and is not in the group")
-            if role in (GIVES, READS) and member.tensor not in known:
-                raise self._refused(f"{member.name} is missing among the dependents of {first}")
+            if role == READS and not self.outputs and tensor not in group:
+                raise self._refused(f"{tensor.name} reads the same channels as {first}, and is not in the group")
+        for tensor, role in found:
+            if role in (GIVES, READS) and tensor not in known:
+                raise self._refused(f"{tensor.name} is missing among the dependents of {first}")
         self._demand_normalizations({member.tensor for member in one.members}, known, first)
 
     def _demand_normalizations(

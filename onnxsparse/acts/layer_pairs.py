@@ -1,20 +1,23 @@
 """Layers that learn from layers of a teacher: which values of the graphs a recipe means by the names of layers.
 
 1. A layer is named as recipes name it, by its weight; its value is what the operator gives, with the bias that is added
-   behind a matrix product.
+   behind a matrix product. A module of several nodes (`model.0`) gives the one result that others read.
 2. Without names the layers are all convolutions and matrix products of the model, and of the teacher.
+3. A layer that is skipped learns nothing while it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 
+from onnxsparse.acts.layers import result_of
 from onnxsparse.engines.layer_terms import LayerTerm
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.graph.edit import bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.planning.names import Named, NamedWeights, NameFilter, named
@@ -45,6 +48,22 @@ class Layer:
     axis: int
 
 
+def terms_that_stay(terms: Sequence[LayerTerm], model: Model, bypasses: Mapping[str, str]) -> tuple[LayerTerm, ...]:
+    """Those of layers that are not skipped."""
+    gone = _gone(model, bypasses) if bypasses else set[str]()
+    return tuple(term for term in terms if term.student not in gone)
+
+
+def _gone(model: Model, bypasses: Mapping[str, str]) -> set[str]:
+    """The values that skipped layers do not give."""
+    proto, graph = ModelProto(), model.proto.graph
+    proto.graph.node.extend(graph.node)
+    proto.graph.output.extend(graph.output)
+    bypass(proto, bypasses)
+    made = {(name, node.op_type) for node in proto.graph.node for name in node.output}
+    return {name for node in graph.node for name in node.output if (name, node.op_type) not in made}
+
+
 def terms_of(said: LayerPairs, model: Model) -> tuple[LayerTerm, ...]:
     """The pairs of values that are meant in a model."""
     other = Model.open(said.teacher) if said.teacher else model
@@ -64,10 +83,15 @@ def terms_of(said: LayerPairs, model: Model) -> tuple[LayerTerm, ...]:
     return tuple(
         LayerTerm(
             one.value, two.value, said.gain, said.normalize, said.epsilon,
-            (two.channels, one.channels) if said.project else (), one.axis, said.teacher,
+            (two.channels, one.channels) if said.project else (), one.axis, said.teacher, (0, place),
         )
-        for one, two in zip(ours, theirs)
+        for place, (one, two) in enumerate(zip(ours, theirs))
     )  # fmt: skip
+
+
+def values_of(model: Model, names: Sequence[str] | None, where: str) -> list[str]:
+    """The values that some layers of a model give, or all of them."""
+    return [one.value for one in _layers(model, names, where)]
 
 
 def _layers(model: Model, names: Sequence[str] | None, where: str) -> list[Layer]:
@@ -75,15 +99,28 @@ def _layers(model: Model, names: Sequence[str] | None, where: str) -> list[Layer
     known = [named(one) for one in weights]
     if names is None:
         return [_layer(model, one) for one in weights]
-    chosen: dict[int, None] = {}
+    chosen: dict[str, Layer] = {}
     for name in names:
-        found = _places(known, name, where)
+        places = _places(known, name, where)
+        found = [_layer(model, weights[place]) for place in places] or _of_module(model, name, where)
         if not found:
             raise OptionError(
                 f"{where}: the model has no layer {name:.60}{nearest(name, [x for k in known for x in k.every])}"
             )
-        chosen.update(dict.fromkeys(found))
-    return [_layer(model, weights[place]) for place in chosen]
+        chosen.update({one.value: one for one in found})
+    return list(chosen.values())
+
+
+def _of_module(model: Model, name: str, where: str) -> list[Layer]:
+    """A module of several nodes, as exporters of torch name it: its channels are second in images, else last."""
+    found = result_of(model, name, where)
+    if found is None:
+        return []
+    value, sizes = found
+    axis = 1 if len(sizes) > 3 else -1
+    if not sizes or not isinstance(sizes[axis], int):
+        raise OptionError(f"{where}: {name[:60]!r}: how many channels its result '{value}' has is not known")
+    return [Layer(value, sizes[axis], axis)]
 
 
 def _places(known: Sequence[Named], name: str, where: str) -> list[int]:

@@ -11,7 +11,7 @@ What it does not do: decide which channels go. The model computes what it did wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,11 +23,12 @@ from onnxsparse.channel_classes.bare import bare_copy
 from onnxsparse.channel_classes.classes import ChannelClass, Channels, Member
 from onnxsparse.channel_classes.permutation import METADATA
 from onnxsparse.channel_classes.tensors import Field
-from onnxsparse.errors import PlanError
+from onnxsparse.errors import ModelError, PlanError
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.edit import FreshNames, all_names, downstream, reads
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.torch_match import Match, record_match, recorded_match
 from onnxsparse.math.values import Array
 from onnxsparse.passes.permuting import channels_of
 
@@ -253,6 +254,7 @@ class _Thinning:
         fits = _fits(self.model)
         for node in list(self.model.proto.graph.node):
             self._renew(node)
+        shapes = {tensor: tensor.shape for tensor in self.channels.by_tensor}
         for tensor, members in self.channels.by_tensor.items():
             self._cut(tensor, members)
         graph = self.model.proto.graph
@@ -260,6 +262,7 @@ class _Thinning:
             self._redeclare(value)
         self.model.drop_metadata_key(METADATA)
         self.model.forget()
+        self._rematch({tensor.name for tensor in self.channels.by_tensor if tensor.shape != shapes[tensor]})
         if fits and not _fits(self.model):
             raise PlanError("channels cannot be taken out: the shapes of the graph would not fit together any more")
 
@@ -274,6 +277,20 @@ class _Thinning:
             del tensor.proto.dims[:]
             tensor.proto.dims.extend(array.shape)
             tensor.store(np.ascontiguousarray(array).reshape(-1))
+
+    def _rematch(self, cut: Collection[str]) -> None:
+        """Parameters of torch whose tensors became smaller do not lie in them any more."""
+        try:
+            match = recorded_match(self.model)
+        except ModelError:  # whoever reads it says that it is damaged
+            return
+        if match is None:
+            return
+        gone = {name for name, one in match.matched.items() if any(each.tensor in cut for each in (one, *one.copies))}
+        matched = {name: one for name, one in match.matched.items() if name not in gone}
+        aliases = {name: one for name, one in match.aliases.items() if one not in gone}
+        refused = {**match.refused, **dict.fromkeys(sorted(gone), "channels were taken out of it")}
+        record_match(self.model, Match(matched, aliases, match.folded, refused))
 
     def _redeclare(self, value: ValueInfoProto) -> None:
         dims = value.type.tensor_type.shape.dim

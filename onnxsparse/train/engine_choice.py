@@ -14,12 +14,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from onnx import ModelProto
 
+from onnxsparse.acts.layer_pairs import terms_that_stay
 from onnxsparse.engines.engine import Engine, Spec
 from onnxsparse.engines.layer_terms import LayersOfFile
 from onnxsparse.engines.ort import library as ort_library
@@ -125,6 +126,9 @@ class Engines:
 
     def make(self, spec: Spec) -> Engine:
         """The engine that was asked for; by default the first that takes the model."""
+        if spec.objective.terms:
+            terms = terms_that_stay(spec.objective.terms, self._model, spec.bypasses)
+            spec = replace(spec, objective=replace(spec.objective, terms=terms))
         if not self.chosen:
             engine = self._choose(spec)
         else:

@@ -25,6 +25,7 @@ from onnxsparse.engines.engine import Batch, Engine, LossSpec, Spec
 from onnxsparse.engines.processes import Processes
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.biases_and_scales import statistics
+from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
 from onnxsparse.options import Axes, Masks, Path, SparsityOptions
@@ -44,7 +45,7 @@ from onnxsparse.planning.trainable import trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import RATES
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
-from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
+from onnxsparse.recipes.modifiers.modifier import NEVER, Modifier, Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct, Quantizing, TrainQuantized
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
@@ -216,9 +217,8 @@ def ask(
     recipe, unasked = holding_zeros(model, recipe)
     by_epochs = zeros_by_epochs(model, recipe, plan, masks)
     if quantization is not None:
-        _demand_one_graph(
-            by_epochs, any(one.learn_scales for one in recipe.modifiers if isinstance(one, TrainQuantized))
-        )
+        learned = any(one.learn_scales for one in recipe.modifiers if isinstance(one, TrainQuantized))
+        quantization = _of_what_stays(quantization, model, by_epochs.acts if by_epochs is not None else (), learned)
     made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
     demand_floats(model)
     demand_output(model, objective.output)
@@ -252,15 +252,31 @@ def ask(
     return replace(task, digest=digest_of(task))
 
 
-def _demand_one_graph(by_epochs: ByEpochs | None, learned: bool) -> None:
-    """What is rounded was decided for the whole graph."""
-    for act in by_epochs.acts if by_epochs is not None else ():
-        if learned and type(act).changed_graph is not TimedAct.changed_graph:
+def _of_what_stays(quantization: Quantization, model: Model, acts: Sequence[TimedAct], learned: bool) -> Quantization:
+    """What is rounded, without the nodes of layers that the result has not."""
+    changing = [act for act in acts if type(act).changed_graph is not TimedAct.changed_graph]
+    skipping = [act for act in changing if act.layers()]
+    for act in changing:
+        if learned:
             raise OptionError(f"{act.where}: --learn-scales trains a scale for each channel; leave one of the two out")
-        if act.layers():
+        if act.layers() and act.span.end != NEVER:
             raise OptionError(
-                f"{act.where}: layers are not skipped in a run that quantizes, too: run the two one after the other"
+                f"{act.where}: in a run that quantizes, too, layers are skipped for good, or the two are run one after "
+                "the other: leave end_epoch out"
             )
+        if skipping and act not in skipping:
+            raise OptionError(
+                f"{act.where}: not together with skipped layers and with quantization; quantize in a second run"
+            )
+    if not skipping:
+        return quantization
+    copy = copied(model.proto)
+    for act in skipping:
+        act.changed_graph(copy)
+    left = {(node.op_type, node.output[0]) for node in copy.graph.node}
+    gone = [node.output[0] for node in model.proto.graph.node if (node.op_type, node.output[0]) not in left]
+    found = quantization.without(gone)
+    return replace(found, left={name: why for name, why in found.left.items() if name not in gone})
 
 
 def metric_list(metrics: Any) -> Sequence[Any]:

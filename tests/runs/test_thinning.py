@@ -13,17 +13,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.engines.inference import Session
-from onnxsparse.engines.ort import library
-from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.modifiers import layer_thinning
 from onnxsparse.recipes.plan_by_epochs import by_epochs
+from tests.engine_marks import ENGINES
 
-ENGINES = [
-    pytest.param("ort", marks=pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")),
-    pytest.param("torch", marks=pytest.mark.skipif(not torch_library.available(), reason="needs torch")),
+SLOW = [
+    pytest.param(*one.values, marks=[*one.marks, pytest.mark.slow]) if "ort" in one.values else one for one in ENGINES
 ]
 MAP = {
     "stem.weight,left.weight": [
@@ -146,7 +144,7 @@ def test_the_file_is_smaller_and_computes_the_same(folder: Path, engine: str, mo
     assert np.allclose(answer(folder / "masked.onnx"), answer(folder / "out.onnx"), atol=1e-5)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW)
 def test_by_what_is_read(folder: Path, engine: str) -> None:
     """structure_type channel: inputs that nothing needs go with the filters that give them."""
     pruned = PRUNED.replace("filter", "channel").replace(
@@ -165,7 +163,7 @@ def test_by_what_is_read(folder: Path, engine: str) -> None:
     assert osp.verify(folder / "out.onnx").report.ok
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW)
 def test_with_numbers_that_are_rounded(folder: Path, engine: str) -> None:
     rounded = "- !QuantizationModifier {start_epoch: 2.0}\n"
     report = tuned(folder, PRUNED + thinning(MAP, "") + rounded, engine)
@@ -178,18 +176,15 @@ def test_with_numbers_that_are_rounded(folder: Path, engine: str) -> None:
     assert osp.verify(folder / "out.onnx").report.ok
 
 
-def test_where_a_layer_is_skipped_too(folder: Path) -> None:
-    if not library.available():
-        pytest.skip("needs onnxruntime-training")
-    tuned(folder, PRUNED + "- !LayerPruningModifier {layers: [/deep/Conv]}\n" + thinning(), "ort")
+@pytest.mark.parametrize("engine", SLOW)
+def test_where_a_layer_is_skipped_too(folder: Path, engine: str) -> None:
+    tuned(folder, PRUNED + "- !LayerPruningModifier {layers: [/deep/Conv]}\n" + thinning(), engine)
     assert shapes(folder / "out.onnx") == {name: one for name, one in SMALL.items() if "deep" not in name}
     assert osp.verify(folder / "out.onnx").report.ok
 
 
-def test_without_zeros_nothing_goes(folder: Path) -> None:
-    engine = "ort" if library.available() else "torch"
-    if not (library.available() or torch_library.available()):
-        pytest.skip("needs an engine")
+@pytest.mark.parametrize("engine", SLOW)
+def test_without_zeros_nothing_goes(folder: Path, engine: str) -> None:
     report = tuned(folder, thinning(), engine)
     assert shapes(folder / "out.onnx") == shapes(folder / "model.onnx")
     assert any("no channel is zero in all of the group of wide.weight: nothing is taken out" in n for n in report.notes)
@@ -231,7 +226,7 @@ def test_groups_that_would_be_torn_are_refused(folder: Path) -> None:
         bound(folder / "model.onnx", MAP, others=others)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", SLOW)
 def test_a_run_is_resumed_bit_for_bit(folder: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxsparse.train.loop import Run
 

@@ -5,7 +5,7 @@
 
 1. The model is made for the recipe: every layer that its options name is a layer at that path, in their order. Paths
    that speak of text make linear layers and tables on tokens, others convolutions; what a path calls a norm or an
-   activation is one. A class of modules that they name stands there, too, and hands on what it gets. Of a pattern the
+   activation is one. A class of modules that they name stands there, too, and hands on what it gets (a LayerNorm is one). Of a pattern the
    usual paths that it fits are taken or, where it fits none, a path that it fits, with 0 for its wildcards. A layer
    without a name stands behind them, and what is not a layer holds others.
 2. Epochs are scaled so that the recipe ends at 5, and nothing begins behind 4.75; AC/DC gets phases of one epoch, which
@@ -78,7 +78,7 @@ USUAL = (
     "classifier.fc",
 )
 """Paths of layers in models that recipes are written for."""
-TEXT = re.compile(r"bert|layers\.\d|attention|mlp|encoder|lm_head|q_proj|embed")
+TEXT = re.compile(r"bert|layernorm|layers\.\d|attention|mlp|encoder|lm_head|q_proj|embed")
 CLASS = re.compile(r"[A-Z]\w*")
 PARSER: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 HEAD = "own_head"
@@ -97,7 +97,7 @@ def layers_named(modifiers: Iterable[Scheduled]) -> list[str]:
             if CLASS.fullmatch(name):
                 continue
             for path in [name] if not name.startswith("re:") else fitting(name[3:]):
-                found[re.sub(r"^module\.|\.(weight|bias|running_mean|running_var)$", "", path)] = None
+                found[re.sub(r"\.(weight|bias|running_mean|running_var)$", "", path)] = None
     return [one for one in found if one and not any(other.startswith(f"{one}.") for other in found)]
 
 
@@ -171,7 +171,8 @@ class Net(Block):
     def __init__(self, paths: list[str], classes: list[str], outputs: list[str]) -> None:
         super().__init__()
         for name in sorted(set(classes) - {"Linear", "Conv2d", "Embedding"}):
-            self.add_module(f"own_{name.lower()}", type(name, (torch.nn.Identity,), {})())
+            own = torch.nn.LayerNorm(WIDTH) if name == "LayerNorm" else type(name, (torch.nn.Identity,), {})()
+            self.add_module(f"own_{name.lower()}", own)
         self.attends, self.outputs = any("MatMul" in name for name in classes), outputs
         self.on_tokens = self.attends or bool(TEXT.search("|".join([*paths, *classes]).lower()))
         paths = [*paths, *(["own_embeddings"] if self.on_tokens else []), "own_layer"]

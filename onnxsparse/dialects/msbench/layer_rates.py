@@ -43,7 +43,8 @@ def rates_by_key(sites: Sequence[Site], rates: Mapping[Any, Any], where: str) ->
     """What is said by the names of layers, by their keys."""
     known, found = NamedWeights(site.answers for site in sites), dict[str, Any]()
     for name, rate in rates.items():
-        places = known.meant(str(name), where)
+        plain = str(name).removeprefix("module.")  # as wrappers for several devices call layers
+        places = known.meant(str(name), where) or known.meant(plain, where)
         if not places:
             layers = [site.name for site in sites]
             raise PlanError(f"{where}: the network has no layer '{name}'{nearest(str(name), layers)}")

@@ -114,11 +114,16 @@ class Teacher(ABC):
         if isinstance(given, str) and given == SELF:
             made = copy.deepcopy(self._module)
         else:
-            held = os.fspath(given) if isinstance(given, (str, os.PathLike)) else proto_of(given)
+            held = self._file()
             made = given if held is None else to_module(held)
         if isinstance(made, torch().nn.Module):
             made.eval()
         return made
+
+    def _file(self) -> Any:
+        """The path of the ONNX file that it is given as, or the model in memory; None of a module."""
+        given = self._given
+        return os.fspath(given) if isinstance(given, (str, os.PathLike)) else proto_of(given)
 
 
 class OutputTeacher(Teacher):

@@ -180,7 +180,7 @@ def _with_layers(writer: Writer, prepared: Prepared, objective: LossSpec, made: 
             raise ModelError(f"the graph is cut before the layer '{term.student}'; try --engine torch")
         shape, axis, student = list(shapes[term.student]), term.axis % len(shapes[term.student]), term.student
         if term.projection:
-            matrix = made.trained[f"{PROJECTION}/{place}"] = writer.constant(term.start(place), "projection")
+            matrix = made.trained[f"{PROJECTION}/{term.projected_by}"] = writer.constant(term.start(), "projection")
             student, shape[axis] = (
                 losses.write_projection(writer, student, matrix, len(shape), axis),
                 term.projection[0],

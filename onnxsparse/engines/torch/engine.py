@@ -75,8 +75,10 @@ class TorchEngine(Engine):
         self._setting, self._device, self._signals = setting, device_of(setting.device), made.signals
         self._processes, self._train_bn, self.notes = setting.processes, spec.train_bn, list[str]()
         module = made.module.to(self._device)
-        whole = networks(model, tags, spec.train_bn, spec.turned, change).module if spec.skipped else module
-        self._dense = frozen_copy(whole.to(self._device))
+        whole = made
+        if spec.skipped:
+            whole = networks(model, tags, spec.train_bn, spec.turned, change, layers=layers)
+        self._dense = frozen_copy(whole.module.to(self._device))
         self.student = student_class()(module, made.paths, spec, self._device)
         self._observed = {one.said.key: one for one in reversed(quantizers(module)) if one.said.observed}
         self._unused = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}

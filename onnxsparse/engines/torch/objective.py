@@ -53,9 +53,9 @@ class Goal:
         """What layers that learn from layers add to the loss."""
         places = {signal.name: place for place, signal in enumerate(self._signals)}
         total = 0.0
-        for number, (term, theirs) in enumerate(zip(self._goal.terms, taught)):
+        for term, theirs in zip(self._goal.terms, taught):
             ours, theirs = values[places[term.student]].float(), theirs.float()
-            matrix = projections[str(number)] if term.projection else None
+            matrix = projections[term.projected_by] if term.projection else None
             total = total + term.gain * distance(term, ours, theirs, matrix)
         return total
 

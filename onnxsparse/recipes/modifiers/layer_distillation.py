@@ -88,4 +88,5 @@ class LayerDistilling(TimedAct):
         first, end = steps_of(self.span, trainee)
         if self.options.teacher == DISABLE or not first <= step < end:
             return spec
-        return replace(spec, objective=replace(spec.objective, terms=(*spec.objective.terms, *self._terms)))
+        own = tuple(replace(term, key=(self.number, term.key[1])) for term in self._terms)
+        return replace(spec, objective=replace(spec.objective, terms=(*spec.objective.terms, *own)))

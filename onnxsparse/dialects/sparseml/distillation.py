@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -207,6 +208,7 @@ Outputs = dict[str, Any]
 
 def pairs(student: Any, teacher: Any, keys: Sequence[int | str] | None, where: str) -> list[tuple[Any, Any]]:
     """What the module gave and what the teacher gave, for each of the keys, or for all."""
+    student = fields_of(student)
     ours, theirs = _outputs(student, where, "the module"), _outputs(teacher, where, "the teacher")
     classes = [name for name, value in ours.items() if _has_classes(value)]  # a loss or a cache beside them has none
     chosen = classes or list(ours)
@@ -224,7 +226,15 @@ def pairs(student: Any, teacher: Any, keys: Sequence[int | str] | None, where: s
     return found
 
 
+def fields_of(given: Any) -> Any:
+    """A dataclass, as some modules give, by the names of its fields; anything else as it is."""
+    if not dataclasses.is_dataclass(given) or isinstance(given, (Mapping, type)):
+        return given
+    return {one.name: getattr(given, one.name) for one in dataclasses.fields(given)}
+
+
 def _outputs(given: Any, where: str, who: str) -> Outputs:
+    given = fields_of(given)
     if torch().is_tensor(given):
         return {"0": given}
     if isinstance(given, Mapping):

@@ -115,6 +115,13 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> str:
     return f" (did you mean {', '.join(close)}?)" if close else ""
 
 
+def absent(name: str) -> str:
+    """What to say of a file that is not there, or of a stub, which SparseML would have fetched."""
+    if name.startswith("zoo:"):
+        return f"{name:.80} is a SparseZoo stub, and nothing is fetched from there; save it as a file and name that"
+    return f"there is no file {name:.100}"
+
+
 def brief(value: object) -> str:
     """What was given in place of what was asked for, in one short line, whatever its class makes of that."""
     try:

@@ -179,11 +179,15 @@ class TimedAct(Act):
     def bind(self, params: Sequence[Param]) -> None:
         """Find the parameters; refuse what cannot be."""
 
-    def bind_graph(self, model: Model) -> None:
+    def bind_graph(self, model: Model, params: Sequence[Param]) -> None:
         """Find in the graph of an ONNX model what is no parameter; refuse what the graph does not allow."""
 
-    def changed_graph(self, proto: ModelProto) -> None:
-        """Do to the graph that is delivered, in place, what is not done by numbers."""
+    def changed_graph(self, proto: ModelProto) -> Sequence[str]:
+        """Do to the graph that is delivered, in place, what is not done by numbers; what has to be said of it."""
+        return ()
+
+    def demand_plan(self, rows: Iterable[PlanRow]) -> None:
+        """Refuse zeros that the whole recipe makes and that do not go with it."""
 
     def removed(self) -> Mapping[str, str]:
         """By tag, the stored tensors that the result has not, and why."""
@@ -257,6 +261,10 @@ class TimedAct(Act):
         if tick.ends:
             self.end(trainee)
 
+    def samples(self, trainee: Trainee) -> bool:
+        """Whether the gradients that it goes by are those of samples, and not those of steps."""
+        return False
+
     def gather(self, trainee: Trainee, epoch: float) -> None:
         """The gradients of a step are there; called at every one before `before`, where it acts by gradients."""
 
@@ -268,6 +276,9 @@ class TimedAct(Act):
 
     def update(self, trainee: Trainee, epoch: float) -> None:
         """A step comes at which it acts, the first and the last ones included."""
+
+    def take_mask(self, param: Param, keep: Array) -> None:
+        """A mask of a checkpoint that holds nothing else of it, as those of SparseML's manager."""
 
     def end(self, trainee: Trainee) -> None:
         """Its last step has come."""

@@ -59,6 +59,16 @@ def bypasses(model: Model, wanted: str | Sequence[str], where: str) -> list[Bypa
     return made
 
 
+def result_of(model: Model, name: str, where: str) -> tuple[str, Shape] | None:
+    """What a module gives, and its shape: the one result of its nodes that others read. None if none is called so."""
+    layers = _Layers(model)
+    if name not in layers.all:
+        return None
+    nodes = [layers.graph.node[at] for at in layers.all[name]]
+    result = layers.result(layers.all[name], nodes, lambda why: OptionError(f"{where}: {name[:80]!r}: {why}"))
+    return result, layers.shapes([result])[result][1:]
+
+
 def _tags(model: Model, graph: GraphProto) -> list[str]:
     """The stored tensors of the model that a copy of its graph has."""
     names = {tensor.name for tensor in graph.initializer}
@@ -169,14 +179,14 @@ class _Layers:
             return OptionError(f"{where}: {name[:80]!r} cannot be skipped: {why}")
 
         nodes = [self.graph.node[at] for at in places]
-        result = self._result(places, nodes, refused)
+        result = self.result(places, nodes, refused)
         own = {one for node in nodes for one in node.output}
         behind = downstream(self.graph, [result])
         given = dict.fromkeys(one for node in nodes for one in reads(node) if one in self.fed and one not in own)
         data = [one for one in given if one not in behind]
         if not data:
             raise refused("nothing comes into it that depends on the inputs of the model")
-        shown = self._shapes([*data, result])
+        shown = self.shapes([*data, result])
         alike = [one for one in data if shown[one] and shown[one] == shown[result]]
         if len(alike) > 1:
             raise refused(f"it has several inputs that could stand for its result: {', '.join(alike[:SHOWN])}")
@@ -191,9 +201,7 @@ class _Layers:
     def ends(self) -> set[str]:
         return {value.name for value in self.graph.output}
 
-    def _result(
-        self, places: Collection[int], nodes: Sequence[NodeProto], refused: Callable[[str], OptionError]
-    ) -> str:
+    def result(self, places: Collection[int], nodes: Sequence[NodeProto], refused: Callable[[str], OptionError]) -> str:
         inside = set(places)
         made = [name for node in nodes for name in node.output if name]
         needed = upstream(self.graph, self.ends)
@@ -211,7 +219,7 @@ class _Layers:
     def _known(self) -> Sequence[Mapping[str, ValueInfoProto]]:
         return _inferred(self.model), _declared(self.model.proto.graph)
 
-    def _shapes(self, names: Sequence[str]) -> dict[str, Shape]:
+    def shapes(self, names: Sequence[str]) -> dict[str, Shape]:
         """The types and sizes of some values: as they are inferred, or, where that says too little, declared."""
         found = [{name: _shape(known.get(name)) for name in names} for known in self._known]
         return next((shapes for shapes in found if all(shapes.values())), found[0])

@@ -73,15 +73,21 @@ def is_renamed(param: Param) -> bool:
 def find(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str) -> list[Param]:
     """The parameters that the entries of a modifier mean, in the order of the model."""
     entries = [wanted] if isinstance(wanted, str) else list(wanted or (ALL_PRUNABLE,))
+    found, unknown = find_some(params, entries, where)
+    if unknown:
+        raise OptionError(_nothing(params, unknown, where))
+    return found
+
+
+def find_some(params: Sequence[Param], entries: Sequence[str], where: str) -> tuple[list[Param], list[str]]:
+    """The same, and the entries that mean nothing."""
     chosen = set[Param]()
     unknown, known = [], NamedWeights(param.answers for param in params)
     for entry in entries:
         found = _meant(params, known, entry, where)
         unknown += [] if found else [entry]
         chosen.update(found)
-    if unknown:
-        raise OptionError(_nothing(params, unknown, where))
-    return [param for param in params if param in chosen]
+    return [param for param in params if param in chosen], unknown
 
 
 def named(params: Sequence[Param], wanted: str | Sequence[str] | None, where: str) -> set[str]:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ from onnx import ModelProto
 from onnxsparse.channel_classes.bare import bare_copy
 from onnxsparse.channel_classes.labels import Labels, occurrences
 from onnxsparse.channel_classes.rules import table
-from onnxsparse.channel_classes.tensors import Axes, Field
+from onnxsparse.channel_classes.tensors import Axes, Field, Tensor
 from onnxsparse.channel_classes.walk import Walk
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
@@ -62,6 +62,8 @@ class Channels:
     classes: tuple[ChannelClass, ...]
     reasons: Mapping[int, str] = field(repr=False)
     """Why a channel is frozen, by channel."""
+    values: Mapping[str, tuple[Field, ...]] = field(default_factory=dict, repr=False)
+    """The channels along the axes of the values of the graph, by name; bodies and functions have their own."""
 
     @cached_property
     def by_tensor(self) -> dict[StoredTensor, list[Member]]:
@@ -132,10 +134,21 @@ def order_of(labels: Array, new: Mapping[int, int]) -> Array | None:
 def analyse(model: Model, shapes: Mapping[str, Sequence[int]] | None = None) -> Channels:
     """The channel classes of an opened model; `shapes` are those of its inputs where the file leaves sizes open."""
     walk = Walk(table(), _opset(model.proto), _twins(model))
-    outputs, _ = walk.graph(bare_copy(model, shapes or {}).graph)
+    outputs, scope = walk.graph(bare_copy(model, shapes or {}).graph)
     for output in outputs:
         walk.freeze(output, "it is an output of the model")
-    return _classes(model, walk)
+    return replace(_classes(model, walk), values={name: _fields(walk, one) for name, one in scope.names.items()})
+
+
+def _fields(walk: Walk, tensor: Tensor) -> tuple[Field, ...]:
+    """The channels along the axes of a value, those of stored tensors that it is a view of included."""
+    found = [Field(own.axes, walk.labels.find(own.labels)) for own in tensor.fields]
+    for view in tensor.views:
+        places = {axis: at for at, axis in enumerate(view.axes) if axis is not None}
+        for own in walk.stored[view.tag].fields.values():
+            if all(axis in places for axis in own.axes):
+                found.append(Field(own.axes, walk.labels.find(own.labels)).moved(places))
+    return tuple(found)
 
 
 def _twins(model: Model) -> dict[str, str]:

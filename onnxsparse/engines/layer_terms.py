@@ -26,22 +26,6 @@ PROJECTION = "projection"
 
 
 @dataclass(frozen=True)
-class LayerPairs:
-    """What a recipe says: names of layers, and how they count."""
-
-    where: str = ""
-    students: tuple[str, ...] | None = None
-    teachers: tuple[str, ...] | None = None
-    gain: float = 1.5
-    normalize: bool = True
-    project: bool = True
-    epsilon: float = 1e-6
-    teacher: str = ""
-    number: int = 0
-    """Of the modifier among those of the run."""
-
-
-@dataclass(frozen=True)
 class LayerTerm:
     """One pair: values by name in both graphs, and the sizes of the projection, outputs first; none where there is
     none. `axis` is that of the channels, `key` the modifier's number and the place among its pairs."""

@@ -17,7 +17,7 @@ from typing import IO, Protocol, Union
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, StringStringEntryProto, TensorProto
 
-from onnxsparse.errors import ModelError, OptionError, OutputError, brief
+from onnxsparse.errors import ModelError, OptionError, OutputError, absent, brief
 from onnxsparse.files import Staged, check_target, copy_range, finish, put
 from onnxsparse.graph.attributes import text
 from onnxsparse.graph.cross_check import refuse_unseen
@@ -361,7 +361,8 @@ def _parse(path: str, tokens: Tokens) -> ModelProto:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+        stub = path.startswith("zoo:")
+        raise ModelError(absent(path) if stub else f"cannot read {path}: {error.strerror}") from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ModelError(f"{path} is not an ordinary file; save the model to one first")

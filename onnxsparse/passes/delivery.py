@@ -19,16 +19,18 @@ from onnxsparse.errors import OptionError
 from onnxsparse.files import Staged, check_target, put
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.storage import DataFolder
+from onnxsparse.graph.weights import Weight
 from onnxsparse.math.values import Array
 from onnxsparse.options import Path
 from onnxsparse.passes.proof import Before, proved
 from onnxsparse.passes.prune import Prune
+from onnxsparse.patterns import Pattern
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.record import record
 from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.request import path_of
 from onnxsparse.planning.rows import planned_report, totals_of
-from onnxsparse.planning.stored_params import StoredParam
+from onnxsparse.planning.stored_params import StoredParam, weight_param
 from onnxsparse.planning.trainable import send_back
 from onnxsparse.report.rows import Report
 
@@ -91,11 +93,12 @@ def deliver(
     beside: Mapping[str, str] | None = None,
     note: Callable[[Iterable[str]], None] | None = None,
     check: Check | None = None,
-    change: Callable[[ModelProto], None] | None = None,
+    change: Callable[[ModelProto], Sequence[str]] | None = None,
 ) -> Delivered:
     """Write a model with trained numbers, by tag, and the zeros of a plan; the rest is as in `finish`.
 
-    `details` make it the report of a fine-tune. `change` is what is done to the whole model in the end, in place.
+    `details` make it the report of a fine-tune. `change` is what is done to the whole model in the end, in place; it
+    returns what has to be said of it. What it made smaller has the zeros that are left.
     """
     Prune(Plan(tuple(untrained(plan, trained, tags)), plan.rule))(model)
     send_back(trained, tags)
@@ -103,9 +106,12 @@ def deliver(
         record(model, plan)
     if change is not None:
         proto = model.copy_proto()
-        change(proto)
-        model = Model.over(proto)
-    report = planned_report("prune", name, _in(model, plan), model, notes, target, change is None)
+        notes = [*notes, *change(proto)]
+        model, made = Model.over(proto), plan
+        plan = _in(model, plan)
+        if any(row.weight.shape != one.weight.shape for row, one in zip(plan.rows, made.rows)):
+            record(model, plan)
+    report = planned_report("prune", name, plan, model, notes, target, change is None)
     if details is not None:
         report = replace(report, command="finetune", details=dict(details))
     return finish(model, report, target, overwrite, plan, beside, note, check=check)
@@ -114,8 +120,27 @@ def deliver(
 def _in(model: Model, plan: Plan) -> Plan:
     """The same plan with the weights as they are stored in a model."""
     stored = {weight.name: weight for weight in model.weights}
-    rows = (replace(row, weight=stored.get(row.name, row.weight)) for row in plan.rows)
-    return replace(plan, rows=tuple(rows))
+    return replace(plan, rows=tuple(_as_stored(row, stored.get(row.name, row.weight)) for row in plan.rows))
+
+
+def _as_stored(row: PlanRow, weight: Weight) -> PlanRow:
+    """The row of a weight that may have become smaller, with the zeros that are left in it."""
+    if weight.shape == row.weight.shape or not weight.uses:
+        return replace(row, weight=weight)
+    drop = _zero_units(row.pattern, weight) if row.pattern is not None else 0
+    reason = "; ".join(filter(None, [row.reason, _sizes(row.weight.uses[0].shape4, weight.uses[0].shape4)]))
+    return replace(row, weight=weight, drop=drop, reason=reason, keep=None, cut=None)
+
+
+def _zero_units(pattern: Pattern, weight: Weight) -> int:
+    zero = weight_param(weight).whole().is_zero()
+    units = pattern.units(zero.shape) if pattern.takes_sparsity else 0
+    return units - pattern.violations(zero, units).count
+
+
+def _sizes(before: tuple[int, ...], after: tuple[int, ...]) -> str:
+    pairs = ("filters", before[0] * before[1], after[0] * after[1]), ("inputs", before[2], after[2])
+    return ", ".join(f"{what} {old} -> {new}" for what, old, new in pairs if old != new)
 
 
 def untrained(plan: Plan, trained: Iterable[str], tags: Mapping[str, StoredParam]) -> list[PlanRow]:

@@ -58,7 +58,7 @@ def planned_row(row: PlanRow, status: str, target: Target | None = None) -> Row:
         return replace(plain, reason=row.reason, advice=row.advice, words=row.words)
     dropped = dropped_elements(row.pattern, row.use.shape4, row.drop)
     ragged = f"{row.ragged} of its {plain.size} numbers lie outside whole units of {row.pattern.text} and stay dense"
-    reasons = [ragged if row.ragged else "", moves(plain.others)]
+    reasons = [row.reason, ragged if row.ragged else "", moves(plain.others)]
     uses = plain.uses
     if target is not None:
         uses = tuple(judged(one, target.judge(row.weight, use)) for one, use in zip(uses, row.weight.uses))

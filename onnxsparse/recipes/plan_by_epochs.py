@@ -80,8 +80,8 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
     acts = []
     for modifier in modifiers:
         act = modifier.act()
+        act.bind_graph(model, params)
         act.bind(params)
-        act.bind_graph(model)
         acts.append(act)
         left.update(act.left_dense())
         for tag, goal in act.final_masks().items():
@@ -94,6 +94,8 @@ def by_epochs(model: Model, modifiers: Iterable[Scheduled]) -> ByEpochs:
         for weight in model.weights
         if weight.tag not in removed
     )
+    for act in acts:
+        act.demand_plan(rows)
     holds = _holds(rows, goals, pruned)
     return ByEpochs(params, acts, goals, Plan(rows, _rule(known.target if known and holds else ""), holds))
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Union
 
-from onnxsparse.errors import PlanError, nearest
+from onnxsparse.errors import PlanError, absent, nearest
 from onnxsparse.recipes.entries import modifier_of
 from onnxsparse.recipes.layout import Layout, Section, laid_out
 from onnxsparse.recipes.modifiers.modifier import PLACE, Modifier, plain
@@ -56,9 +56,7 @@ def text_of(path: Path) -> str:
     """What stands in a file."""
     name = os.fspath(path)
     if name.startswith(ZOO):
-        raise PlanError(
-            f"{name:.80} is a name in SparseZoo, from which nothing is fetched; save the recipe and name it"
-        )
+        raise PlanError(absent(name))
     try:
         with open(name, encoding="utf-8-sig") as file:
             return file.read(LONGEST + 1)

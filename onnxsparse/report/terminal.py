@@ -262,10 +262,13 @@ def _weights(count: int) -> str:
 
 
 def _reasons(report: Report, verbosity: int) -> list[str]:
-    """The weights that stayed dense, and those that are read elsewhere, too."""
-    elsewhere = [row for row in report.rows if row.reason and row.others and row.status in _DONE and not row.ragged]
-    others = [row for row in report.rows if row.reason and row not in elsewhere]
+    """The weights that stayed dense, those that became smaller, and those that are read elsewhere, too."""
+    whole = [row for row in report.rows if row.reason and row.status in _DONE and not row.ragged]
+    elsewhere = [row for row in whole if row.others]
+    smaller = [row for row in whole if not row.others]
+    others = [row for row in report.rows if row.reason and row not in whole]
     return [
+        *_grouped("smaller than they were:", smaller, verbosity),
         *_grouped(_LEFT.get(report.command, "left dense, not checked, or not whole:"), others, verbosity),
         *_grouped("not read by layers alone:", elsewhere, verbosity),
     ]

@@ -139,8 +139,9 @@ class FakeQuantization:
         """
         found: dict[str, QParams] = {}
         for weight in self.quantization.weights:
-            known = self._known(arrays, weight.name, weight.grid, weight.axis)
-            found[weight.name] = known or of_weight(stored(proto, weight.name), weight.grid, weight.axis)
+            known, numbers = self._known(arrays, weight.name, weight.grid, weight.axis), stored(proto, weight.name)
+            whole = known is not None and (weight.axis is None or known.scale.size == numbers.shape[weight.axis])
+            found[weight.name] = known if known and whole else of_weight(numbers, weight.grid, weight.axis)
         for value in self.quantization.observed:
             known = self._known(arrays, value.name, value.grid)
             found[value.name] = known or from_range(*self._ranges[value.name], value.grid)

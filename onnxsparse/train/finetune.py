@@ -172,17 +172,17 @@ def _deliver(
     )  # fmt: skip
 
 
-def _change(task: Task, outcome: Outcome) -> Callable[[ModelProto], None] | None:
-    """What is done to the graph beside the numbers in it, where anything is."""
+def _change(task: Task, outcome: Outcome) -> Callable[[ModelProto], Sequence[str]] | None:
+    """What is done to the graph beside the numbers in it, where anything is; it returns what has to be said of it."""
     acts = [act for act in task.acts if type(act).changed_graph is not TimedAct.changed_graph]
     if outcome.integers is None and not acts:
         return None
 
-    def change(proto: ModelProto) -> None:
+    def change(proto: ModelProto) -> Sequence[str]:
+        said = [note for act in acts for note in act.changed_graph(proto)]
         if outcome.integers is not None:
             outcome.integers.write(proto)
-        for act in acts:
-            act.changed_graph(proto)
+        return said
 
     return change
 

@@ -28,7 +28,7 @@ from onnxsparse.engines.torch import quantized_module, thinning
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
-from onnxsparse.engines.torch.parametrization import clear_moments, mask_of, put_mask_on, take_mask_off, zero
+from onnxsparse.engines.torch.parametrization import PATTERNS, clear_moments, mask_of, put_mask_on, take_mask_off, zero
 from onnxsparse.engines.torch.skipped_layers import named_modules, put_back, skip
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.graph.model import Model
@@ -42,6 +42,8 @@ from onnxsparse.train.quantized_layers import layers_of
 LOG = logging.getLogger("onnxsparse")
 PRUNABLE = ("Linear", "_ConvNd", "Embedding", "Conv1D")
 MOMENTA = ("momentum_buffer", "exp_avg")
+PRUNED_FROM = 0.05
+"""From this share of zeros on SparseML counts a parameter as pruned, and not where nothing else is left."""
 OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gather", "Gemm", "MatMul")
 WEIGHT = "weight"
 NO_SAMPLER = "gradients of samples need modify(..., grad_sampler={'data_loader_builder': ..., 'loss_function': ...})"
@@ -115,6 +117,8 @@ class ModuleTrainee(Trainee):
     def detach(self) -> None:
         """The module without masks, with zeros where they were; what is rounded stays so, to be exported."""
         quantized_module.thaw_normalization(self.module)
+        if self._masked:
+            self.module.__dict__[PATTERNS] = self._final_patterns()
         for tag in self._masked:
             for owner, name in self._homes[tag]:
                 take_mask_off(owner, name)
@@ -299,12 +303,16 @@ class ModuleTrainee(Trainee):
         """Fake quantization on layers, and beside it what the zeros of the module are, for those who export it."""
         layers, _ = layers_of(self.module, scheme)
         quantized_module.put_on(self.module, layers, self.learn_scales)
-        goals = {tag: goal for act in self._acts for tag, goal in act.final_masks().items() if goal.stays}
-        pruned = [param for param in self.params if param.tag in goals]
         stage = quantized_module.stage_of(self.module)
         assert stage is not None
-        stage.patterns.update({name: goals[param.tag].pattern.text for param in pruned for name in param.names})
+        stage.patterns.update(self._final_patterns())
         return layers
+
+    def _final_patterns(self) -> dict[str, str]:
+        """By the name of a parameter, the pattern that its zeros have in the end."""
+        goals = {tag: goal for act in self._acts for tag, goal in act.final_masks().items() if goal.stays}
+        pruned = [param for param in self.params if param.tag in goals]
+        return {name: goals[param.tag].pattern.text for param in pruned for name in param.names}
 
     def stop_observing(self) -> None:
         self.agree()
@@ -455,21 +463,33 @@ class ModuleTrainee(Trainee):
     # -- what is told
 
     def tell(self, epoch: float) -> None:
-        for name, value in self._figures().items():
+        figures = self._figures()
+        for name, value in figures.items():
             LOG.info("epoch %g: %s %.4f", epoch, name, value)
-            for one in self.loggers if isinstance(self.loggers, (list, tuple)) else [self.loggers]:
-                if callable(getattr(one, "log_scalar", None)):
+        for one in self.loggers if isinstance(self.loggers, (list, tuple)) else [self.loggers]:
+            if callable(getattr(one, "log_scalar", None)):
+                for name, value in {**figures, **self._sparseml_figures()}.items():
                     one.log_scalar(tag=name, value=value, step=epoch)
-                elif callable(one):
+            elif callable(one):
+                for name, value in figures.items():
                     one(name, value, epoch)
 
+    def _zeros(self, param: Param) -> int:
+        return int((self._tensors[param.tag] == 0).sum())
+
     def _figures(self) -> dict[str, float]:
-        found = {}
+        prunable = [param for param in self.params if param.prunable]
+        return {f"sparsity/{param.name}": self._zeros(param) / max(1, param.size) for param in prunable}
+
+    def _sparseml_figures(self) -> dict[str, float]:
+        """The zeros of every parameter, and the share of the pruned ones, by the tags that SparseML has for them."""
+        found: dict[str, float] = {}
         for param in self.params:
-            if param.prunable:
-                zeros = int((self._tensors[param.tag] == 0).sum())
-                found[f"sparsity/{param.name}"] = zeros / max(1, param.size)
-        return found
+            zeros, tag = self._zeros(param), f"SparsificationPruning/SparseParameters/{param.name}"
+            found.update({f"{tag}/count": zeros, f"{tag}/percent": zeros / max(1, param.size)})
+        shares = [share for tag, share in found.items() if tag.endswith("/percent")]
+        pruned = sum(PRUNED_FROM <= share < 1.0 for share in shares)
+        return {"SparsificationSummaries/PrunedParameters/percent": pruned / max(1, len(shares)), **found}
 
 
 def scale_of(scaler: Any, optimizer: Any) -> float:

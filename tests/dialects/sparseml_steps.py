@@ -365,6 +365,9 @@ CASES: dict[str, Case] = {
     "movement in blocks": Case(
         (RANGE, gradual("MovementPruningModifier", mask_type="block4", start_epoch=0.5, params="['3.weight']")), "adam"
     ),
+    "movement in blocks of a matrix": Case(
+        (RANGE, gradual("MovementPruningModifier", mask_type="block4", start_epoch=0.5)), "adam", net="matrices"
+    ),
     "movement, drifting": Case((RANGE, gradual("MovementPruningModifier", update_frequency=0.3)), "sgd"),
     "movement, resumed": Case((RANGE, gradual("MovementPruningModifier")), begin=1.25),
     "obs, diagonal": Case(
@@ -404,6 +407,20 @@ CASES: dict[str, Case] = {
                 update_frequency=1.0,
             ),
         ),
+        net="matrices",
+        extras=("sampler",),
+        close=1e-4,
+    ),
+    "obs beside adam": Case(
+        (RANGE, gradual("OBSPruningModifier", num_grads=8, update_frequency=1.0)),
+        "adam",
+        extras=("sampler",),
+        close=1e-5,
+    ),
+    # without normalizations: the bias before one has gradients of rounding alone, of which Adam makes whole steps
+    "obs in blocks beside adam": Case(
+        (RANGE, gradual("OBSPruningModifier", num_grads=8, fisher_block_size=6, damp="1e-5", update_frequency=1.0)),
+        "adam",
         net="matrices",
         extras=("sampler",),
         close=1e-4,
@@ -546,24 +563,11 @@ def batch(case: Case, step: int) -> tuple[Any, Any]:
     return torch.randn((8, 4, 5, 5), generator=generator), labels
 
 
-def sampler(case: Case, optimizer: Any) -> dict[str, Any]:
-    """Batches with arguments, named arguments and labels; the same ones whenever they are asked for.
-
-    SparseML's sampler takes the gradients of the step away, so that nothing moves in it; elsewhere they are dropped
-    here before the optimizer's step.
-    """
-    asked: list[bool] = []
-
-    def drop(*_: Any) -> None:
-        if asked:
-            optimizer.zero_grad()
-            asked.clear()
-
-    optimizer.register_step_pre_hook(drop)
+def sampler(case: Case) -> dict[str, Any]:
+    """Batches with arguments, named arguments and labels; the same ones whenever they are asked for."""
 
     def build(*_: Any, **__: Any) -> Any:
         def batches() -> Any:
-            asked.append(True)
             for step in range(8):
                 inputs, labels = batch(case, 500 + step)
                 yield [inputs], {}, labels
@@ -582,7 +586,7 @@ def run(
     if "teacher" in case.extras:
         named["distillation_teacher"] = made(case, 1)[0]
     if "sampler" in case.extras:
-        named["grad_sampler"] = sampler(case, optimizer)
+        named["grad_sampler"] = sampler(case)
     wrapped = manager.modify(net, optimizer, steps_per_epoch=PER_EPOCH, epoch=case.begin, **named)
     clock = around(case)
     found = []

@@ -233,3 +233,13 @@ def test_refusals():
 
 def test_a_star_import_brings_the_functions_alone():
     assert all(callable(getattr(gen_sparse_rate, name)) for name in gen_sparse_rate.__all__)
+
+
+def test_rates_go_by_any_name_of_a_layer():
+    scheduler, model = prepared()
+    for name in ("wide", "wide.weight", "/wide/Conv", "module.wide"):
+        rate = 0.25 if name == "wide" else 0.5
+        update_sparsity_per_layer_from_sparsities(model, {name: rate})
+        assert zeros(scheduler)["wide"] == rate
+    assert get_sparsities_erdos_renyi(model, 0.5, {"/wide/Conv": 0.25})["wide"] == 0.25
+    assert get_unst_sparsities_norm_v2(model, 0.5, 0.9, ["/wide/Conv"])["wide"] == 0.0

@@ -144,6 +144,13 @@ def test_loggers_hear_how_sparse_a_module_is(caplog: pytest.LogCaptureFixture) -
         ("sparsity/head.weight", 2.0),
     ]
     assert "sparsity/head.weight step 1: 0.0" in caplog.text
+    by_sparseml = "SparsificationPruning/SparseParameters/head.bias/"
+    assert {
+        value for tag, value, _, _ in writer.scalars if tag in (f"{by_sparseml}count", f"{by_sparseml}percent")
+    } == {0}
+    assert [tag for tag, _, step, _ in writer.scalars if step == 0.0 and "PrunedParameters/percent" in tag] == [
+        "SparsificationSummaries/PrunedParameters/percent"
+    ]
     loggers.log_scalar("loss", 0.5, 3, log_types=["tensorboard"])
     assert writer.scalars[-1][:3] == ("loss", 0.5, 3)
     assert loggers.log_ready(1.0, 0.95) is False

@@ -57,7 +57,7 @@ def test_nothing_is_found_where_all_is_well(entries: list[Any]) -> None:
     ("entries", "around", "says"),
     [
         ([gmp(final_sparsity=0.3)], {}, "warning: line 2: !GMPruningModifier: it ends at 0.3, and below 0.4"),
-        ([gmp(final_sparsity={0.3: ["a"], 0.9: ["b"]}, params=[])], {}, "it ends at 0.3"),
+        ([gmp(final_sparsity={0.3: ["a"], 0.2: ["b"]}, params=[])], {}, "it ends at 0.3"),
         ([gmp(init_sparsity=0.9)], {}, "it begins at 0.9 and ends at 0.8: zeros come back"),
         ([gmp(end_epoch=-1), RANGE], {}, "with end_epoch -1 it never comes to its final_sparsity"),
         ([gmp(leave_enabled=False), RANGE], {}, "its masks are let go at 4"),
@@ -213,6 +213,8 @@ def test_a_teacher_has_to_be_there(digits_cnn: Path) -> None:
     assert [str(one) for one in check(recipe(missing))] == [
         "wrong: line 2: !DistillationModifier: teacher: there is no file no_such.onnx"
     ]
+    stub = ("PerLayerDistillationModifier", {"teacher": "zoo:cv/resnet", "end_epoch": 2})
+    assert any("teacher: zoo:cv/resnet is a SparseZoo stub" in one.text for one in check(recipe(stub)))
     for teacher in ("self", "disable", str(digits_cnn)):
         assert check(recipe(("DistillationModifier", {"teacher": teacher, "end_epoch": 2}))) == []
 

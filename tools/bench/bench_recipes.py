@@ -1,11 +1,13 @@
 """Recipes of other people, run to their ends: in a torch loop, and on an ONNX model; what cannot run says why.
 
-    python tools/bench/bench_recipes.py FOLDER ... [--json OUT.json] [--only TEXT] [--jobs 2] [--work FOLDER]
+    python tools/bench/bench_recipes.py FOLDER ... [--json OUT.json] [--only TEXT] [--engine torch|ort] [--jobs 2]
+        [--work FOLDER]
 
 1. The model is made for the recipe: every layer that its options name is a layer at that path, in their order. Paths
    that speak of text make linear layers and tables on tokens, others convolutions; what a path calls a norm or an
-   activation is one. A class of modules that they name stands there, too, and hands on what it gets. Of a pattern the
-   usual paths that it fits are taken or, where it fits none, the path that is left when its wildcards become 0. A layer
+   activation is one. A class of modules that they name stands there, too, and hands on what it gets (a LayerNorm is
+one). Of a pattern the
+   usual paths that it fits are taken or, where it fits none, a path that it fits, with 0 for its wildcards. A layer
    without a name stands behind them, and what is not a layer holds others.
 2. Epochs are scaled so that the recipe ends at 5, and nothing begins behind 4.75; AC/DC gets phases of one epoch, which
    it needs whole. Rates are at most 0.001, gradients of second-order pruning at most 8 and their blocks at most 16, and
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import importlib
 import json
 import logging
 import os
@@ -76,8 +79,10 @@ USUAL = (
     "classifier.fc",
 )
 """Paths of layers in models that recipes are written for."""
-TEXT = re.compile(r"bert|layers\.\d|attention|mlp|encoder|lm_head|q_proj|embed")
+TEXT = re.compile(r"bert|layernorm|layers\.\d|attention|mlp|encoder|lm_head|q_proj|embed")
 CLASS = re.compile(r"[A-Z]\w*")
+PARSER: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+HEAD = "own_head"
 NAMED = ("params", "layers", "student_layer_names", "teacher_layer_names", "submodules", "ignore")
 TORCH, ONNX = "torch", "onnx"
 
@@ -93,7 +98,7 @@ def layers_named(modifiers: Iterable[Scheduled]) -> list[str]:
             if CLASS.fullmatch(name):
                 continue
             for path in [name] if not name.startswith("re:") else fitting(name[3:]):
-                found[re.sub(r"^module\.|\.(weight|bias|running_mean|running_var)$", "", path)] = None
+                found[re.sub(r"\.(weight|bias|running_mean|running_var)$", "", path)] = None
     return [one for one in found if one and not any(other.startswith(f"{one}.") for other in found)]
 
 
@@ -123,25 +128,59 @@ def fitting(pattern: str) -> list[str]:
         found = [path for path in USUAL if re.match(pattern, f"{path}.weight") or re.match(pattern, path)]
     except re.error:  # the run says what is wrong with it
         return []
-    if found:
-        return found
-    plain = re.sub(r"\\d[+*]?|\[[^\]]*\][+*]?|\.\*|\.\+", "0", pattern)
-    return [re.sub(r"\|.*|[\\()$?^]", "", plain).strip(".")]
+    return found or [like(PARSER.parse(pattern)).strip(".")]
 
 
-class Net(torch.nn.Module):  # type: ignore[misc]
-    """Layers at given paths, one after the other, beside a straight way; a head of four classes."""
+def like(parsed: Any) -> str:
+    """The shortest text that shows all of a pattern: the first of alternatives, 0 for what may be anything."""
+    return "".join(part(str(kind), value) for kind, value in parsed)
+
+
+def part(kind: str, value: Any) -> str:
+    if kind in ("LITERAL", "ANY"):
+        return chr(value) if value else "."
+    if kind == "IN":
+        return part(*[str(value[0][0]), value[0][1]])
+    if kind == "RANGE":
+        return chr(value[0])
+    if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+        return "0" if str(value[2][0][0]) == "ANY" else like(value[2])
+    if kind == "SUBPATTERN":
+        return like(value[-1])
+    if kind == "BRANCH":
+        return like(value[1][0])
+    return "0" if kind in ("CATEGORY", "NEGATE", "NOT_LITERAL") else ""
+
+
+class Block(torch.nn.Module):  # type: ignore[misc]
+    """What it holds, one after the other, beside a straight way."""
+
+    share = 0.3
+
+    def forward(self, values: Any) -> Any:
+        for name, one in self.named_children():
+            if name != HEAD and isinstance(one, (torch.nn.Linear, torch.nn.Conv2d)):
+                values = values + self.share * torch.relu(one(values))
+            elif name != HEAD and not isinstance(one, torch.nn.Embedding):
+                values = one(values)
+        return values
+
+
+class Net(Block):
+    """Layers at given paths, and a head of four classes."""
 
     def __init__(self, paths: list[str], classes: list[str], outputs: list[str]) -> None:
         super().__init__()
         for name in sorted(set(classes) - {"Linear", "Conv2d", "Embedding"}):
-            self.add_module(f"own_{name.lower()}", type(name, (torch.nn.Identity,), {})())
-        self.own_classes = [name for name in self._modules if name.startswith("own_")]
+            own = torch.nn.LayerNorm(WIDTH) if name == "LayerNorm" else type(name, (torch.nn.Identity,), {})()
+            self.add_module(f"own_{name.lower()}", own)
         self.attends, self.outputs = any("MatMul" in name for name in classes), outputs
         self.on_tokens = self.attends or bool(TEXT.search("|".join([*paths, *classes]).lower()))
-        self.order: list[Any] = []
-        for path in [*paths, *(["own_embeddings"] if self.on_tokens else []), "own_layer"]:
+        paths = [*paths, *(["own_embeddings"] if self.on_tokens else []), "own_layer"]
+        for path in paths:
             self.put(path)
+        for one in self.modules():
+            one.share = min(Block.share, 2 / len(paths))
         self.own_head = torch.nn.Linear(WIDTH, 4)
 
     def put(self, path: str) -> None:
@@ -149,10 +188,9 @@ class Net(torch.nn.Module):  # type: ignore[misc]
         place: Any = self
         for step in above:
             if step not in place._modules:
-                place.add_module(step, torch.nn.Module())
+                place.add_module(step, Block())
             place = place._modules[step]
-        self.order.append(self.layer(path))
-        place.add_module(last, self.order[-1])
+        place.add_module(last, self.layer(path))
 
     def layer(self, path: str) -> Any:
         name = path.lower()
@@ -165,15 +203,9 @@ class Net(torch.nn.Module):  # type: ignore[misc]
         return torch.nn.Embedding(30, WIDTH) if "embed" in name else torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Any) -> Any:
-        tables = [one for one in self.order if isinstance(one, torch.nn.Embedding)]
+        tables = [one for one in self.modules() if isinstance(one, torch.nn.Embedding)]
         values = sum(one(x) for one in tables) if tables else x
-        for name in self.own_classes:
-            values = getattr(self, name)(values)
-        for one in self.order:
-            if isinstance(one, (torch.nn.Linear, torch.nn.Conv2d)):
-                values = values + 0.3 * torch.relu(one(values))
-            elif not isinstance(one, torch.nn.Embedding):
-                values = one(values)
+        values = super().forward(values)
         if self.attends:
             values = values + torch.softmax(values @ values.transpose(1, 2), -1) @ values
         answer = self.own_head(values.mean(1) if self.on_tokens else values.mean((2, 3)))
@@ -274,7 +306,7 @@ def on_one(modifier: Scheduled) -> dict[str, Any]:
     return found
 
 
-def on_onnx(recipe: osp.Recipe, net: Net, folder: Path) -> None:
+def on_onnx(recipe: osp.Recipe, net: Net, folder: Path, engine: str) -> None:
     inputs, _ = samples(net)
     names, path = net.outputs or ["y"], folder / "model.onnx"
     axes = {name: {0: "n"} for name in ("x", *names)}
@@ -285,14 +317,14 @@ def on_onnx(recipe: osp.Recipe, net: Net, folder: Path) -> None:
     data = {"x": inputs.numpy()}
     timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]
     recipe = recipe.holding(changed(one, **on_one(one)) for one in timed)
-    epochs: dict[str, Any] = {} if recipe.max_epochs > 0 else {"epochs": 1}
-    osp.finetune(folder / "named.onnx", output=folder / "out.onnx", data=data, recipe=recipe, batch_size=4, **epochs)
+    more: dict[str, Any] = {"engine": engine, **({} if recipe.max_epochs > 0 else {"epochs": 1})}
+    osp.finetune(folder / "named.onnx", output=folder / "out.onnx", data=data, recipe=recipe, batch_size=4, **more)
 
 
 # -- the table
 
 
-def tried(path: Path, work: Path) -> dict[str, Any]:
+def tried(path: Path, work: Path, engine: str) -> dict[str, Any]:
     """One recipe, both ways: `ran`, or why not."""
     begun = time.perf_counter()
     row: dict[str, Any] = {"file": path.name}
@@ -312,7 +344,7 @@ def tried(path: Path, work: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         for kind, run in (
             (TORCH, lambda: in_torch(recipe, copy.deepcopy(net))),
-            (ONNX, lambda: on_onnx(recipe, copy.deepcopy(net), Path(folder))),
+            (ONNX, lambda: on_onnx(recipe, copy.deepcopy(net), Path(folder), engine)),
         ):
             with watched() as acts:
                 row[kind] = outcome(run) or "; ".join(unfinished(recipe, acts)) or "ran"
@@ -331,7 +363,7 @@ def outcome(run: Any) -> str:
     return ""
 
 
-def attempt(given: tuple[Path, Path]) -> dict[str, Any]:
+def attempt(given: tuple[Path, Path, str]) -> dict[str, Any]:
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
     return tried(*given)
@@ -359,13 +391,16 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument(
+        "--engine", default="torch", help="for ONNX models: torch, or ort, which takes five times as long"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
     asked = parser.parse_args()
     paths = [path for folder in asked.folders for path in sorted(folder.iterdir()) if asked.only in path.name]
     with ProcessPoolExecutor(asked.jobs) as pool:
         rows = []
-        for row in pool.map(attempt, [(path, asked.work) for path in paths]):
+        for row in pool.map(attempt, [(path, asked.work, asked.engine) for path in paths]):
             rows.append(row)
             print(f"{row['file'][:50]}: {row[TORCH][:90]} | {row[ONNX][:90]}", file=sys.stderr, flush=True)
     shown(rows)

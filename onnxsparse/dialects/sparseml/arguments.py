@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
-from onnxsparse.errors import OptionError, brief
+from onnxsparse.errors import OptionError, absent, brief
 from onnxsparse.passes.sources import proto_of
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF
 from onnxsparse.recipes.modifiers.modifier import FARTHEST
@@ -59,7 +59,7 @@ def demand_optimizer(optimizer: Any, module: Any) -> None:
 def demand_teacher(teacher: Any) -> None:
     if isinstance(teacher, (str, os.PathLike)) and teacher not in (SELF, DISABLE):
         if not os.path.isfile(teacher):
-            raise OptionError(f"the teacher: there is no file {os.fspath(teacher):.100}")
+            raise OptionError(f"the teacher: {absent(os.fspath(teacher))}")
     elif not isinstance(teacher, str) and not callable(teacher) and proto_of(teacher) is None:
         raise OptionError(
             f"a teacher is '{SELF}', '{DISABLE}', a module or the path of an ONNX file, not {brief(teacher):.40}"

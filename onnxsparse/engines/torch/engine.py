@@ -331,10 +331,12 @@ class TorchEngine(Engine):
         return found if self._other is None else self._taught(list(found), inputs, self._other)
 
     def _taught(self, dense: list[Any], inputs: Any, teacher: OtherTeacher) -> list[Any]:
-        """With the answer of another model in place of the one that is learned from."""
-        place = self._goal.taught
-        answer = torch().from_numpy(teacher(self._feed(inputs), tuple(dense[place].shape)))
-        dense[place] = answer.to(dense[place].device, dense[place].dtype)
+        """With the answers of another model in place of those that are learned from."""
+        places = {self._signals[place].original: place for place in self._goal.taught}
+        answers = teacher(self._feed(inputs), {name: tuple(dense[place].shape) for name, place in places.items()})
+        for name, place in places.items():
+            answer = torch().from_numpy(answers[name])
+            dense[place] = answer.to(dense[place].device, dense[place].dtype)
         return dense
 
     def _feed(self, inputs: Any) -> dict[str, Array]:

@@ -121,9 +121,6 @@ def rounded_weight_class() -> Any:
             """All ranges of the module follow, or stay."""
             self.stage.observing = enabled
 
-        def calculate_qparams(self) -> tuple[Any, Any]:
-            return self.scale, self.zero_point
-
     return FakeQuantizeWeight
 
 

@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from onnxsparse.acts.act import TimedAct
 from onnxsparse.acts.layers import Bypass, bypasses
+from onnxsparse.acts.params import Param
 from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
 from onnxsparse.graph.edit import bypass
@@ -57,12 +58,13 @@ class SkipLayers(TimedAct):
     def layers(self) -> str | Sequence[str]:
         return self._layers
 
-    def bind_graph(self, model: Model) -> None:
+    def bind_graph(self, model: Model, params: Sequence[Param]) -> None:
         self._bypasses = bypasses(model, self._layers, f"{self.where}: layers")
 
-    def changed_graph(self, proto: ModelProto) -> None:
+    def changed_graph(self, proto: ModelProto) -> Sequence[str]:
         if self._for_good:
             bypass(proto, {one.result: one.source for one in self._bypasses})
+        return ()
 
     def removed(self) -> Mapping[str, str]:
         return {tag: REMOVED for one in self._bypasses for tag in one.tags} if self._for_good else {}

@@ -119,6 +119,11 @@ class Engine(ABC):
         """Of how many pieces of batches the gradients since the last update are the sum."""
         return 1
 
+    @property
+    def overflowed(self) -> bool:
+        """Whether half precision could not hold the gradients since the last update, which `update` leaves out."""
+        return False
+
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         """Add to the mean of the gradients since the last update, by tags of `weights`: those of a term of one's own.
 

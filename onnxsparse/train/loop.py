@@ -266,6 +266,9 @@ class Run:
             loss = self.trainee.step(batch)
             if not math.isfinite(loss):
                 raise _no_number(step)
+            if self.engine.overflowed:  # acts see a step once, with gradients that count
+                self.trainee.update()
+                continue
             for act in self.acts:
                 act.before_update(self.trainee, step)
             for act in self.acts:

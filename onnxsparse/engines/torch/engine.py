@@ -179,6 +179,14 @@ class TorchEngine(Engine):
     def pieces(self) -> int:
         return self._taken
 
+    @property
+    def overflowed(self) -> bool:
+        if not self._scaling.wanted:
+            return False
+        self._average()
+        found = (parameter.grad for parameter in self._parameters.values())
+        return not all(one is None or bool(one.isfinite().all()) for one in found)
+
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         self._average()
         factor = max(1, self._taken) * self._scaling.factor

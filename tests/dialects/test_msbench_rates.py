@@ -20,7 +20,7 @@ from onnxsparse.dialects.msbench.gen_sparse_rate import (
     get_unst_sparsities_uniform,
     update_sparsity_per_layer_from_sparsities,
 )
-from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.errors import ModelError, OptionError, PlanError
 from tests.dialects.nets import SHAPES, numbers, onnx_model
 from tests.messages import refusing
 
@@ -229,6 +229,19 @@ def test_refusals():
         get_sparsities_erdos_renyi(model, 0.5, ["head"])
     with refusing(OptionError):
         scheduler.update_sparsity_per_layer(model, "half")
+
+
+def test_arguments_of_other_kinds():
+    assert get_unst_sparsities_norm_v2(onnx_model(), 0.5, 0.9, "wide, head")["head"] == 0.0
+    assert get_unst_sparsities_norm_v2(onnx_model(), 0.5, 1.0, None) == get_unst_sparsities_norm(onnx_model(), 0.5)
+    with pytest.raises(OptionError, match="erk_power_scale is a number, not 'half'"):
+        get_sparsities_erdos_renyi(onnx_model(), 0.5, erk_power_scale="half")
+    broken = onnx_model()
+    broken.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.full(SHAPES["stem.weight"], np.nan, np.float32), "stem.weight")
+    )
+    with pytest.raises(ModelError, match="not finite"):
+        get_unst_sparsities_norm(broken, 0.5)
 
 
 def test_a_star_import_brings_the_functions_alone():

@@ -26,8 +26,9 @@ import numpy as np
 
 from onnxsparse.allocations.allocation import kept_by_density
 from onnxsparse.dialects.msbench.arguments import opened
+from onnxsparse.dialects.msbench.configuration import number, words
 from onnxsparse.dialects.msbench.layer_rates import rate_of, rates_by_key, scheduler_that_prepared
-from onnxsparse.errors import OptionError, PlanError, nearest
+from onnxsparse.errors import ModelError, OptionError, PlanError, nearest
 from onnxsparse.math.values import Array
 from onnxsparse.train.layers import Network, Site
 
@@ -97,7 +98,8 @@ def get_unst_sparsities_norm_v2(
     """The same with a highest rate of a layer, and layers that stay dense."""
     rate, most = rate_of(default_sparsity, "default_sparsity"), rate_of(max_sparsity, "max_sparsity")
     network = _network(model)
-    dense = rates_by_key(network.sites, dict.fromkeys(no_prune_layer_list, 0.0), "no_prune_layer_list")
+    named = dict.fromkeys(words(no_prune_layer_list, "no_prune_layer_list"), 0.0)
+    dense = rates_by_key(network.sites, named, "no_prune_layer_list")
     sizes = {site.name: _relative(_numbers(network, site), func) for site in network.sites}
     free = {site.name: sizes[site.name] for site in network.sites if site.key not in dense}
     start = rate * sum(one.size for one in sizes.values())
@@ -114,6 +116,8 @@ def _numbers(network: Network, site: Site) -> Array:
 def _relative(weight: Array, func: str) -> Array:
     if func not in NORMS:
         raise OptionError(f"func is one of {', '.join(NORMS)}, not {func!r:.40}{nearest(str(func), NORMS)}")
+    if not np.isfinite(weight).all():
+        raise ModelError("a weight holds numbers that are not finite: such a model is broken")
     numbers, power = np.abs(weight, dtype=np.float32).reshape(-1), NORMS[func]
     norm = np.float32(1) if power is None else np.float32(np.linalg.norm(numbers.astype(np.float64), power))
     return numbers / norm if norm else numbers
@@ -142,13 +146,13 @@ def get_sparsities_erdos_renyi(
     erk_power_scale: float = 0.5,
 ) -> dict[str, float]:
     """By Erdős–Rényi: the larger a layer, the sparser; some layers may have rates of their own beside it."""
-    rate = rate_of(default_sparsity, "default_sparsity")
+    rate, power = rate_of(default_sparsity, "default_sparsity"), number(erk_power_scale, "erk_power_scale")
     sites = _network(model).sites
     shapes, custom = {site.name: site.shape for site in sites}, _custom(custom_sparsity_map, sites)
     names = [name for name in shapes if name not in custom]
     sizes = [math.prod(shapes[name]) for name in names]
     keep = sum(size - math.floor(rate * size) for size in sizes)
-    raw = [_density(shapes[name], include_kernel, erk_power_scale) for name in names]
+    raw = [_density(shapes[name], include_kernel, power) for name in names]
     kept = kept_by_density(sizes, raw, keep)
     found = {name: max(0.0, 1 - count / size) for name, count, size in zip(names, kept, sizes)}
     return {name: custom[name] if name in custom else found[name] for name in shapes}

@@ -423,7 +423,7 @@ class ScheduledModifierManager(Contents):
         trainee.take_scales({key: one for some in scales.values() for key, one in some.items()}, schemes)
         for one, timed_act in self._acts:
             if identifier(one) in kept:
-                take_gathered(timed_act, kept[identifier(one)], trainee)
+                take_gathered(timed_act, kept[identifier(one)], trainee, self._last)
         self._waiting = None
 
     # -- inside
@@ -526,8 +526,8 @@ def gathered(act: TimedAct) -> dict[str, Any]:
     return {"arrays": arrays, "state": copy.deepcopy(act.state())}
 
 
-def take_gathered(act: TimedAct, given: Any, trainee: ModuleTrainee) -> None:
-    """Go on by it; the clock stays that of the loop, which begins at the epoch that it says."""
+def take_gathered(act: TimedAct, given: Any, trainee: ModuleTrainee, epoch: float) -> None:
+    """Go on by it; the clock stays that of the loop, which begins at an epoch, but what had ended chooses no more."""
     clock = act.clock.state()
     try:
         act.load({key: one.cpu().numpy() for key, one in given["arrays"].items()})
@@ -535,7 +535,8 @@ def take_gathered(act: TimedAct, given: Any, trainee: ModuleTrainee) -> None:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise OptionError(f"{act.where}: what the state has gathered is that of another recipe or module") from None
     finally:
-        act.clock.restore(clock)
+        if not (act.by_gradients and act.clock.ended and 0 <= act.span.end <= epoch):
+            act.clock.restore(clock)
 
 
 def without_gathered(state: Mapping[str, Any], kept: dict[str, Any], name: str = "") -> dict[str, Any]:

@@ -6,9 +6,8 @@
 1. The model is made for the recipe: every layer that its options name is a layer at that path, in their order. Paths
    that speak of text make linear layers and tables on tokens, others convolutions; what a path calls a norm or an
    activation is one. A class of modules that they name stands there, too, and hands on what it gets (a LayerNorm is
-one). Of a pattern the
-   usual paths that it fits are taken or, where it fits none, a path that it fits, with 0 for its wildcards. A layer
-   without a name stands behind them, and what is not a layer holds others.
+   one). Of a pattern the usual paths that it fits are taken or, where it fits none, a path that it fits, with 0 for its
+   wildcards. A layer without a name stands behind them, and what is not a layer holds others.
 2. Epochs are scaled so that the recipe ends at 5, and nothing begins behind 4.75; AC/DC gets phases of one epoch, which
    it needs whole. Rates are at most 0.001, gradients of second-order pruning at most 8 and their blocks at most 16, and
    updates come four times an epoch or less often. On ONNX all parameters are one group, so rates of other groups are of

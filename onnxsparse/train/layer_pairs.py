@@ -79,9 +79,10 @@ def _of_module(model: Model, name: str, where: str) -> list[Layer]:
         return []
     value, sizes = found
     axis = 1 if len(sizes) > 3 else -1
-    if not sizes or not isinstance(sizes[axis], int):
+    channels = sizes[axis] if sizes else ""
+    if not isinstance(channels, int):
         raise OptionError(f"{where}: {name[:60]!r}: how many channels its result '{value}' has is not known")
-    return [Layer(value, sizes[axis], axis)]
+    return [Layer(value, channels, axis)]
 
 
 def _places(known: Sequence[Named], name: str, where: str) -> list[int]:

@@ -11,9 +11,12 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import inspect
+import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -21,7 +24,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -253,6 +256,38 @@ def golden(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
         assert not differences, f"wanted so? then run the test again with --update-golden\n{differences}"
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def made_graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Makes training graphs of onnxruntime-training, each once: the same job gives the same graph."""
+    from onnxsparse.engines.ort import building  # it loads numpy, which looks at the variables above
+
+    known: dict[str, dict[str, Any]] = {}
+    home, make = tmp_path_factory.mktemp("graphs"), building._made
+
+    def made(folder: str, spec: Any, model: Any, samples: Any, check: bool) -> dict[str, Any]:
+        parts = [spec.to_json(), building._of_samples(samples), str(check)]
+        digest = hashlib.sha256(model.SerializeToString(deterministic=True))
+        digest.update("\n".join([*parts, *samples]).encode())
+        key = digest.hexdigest()
+        if key in known:
+            shutil.copytree(home / key, folder, dirs_exist_ok=True)
+        else:
+            found = make(folder, spec, model, samples, check)
+            shutil.copytree(folder, home / key)
+            known[key] = json.loads(json.dumps(found))
+        return dict(json.loads(json.dumps(known[key])))
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def shared_graphs(made_graphs: Callable[..., dict[str, Any]]) -> Iterator[None]:
+    """For modules that train and are not about how graphs are made, which tests/engines/ort is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onnxsparse.engines.ort.building._made", made_graphs)
+        yield
 
 
 @pytest.fixture(scope="session")

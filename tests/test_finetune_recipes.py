@@ -12,22 +12,14 @@ import pytest
 from onnx import numpy_helper
 
 import onnxsparse as osp
-from onnxsparse.engines.ort import library as ort_library
-from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import LeftOutError, OnnxSparseError, OptionError
+from tests.engine_marks import ENGINES, HAS_ORT, HAS_TORCH, TRAINS
 from tests.examples_of_recipes import examples
 from tests.messages import refusing
 
-pytestmark = pytest.mark.skipif(
-    not (ort_library.available() or torch_library.available()), reason="needs an engine that trains"
-)
+pytestmark = [TRAINS, pytest.mark.usefixtures("shared_graphs")]
 EXAMPLES = examples(["wide.weight", "residual.weight"], "deep")
 PRUNED = {"sample": {"wide.weight": 0.85, "residual.weight": 0.85}, "gradual": {"deep.weight": 0.8}}
-
-
-HAS_TORCH = pytest.mark.skipif(not torch_library.available(), reason="needs torch")
-HAS_ORT = pytest.mark.skipif(not ort_library.available(), reason="needs onnxruntime-training")
-ENGINES = [pytest.param("ort", marks=HAS_ORT), pytest.param("torch", marks=HAS_TORCH)]
 FIRST = ("sample", "constant")
 CASES = [
     *(pytest.param("torch", name, marks=HAS_TORCH) for name in EXAMPLES),
@@ -83,7 +75,7 @@ def test_every_example(digits_cnn: Path, engine: str, name: str) -> None:
 def test_every_example_in_a_plain_loop(digits_cnn: Path, name: str) -> None:
     from onnxsparse.dialects.sparseml import ScheduledModifierManager
 
-    torch, data = torch_library.torch(), images(64)
+    torch, data = pytest.importorskip("torch"), images(64)
     net = osp.torch.to_module(digits_cnn)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
     manager = ScheduledModifierManager.from_yaml(EXAMPLES[name])
@@ -114,6 +106,10 @@ modifiers:
     mask_type: %s
     leave_enabled: %s
 """
+CALLED = {
+    "ort": "onnxruntime-training",
+    "torch": "torch",
+}
 LONGER = "- !EpochRangeModifier {start_epoch: 0, end_epoch: 4}\n"
 PLAIN = GMP % (0.8, "unstructured", "true")
 
@@ -138,18 +134,16 @@ GRADIENTS = {
 
 
 BY_GRADIENTS = [("movement", ""), ("obs", ""), ("m-fac", "null"), ("m-fac", "true")]
+GRADIENT_CASES = [
+    *(pytest.param("torch", *case, marks=HAS_TORCH) for case in BY_GRADIENTS),
+    *(
+        pytest.param("ort", *case, marks=HAS_ORT if case[0] == "obs" else [HAS_ORT, pytest.mark.slow])
+        for case in BY_GRADIENTS
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "buffered"),
-    [
-        *(pytest.param("torch", *case, marks=HAS_TORCH) for case in BY_GRADIENTS),
-        *(
-            pytest.param("ort", *case, marks=HAS_ORT if case[0] == "obs" else [HAS_ORT, pytest.mark.slow])
-            for case in BY_GRADIENTS
-        ),
-    ],
-)
+@pytest.mark.parametrize(("engine", "name", "buffered"), GRADIENT_CASES)
 def test_what_goes_by_gradients(digits_cnn: Path, engine: str, name: str, buffered: str) -> None:
     text = GRADIENTS[name] % buffered if buffered else GRADIENTS[name]
     recipe = text.replace("__ALL_PRUNABLE__", "[wide, deep]")
@@ -221,8 +215,7 @@ def test_a_teacher_is_heard_on_an_output_that_is_there(digits_cnn: Path, keys: s
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_report_says_what_the_recipe_leaves_open(digits_cnn: Path, engine: str) -> None:
     rated = PLAIN + "- !SetLearningRateModifier {learning_rate: 0.001}\n"
-    where = {"ort": "onnxruntime-training", "torch": "torch"}[engine]
-    frame = f"trained for 2 epochs (4 steps) by sgd:momentum=0.5, in batches of 32, in {where}"
+    frame = f"trained for 2 epochs (4 steps) by sgd:momentum=0.5, in batches of 32, in {CALLED[engine]}"
     options = {"data": images(), "engine": engine, "optimizer": "sgd:momentum=0.5"}
     idle = "the labels of the data are not used, the dense model teaches alone: --loss cross-entropy learns from them"
     notes = tune(digits_cnn, rated, loss=None, **options).report.notes
@@ -272,7 +265,7 @@ def test_keeping_the_best_never_goes_behind_the_last_masks(digits_cnn: Path) -> 
         (EXAMPLES["rate"], {"optimizer": lambda params: None}, "sets what an optimizer of your own decides"),
         ("modifiers:\n- !LayerPruningModifier {layers: [deep]}\n", {"epochs": 1}, "'deep' cannot be skipped: it gives"),
         ("modifiers:\n- !LayerThinningModifier {param_group_dependency_map: {wide.weight: [deep.weight]}}\n",
-         {"epochs": 1}, "LayerThinningModifier takes channels out of torch modules"),
+         {"epochs": 1}, "residual.weight gives the same channels as wide.weight"),
         ("modifiers:\n- !pruning {pattern: '2:4'}\n- !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n", {},
          "leave one kind out"),
         ("modifiers:\n- !SetLearningRateModifier {learning_rate: 0.1, param_groups: [1]}\n", {"epochs": 1},

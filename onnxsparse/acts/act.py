@@ -261,6 +261,10 @@ class TimedAct(Act):
         if tick.ends:
             self.end(trainee)
 
+    def samples(self, trainee: Trainee) -> bool:
+        """Whether the gradients that it goes by are those of samples, and not those of steps."""
+        return False
+
     def gather(self, trainee: Trainee, epoch: float) -> None:
         """The gradients of a step are there; called at every one before `before`, where it acts by gradients."""
 
@@ -272,6 +276,9 @@ class TimedAct(Act):
 
     def update(self, trainee: Trainee, epoch: float) -> None:
         """A step comes at which it acts, the first and the last ones included."""
+
+    def take_mask(self, param: Param, keep: Array) -> None:
+        """A mask of a checkpoint that holds nothing else of it, as those of SparseML's manager."""
 
     def end(self, trainee: Trainee) -> None:
         """Its last step has come."""

@@ -15,29 +15,25 @@ import numpy as np
 
 from onnxsparse.acts.params import Param, find, find_some
 from onnxsparse.channel_classes.classes import ChannelClass, Channels, Member
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, PlanError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
 from onnxsparse.math.values import Array
 from onnxsparse.passes.permuting import channels_of
-from onnxsparse.passes.thin import blocking, places_in, zeros_in
+from onnxsparse.passes.thin import (
+    ALONE,
+    GIVES,
+    READS,
+    Roles,
+    blocking,
+    places_in,
+    readers_of,
+    roles_of,
+    thinned,
+    zeros_in,
+)
 
-GIVES, READS, EACH = "gives", "reads", "each"
-Roles = Mapping[tuple[StoredTensor, int], str]
 Numbers = Callable[[StoredTensor], Array]
-SHOWN = 4
-
-
-def roles_of(model: Model) -> Roles:
-    """What the indices of an axis of a weight are: outputs, inputs, or both, where each channel goes by itself."""
-    found: dict[tuple[StoredTensor, int], str] = {}
-    for weight in model.weights:
-        for use in weight.uses:
-            groups, outputs, inputs, _ = (use.stored_axes(run) for run in use.runs)
-            apart = use.shape4[0] > 1 and use.shape4[2] == 1
-            for axes, role in ((groups, EACH), (outputs, EACH if apart else GIVES), (inputs, READS)):
-                found.update({(weight.tensor, axis): role for axis in axes})
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +74,11 @@ def found_again(group: ChannelGroup, model: Model, channels: Channels) -> Channe
     """The same group in a copy of the model with other numbers; None where its layers are not there any more."""
     members = {(one.name, one.axes): one for one in channels.members}
     counted = [members[one.name, one.axes] for one in group.counted if (one.name, one.axes) in members]
-    classes = [one for one in channels.classes if counted and set(counted) <= set(one.members)]
+    alike = (one for one in channels.classes if all(np.isin(each.labels, one.channels).all() for each in counted))
+    classes = [*alike] if counted else []
     if not classes:
         return None
-    roles = roles_of(model)
-    readers = [one for one in classes[0].members if roles.get((one.tensor, one.axes[-1])) == READS]
-    return ChannelGroup(group.name, classes[0], tuple(counted), tuple(readers))
+    return ChannelGroup(group.name, classes[0], tuple(counted), readers_of(classes[0], roles_of(model)))
 
 
 def _not_all(gone: Array) -> Array:
@@ -114,7 +109,16 @@ class GroupMap:
             missing += unknown
             named = [*known, *(by_tag[one.tag] for one in found)]
             made.append(self._group(channels, roles, group, named))
+        self._try(made)
         return made, list(dict.fromkeys(missing))
+
+    def _try(self, groups: Sequence[ChannelGroup]) -> None:
+        """What the graph has against fewer channels is known before anything runs."""
+        kept = {one.channels.number: np.arange(one.channels.size) > 0 for one in groups}
+        try:
+            thinned(self.model, kept)
+        except PlanError as error:
+            raise self._refused(str(error)) from None
 
     def _group(
         self, channels: Channels, roles: Roles, group: Sequence[StoredTensor], named: Sequence[StoredTensor]
@@ -128,17 +132,16 @@ class GroupMap:
         why = blocking(self.model, channels, one)
         if why:
             raise self._refused(f"the channels of {first} cannot be taken out: {why}")
-        readers = tuple(one for one in one.members if roles.get((one.tensor, one.axes[-1])) == READS)
         self._demand_all(one, roles, group, named)
         self._demand_own(one, roles, [tensor for tensor in named if tensor not in group], first)
         counted = [member for member in own if roles[member.tensor, member.axes[-1]] == side]
-        return ChannelGroup(first, one, tuple(counted or own), readers)
+        return ChannelGroup(first, one, tuple(counted or own), readers_of(one, roles))
 
     def _member(self, channels: Channels, roles: Roles, tensor: StoredTensor, side: str) -> Member:
         found = [
             member
             for member in channels.by_tensor.get(tensor, ())
-            if roles.get((tensor, member.axes[-1])) in (side, EACH)
+            if roles.get((tensor, member.axes[-1])) in (side, ALONE)
         ]
         if not found:
             what = "outputs" if self.outputs else "inputs"
@@ -160,17 +163,18 @@ class GroupMap:
     ) -> None:
         """All that gives or reads the channels is in the map."""
         first, known = next(iter(group)).name, {*group, *named}
-        for member in one.members:
-            role = roles.get((member.tensor, member.axes[-1]), "")
-            if role == GIVES and self.outputs and member.tensor not in group:
+        found = [(one.tensor, roles.get((one.tensor, one.axes[-1]), "")) for one in one.members]
+        for tensor, role in found:
+            if role == GIVES and self.outputs and tensor not in group:
                 raise self._refused(
-                    f"{member.name} gives the same channels as {first} (their results are added), and keeps them: name "
+                    f"{tensor.name} gives the same channels as {first} (their results are added), and keeps them: name "
                     "it in the group"
                 )
-            if role == READS and not self.outputs and member.tensor not in group:
-                raise self._refused(f"{member.name} reads the same channels as {first}, and is not in the group")
-            if role in (GIVES, READS) and member.tensor not in known:
-                raise self._refused(f"{member.name} is missing among the dependents of {first}")
+            if role == READS and not self.outputs and tensor not in group:
+                raise self._refused(f"{tensor.name} reads the same channels as {first}, and is not in the group")
+        for tensor, role in found:
+            if role in (GIVES, READS) and tensor not in known:
+                raise self._refused(f"{tensor.name} is missing among the dependents of {first}")
         self._demand_normalizations({member.tensor for member in one.members}, known, first)
 
     def _demand_normalizations(
@@ -187,7 +191,7 @@ class GroupMap:
         side = READS if self.outputs else GIVES
         for tensor in named:
             own = [roles.get((tensor, member.axes[-1]), "") for member in one.members if member.tensor is tensor]
-            if not own or (any(one is tensor for one, _ in roles) and not {side, EACH, ""} & set(own)):
+            if not own or (any(one is tensor for one, _ in roles) and not {side, ALONE, ""} & set(own)):
                 verb = "read" if self.outputs else "give"
                 raise self._refused(f"{tensor.name} does not {verb} the channels of {first}")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
-from onnxsparse.engines.layer_terms import LayerPairs, LayersOfFile, LayerTerm
+from onnxsparse.engines.layer_terms import LayersOfFile, LayerTerm
 from onnxsparse.engines.other_teacher import OtherTeacher
 from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.losses import Scale, unit_in_words
@@ -119,6 +119,11 @@ class Engine(ABC):
         """Of how many pieces of batches the gradients since the last update are the sum."""
         return 1
 
+    @property
+    def overflowed(self) -> bool:
+        """Whether half precision could not hold the gradients since the last update, which `update` leaves out."""
+        return False
+
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         """Add to the mean of the gradients since the last update, by tags of `weights`: those of a term of one's own.
 
@@ -189,10 +194,9 @@ class LossSpec:
     temperature: float = 2.0
     axis: int | None = None  # of the classes, for kl, where the user says it
     teacher: str = ""  # an ONNX file to learn from by kl; the dense model where none is named
+    distilled: tuple[str, ...] = ()  # the outputs that kl is the mean over; that of the labels where none is named
     smoothing: float = 0.0  # of labels, for cross-entropy
-
-    layers: tuple[LayerPairs, ...] = ()  # layers that learn from layers, as a recipe names them
-    terms: tuple[LayerTerm, ...] = ()  # and what that means in the model
+    terms: tuple[LayerTerm, ...] = ()  # layers that learn from layers
 
 
 TASKS = {
@@ -246,10 +250,7 @@ class Spec:
         for name in ("turned", "quantization", "learned_scales", "skipped"):
             if not found[name]:  # graphs of runs from before there was such a thing are found again
                 del found[name]
-        if not self.objective.smoothing:
-            del found["objective"]["smoothing"]
-
-        for name in ("layers", "terms"):
+        for name in ("smoothing", "terms", "distilled"):
             if not found["objective"][name]:
                 del found["objective"][name]
         return json.dumps(found, sort_keys=True)
@@ -259,7 +260,7 @@ class Spec:
         found = json.loads(text)
         objective = found.pop("objective")
         objective["label_shape"] = tuple(objective["label_shape"])
-        objective["layers"] = ()  # `terms` say it all
+        objective["distilled"] = tuple(objective.get("distilled", ()))
         objective["terms"] = tuple(LayerTerm.of(one) for one in objective.get("terms", ()))
         return cls(**found, objective=LossSpec(**objective))
 

@@ -3,7 +3,7 @@
     gain * mean((projected - taught)^2) / (mean(taught^2) + epsilon), summed over pairs of layers
 
 1. `projected` is a value times a matrix, which trains beside the weights and is delivered nowhere. It begins as a
-   linear layer of torch does: evenly within 1 / sqrt(inputs), drawn by its place.
+   linear layer of torch does: evenly within 1 / sqrt(inputs), drawn by its place among those of a modifier.
 2. The teacher is the dense model, or an ONNX file, whose values onnxruntime computes.
 """
 
@@ -22,27 +22,13 @@ from onnxsparse.errors import ModelError
 from onnxsparse.math.values import Array
 
 PROJECTION = "projection"
-"""What the keys of projections begin with among an engine's weights: `projection/0`."""
-
-
-@dataclass(frozen=True)
-class LayerPairs:
-    """What a recipe says: names of layers, and how they count."""
-
-    where: str = ""
-    students: tuple[str, ...] | None = None
-    teachers: tuple[str, ...] | None = None
-    gain: float = 1.5
-    normalize: bool = True
-    project: bool = True
-    epsilon: float = 1e-6
-    teacher: str = ""
+"""What the keys of projections begin with among an engine's weights: `projection/2_0`."""
 
 
 @dataclass(frozen=True)
 class LayerTerm:
     """One pair: values by name in both graphs, and the sizes of the projection, outputs first; none where there is
-    none. `axis` is that of the channels."""
+    none. `axis` is that of the channels, `key` the modifier's number and the place among its pairs."""
 
     student: str
     taught: str
@@ -52,15 +38,21 @@ class LayerTerm:
     projection: tuple[int, ...] = ()
     axis: int = 1
     teacher: str = ""
+    key: tuple[int, int] = (0, 0)
+
+    @property
+    def projected_by(self) -> str:
+        """The name of the projection, which is the same in every training graph of a run."""
+        return "_".join(map(str, self.key))
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> LayerTerm:
-        return cls(**{**found, "projection": tuple(found["projection"])})
+        return cls(**{**found, **{name: tuple(found[name]) for name in ("projection", "key")}})
 
-    def start(self, place: int) -> Array:
+    def start(self) -> Array:
         """The numbers that a projection begins with."""
         bound = 1 / math.sqrt(self.projection[1])
-        drawn = np.random.Generator(np.random.Philox(key=place)).uniform(-bound, bound, self.projection)
+        drawn = np.random.Generator(np.random.Philox(key=self.key[1])).uniform(-bound, bound, self.projection)
         return drawn.astype(np.float32)
 
 

@@ -1,7 +1,7 @@
 """Distillation from another ONNX model: the teacher's logits for the inputs of a batch.
 
-1. Its inputs are those of the model in training by name, or in order where the names differ; its output is the one of
-   the same name, or its first of floats.
+1. Its inputs are those of the model in training by name, or in order where the names differ; its outputs are those of
+   the same names, or for a single one its first of floats.
 2. Rows that are probabilities are taken by their logarithms: softmax gives them back.
 3. A file that was made for one sample is asked about one after the other.
 """
@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxsparse.errors import MissingExtraError, ModelError
+from onnxsparse.graph.model import Model
 from onnxsparse.math.values import Array
 
 SURE = 1e-3
@@ -24,25 +26,26 @@ SMALLEST = 1e-30
 class OtherTeacher:
     """A model in onnxruntime."""
 
-    def __init__(self, path: str, output: str = "", held: bytes | None = None) -> None:
+    def __init__(self, path: str, held: bytes | None = None) -> None:
         """`held` is the file in memory, where something was added to it."""
         self._path, self._session = path, _session(path, held)
         self._inputs = [value.name for value in self._session.get_inputs()]
-        floats = [value.name for value in self._session.get_outputs() if value.type == "tensor(float)"]
-        if not floats:
+        self._floats = [value.name for value in self._session.get_outputs() if value.type == "tensor(float)"]
+        if not self._floats:
             raise ModelError(f"the teacher {path} has no output of floats")
-        self._output = output if output in floats else floats[0]
         self._by_one = False
 
-    def __call__(self, feed: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
-        """What it says to inputs by name, for which the model in training gives a tensor of a shape."""
-        found = self._asked(self._given(feed), [self._output])[0]
-        if found.shape != tuple(shape):
-            raise ModelError(
-                f"the teacher {self._path} gives {list(found.shape)} where the model gives {list(shape)}; it has to be "
-                "made for the same task"
-            )
-        return _before_squashing(found)
+    def __call__(self, feed: Mapping[str, Array], shapes: Mapping[str, Sequence[int]]) -> dict[str, Array]:
+        """What it says to inputs by name, for which the outputs of the model in training have these shapes."""
+        names = outputs_for(list(shapes), self._floats, self._path)
+        found = dict(zip(shapes, self._asked(self._given(feed), names)))
+        for name, shape in shapes.items():
+            if found[name].shape != tuple(shape):
+                raise ModelError(
+                    f"the teacher {self._path} gives {list(found[name].shape)} where the model gives {list(shape)}; it "
+                    "has to be made for the same task"
+                )
+        return {name: _before_squashing(one) for name, one in found.items()}
 
     def values(self, feed: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
         """What it gives by these names, for inputs by name."""
@@ -78,6 +81,24 @@ class OtherTeacher:
     def _run(self, feed: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
         found: list[Array] = self._session.run(list(names), dict(feed))
         return found
+
+
+def outputs_for(asked: Sequence[str], floats: Sequence[str], path: str) -> list[str]:
+    """The outputs of a teacher for outputs of the model."""
+    if len(asked) == 1:
+        return [asked[0] if asked[0] in floats else floats[0]]
+    missing = next((name for name in asked if name not in floats), None)
+    if missing is not None:
+        raise ModelError(f"the teacher {path} gives no output {missing:.60} (it gives {', '.join(floats)[:100]})")
+    return list(asked)
+
+
+def demand_outputs(path: str, asked: Sequence[str]) -> None:
+    """A teacher in a file has the outputs that are learned, where these are several."""
+    if len(asked) < 2:
+        return
+    kinds = {value.name: value.type.tensor_type.elem_type for value in Model.open(path).proto.graph.output}
+    outputs_for(asked, [name for name, kind in kinds.items() if kind == TensorProto.FLOAT], path)
 
 
 def _session(path: str, held: bytes | None) -> Any:

@@ -5,13 +5,13 @@
 2. It goes through operators that treat each channel by itself, and through sums of products with stored weights.
    What else reads the channels blocks them, and is named: what mixes them, or needs to know how many there are.
 3. At least one channel of a class stays: kernels of runtimes do not expect tensors without numbers.
-What it does not do: decide which channels go. The model computes what it did where the weights that read them have
-zeros there (`unread_channels`).
+What it does not do: decide which channels go. The model computes what it did where the weights that read them
+(`readers_of`) have zeros there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,11 +22,13 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from onnxsparse.channel_classes.bare import bare_copy
 from onnxsparse.channel_classes.classes import ChannelClass, Channels, Member
 from onnxsparse.channel_classes.permutation import METADATA
-from onnxsparse.errors import PlanError
+from onnxsparse.channel_classes.tensors import Field
+from onnxsparse.errors import ModelError, PlanError
 from onnxsparse.graph.attributes import Attributes, label
 from onnxsparse.graph.edit import FreshNames, all_names, downstream, reads
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import StoredTensor
+from onnxsparse.graph.torch_match import Match, record_match, recorded_match
 from onnxsparse.math.values import Array
 from onnxsparse.passes.permuting import channels_of
 
@@ -48,6 +50,8 @@ EACH = frozenset(
 )  # fmt: skip
 """Operators that treat each channel by itself, as far as channels are not along an axis that they reduce."""
 SUMS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+GIVES, READS, ALONE, TIED = "gives", "reads", "alone", "tied"
+Roles = Mapping[tuple[StoredTensor, int], str]
 SIZED = {"Reshape": 1, "Resize": 3}
 """Inputs that say the sizes of the result."""
 
@@ -55,6 +59,7 @@ SIZED = {"Reshape": 1, "Resize": 3}
 def thinned(model: Model, kept: Kept) -> ModelProto:
     """A copy of a model without the channels of its classes (`channels_of`) that are not kept."""
     copy = Model.over(model.copy_proto())
+    copy.sizes = model.sizes
     thin(copy, channels_of(copy), kept)
     return copy.proto
 
@@ -68,7 +73,8 @@ def thin(model: Model, channels: Channels, kept: Kept) -> None:
 
 def blocking(model: Model, channels: Channels, one: ChannelClass) -> str:
     """Why the channels of a class cannot be taken out; '' where they can."""
-    return next(_Thinning(model, channels, one.channels).refusals(), "")
+    why = next(_Thinning(model, channels, one.channels).refusals(), "")
+    return why or ("" if readers_of(one, roles_of(model)) else "no weight reads them")
 
 
 _NONE = np.empty(0, np.int64)
@@ -81,6 +87,26 @@ def _gone(one: ChannelClass, keep: Array) -> Array:
 
 
 # -- numbers of channels
+
+
+def roles_of(model: Model) -> Roles:
+    """What the indices of an axis of a weight are: outputs, inputs, both, where each channel goes by itself, or the one
+    in one place and the other in another."""
+    found: dict[tuple[StoredTensor, int], str] = {}
+    for weight in model.weights:
+        for use in weight.uses:
+            groups, outputs, inputs, _ = (use.stored_axes(run) for run in use.runs)
+            alone = use.shape4[0] > 1 and use.shape4[2] == 1
+            for axes, role in ((groups, ALONE), (outputs, ALONE if alone else GIVES), (inputs, READS)):
+                for axis in axes:
+                    known = found.setdefault((weight.tensor, axis), role)
+                    found[weight.tensor, axis] = role if known == role else TIED
+    return found
+
+
+def readers_of(one: ChannelClass, roles: Roles) -> tuple[Member, ...]:
+    """The weights that sum over the channels of a class."""
+    return tuple(member for member in one.members if roles.get((member.tensor, member.axes[-1])) == READS)
 
 
 def zeros_in(one: ChannelClass, member: Member, numbers: Array) -> Array:
@@ -103,14 +129,6 @@ def places_in(member: Member, channels: Array) -> Array:
     return np.broadcast_to(found.transpose(order).reshape(sizes), member.tensor.shape)
 
 
-def unread_channels(one: ChannelClass, readers: Iterable[Member], numbers: Callable[[StoredTensor], Array]) -> Array:
-    """The channels of a class that all of these weights multiply by zero."""
-    found = np.ones(one.size, bool)
-    for member in readers:
-        found &= zeros_in(one, member, numbers(member.tensor))
-    return found
-
-
 # -- the cut
 
 
@@ -128,6 +146,10 @@ class _Thinning:
         graph = self.model.proto.graph
         stored = {tensor.name for tensor in graph.initializer}
         return downstream(graph, [value.name for value in graph.input if value.name not in stored], False)
+
+    @cached_property
+    def _roles(self) -> Roles:
+        return roles_of(self.model)
 
     @cached_property
     def _makers(self) -> dict[str, NodeProto]:
@@ -167,6 +189,10 @@ class _Thinning:
                     yield f"'{member.name}' is in a body or a function of the graph"
                 elif not _is_line(~np.isin(member.labels, self.gone)):
                     yield f"'{member.name}' has other channels in each of its groups"
+                elif (member.tensor, member.axes[-1]) not in self._roles and not _is_vector(member):
+                    yield f"'{member.name}' is no weight of a layer that is known"
+                elif self._roles.get((member.tensor, member.axes[-1])) == TIED:
+                    yield f"'{member.name}' is read both ways round"
         for node in graph.node:
             why = self._refusal(node)
             if why:
@@ -178,17 +204,23 @@ class _Thinning:
             return ""
         if node.domain not in ("", "ai.onnx") or node.op_type not in EACH | SUMS:
             return "reads them, and is no operator that treats each channel by itself"
+        if any(len(one.axes) > 1 and np.isin(one.labels, self.gone).any() for one in self._fields(node)):
+            return "has them along several axes, such as heads"
         if node.op_type == "Shape":
             return "" if self._is_of_others(node) else "tells how many there are, and something is computed with it"
         lost = np.setdiff1d(held, self._held(node.output))
         if node.op_type in EACH:
             return self._unresized(node) if not lost.size else "mixes them"
-        if np.setdiff1d(lost, self._held(name for name in node.input if name not in self._fed)).size:
+        stored = [name for name in node.input if name not in self._fed]
+        if np.setdiff1d(lost, self._held(stored)).size or not {*node.input[:2]} - {*stored}:
             return "sums over them, and both its factors are computed"
         groups = Attributes(node, {}).integer("group", 1)
         inputs = self.channels.values.get(node.input[0], ())
         depthwise = any(one.axes == (1,) and len(one.labels) == groups for one in inputs)
         return "is a convolution in groups, which keep their channels" if groups > 1 and not depthwise else ""
+
+    def _fields(self, node: NodeProto) -> list[Field]:
+        return [own for name in node.output for own in self.channels.values.get(name, ())]
 
     def _is_of_others(self, node: NodeProto) -> bool:
         """Whether only sizes along other axes are taken of the shape of a value."""
@@ -200,6 +232,10 @@ class _Thinning:
         return not Attributes(node, {}).integer("start", 0)
 
     def _unresized(self, node: NodeProto) -> str:
+        if node.op_type == "Pad" and self._sizes(node.input[0]) != self._sizes(node.output[0]):
+            return "adds to them"
+        if Attributes(node, {}).integer("block_size", 0):
+            return "has a scale for each of their blocks"
         slot = SIZED.get(node.op_type, len(node.input))
         if slot >= len(node.input) or not node.input[slot]:
             return ""
@@ -218,6 +254,7 @@ class _Thinning:
         fits = _fits(self.model)
         for node in list(self.model.proto.graph.node):
             self._renew(node)
+        shapes = {tensor: tensor.shape for tensor in self.channels.by_tensor}
         for tensor, members in self.channels.by_tensor.items():
             self._cut(tensor, members)
         graph = self.model.proto.graph
@@ -225,6 +262,7 @@ class _Thinning:
             self._redeclare(value)
         self.model.drop_metadata_key(METADATA)
         self.model.forget()
+        self._rematch({tensor.name for tensor in self.channels.by_tensor if tensor.shape != shapes[tensor]})
         if fits and not _fits(self.model):
             raise PlanError("channels cannot be taken out: the shapes of the graph would not fit together any more")
 
@@ -239,6 +277,20 @@ class _Thinning:
             del tensor.proto.dims[:]
             tensor.proto.dims.extend(array.shape)
             tensor.store(np.ascontiguousarray(array).reshape(-1))
+
+    def _rematch(self, cut: Collection[str]) -> None:
+        """Parameters of torch whose tensors became smaller do not lie in them any more."""
+        try:
+            match = recorded_match(self.model)
+        except ModelError:  # whoever reads it says that it is damaged
+            return
+        if match is None:
+            return
+        gone = {name for name, one in match.matched.items() if any(each.tensor in cut for each in (one, *one.copies))}
+        matched = {name: one for name, one in match.matched.items() if name not in gone}
+        aliases = {name: one for name, one in match.aliases.items() if one not in gone}
+        refused = {**match.refused, **dict.fromkeys(sorted(gone), "channels were taken out of it")}
+        record_match(self.model, Match(matched, aliases, match.folded, refused))
 
     def _redeclare(self, value: ValueInfoProto) -> None:
         dims = value.type.tensor_type.shape.dim
@@ -333,6 +385,10 @@ class _Thinning:
         }
 
 
+def _is_vector(member: Member) -> bool:
+    return sum(size != 1 for size in member.tensor.shape) <= 1
+
+
 def _is_line(stays: Array) -> bool:
     """Whether the same places along the last axis go, whatever the others."""
     return bool((stays == stays.reshape(-1, stays.shape[-1])[0]).all())
@@ -347,4 +403,7 @@ def _fits(model: Model) -> bool:
     return True
 
 
-__all__ = ["Kept", "blocking", "places_in", "thin", "thinned", "unread_channels", "zeros_in"]
+__all__ = [
+    "ALONE", "GIVES", "READS", "Kept", "Roles", "blocking", "places_in", "readers_of", "roles_of", "thin", "thinned",
+    "zeros_in",
+]  # fmt: skip

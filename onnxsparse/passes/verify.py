@@ -422,10 +422,19 @@ def _reconciled(entry: PlanRow, rule: Rule, known: Recorded) -> PlanRow:
         return replace(entry, drop=drop) if text in ELEMENTS else entry
     if rule.sparsity is None and entry.pattern.takes_sparsity:
         text, drop = known.pruned.get(entry.name, ("", 0))
-        return (
-            replace(entry, drop=drop) if text == entry.pattern.text else _without(entry, "no level is recorded for it")
-        )
+        return replace(entry, drop=drop) if _is_said(text, entry) else _without(entry, "no level is recorded for it")
     return entry
+
+
+def _is_said(text: str, entry: PlanRow) -> bool:
+    """Whether a recorded pattern is the one that is expected; tiles are blocks where no edge cuts one."""
+    assert entry.pattern is not None
+    if {text.partition(":")[0], entry.pattern.text.partition(":")[0]} != {"block", "tile"}:
+        return text == entry.pattern.text
+    _, outputs, inputs, _ = entry.weight.uses[0].shape4
+    rows, _, columns = text.partition(":")[2].partition("x")
+    same = text.partition(":")[2] == entry.pattern.text.partition(":")[2]
+    return same and outputs % int(rows) == 0 and inputs % int(columns) == 0
 
 
 def _without(entry: PlanRow, reason: str, chosen: bool = False) -> PlanRow:

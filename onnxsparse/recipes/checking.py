@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,10 +17,10 @@ from itertools import combinations
 from typing import Any
 
 from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, compiled
-from onnxsparse.errors import OnnxSparseError, OptionError, absent
+from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.planning.graph_layers import missed
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
-from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, DistillationModifier
+from onnxsparse.recipes.modifiers.distillation import DistillationModifier, demand_file
 from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, GradualPruning
 from onnxsparse.recipes.modifiers.masked import Masked
@@ -176,9 +175,12 @@ class _Linter:
                 self._add(WRONG, one, str(error))
 
     def teachers(self) -> None:
-        for one in self._every((DistillationModifier, PerLayerDistillationModifier)):
-            if one.teacher not in (SELF, DISABLE) and not os.path.isfile(one.teacher):
-                self._add(WRONG, one, f"teacher: {absent(one.teacher)}")
+        """Files that are not there; where there is a model, `names` says so."""
+        for one in self._every((DistillationModifier, PerLayerDistillationModifier)) if self.model is None else ():
+            try:
+                demand_file(one.called, one.teacher)
+            except OptionError as error:
+                self._add(WRONG, one, str(error).removeprefix(f"{one.called}: "))
 
     def names(self) -> None:
         """The modifiers are bound to the model; where that fails, each by itself."""
@@ -207,20 +209,11 @@ class _Linter:
             return str(error).removeprefix(f"{modifiers[0].called}: ")
         return ""
 
-    def keys(self) -> None:
-        """Teachers are compared at outputs that are there."""
-        teaching = [one for one in self._every(DistillationModifier) if one.distill_output_keys]
-        for one in teaching if self.model is not None else ():
-            try:
-                one.outputs_of([value.name for value in self._opened.proto.graph.output])
-            except OnnxSparseError as error:
-                self._add(WRONG, one, str(error).removeprefix(f"{one.called}: "))
-
     # -- how sparse
 
     def low(self) -> None:
         for one in self.masked:
-            level = min(_levels(one), default=1.0)
+            level = max(_levels(one), default=1.0)  # where layers have their own, low ones stand beside high ones
             if level < LEAST_USEFUL:
                 self._warn(one, f"it ends at {level:g}, and below {LEAST_USEFUL} zeros make nothing faster")
 
@@ -436,7 +429,7 @@ def _texts(value: Any) -> Iterator[str]:
 RULES: tuple[Callable[[_Linter], None], ...] = (
     _Linter.doubled, _Linter.two_clocks, _Linter.refused, _Linter.meaningless, _Linter.layers, _Linter.teachers,
     _Linter.low, _Linter.rises, _Linter.let_go, _Linter.two_rates, _Linter.length, _Linter.frequency, _Linter.late,
-    _Linter.names, _Linter.patterns, _Linter.keys, _Linter.overlaps, _Linter.along, _Linter.missed, _Linter.groups,
+    _Linter.names, _Linter.patterns, _Linter.overlaps, _Linter.along, _Linter.missed, _Linter.groups,
     _Linter.nothing_to_hold, _Linter.quantized, _Linter.sparse, _Linter.adam, _Linter.misfit, _Linter.between_steps,
 )  # fmt: skip
 """In this order they are told, what is worse before all others."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from onnx import ModelProto
 
+from onnxsparse.acts.layer_pairs import terms_that_stay
 from onnxsparse.engines.engine import Engine, Spec
 from onnxsparse.engines.layer_terms import LayersOfFile
 from onnxsparse.engines.ort import library as ort_library
@@ -36,7 +37,6 @@ from onnxsparse.planning.quantization import Quantization
 from onnxsparse.planning.stored_params import StoredParam
 from onnxsparse.planning.trainable import tagged
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Training
-from onnxsparse.train.layer_pairs import terms_of
 from onnxsparse.train.sequences import Carried, Plain, Sequences
 
 ENGINES = ("auto", "ort", "torch")
@@ -126,8 +126,8 @@ class Engines:
 
     def make(self, spec: Spec) -> Engine:
         """The engine that was asked for; by default the first that takes the model."""
-        if spec.objective.layers:
-            terms = terms_of(spec.objective.layers, self._model)
+        if spec.objective.terms:
+            terms = terms_that_stay(spec.objective.terms, self._model, spec.bypasses)
             spec = replace(spec, objective=replace(spec.objective, terms=terms))
         if not self.chosen:
             engine = self._choose(spec)
@@ -139,7 +139,7 @@ class Engines:
             name = next(iter(self._axes.inputs))
             raise OptionError(f"another model cannot be the teacher where the samples of '{name}' are not first")
         if spec.objective.teacher:
-            engine.learn_from(OtherTeacher(spec.objective.teacher, spec.objective.output))
+            engine.learn_from(OtherTeacher(spec.objective.teacher))
         files = {one.teacher for one in spec.objective.terms if one.teacher}
         if files:
             taught = {path: [one.taught for one in spec.objective.terms if one.teacher == path] for path in files}

@@ -188,9 +188,13 @@ def float_now(task: Task, engine: Engine, rest: Sequence[PlanRow] = ()) -> Model
         return task.model.copy_proto()
 
 
-def ranges_of(task: Task, engine: Engine, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+def ranges_of(
+    task: Task, engine: Engine, names: Sequence[str], bypasses: Mapping[str, str]
+) -> dict[str, tuple[float, float]]:
     """The least and the greatest number of values in the float model as an engine has it: means over batches."""
     proto = float_now(task, engine)
+    if bypasses:
+        bypass(proto, bypasses)
     inner = set(names) - {value.name for value in proto.graph.input}  # the runtime hands inputs on unwritten
     proto = turn(with_outputs(proto, sorted(inner)), task.axes.inputs, task.axes.outputs)
     file, found = _File(proto, task.feeding.shared), dict[str, list[tuple[float, float]]]()

@@ -191,13 +191,14 @@ class Integers:
         more = [f"{len(left) - SHOWN} more are left in float"] if len(left) > SHOWN else []
         return [own, *left[:SHOWN], *more, *saturation_note(any(not one.grid.signed for one in found.values))]
 
-    def write(self, proto: ModelProto) -> None:
-        """In place."""
+    def write(self, proto: ModelProto) -> Sequence[str]:
+        """In place; what has to be said of it is in `notes`."""
         self._params = self._fake.params(self._scales, proto)
         self._zeros = zeros_of(proto, self.quantization.weights)
         raised(proto, self.quantization)
         write_qdq(proto, self.quantization, self._params)
         Model.over(proto).set_metadata({PREFIX + "quantization": "int8, trained"})
+        return ()
 
     def check(self, report: Report, written: Model) -> Report:
         """Every zero is the zero point in what was written; and what is reported is of that, not of the floats."""

@@ -14,7 +14,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -99,7 +98,7 @@ class Run:
         fake = None
         if task.quantization is not None:
             tags, learned = tags_by_name(task.model, task.tags), task.learned_scales
-            fake = FakeQuantization(task.quantization, task.model.proto, tags, partial(ranges_of, task), learned)
+            fake = FakeQuantization(task.quantization, task.model.proto, tags, self._ranges_of, learned)
         if self._evaluation is not None:
             self._evaluation.fake = fake
         self.trainee = OnnxTrainee(
@@ -115,6 +114,10 @@ class Run:
                 if act.warning:
                     self.note(f"{act.where}: {act.warning}")
         self._segments = Segments(task.spec, self.trainee, self.acts)
+
+    def _ranges_of(self, engine: Engine, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+        skipped = {} if self.trainee.spec is None else self.trainee.spec.bypasses
+        return ranges_of(self.task, engine, names, skipped)
 
     def _batches_ahead(self) -> Iterator[Batch]:
         """Those of this step and the steps that come."""
@@ -263,6 +266,9 @@ class Run:
             loss = self.trainee.step(batch)
             if not math.isfinite(loss):
                 raise _no_number(step)
+            if self.engine.overflowed:  # acts see a step once, with gradients that count
+                self.trainee.update()
+                continue
             for act in self.acts:
                 act.before_update(self.trainee, step)
             for act in self.acts:

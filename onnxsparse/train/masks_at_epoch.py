@@ -25,6 +25,7 @@ from onnxsparse.patterns.nm import NMRamp, NOfM
 from onnxsparse.patterns.pattern import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
 from onnxsparse.recipes.modifiers.constant import HeldZeros
+from onnxsparse.recipes.modifiers.layer_thinning import ThinLayers
 from onnxsparse.recipes.modifiers.magnitude import Gradual
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 from onnxsparse.recipes.modifiers.structured import Structured
@@ -57,6 +58,8 @@ def at_epoch(
     acts = []
     for modifier in modifiers:
         act = modifier.act()
+        if isinstance(act, ThinLayers):  # it changes what is delivered, by masks that others make
+            continue
         act.bind(trainee.params)
         trainee.demand(act)
         trainee.admit(act)

@@ -28,7 +28,7 @@ from onnxsparse.engines.torch import quantized_module, thinning
 from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
-from onnxsparse.engines.torch.parametrization import clear_moments, mask_of, put_mask_on, take_mask_off, zero
+from onnxsparse.engines.torch.parametrization import PATTERNS, clear_moments, mask_of, put_mask_on, take_mask_off, zero
 from onnxsparse.engines.torch.skipped_layers import named_modules, put_back, skip
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.graph.model import Model
@@ -117,6 +117,8 @@ class ModuleTrainee(Trainee):
     def detach(self) -> None:
         """The module without masks, with zeros where they were; what is rounded stays so, to be exported."""
         quantized_module.thaw_normalization(self.module)
+        if self._masked:
+            self.module.__dict__[PATTERNS] = self._final_patterns()
         for tag in self._masked:
             for owner, name in self._homes[tag]:
                 take_mask_off(owner, name)
@@ -301,12 +303,16 @@ class ModuleTrainee(Trainee):
         """Fake quantization on layers, and beside it what the zeros of the module are, for those who export it."""
         layers, _ = layers_of(self.module, scheme)
         quantized_module.put_on(self.module, layers, self.learn_scales)
-        goals = {tag: goal for act in self._acts for tag, goal in act.final_masks().items() if goal.stays}
-        pruned = [param for param in self.params if param.tag in goals]
         stage = quantized_module.stage_of(self.module)
         assert stage is not None
-        stage.patterns.update({name: goals[param.tag].pattern.text for param in pruned for name in param.names})
+        stage.patterns.update(self._final_patterns())
         return layers
+
+    def _final_patterns(self) -> dict[str, str]:
+        """By the name of a parameter, the pattern that its zeros have in the end."""
+        goals = {tag: goal for act in self._acts for tag, goal in act.final_masks().items() if goal.stays}
+        pruned = [param for param in self.params if param.tag in goals]
+        return {name: goals[param.tag].pattern.text for param in pruned for name in param.names}
 
     def stop_observing(self) -> None:
         self.agree()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -18,8 +18,6 @@ from onnxsparse.graph.model import Model
 from onnxsparse.losses import axes_of_labels, axis_of_labels
 from onnxsparse.math.values import Array
 from onnxsparse.planning.model_inputs import SAMPLES_FIRST, SampleAxes
-from onnxsparse.recipes.modifiers.distillation import DistillationModifier
-from onnxsparse.recipes.modifiers.modifier import Modifier
 from onnxsparse.recipes.modifiers.training import Objective
 
 
@@ -95,18 +93,6 @@ def _no_float(
 def _dims(value: ValueInfoProto) -> Sequence[Any]:
     found: Sequence[Any] = value.type.tensor_type.shape.dim
     return found
-
-
-def demand_keys(model: Model, modifiers: Iterable[Modifier], wanted: str) -> None:
-    """What a teacher is heard on is the output of the loss."""
-    names = [value.name for value in model.proto.graph.output]
-    for one in (some for some in modifiers if isinstance(some, DistillationModifier)):
-        for name in one.outputs_of(names):
-            if name != (wanted or names[0]):
-                raise OptionError(
-                    f"{one.called}: distill_output_keys names {name}, and the loss is of {wanted or names[0]}; pass "
-                    f"--loss-output {name}, or leave the key out"
-                )
 
 
 # -- How many classes the outputs of a model tell apart, and along which axis they lie.

@@ -32,10 +32,6 @@ OLDER = (
 )
 
 
-OVERFLOWN = float(np.finfo(np.float32).max) / 2**24
-"""Gradients of this size are what an engine writes for those that half precision could not hold."""
-
-
 class Idle:
     """What skipped layers have: numbers, masks and optimizer state, by the keys of an engine's state.
 
@@ -185,10 +181,11 @@ class OnnxTrainee(Trainee):
 
     def _gradients(self, tags: set[str]) -> dict[str, Array]:
         """The means over the pieces of a batch; none where half precision could not hold one of them."""
+        if self.engine.overflowed:
+            return {}
         pieces = np.float32(max(1, self.engine.pieces))
         found = {tag: one.reshape(-1) / pieces for tag, one in self.engine.gradients().items() if tag in tags}
-        held = all(np.isfinite(one).all() and np.abs(one).max(initial=0) < OVERFLOWN for one in found.values())
-        return found if held else {}
+        return found if all(np.isfinite(one).all() for one in found.values()) else {}
 
     def scale_gradient(self, param: Param, factors: Array) -> None:
         self.engine.scale_gradients({param.tag: factors.reshape(param.shape)})
@@ -223,6 +220,9 @@ class OnnxTrainee(Trainee):
             assert batch is not None
             self.engine.discard_gradients()
             self.engine.step(batch)
+            while self.engine.overflowed:
+                self.engine.update(self.settings)  # moves nothing, and scales the loss up less
+                self.engine.step(batch)
             found = self._gradients(tags)
             if found:
                 yield found

@@ -217,6 +217,10 @@ class Carried(Engine):
     def pieces(self) -> int:
         return self._inner.pieces
 
+    @property
+    def overflowed(self) -> bool:
+        return self._inner.overflowed
+
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         self._inner.add_gradients(more)
 

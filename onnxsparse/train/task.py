@@ -25,6 +25,7 @@ from onnxsparse.engines.engine import Batch, Engine, LossSpec, Spec
 from onnxsparse.engines.processes import Processes
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.biases_and_scales import statistics
+from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
 from onnxsparse.options import Axes, Masks, Path, SparsityOptions
@@ -44,7 +45,7 @@ from onnxsparse.planning.trainable import trainables
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.flags import RATES
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
-from onnxsparse.recipes.modifiers.modifier import Modifier, Scheduled
+from onnxsparse.recipes.modifiers.modifier import NEVER, Modifier, Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct, Quantizing, TrainQuantized
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
@@ -53,7 +54,7 @@ from onnxsparse.scores import Score
 from onnxsparse.train.batches import Feeding
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
 from onnxsparse.train.measure import Glance, Measure
-from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_keys, demand_output, goal_of
+from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_output, goal_of
 from onnxsparse.train.sequences import FEWEST, Plain, Sequences, demand_steps, first_steps, sequences_of
 from onnxsparse.train.side_files import NOWHERE, Destination
 
@@ -216,11 +217,11 @@ def ask(
     recipe, unasked = holding_zeros(model, recipe)
     by_epochs = zeros_by_epochs(model, recipe, plan, masks)
     if quantization is not None:
-        _demand_one_graph(by_epochs)
+        learned = any(one.learn_scales for one in recipe.modifiers if isinstance(one, TrainQuantized))
+        quantization = _of_what_stays(quantization, model, by_epochs.acts if by_epochs is not None else (), learned)
     made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
     demand_floats(model)
     demand_output(model, objective.output)
-    demand_keys(model, recipe.modifiers, objective.output)
     tags = trainables(model, made, training.train_bn)
     fields, sequences = fields_of(model, axes), sequences_of(model, axes)
     labelled, numbers = bool(objective.task), objective.task != "cross-entropy" if objective.task else None
@@ -251,13 +252,31 @@ def ask(
     return replace(task, digest=digest_of(task))
 
 
-def _demand_one_graph(by_epochs: ByEpochs | None) -> None:
-    """What is rounded was decided for the whole graph."""
-    for act in by_epochs.acts if by_epochs is not None else ():
-        if act.layers():
+def _of_what_stays(quantization: Quantization, model: Model, acts: Sequence[TimedAct], learned: bool) -> Quantization:
+    """What is rounded, without the nodes of layers that the result has not."""
+    changing = [act for act in acts if type(act).changed_graph is not TimedAct.changed_graph]
+    skipping = [act for act in changing if act.layers()]
+    for act in changing:
+        if learned:
+            raise OptionError(f"{act.where}: --learn-scales trains a scale for each channel; leave one of the two out")
+        if act.layers() and act.span.end != NEVER:
             raise OptionError(
-                f"{act.where}: layers are not skipped in a run that quantizes, too: run the two one after the other"
+                f"{act.where}: in a run that quantizes, too, layers are skipped for good, or the two are run one after "
+                "the other: leave end_epoch out"
             )
+        if skipping and act not in skipping:
+            raise OptionError(
+                f"{act.where}: not together with skipped layers and with quantization; quantize in a second run"
+            )
+    if not skipping:
+        return quantization
+    copy = copied(model.proto)
+    for act in skipping:
+        act.changed_graph(copy)
+    left = {(node.op_type, node.output[0]) for node in copy.graph.node}
+    gone = [node.output[0] for node in model.proto.graph.node if (node.op_type, node.output[0]) not in left]
+    found = quantization.without(gone)
+    return replace(found, left={name: why for name, why in found.left.items() if name not in gone})
 
 
 def metric_list(metrics: Any) -> Sequence[Any]:

@@ -21,6 +21,7 @@ import numpy as np
 
 from onnxsparse.engines.torch.library import attention_in_parts, torch
 from onnxsparse.engines.torch.match.match import match
+from onnxsparse.engines.torch.parametrization import PATTERNS
 from onnxsparse.engines.torch.quantized_module import stage_of
 from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.files import Staged, make_folder
@@ -131,35 +132,37 @@ def _row(path: str, weight: Weight, promise: Promise, drops: Mapping[str, int]) 
     return PlanRow(weight, pattern, drop)
 
 
-# -- a module that is exported with integers
+# -- a module that a recipe pruned
 
 
 PLAIN = Unstructured()
 
 
 def record_zeros(model: Model, module: Any) -> list[str]:
-    """Record in a model with integers what the recipe pruned in the module that it was exported from.
+    """Record in a model what a recipe pruned in the module that it was exported from.
 
     Returns what has to be said of it.
     """
     stage = stage_of(module)
-    patterns = {} if stage is None else stage.patterns
+    patterns = module.__dict__.get(PATTERNS, {}) if stage is None else stage.patterns
     if not patterns:
         return []
     zeros = {name: (one == 0).cpu().numpy() for name, one in module.state_dict().items() if name in patterns}
-    rows = tuple(_counted(weight, patterns, zeros) for weight in model.weights)
-    record(model, Plan(rows, Rule.make()))
-    names = {row.name for row in rows if row.pattern is not None}
+    paths = {} if stage is not None else _paths(model, module, list(zeros))[0]
+    named = [(weight, paths.get((weight.scope, weight.tensor.name), weight.tensor.name)) for weight in model.weights]
+    rows = [(name, _counted(weight, name, patterns, zeros)) for weight, name in named]
+    record(model, Plan(tuple(row for _, row in rows), Rule.make()))
+    names = {name for name, row in rows if row.pattern is not None}
     return _said([name for name in zeros if zeros[name].any() and name not in names], len(zeros))
 
 
-def _counted(weight: Weight, patterns: Mapping[str, str], zeros: Mapping[str, Array]) -> PlanRow:
+def _counted(weight: Weight, name: str, patterns: Mapping[str, str], zeros: Mapping[str, Array]) -> PlanRow:
     """The promise of a weight: the pattern of the recipe, or single zeros where it did not come to that."""
-    zero = zeros.get(weight.tensor.name)
+    zero = zeros.get(name)
     if zero is None or weight.refusal or not weight.uses:
         return PlanRow(weight, reason=weight.refusal or "the recipe does not prune it", chosen=not weight.refusal)
     count = int(np.count_nonzero(zero))
-    pattern, seen = parse_pattern(patterns[weight.tensor.name]), np.asarray(weight_param(weight).whole().is_zero())
+    pattern, seen = parse_pattern(patterns[name]), np.asarray(weight_param(weight).whole().is_zero())
     if zero.shape == tuple(weight.shape):
         mine = weight.uses[0].matrix(zero.reshape(-1))
         seen = seen if (mine & ~seen).any() else mine  # a square matrix may have been turned

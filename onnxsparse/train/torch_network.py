@@ -22,7 +22,7 @@ import numpy as np
 
 from onnxsparse import patterns, sparsers
 from onnxsparse.engines.torch import parametrization
-from onnxsparse.engines.torch.attach import PLAIN, UNMASKED, Attached, bare_module, finish
+from onnxsparse.engines.torch.attach import PLAIN, UNMASKED, Attached, bare_module, finish, homes_of
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import DICT
 from onnxsparse.engines.torch.parametrization import all_masks
@@ -47,13 +47,20 @@ class TorchNetwork(Network):
         if any(True for _ in all_masks(self.module)):
             raise OptionError("masks are attached to this module already; take them off first")
         self._owners: dict[str, Any] = {}
+        self._homes: dict[str, list[tuple[Any, str]]] = {}
         self.sites: list[Site] = []
         for path, owner in self.module.named_modules():
             site = site_of(path, owner)
-            site = site and replace(site, within=within(self.module, path))
-            if site is not None and all(owner.weight is not one.weight for one in self._owners.values()):
+            if site is None:
+                continue
+            tied = next((at for at, one in enumerate(self._owners.values()) if one.weight is owner.weight), None)
+            if tied is None:
                 self._owners[site.key] = owner
-                self.sites.append(site)
+                self._homes[site.key] = homes_of(self.module, owner.weight) or [(owner, "weight")]
+                self.sites.append(replace(site, within=within(self.module, path)))
+            else:
+                first = self.sites[tied]
+                self.sites[tied] = replace(first, names=(*first.names, *site.names))
         self._used: dict[str, str] = {}
         self._moments: dict[str, sparsers.Moment] = {}
         self._attached: Attached | None = None
@@ -81,9 +88,9 @@ class TorchNetwork(Network):
     def weight(self, key: str) -> Array:
         return parametrization.array_of(self._original(key))
 
-    def owner(self, key: str) -> Any:
-        """The module whose weight a layer is."""
-        return self._owners[key]
+    def owners(self, key: str) -> list[Any]:
+        """The modules whose weight a layer is; of tied ones the first is what it is called by."""
+        return [owner for owner, _ in self._homes[key]]
 
     def put(self, key: str, numbers: Array) -> None:
         with torch().no_grad():
@@ -124,7 +131,7 @@ class TorchNetwork(Network):
         weight = parametrization.array_of(self._owners[key].weight)
         trained = sparser.trained(weight)
         fed = sparser.feed(weight, trained, np.ones(weight.shape, np.float32), sparsers.Moment(key))
-        parametrization.put_sparser_on(self._owners[key], "weight", sparser, trained, fed)
+        parametrization.put_sparser_on(self._homes[key], sparser, trained, fed)
         parametrization.sparser_on(self._owners[key], "weight").drawn = self._moments.get(key)
 
     def draw_at(self, moments: Mapping[str, sparsers.Moment]) -> None:

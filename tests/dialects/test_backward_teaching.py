@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections import namedtuple
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -173,6 +174,30 @@ FORMS = {
     "a tuple with its loss": (lambda logits, hidden: (logits.square().mean(), logits), 1),
     "a named tuple": (lambda logits, hidden: Both(logits, [hidden, None]), 0),
 }
+
+
+@dataclass(frozen=True)
+class Answer:
+    logits: Any
+    rest: Any = None
+
+
+def test_a_module_that_gives_a_dataclass() -> None:
+    net = Net(lambda logits, hidden: Answer(logits))
+    other, teacher = copy.deepcopy(net), teacher_of(net)
+    modified(net, distillation_teacher=teacher)
+    x, _ = batch(0)
+    net(x).logits.square().mean().backward()
+    plain = other(x).logits
+    ((1 - HARDNESS) * plain.square().mean() + HARDNESS * teaching(plain, teacher(x).logits)).backward()
+    same(net, other)
+
+
+def test_what_a_teacher_cannot_look_into_is_named() -> None:
+    net = Net(lambda logits, hidden: iter((logits,)))
+    modified(net)
+    with pytest.raises(OptionError, match="the module gives a tuple_iterator, and a teacher is heard on tensors"):
+        net(batch(0)[0])
 
 
 @pytest.mark.parametrize("form", list(FORMS))

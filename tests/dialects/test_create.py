@@ -22,6 +22,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from onnxsparse import create
+from onnxsparse.dialects.sparseml.exporter import ModuleExporter
 from onnxsparse.errors import OptionError
 
 STEPS = 4
@@ -76,8 +77,9 @@ def rounded(net: Any) -> bool:
     return any(isinstance(one, torch.ao.quantization.FakeQuantize) for one in net.modules())
 
 
-def exported(net: Any, path: Path, target: str = "") -> Any:
+def exported(net: Any, path: Path, target: str = "", verified: str | None = None) -> Any:
     sparsify.torch.export_quantized(net.eval(), torch.randn(2, 3, 16, 16), path, target=target)
+    assert verified is None or sparsify.verify(path, target=verified).report.ok
     return sparsify.verify(path).report
 
 
@@ -152,8 +154,13 @@ def test_every_word_runs_to_its_end(
     assert rounded(net) == quantized
     assert len(manager.distillation_modifiers) == taught
     manager.finalize(net)
-    if quantized:
-        assert exported(net, tmp_path / "int8.onnx", "ampere" if target == "tensorrt" else "").ok
+    device = "ampere" if target == "tensorrt" else target
+    if not quantized:
+        ModuleExporter(net, tmp_path).export_onnx(batch(0)[0])
+        assert sparsify.verify(tmp_path / "model.onnx").report.ok
+        assert device is None or sparsify.verify(tmp_path / "model.onnx", target=device).report.ok
+    else:
+        assert exported(net, tmp_path / "int8.onnx", "ampere" if device == "ampere" else "", device).ok
 
 
 @pytest.mark.parametrize("word", ["constant", "transfer", "sparse-transfer"])
@@ -315,11 +322,13 @@ def test_variables_come_as_a_schema_and_a_recipe_for_a_module_alone(tmp_path: Pa
     [
         ({"pruning": "acddc"}, "did you mean acdc"),
         ({"pruning": 3}, "pruning 3 is not known"),
+        ({"pruning": ["acdc"]}, "pruning .* is not known"),
         ({"quantization": "maybe"}, "quantization is True or False, not 'maybe'"),
         ({"distillation": 2}, "distillation is True or False"),
         ({"lr": "cosin"}, "did you mean cosine"),
         ({"steps_per_epoch": 0}, "steps_per_epoch is a number above 0"),
         ({"accumulation": 0}, "accumulation is a whole number"),
+        ({"scaler": True}, "scaler is a GradScaler"),
         ({"recipe_variables": 7}, "recipe_variables is a RecipeVariables"),
         ({"recipe_variables": {"target": "tensort"}}, "did you mean tensorrt"),
         (
@@ -349,6 +358,69 @@ def test_layers_that_cannot_hold_the_masks_stay_dense_and_are_named_in_the_log(
     assert manager.pruning_modifiers[0].params == ("deep.weight",)
     assert "input_conv.weight stays dense: its name says" in caplog.text
     assert "odd.weight stays dense: it has 6 inputs" in caplog.text
+
+
+class Attending(nn.Module):
+    """One that gives its loss beside the logits, as those of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.last = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        logits = self.last(self.attention(x, x, x, need_weights=False)[0].mean(1))
+        return {"loss": cross_entropy(logits, labels), "logits": logits}
+
+
+def test_a_module_with_its_own_loss_is_taught_and_what_is_not_pruned_in_it_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    net = Attending()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    manager, optimizer = create.initialize(
+        net, optimizer, STEPS, "obs", False, distillation=True, recipe_variables={"num_epochs": 1}
+    )
+    assert "recurrent layers hold themselves: attention.in_proj_weight; the params of" in caplog.text
+    for _ in range(STEPS + 1):
+        optimizer.zero_grad()
+        net(torch.randn(4, 3, 8), torch.randint(0, 4, (4,)))["loss"].backward()
+        optimizer.step()
+    manager.finalize(net)
+    assert abs(sparsity(net, manager.pruning_modifiers[0].params) - 0.8) < 0.05
+
+
+def test_a_module_that_has_masks_or_nothing_to_prune_is_refused() -> None:
+    net, optimizer = made()
+    create.initialize(net, optimizer, STEPS)
+    for call in (lambda: create.initialize(net, optimizer, STEPS), lambda: sparsify.create_recipe(net)):
+        with pytest.raises(OptionError, match="masks are attached to this module already"):
+            call()
+    lstm = nn.LSTM(4, 4)
+    with pytest.raises(OptionError, match=r"does not prune what attention and recurrent layers .* weight_ih_l0 and 1"):
+        create.initialize(lstm, torch.optim.SGD(lstm.parameters(), lr=0.1), STEPS)
+
+
+def test_masks_of_movement_that_a_checkpoint_has_are_kept() -> None:
+    net, optimizer = made()
+    words = {"num_epochs": 2}
+    manager, optimizer = create.initialize(net, optimizer, STEPS, "movement", False, recipe_variables=words)
+    train(net, optimizer, 6)
+    name = "features.6.weight"
+    before = net.state_dict()[name].clone()
+    other = made()[0]
+    again = type(manager).from_yaml(str(manager))
+    stepper = again.modify(other, torch.optim.SGD(other.parameters(), lr=0.1), STEPS, epoch=1.5)
+    again.load_state_dict(manager.state_dict())
+    other.load_state_dict(net.state_dict())
+    train(other, stepper, 2, first=6)
+    assert float((before == 0).float().mean()) > 0.7
+    assert torch.equal(before == 0, other.state_dict()[name] == 0)
+
+
+def test_a_transfer_without_zeros_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    net, optimizer = made()
+    create.initialize(net, optimizer, STEPS, "transfer", False)
+    assert "'transfer' keeps the zeros that the model has, and it has none" in caplog.text
 
 
 def test_a_teacher_that_nobody_asked_for_is_said() -> None:

@@ -100,6 +100,13 @@ def test_gradients_are_there_when_they_are_asked_for(word: str, steps: float) ->
     assert found.num_grads <= {"mfac": 64, "obs": 1024}[word]
 
 
+@pytest.mark.parametrize("word", ["mfac", "obs"])
+def test_few_steps_are_enough_for_a_recipe_by_gradients(word: str) -> None:
+    for epochs, steps in ((0.5, 2), (1, 1), (3, 1)):
+        (found,) = (one for name, one in recipe(word, steps=steps, num_epochs=epochs).items() if "Pruning" in name)
+        assert found.start_epoch <= found.end_epoch
+
+
 def test_movement_turns_its_default_off() -> None:
     assert recipe("movement")["MovementPruningModifier"].final_sparsity == 0.8
     with pytest.raises(OptionError, match="layer by layer"):
@@ -201,6 +208,15 @@ def test_a_target_of_levels_gives_each_layer_its_own(model: Path) -> None:
     assert all(abs(found[name] - wanted[name]) <= 0.011 for name in wanted)
 
 
+def test_levels_by_layer_are_no_finding(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    osp.create_recipe(model, target="amba", sparsity=0.45, output=recipe)
+    (pruning,) = (one for one in osp.Recipe.load(recipe).modifiers if "Pruning" in one.name)
+    assert min(pruning.final_sparsity) < 0.4 < max(pruning.final_sparsity)
+    assert main(["recipe", "check", str(recipe), "--model", str(model)]) == 0
+    assert "nothing is found" in capsys.readouterr().out
+
+
 def test_few_samples_are_gone_through_more_often(model: Path) -> None:
     lengths = [osp.create_recipe(model, data_size=count).max_epochs for count in (300, 10_000, 100_000, 1_000_000)]
     assert lengths == sorted(lengths, reverse=True)
@@ -263,6 +279,15 @@ def test_a_mistake_is_one_line(model: Path, capsys: pytest.CaptureFixture[str], 
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_model_of_integers_is_refused_with_the_reason(model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    int8 = tmp_path / "int8.onnx"
+    osp.quantize(model, data={"x": batch(0)[0]}, output=int8)
+    for pruning in (True, "constant"):
+        with pytest.raises(OptionError, match=r"such as .*: it is stored as int8"):
+            osp.create_recipe(int8, pruning=pruning)
 
 
 def test_a_recipe_takes_the_place_of_nothing(model: Path, tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from onnxsparse.engines.torch import library
@@ -212,3 +215,27 @@ def test_other_groups_go_by_the_schedule_with_projections() -> None:
     wrapped = manager.modify(net, optimizer, 4, distillation_teacher=other)
     losses(net, manager, wrapped, 5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.002, 0.002]
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_teacher_in_a_file_gives_what_its_layers_give(tmp_path: Path, in_memory: bool) -> None:
+    """The same losses as of the module that it was made of."""
+    found = []
+    for kind in ("module", "file"):
+        net, optimizer, manager, other = managed("student_layer_names: [conv, head]", 12)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            options = {"do_constant_folding": False, "training": torch.onnx.TrainingMode.PRESERVE, "dynamo": False}
+            torch.onnx.export(other.eval(), (batch(0)[0],), tmp_path / "teacher.onnx", **options)
+        held = onnx.load(tmp_path / "teacher.onnx") if in_memory else tmp_path / "teacher.onnx"
+        teacher = other if kind == "module" else held
+        wrapped = manager.modify(net, optimizer, 4, distillation_teacher=teacher)
+        torch.manual_seed(7)
+        found.append(losses(net, manager, wrapped, 3))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_layers_that_a_file_does_not_have(digits_cnn: Path) -> None:
+    net, optimizer, manager, _ = managed("student_layer_names: [conv], teacher_layer_names: [stemm]")
+    with pytest.raises(OptionError, match=r"the teacher: the model has no layer stemm \(did you mean stem"):
+        manager.modify(net, optimizer, 4, distillation_teacher=digits_cnn)

@@ -12,9 +12,8 @@ import yaml
 import onnxsparse as osp
 from onnxsparse.dialects.msbench import build_sparse_scheduler
 from onnxsparse.dialects.msbench.configuration import read
-from onnxsparse.engines.ort import library as ort
-from onnxsparse.engines.torch import library as torch_library
-from tests.dialects.nets import batch, onnx_model, torch_module
+from tests.dialects import nets
+from tests.engine_marks import TRAINS
 
 ITERATIONS = 7
 AMBA = {
@@ -76,20 +75,20 @@ def test_a_file_says_what_the_mapping_says(name, form, tmp_path):
     assert read(in_form(CONFIGS[name], form, tmp_path)) == read(CONFIGS[name])
 
 
-@pytest.mark.skipif(not (ort.available() or torch_library.available()), reason="needs an engine that trains")
+@TRAINS
 @pytest.mark.parametrize(("name", "form"), [("amba", "mapping"), ("ampere", "yaml"), ("str", "json")])
 def test_on_an_onnx_model(name, form, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = in_form(CONFIGS[name], form, tmp_path)
     scheduler = build_sparse_scheduler(config)
-    model = scheduler.prepare_sparse_model(onnx_model(), config, optimizer="sgd", lr=0.01)
+    model = scheduler.prepare_sparse_model(nets.onnx_model(), config, optimizer="sgd", lr=0.01)
     if name == "amba":
         scheduler.set_lr_scheduler("cosine")
     if name == "ampere":
         scheduler.init_optimizer("sgd")
     for iteration in range(ITERATIONS):
         scheduler.prune_model(model, iteration)
-        model.step(batch(iteration))
+        model.step(nets.batch(iteration))
         if name == "amba":
             assert abs(scheduler.compute_sparse_rate(model) - (0.3 + 0.1 * iteration)) <= 0.015
     assert expected(name, scheduler.compute_sparse_rate(model))
@@ -111,7 +110,7 @@ def test_on_a_torch_module(name, form, beside, tmp_path, monkeypatch):
         del config["scheduler"]["kwargs"]["default_input_shape"]
         config["scheduler"]["kwargs"]["default_input_custom"] = torch.zeros(1, 3, 12, 12)
     scheduler = build_sparse_scheduler(in_form({**config, **beside}, form, tmp_path))
-    net = scheduler.prepare_sparse_model(torch_module())
+    net = scheduler.prepare_sparse_model(nets.torch_module())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     if name == "amba":
         scheduler.set_lr_scheduler(torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1))
@@ -120,7 +119,7 @@ def test_on_a_torch_module(name, form, beside, tmp_path, monkeypatch):
     before = net.head.weight.detach().clone()
     for iteration in range(ITERATIONS):
         scheduler.prune_model(net, iteration)
-        x, labels = (torch.from_numpy(one) for one in batch(iteration))
+        x, labels = (torch.from_numpy(one) for one in nets.batch(iteration))
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(net(x), labels).backward()
         optimizer.step()

@@ -21,7 +21,8 @@ from tests.dialects.test_msbench_runner import AMBA, AMPERE, ROOT, Killed, kille
 
 CLASSIFIER = """
 num_classes: &classes 8
-crop: &crop {{type: torch_center_crop, kwargs: {{size: 12}}}}
+crop: &crop
+  {{type: torch_center_crop, kwargs: {{size: 12}}}}
 dataset:
   train: {{dataset: {{type: cls, kwargs: {{meta_file: train.txt, transformer: [*crop]}}}}}}
 model: {folder}/net.onnx

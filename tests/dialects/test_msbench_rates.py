@@ -20,7 +20,7 @@ from onnxsparse.dialects.msbench.gen_sparse_rate import (
     get_unst_sparsities_uniform,
     update_sparsity_per_layer_from_sparsities,
 )
-from onnxsparse.errors import OptionError, PlanError
+from onnxsparse.errors import ModelError, OptionError, PlanError
 from tests.dialects.nets import SHAPES, numbers, onnx_model
 from tests.messages import refusing
 
@@ -231,5 +231,28 @@ def test_refusals():
         scheduler.update_sparsity_per_layer(model, "half")
 
 
+def test_arguments_of_other_kinds():
+    assert get_unst_sparsities_norm_v2(onnx_model(), 0.5, 0.9, "wide, head")["head"] == 0.0
+    assert get_unst_sparsities_norm_v2(onnx_model(), 0.5, 1.0, None) == get_unst_sparsities_norm(onnx_model(), 0.5)
+    with pytest.raises(OptionError, match="erk_power_scale is a number, not 'half'"):
+        get_sparsities_erdos_renyi(onnx_model(), 0.5, erk_power_scale="half")
+    broken = onnx_model()
+    broken.graph.initializer[0].CopyFrom(
+        numpy_helper.from_array(np.full(SHAPES["stem.weight"], np.nan, np.float32), "stem.weight")
+    )
+    with pytest.raises(ModelError, match="not finite"):
+        get_unst_sparsities_norm(broken, 0.5)
+
+
 def test_a_star_import_brings_the_functions_alone():
     assert all(callable(getattr(gen_sparse_rate, name)) for name in gen_sparse_rate.__all__)
+
+
+def test_rates_go_by_any_name_of_a_layer():
+    scheduler, model = prepared()
+    for name in ("wide", "wide.weight", "/wide/Conv", "module.wide"):
+        rate = 0.25 if name == "wide" else 0.5
+        update_sparsity_per_layer_from_sparsities(model, {name: rate})
+        assert zeros(scheduler)["wide"] == rate
+    assert get_sparsities_erdos_renyi(model, 0.5, {"/wide/Conv": 0.25})["wide"] == 0.25
+    assert get_unst_sparsities_norm_v2(model, 0.5, 0.9, ["/wide/Conv"])["wide"] == 0.0

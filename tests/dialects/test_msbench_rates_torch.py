@@ -186,3 +186,56 @@ def test_a_state_with_masks_beside_it_is_taken_as_it_is():
         assert all(torch.equal(one, state[name]) for name, one in fresh.state_dict().items())
         assert again.compute_sparse_rate(fresh) == 0.5
         assert fresh.wide.weight_fake_sparse.mask_generator.sparsity == 0.5
+
+
+class Tied(torch.nn.Module):
+    """Two layers, and an embedding beside them, that have one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(24, 24)
+        self.first = torch.nn.Linear(24, 24, bias=False)
+        self.last = torch.nn.Linear(24, 24, bias=False)
+        self.first.weight = self.last.weight = self.words.weight
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(self.words(x))))
+
+
+def test_layers_with_one_weight_are_one_layer_by_any_of_their_names():
+    scheduler = build_sparse_scheduler(SAT)
+    model = scheduler.prepare_sparse_model(Tied())
+    assert get_unst_sparsities_uniform(model, 0.5) == {"first": 0.5}
+    for name, rate in [("first", 0.25), ("last", 0.5), ("last.weight", 0.75)]:
+        update_sparsity_per_layer_from_sparsities(model, {name: rate})
+        assert zeros(model) == {"words": rate, "first": rate, "last": rate}
+    model.last.weight_fake_sparse.mask_generator.sparsity = 0.125
+    assert model.first.weight_fake_sparse.mask_generator.sparsity == 0.125
+    assert get_unst_sparsities_norm_v2(model, 0.5, 0.9, ["last"]) == {"first": 0.0}
+
+
+THRESHOLDS = {
+    "scheduler": {"type": "BaseScheduler"},
+    "mask_generator": {"type": "STRMaskGenerator"},
+    "fake_sparse": {"type": "STRFakeSparse", "kwargs": {"sInit_value": -0.5}},
+}
+
+
+def test_thresholds_hold_wherever_a_weight_is():
+    scheduler = build_sparse_scheduler(THRESHOLDS)
+    model = scheduler.prepare_sparse_model(Tied())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 24 * 24 + 1, "one weight, one threshold"
+    words = torch.arange(24)
+    model(words).square().mean().backward()
+    optimizer.step()
+    state, seen = model.state_dict(), model(words).detach()
+    weights = [state[f"{name}.weight"] for name in ("words", "first", "last")]
+    assert all(torch.equal(one, weights[0]) for one in weights)
+    assert 0 < (weights[0] == 0).float().mean() < 1
+    plain = Tied()
+    plain.load_state_dict(state)
+    torch.testing.assert_close(plain(words), seen)
+    exported = scheduler.export_sparse_model(model)
+    assert exported.first.weight is exported.last.weight is exported.words.weight
+    torch.testing.assert_close(exported(words), seen)

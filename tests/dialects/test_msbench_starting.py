@@ -8,7 +8,7 @@ import pytest
 
 from onnxsparse.dialects.msbench.runner import STEPS, SparseRunner
 from onnxsparse.dialects.msbench.start_state import demand_place
-from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.errors import ModelError, OptionError, PlanError
 from onnxsparse.graph.model import Model
 from tests.dialects.nets import numbers, onnx_model, random
 from tests.dialects.test_msbench_runner import desk, trains
@@ -183,3 +183,44 @@ def test_tensors_that_the_exporter_merged_are_the_reason(tmp_path, equal):
         demand_place("dense.npz", given, Model.open(path))
     assert "PRESERVE" not in str(told.value)
     assert "folding" not in str(told.value)
+
+
+def checkpoint(path, beside):
+    """As MSBench saves a module: its layers hold more than weights."""
+    torch = pytest.importorskip("torch")
+    state = {f"module.{name}": torch.from_numpy(2 * array) for name, array in numbers().items()}
+    state.update({f"module.{name}_fake_sparse.{one}": torch.ones(1) for name in numbers() for one in beside})
+    torch.save({"model": state, "epoch": 3}, path)
+
+
+@trains
+@pytest.mark.parametrize("key", ["pretrain_model", "resume_model", "given"])
+def test_a_checkpoint_of_msbench_s_modules_is_a_start_state(tmp_path, key):
+    checkpoint(tmp_path / "theirs.pth", ["fake_sparse_enabled", "scores", "mask_generator.tau"])
+    theirs = str(tmp_path / "theirs.pth")
+    named = {} if key == "given" else {key: theirs}
+    path = desk(tmp_path, model=str(tmp_path / "net.onnx"), saver=saver(tmp_path, **{"pretrain_model": "", **named}))
+    runner = SparseRunner(path, theirs if key == "given" else "", quiet=True)
+    for step in STEPS[:-1]:
+        getattr(runner, step)()
+    for tag, name in runner.model.names().items():
+        np.testing.assert_array_equal(runner.model.weight(tag), 2 * numbers()[name])
+    assert sum("weight_fake_sparse" in note for note in runner.notes) == 1
+
+
+class More:
+    """Something else than numbers, in a checkpoint."""
+
+
+def test_what_is_no_file_of_numbers_is_one_line(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"model": {}, "more": More()}, tmp_path / "more.pth")
+    for name in ("text.pth", "text.npz"):
+        (tmp_path / name).write_text("no numbers")
+    (tmp_path / "none.npz").write_bytes(b"")
+    for name, said in [("more.pth", "it holds a .*More"), ("text.pth", "torch.save did not"), ("text.npz", "no .npz"),
+                       ("none.npz", "no .npz")]:  # fmt: skip
+        path = desk(tmp_path, model=str(tmp_path / "net.onnx"), saver={"pretrain_model": str(tmp_path / name)})
+        with pytest.raises((ModelError, PlanError), match=said) as told:
+            SparseRunner(path, quiet=True).run()
+        assert "\n" not in str(told.value)

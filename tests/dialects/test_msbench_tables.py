@@ -58,8 +58,10 @@ def zeros(scheduler):
     return {site.name: 1 - np.count_nonzero(network.effective(site.key)) / site.size for site in network.sites}
 
 
-def test_tables_are_read_and_say_the_rate_of_each_layer(tmp_path):
-    scheduler, model = prepared(output_dir=tables(tmp_path / "analysis"))
+@pytest.mark.parametrize("wrapper", ["", "module."])
+def test_tables_are_read_and_say_the_rate_of_each_layer(tmp_path, wrapper):
+    table = {f"{wrapper}{name}": row for name, row in TABLE.items()}
+    scheduler, model = prepared(output_dir=tables(tmp_path / "analysis", table))
     for iteration, step in ((0, 2), (2, 3)):
         scheduler.prune_model(model, iteration)
         assert zeros(scheduler) == pytest.approx({name: row[step] for name, row in TABLE.items()}, abs=0.004)
@@ -169,7 +171,7 @@ def test_macs_are_those_of_the_shape_of_now():
     assert scheduler.statistics()[-1]["macs"] == before
 
 
-# -- on a torch module
+# -- on a module
 
 
 def torch_module():

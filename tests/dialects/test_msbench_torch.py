@@ -174,27 +174,85 @@ def test_a_plateau_begins_again_with_the_first_rate():
     assert optimizer.param_groups[0]["lr"] == 0.05
 
 
-def test_a_scheduler_that_has_gone_on_begins_again_with_its_first_epoch():
+def test_a_plateau_has_a_first_rate_for_each_group():
+    net = torch_module()
+    optimizer = torch.optim.SGD([{"params": [one]} for one in (net.stem.weight, net.head.weight)], lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    for given, wanted in (([0.05, 0.01], [0.05, 0.01]), (0.02, [0.02, 0.02])):
+        scheduler = build_sparse_scheduler(amba(total=8, init_lr=given, lr_scheduler=plateau))
+        scheduler.prepare_sparse_model(net)
+        scheduler.prune_model(net, 0)
+        assert [group["lr"] for group in optimizer.param_groups] == wanted
+        scheduler.export_sparse_model(net)
+    scheduler = build_sparse_scheduler(amba(total=8, init_lr=[0.1], lr_scheduler=plateau))
+    with pytest.raises(OptionError, match="init_lr has 1 numbers, and the optimizer 2 groups"):
+        scheduler.prepare_sparse_model(net)
+
+
+RATES = torch.optim.lr_scheduler
+WARMED_UP = {
+    "cosine": lambda optimizer: RATES.CosineAnnealingLR(optimizer, 4),
+    "restarts": lambda optimizer: RATES.CosineAnnealingWarmRestarts(optimizer, 2, 2),
+    "own": lambda optimizer: RATES.LambdaLR(optimizer, lambda epoch: min(1, (epoch + 1) / 3)),
+    "times": lambda optimizer: RATES.MultiplicativeLR(optimizer, lambda epoch: 0.9),
+    "cyclic": lambda optimizer: RATES.CyclicLR(optimizer, 0.01, 0.1, step_size_up=3),
+    "in turn": lambda optimizer: RATES.SequentialLR(
+        optimizer, [RATES.LinearLR(optimizer, 0.1, 1.0, 2), RATES.CosineAnnealingLR(optimizer, 4)], [2]
+    ),
+    "chain": lambda optimizer: RATES.ChainedScheduler(
+        [RATES.LinearLR(optimizer, 0.1, 1.0, 2), RATES.ExponentialLR(optimizer, 0.5)]
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WARMED_UP)
+def test_a_scheduler_that_has_gone_on_begins_again_with_its_first_epoch(kind):
+    """The loop of a run that goes on loads its own state of the rate, and hands it over then."""
+    states = {}
+
     def rates(done):
         net = torch_module()
         optimizer = sgd(net, lr=0.1)
-        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)
-        for _ in range(done):
-            optimizer.step()
-            cosine.step()
-        scheduler = build_sparse_scheduler(amba(total=8))
+        rate = WARMED_UP[kind](optimizer)
+        if done:
+            optimizer.load_state_dict(states[done][0])
+            rate.load_state_dict(states[done][1])
+        scheduler = build_sparse_scheduler(amba(total=12))
         scheduler.prepare_sparse_model(net)
-        scheduler.set_lr_scheduler(cosine)
+        scheduler.set_lr_scheduler(rate)
         found = []
-        for iteration in range(done, 8):
+        for iteration in range(done, 12):
+            states.setdefault(iteration, copy.deepcopy((optimizer.state_dict(), rate.state_dict())))
             scheduler.prune_model(net, iteration)
             found.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
-            cosine.step()
+            rate.step()
         return found
 
-    assert rates(0) == [*rates(0)[:2], *rates(2)]
-    assert rates(3)[1] == 0.1
+    whole = rates(0)
+    assert len(set(whole[:6])) > 1
+    assert whole[6:] == whole[:6]
+    for done in (2, 5, 8):
+        assert rates(done) == pytest.approx(whole[done:], rel=1e-12)
+
+
+def test_rates_of_layers_are_those_of_the_stage():
+    net = torch_module()
+    scheduler = build_sparse_scheduler(amba(total=8))
+    scheduler.prepare_sparse_model(net)
+    assert net.wide.weight_fake_sparse.mask_generator.sparsity is None
+    seen = []
+    for iteration in (0, 4):
+        scheduler.prune_model(net, iteration)
+        seen.append([layer.weight_fake_sparse.mask_generator.sparsity for layer in (net.stem, net.wide, net.head)])
+        zero = [float((layer.weight == 0).float().mean()) for layer in (net.stem, net.wide, net.head)]
+        assert seen[-1] == pytest.approx(zero, abs=0.006)
+    assert all(one < other for one, other in zip(*seen))
+    net.wide.weight_fake_sparse.mask_generator.sparsity = 0.875
+    assert net.wide.weight_fake_sparse.mask_generator.sparsity == 0.875
+    assert float((net.wide.weight == 0).float().mean()) == 0.875
+    scheduler.prune_model(net, 0)
+    assert net.wide.weight_fake_sparse.mask_generator.sparsity == seen[0][1]
 
 
 def test_sizes_are_asked_for():

@@ -99,6 +99,8 @@ def taught(form: Any, options: str, **more: Any) -> Any:
     [
         (lossy, ", distill_output_keys: [logits]"),
         (lossy, ", distill_output_keys: [1]"),
+        (lossy, ""),
+        (lambda found: {"logits": found, "past": (found,)}, ""),
         (lambda found: found, ""),
         (lambda found: found, ", distill_output_keys: [0]"),
         (lambda found: (found, found), ", distill_output_keys: [-1]"),
@@ -112,7 +114,7 @@ def test_outputs_that_a_teacher_is_heard_on(form: Any, options: str) -> None:
 @pytest.mark.parametrize(
     ("form", "options", "what"),
     [
-        (lossy, "", "the output loss is a single number, without classes; name those to learn from in distill"),
+        (lambda found: {"loss": found.mean()}, "", "the output loss is a single number, without classes; a teacher is"),
         (lossy, ", distill_output_keys: [logit]", r"gives no output 'logit' \(it gives loss, logits\)"),
         (lossy, ", distill_output_keys: [2]", r"gives no output 2 \(it gives loss, logits\)"),
         (lambda found: found, ", distill_output_keys: [foo]", r"no output 'foo' \(it gives 1 without a name, co"),

@@ -294,3 +294,36 @@ def test_without_a_sampler_gradients_are_those_of_the_steps() -> None:
     assert "steps had given 4 of the 32 gradients" in told[0]
     manager.finalize(net)
     assert sum(int((layer.weight == 0).sum()) for layer in (net[0], net[2])) == math.floor(0.7 * 192 + 0.5)
+
+
+def test_blocks_of_a_transposed_convolution_are_neighbours_as_it_is_stored() -> None:
+    """As in SparseML: here every block of four is what one input gives."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.ConvTranspose2d(3, 2, (1, 2), bias=False), torch.nn.Flatten())
+    inputs = [torch.randn(1, 3, 1, 1) for _ in range(5)]
+    builder = {"data_loader_builder": lambda *_, **__: (([x], {}, torch.ones(1, 4)) for x in inputs)}
+    weight = net[0].weight.detach().clone()
+    gradients = []
+    for x in inputs:
+        net.zero_grad()
+        torch.nn.functional.mse_loss(net(x), torch.ones(1, 4)).backward()
+        gradients.append(net[0].weight.grad.reshape(-1).numpy().astype(np.float64))
+    recipe = """
+modifiers:
+    - !OBSPruningModifier {start_epoch: 0.0, end_epoch: 1.0, update_frequency: 1.0, init_sparsity: 0.5,
+        final_sparsity: 0.5, params: [0.weight], num_grads: 5, damp: 0.01, fisher_block_size: 4}
+"""
+    sampler = {**builder, "loss_function": torch.nn.functional.mse_loss}
+    ScheduledModifierManager.from_yaml(recipe).apply(net, grad_sampler=sampler)
+    expected = weight.reshape(-1).numpy().astype(np.float64)
+    inverses = [
+        np.linalg.inv(sum(np.outer(g[i : i + 4], g[i : i + 4]) for g in gradients) / 5 + 0.01 * np.eye(4))
+        for i in (0, 4, 8)
+    ]
+    diagonal = np.concatenate([np.diag(one) for one in inverses])
+    gone = np.argsort(expected**2 / diagonal)[:6]
+    pulls = np.zeros(12)
+    pulls[gone] = expected[gone] / diagonal[gone]
+    expected -= np.concatenate([one @ pulls[i : i + 4] for one, i in zip(inverses, (0, 4, 8))])
+    expected[gone] = 0
+    np.testing.assert_allclose(net[0].weight.detach().numpy().reshape(-1), expected, atol=1e-5)

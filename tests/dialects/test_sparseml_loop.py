@@ -768,3 +768,27 @@ def test_what_a_manager_is_made_of() -> None:
         ScheduledModifierManager(ONE)  # type: ignore[arg-type]
     with refusing(OnnxSparseError):
         ScheduledModifierManager([1])  # type: ignore[list-item]
+
+
+def test_zeros_that_train_until_a_late_start_are_still_the_first_level() -> None:
+    """As in SparseML, which counts them when it gets the module; masks of the meantime count, too."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 10), torch.nn.Tanh(), torch.nn.Linear(10, 4))
+    with torch.no_grad():
+        net[0].weight[:3] = 0
+    times = "start_epoch: 1.0, end_epoch: 2.0, update_frequency: 0.5, init_sparsity: __FROM_PARAM__"
+    before = "start_epoch: 0.0, end_epoch: 0.5, update_frequency: 0.5, init_sparsity: 0.25, final_sparsity: 0.25"
+    recipe = f"""
+modifiers:
+    - !GMPruningModifier {{{times}, final_sparsity: 0.9, params: __ALL_PRUNABLE__}}
+    - !GMPruningModifier {{{before}, params: [2.weight]}}
+"""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    wrapped = ScheduledModifierManager.from_yaml(recipe).modify(net, optimizer, steps_per_epoch=2)
+    zeros = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.randn(6, 8)).square().mean().backward()
+        wrapped.step()
+        zeros.append([int((layer.weight == 0).sum()) for layer in (net[0], net[2])])
+    assert zeros == [[0, 10], [0, 10], [24, 10]]

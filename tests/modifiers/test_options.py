@@ -140,7 +140,7 @@ def test_levels_by_name() -> None:
         ("GMPruningModifier", {"mask_type": [0, 4]}, r"a block is \[outputs, inputs\]"),
         ("GMPruningModifier", {"phased": True}, "!ACDCPruningModifier"),
         ("GMPruningModifier", {"score_type": "movement"}, "!MovementPruningModifier"),
-        ("StructuredPruningModifier", {"mask_type": "2:4"}, "mask_type: '2:4' is not known .known: filter, channel"),
+        ("StructuredPruningModifier", {"mask_type": "2:4"}, "mask_type: it is filter or channel here, not 2:4"),
         ("ACDCPruningModifier", {"end_epoch": 5.5}, "end_epoch: phases last whole epochs"),
         ("ACDCPruningModifier", {"compression_sparsity": 1}, "compression_sparsity: it is a number between"),
         ("LearningRateModifier", {"lr_class": "StepsLR"}, "did you mean StepLR"),

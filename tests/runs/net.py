@@ -179,7 +179,7 @@ class Figures:
     def __init__(self, measure) -> None:
         self.measure = measure
 
-    def begin(self, engine) -> None:
+    def begin(self, engine, spec) -> None:
         """Nothing can be wrong with it."""
 
     def __call__(self, engine) -> dict[str, float]:

@@ -17,7 +17,7 @@ from onnxsparse.recipes.plan_by_epochs import by_epochs
 from onnxsparse.train import checkpointing
 from onnxsparse.train.masks_at_epoch import at_epoch
 from tests.messages import refusing
-from tests.runs.net import Bench, Spy
+from tests.runs.net import Bench, NumpyEngine, Spy
 from tests.runs.test_resume import kept, same_outcome, stream
 
 STEPS = 12
@@ -80,6 +80,40 @@ def test_every_attempt_begins_anew(case: str) -> None:
     """Far too large a rate: what was gathered in one attempt is gone in the next."""
     fast = ByEpochs(CASES[case] + "\n- !SetLearningRateModifier {learning_rate: 0.9}", KeepBest(checks=2, retries=1))
     assert fast.run().go().attempts == 2
+
+
+class Overflowing(NumpyEngine):
+    """Half precision cannot hold its gradients until the loss was scaled up less, twice."""
+
+    left = 2
+
+    @property
+    def overflowed(self) -> bool:
+        return self.left > 0
+
+    def gradients(self) -> Any:
+        held = super().gradients()
+        return {tag: np.zeros_like(one) for tag, one in held.items()} if self.overflowed else held
+
+    def update(self, pace: Any) -> bool:
+        if not self.overflowed:
+            return super().update(pace)
+        self.left -= 1
+        self.discard_gradients()
+        return False
+
+
+RIGL = "RigLPruningModifier {start_epoch: 0, end_epoch: 2, update_frequency: 0.5, final_sparsity: 0.7, params: []}"
+
+
+@pytest.mark.parametrize("data", ["samples", "stream"])
+@pytest.mark.parametrize("case", [CASES["movement"], CASES["obs"], CASES["m-fac"], RIGL])
+def test_gradients_that_half_precision_cannot_hold_are_taken_again(case: str, data: str) -> None:
+    plain, again = (
+        ByEpochs(case, data=None if data == "samples" else stream(), make=kind).run().go().arrays
+        for kind in (NumpyEngine, Overflowing)
+    )
+    assert all(array.tobytes() == again[tag].tobytes() for tag, array in plain.items())
 
 
 class Beside(Modifier):

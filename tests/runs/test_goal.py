@@ -1,4 +1,4 @@
-"""Which output a teacher is heard on, and whether there is one to learn from."""
+"""Whether a model has an output to learn from."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 import onnxsparse as osp
 from onnxsparse.engines.ort import library as ort_library
 from onnxsparse.engines.torch import library as torch_library
-from onnxsparse.errors import ModelError, OptionError
+from onnxsparse.errors import ModelError
 from onnxsparse.graph.model import Model
-from onnxsparse.recipes.modifiers.distillation import DistillationModifier
-from onnxsparse.train.objective import demand_floats, demand_keys
+from onnxsparse.train.objective import demand_floats
 from tests.messages import refusing
 
 
@@ -24,30 +23,6 @@ def model(*outputs: str) -> Model:
     given = [make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in ("x", *outputs)]
     nodes = [make_node("Relu", ["x"], [name]) for name in outputs]
     return Model.open(make_model(make_graph(nodes, "g", given[:1], given[1:]), opset_imports=[make_opsetid("", 17)]))
-
-
-@pytest.mark.parametrize("key", [0, -1, "y"])
-def test_a_single_output(key: int | str) -> None:
-    demand_keys(model("y"), [DistillationModifier(distill_output_keys=(key,))], "")
-
-
-@pytest.mark.parametrize(("key", "loss"), [(0, ""), ("y", ""), ("z", "z"), (1, "z")])
-def test_the_output_of_the_loss(key: int | str, loss: str) -> None:
-    demand_keys(model("y", "z"), [DistillationModifier(distill_output_keys=(key,))], loss)
-
-
-@pytest.mark.parametrize(
-    ("key", "loss", "what"),
-    [
-        (2, "", r"the model has no output 2 \(it has y, z\); name one of those"),
-        ("logits", "", "the model has no output 'logits'"),
-        ("z", "", "names z, and the loss is of y; pass loss_output=.z"),
-        (0, "z", "names y, and the loss is of z"),
-    ],
-)
-def test_another_output(key: int | str, loss: str, what: str) -> None:
-    with pytest.raises(OptionError, match=f"!DistillationModifier: distill_output_keys:? ?{what}"):
-        demand_keys(model("y", "z"), [DistillationModifier(distill_output_keys=(key,))], loss)
 
 
 def ending(*nodes: NodeProto, outputs: Sequence[tuple[str, int, Sequence[int | str]]], **stored: Any) -> Model:

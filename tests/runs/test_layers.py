@@ -12,18 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxsparse as osp
 from onnxsparse.engines.inference import Session
-from onnxsparse.engines.ort import library
-from onnxsparse.engines.torch import library as torch_library
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.edit import bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.plan_by_epochs import by_epochs
+from tests.engine_marks import ENGINES
 
-ENGINES = [
-    pytest.param("ort", marks=pytest.mark.skipif(not library.available(), reason="needs onnxruntime-training")),
-    pytest.param("torch", marks=pytest.mark.skipif(not torch_library.available(), reason="needs torch")),
-]
 SLOW = [
     pytest.param(*one.values, marks=[*one.marks, pytest.mark.slow]) if "ort" in one.values else one for one in ENGINES
 ]
@@ -162,6 +157,52 @@ def test_a_run_is_resumed_bit_for_bit(folder: Path, engine: str, monkeypatch: An
     assert all(np.array_equal(whole[name], again[name]) for name in whole)
 
 
+# -- with numbers that are rounded
+
+
+ROUNDED = "- !QuantizationModifier {start_epoch: 2.0}\n"
+
+
+def in_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same without the rounding of what flows."""
+    made, numbers = onnx.ModelProto(), {one.name for one in proto.graph.initializer}
+    made.CopyFrom(proto)
+    pairs = {node.output[0]: node.input[0] for node in made.graph.node if node.op_type == "QuantizeLinear"}
+    for node in made.graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] not in numbers:
+            node.CopyFrom(helper.make_node("Identity", [pairs[node.input[0]]], node.output))
+    return made
+
+
+@pytest.mark.parametrize("engine", SLOW)
+@pytest.mark.parametrize("start", [1.0, 2.5])
+def test_a_block_is_gone_from_integers(folder: Path, engine: str, start: float) -> None:
+    made = tuned(folder, f"- !LayerPruningModifier {{layers: [blocks.1], start_epoch: {start}}}\n{ROUNDED}", engine)
+    assert not [name for name in stored(made) if name.startswith("blocks.1.")]
+    assert stored(made)["blocks.2.one.weight"].dtype == np.int8
+    assert np.mean(stored(made)["blocks.2.one.weight"] == 0) >= 0.5
+    assert osp.verify(folder / "out.onnx").report.ok
+    exact = answer(in_floats(made))
+    assert np.abs(answer(made) - exact).max() < 0.05 * np.abs(exact).max()  # the ranges are those without the layer
+
+
+SKIPPED = "- !LayerPruningModifier {layers: [blocks.1], start_epoch: 0.0%s}\n"
+THINNED = "- !LayerThinningModifier {param_group_dependency_map: {blocks.0.one.weight: [blocks.0.two.weight]}}\n"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("modifiers", "why"),
+    [
+        (SKIPPED % ", end_epoch: 2.0", "layers are skipped for good"),
+        (SKIPPED % "" + THINNED, "LayerThinningModifier: not together with skipped layers and with quantization"),
+    ],
+)
+def test_what_does_not_go_together_with_rounding_is_said(folder: Path, engine: str, modifiers: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        tuned(folder, modifiers + ROUNDED, engine)
+
+
 # -- what the graph does not let go
 
 
@@ -217,3 +258,16 @@ def test_what_nobody_needed_before_stays() -> None:
     proto = helper.make_model(graph)
     bypass(proto, {z: "x"})
     assert [one.op_type for one in proto.graph.node] == ["Sigmoid", "Identity"]
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_a_skipped_layer_learns_nothing_and_is_pruned_all_the_same(folder: Path, engine: str) -> None:
+    """Layers that learn begin and end at other times, with projections of other sizes: each goes on with its own."""
+    text = (
+        "- !LayerPruningModifier {layers: [blocks.1], start_epoch: 0.5, end_epoch: 2.5}\n"
+        "- !PerLayerDistillationModifier {gain: 1.0, end_epoch: 1.0, student_layer_names: [head.weight]}\n"
+        "- !PerLayerDistillationModifier {gain: 1.0}\n"
+    )
+    made = stored(tuned(folder, text, engine))
+    for name in ("blocks.0.one.weight", "blocks.1.one.weight", "blocks.1.two.weight"):
+        assert np.mean(made[name] == 0) == pytest.approx(0.5, abs=0.01)

@@ -17,17 +17,19 @@ from dataclasses import replace
 from typing import Any
 
 from onnxsparse.acts.params import WEIGHT, Param
-from onnxsparse.dialects.create.recipe_text import GROUP, Wanted, mask_of, method_of, text_of, truth
+from onnxsparse.dialects.create.recipe_text import CONSTANT, GROUP, Wanted, mask_of, method_of, text_of, truth
 from onnxsparse.dialects.create.schemas import Given, variables_of
 from onnxsparse.dialects.sparseml import RecipeManagerStepWrapper, ScheduledModifierManager
 from onnxsparse.dialects.sparseml.arguments import demand_accumulation, demand_steps
-from onnxsparse.engines.torch.attach import bare_module
+from onnxsparse.dialects.sparseml.recipe_manager import held_inside
+from onnxsparse.engines.torch.attach import bare_module, demand_free
 from onnxsparse.errors import OptionError, brief
 from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF
 from onnxsparse.recipes.modifiers.masked import UNSTRUCTURED, no_unit
 from onnxsparse.train.module_trainee import params_of
 
 LOG = logging.getLogger("onnxsparse")
+STAYS = "Create does not prune"
 ENDS = ("input", "output")
 """Layers with such a word in their own name stay dense."""
 
@@ -75,12 +77,18 @@ def initialize(
         warnings.simplefilter("always")
         demand_steps(steps_per_epoch)
         demand_accumulation(accumulation)
+        if scaler is not None and not callable(getattr(scaler, "step", None)):
+            raise OptionError(
+                f"scaler is a GradScaler, whose step stands for that of the optimizer, not {brief(scaler)}"
+            )
         taught, quantized = truth(distillation, "distillation"), truth(quantization, "quantization")
         wanted = Wanted(
             method_of(pruning, quantized), quantized, lr, taught, variables_of(recipe_variables),
             steps_per_epoch=steps_per_epoch, sampled=grad_sampler is not None,
         )  # fmt: skip
         text = text_of(for_layers(model, wanted))
+        if method_of(pruning, False) == CONSTANT and not _has_zeros(model):
+            LOG.warning("pruning %r keeps the zeros that the model has, and it has none", pruning)
         LOG.info("created recipe:\n%s", text)
         manager = ScheduledModifierManager.from_yaml(text)
         manager.counts_in_backward, manager.accumulation = taught, accumulation
@@ -97,21 +105,26 @@ def initialize(
     return manager, wrapped
 
 
+def _has_zeros(module: Any) -> bool:
+    return any(bool((tensor == 0).any()) for param, tensor, _ in params_of(bare_module(module)) if param.prunable)
+
+
 def for_layers(module: Any, wanted: Wanted) -> Wanted:
     """The same for the layers of a module that can hold its masks, by their names; what stays dense is noted."""
     if not wanted.prunes:
         return wanted
     if not hasattr(module, "named_modules"):
         raise OptionError(f"model is a torch module, not {brief(module)}")
-    reasons = {
-        param.name: _why_dense(param, wanted)
-        for param, _, _ in params_of(bare_module(module))
-        if param.prunable and not param.refusal
-    }
+    found = params_of(demand_free(module))
+    reasons = {param.name: _why_dense(param, wanted) for param, _, _ in found if param.prunable and not param.refusal}
     names = [name for name, reason in reasons.items() if not reason]
+    held = held_inside(param.name for param, _, _ in found if not param.prunable)
     if not names:
         first = next((f", such as {name}: {reason}" for name, reason in reasons.items()), "")
+        first = first or (f"; {STAYS} {held}" if held else ": none is linear, a convolution or a look-up table")
         raise OptionError(f"the model has no layer that can be pruned as {wanted.mask_type}{first}")
+    if held:
+        LOG.warning("%s %s; the params of a recipe may name it", STAYS, held)
     notes = [f"{name} stays dense: {reason}" for name, reason in reasons.items() if reason]
     return replace(wanted, params=names, notes=(*wanted.notes, *notes))
 

@@ -25,7 +25,7 @@ from onnxsparse.data import Samples, open_data
 from onnxsparse.data.images import as_images
 from onnxsparse.data.samples import held_out
 from onnxsparse.dialects.create.loop import for_layers
-from onnxsparse.dialects.create.recipe_text import Params, Wanted, mask_of, method_of, text_of, truth
+from onnxsparse.dialects.create.recipe_text import CONSTANT, Params, Wanted, mask_of, method_of, text_of, truth
 from onnxsparse.dialects.create.schemas import TENSORRT, Given, RecipeVariables, variables_of
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.files import check_target, write_text
@@ -184,6 +184,10 @@ def _counted(model: Model | None, data: Any, data_size: int | None) -> int | Non
 def _for_weights(model: Model, wanted: Wanted, filters: Rule) -> Wanted:
     """The same for the weights that a target can use and that nothing holds back."""
     if not wanted.prunes:
+        known = params_of(model)
+        if wanted.method == CONSTANT and not any(param.prunable and not param.refusal for param in known):
+            first = next((f", such as {param.name}: {param.refusal}" for param in known if param.refusal), "")
+            raise OptionError(f"the model has no weight whose zeros could be kept{first}")
         return wanted
     target = wanted.variables.target
     device = None if target is None else target.replace(TENSORRT, "ampere", 1)
@@ -192,7 +196,8 @@ def _for_weights(model: Model, wanted: Wanted, filters: Rule) -> Wanted:
     cannot = {param.tag: param.refusal for param in params_of(model) if param.refusal}
     planned = [row for row in plan.planned if row.weight.tag not in cannot]
     if not planned:
-        first = next((f", such as {row.name}: {row.reason}" for row in plan.rows if row.reason), "")
+        reasons = [(row.name, _why(row, cannot)) for row in plan.rows]
+        first = next((f", such as {name}: {reason}" for name, reason in reasons if reason), "")
         raise OptionError(f"the model has no weight that can be pruned so{first}")
     notes = [f"{row.name} stays dense: {_why(row, cannot)}" for row in plan.rows if row not in planned]
     params: Params = [row.name for row in planned]

@@ -120,7 +120,7 @@ def method_of(pruning: Any, quantization: bool) -> str:
     word = str(pruning).lower().replace("/", "") if isinstance(pruning, (bool, str)) else pruning
     if word in (None, ""):
         return NOTHING
-    if word not in WORDS:
+    if not isinstance(word, str) or word not in WORDS:
         hint = nearest(word, WORDS) if isinstance(word, str) else ""
         raise OptionError(f"pruning {brief(pruning)} is not known{hint or ' (known: ' + ', '.join(WORDS) + ')'}")
     return CONSTANT if word == "false" and quantization else WORDS[word]
@@ -196,7 +196,7 @@ def _by_gradients(wanted: Wanted, active: float, every: float) -> tuple[float, f
     if wanted.steps_per_epoch is None:
         return active / ROUNDS, active / ROUNDS, count
     count = max(1, min(count, math.floor(active * wanted.steps_per_epoch / ROUNDS)))
-    apart = max(every, count / wanted.steps_per_epoch)
+    apart = min(active, max(every, count / wanted.steps_per_epoch))
     return apart, apart, count
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -50,23 +52,79 @@ def _options(given: Mapping[str, Any]) -> LoopOptions:
 class Restarts:
     """A scheduler of torch, and its state when it was handed over."""
 
-    def __init__(self, scheduler: Any, init_lr: float | None = None) -> None:
+    def __init__(self, scheduler: Any, init_lr: float | Sequence[float] | None = None) -> None:
         if not hasattr(scheduler, "state_dict") or not hasattr(getattr(scheduler, "optimizer", None), "param_groups"):
             raise OptionError(f"a learning rate scheduler of torch is expected, not {brief(scheduler)}")
         plateau = any(one.__name__ == "ReduceLROnPlateau" for one in type(scheduler).__mro__)
-        self.scheduler, self._init = scheduler, init_lr if plateau else None
-        self._state = copy.deepcopy(scheduler.state_dict())
-        groups, first = scheduler.optimizer.param_groups, getattr(scheduler, "base_lrs", None)
-        self._rates = [group["lr"] for group in groups]
-        if not plateau and first and self._state.get("last_epoch", 0) > 0:
-            self._rates = list(first)
-            self._state.update({"last_epoch": 0, "_step_count": 1, "_last_lr": list(first)})
+        self.scheduler, groups = scheduler, scheduler.optimizer.param_groups
+        self._state, self._rates = copy.deepcopy(scheduler.state_dict()), [group["lr"] for group in groups]
+        if not plateau and _has_gone_on(scheduler):
+            self._state, self._rates = _first_epoch(scheduler)
+        if plateau and init_lr is not None:
+            self._rates = list(init_lr) if isinstance(init_lr, Sequence) else [init_lr] * len(groups)
+        if len(self._rates) != len(groups):
+            raise OptionError(f"init_lr has {len(self._rates)} numbers, and the optimizer {len(groups)} groups")
 
     def restart(self) -> None:
         """The first epoch again; a plateau's memory is lost, and its rate is the first one."""
         self.scheduler.load_state_dict(copy.deepcopy(self._state))
         for group, rate in zip(self.scheduler.optimizer.param_groups, self._rates):
-            group["lr"] = rate if self._init is None else self._init
+            group["lr"] = rate
+
+
+def _parts(scheduler: Any) -> tuple[list[Any], bool]:
+    """The schedulers that one of torch has, and whether they go one after the other."""
+    return list(getattr(scheduler, "_schedulers", ())), hasattr(scheduler, "_milestones")
+
+
+def _has_gone_on(scheduler: Any) -> bool:
+    parts, _ = _parts(scheduler)
+    first = scheduler if hasattr(scheduler, "last_epoch") or not parts else parts[0]  # a chain does not count itself
+    return any(one.__name__.endswith("LRScheduler") for one in type(first).__mro__) and first.last_epoch > 0
+
+
+def _first_epoch(scheduler: Any) -> tuple[dict[str, Any], list[float]]:
+    """State and rates of a scheduler at its first epoch; it stays where it is."""
+    now, groups = copy.deepcopy(scheduler.state_dict()), scheduler.optimizer.param_groups
+    before = [{name: one for name, one in group.items() if name != "params"} for group in groups]
+    for group in groups:
+        group["lr"] = group.get("initial_lr", group["lr"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch would rather have a step said by another call
+        _go_back(scheduler, groups)
+    found = copy.deepcopy(scheduler.state_dict()), [group["lr"] for group in groups]
+    scheduler.load_state_dict(now)
+    for group, one in zip(groups, before):
+        group.update(one)
+    return found
+
+
+def _go_back(scheduler: Any, groups: Any) -> None:
+    """The first epoch again: of schedulers that go one after the other the first's, of those in a chain all of them."""
+    parts, in_turn = _parts(scheduler)
+    if not parts:
+        with _at_its_beginning(scheduler):
+            scheduler.step(0)
+        scheduler._step_count = 1
+        return
+    if in_turn:
+        _go_back(parts[0], groups)
+    for part in () if in_turn else parts:
+        part.last_epoch = 0
+        with _at_its_beginning(part):
+            for group, rate in zip(groups, part.get_lr()):
+                group["lr"] = rate
+    scheduler.last_epoch, scheduler._last_lr = 0, [group["lr"] for group in groups]
+
+
+@contextmanager
+def _at_its_beginning(scheduler: Any) -> Iterator[None]:
+    """Newer torch does not go by the epoch alone to tell the first rates from the next ones."""
+    scheduler._is_initial = True
+    try:
+        yield
+    finally:
+        scheduler._is_initial = False
 
 
 def text_of(optimizer: Any) -> tuple[str, float | None, float | None]:

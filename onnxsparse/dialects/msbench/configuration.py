@@ -226,7 +226,8 @@ def _scheduler(part: Part) -> Part:
         if isinstance(defaults.get(key), bool):
             given[key] = switch(value, key)
         elif key in NUMBERS:
-            number(value, key)
+            for one in value if key == INIT_LR and isinstance(value, list) else [value]:
+                number(one, key)
         elif key in PATHS:
             given[key] = path_text(value, key) or None
     return Part(kind, {**defaults, **given})
@@ -325,6 +326,8 @@ def table(value: Any) -> tuple[float, ...]:
 # -- What MSBench's configurations know: the types of each part, and the keyword arguments of each type.
 
 
+INIT_LR = "init_lr"
+"""A number, or one for each group of the optimizer."""
 NOT_PRUNED = ("no_prune_keyword", "no_prune_layer")
 SWITCHES = ("mask_is_static", "weight_correction")
 OWN_TARGET = "sparsity"
@@ -366,7 +369,7 @@ SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
         "mask_dict": None,
         "prune_tolerance_max": 1.0,
         "prune_tolerance_min": 1.0,
-        "init_lr": None,
+        INIT_LR: None,
         "verbose": False,
         "msbench_names": False,
     },
@@ -389,7 +392,7 @@ SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
 }
 """The keyword arguments of each scheduler, with their defaults; all take NOT_PRUNED and `verbosity` beside them."""
 
-NUMBERS = ("prun_algo_tuning", "sparse_rate_tolerance", "prune_tolerance_max", "prune_tolerance_min", "init_lr")
+NUMBERS = ("prun_algo_tuning", "sparse_rate_tolerance", "prune_tolerance_max", "prune_tolerance_min", INIT_LR)
 PATHS = ("output_dir", "save_dir")
 ARRAYS = ("mask_dict", "default_input_custom")
 """What holds arrays that are no lists of numbers."""

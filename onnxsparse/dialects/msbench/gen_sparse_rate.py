@@ -26,8 +26,9 @@ import numpy as np
 
 from onnxsparse.allocations.allocation import kept_by_density
 from onnxsparse.dialects.msbench.arguments import opened
-from onnxsparse.dialects.msbench.layer_rates import rate_of, scheduler_that_prepared
-from onnxsparse.errors import OptionError, PlanError, nearest
+from onnxsparse.dialects.msbench.configuration import number, words
+from onnxsparse.dialects.msbench.layer_rates import rate_of, rates_by_key, scheduler_that_prepared
+from onnxsparse.errors import ModelError, OptionError, PlanError, nearest
 from onnxsparse.math.values import Array
 from onnxsparse.train.layers import Network, Site
 
@@ -52,11 +53,7 @@ def update_sparsity_per_layer_from_sparsities(model: Any, sparsities: Mapping[st
         raise OptionError("rates are set on what prepare_sparse_model returned: call that first")
     if not isinstance(sparsities, Mapping):
         raise OptionError(f"sparsities are a mapping of layers to shares, not {sparsities!r:.60}")
-    keys = {site.name: site.key for site in scheduler.network.sites}
-    unknown = next((name for name in sparsities if name not in keys), None)
-    if unknown is not None:
-        raise PlanError(f"sparsities: the network has no layer '{unknown}'{nearest(str(unknown), keys)}")
-    scheduler.set_rates({keys[name]: rate for name, rate in sparsities.items()})
+    scheduler.set_rates(rates_by_key(scheduler.network.sites, sparsities, "sparsities"))
 
 
 def get_unst_sparsities_uniform(model: Any, default_sparsity: float) -> dict[str, float]:
@@ -101,11 +98,10 @@ def get_unst_sparsities_norm_v2(
     """The same with a highest rate of a layer, and layers that stay dense."""
     rate, most = rate_of(default_sparsity, "default_sparsity"), rate_of(max_sparsity, "max_sparsity")
     network = _network(model)
+    named = dict.fromkeys(words(no_prune_layer_list, "no_prune_layer_list"), 0.0)
+    dense = rates_by_key(network.sites, named, "no_prune_layer_list")
     sizes = {site.name: _relative(_numbers(network, site), func) for site in network.sites}
-    unknown = next((name for name in no_prune_layer_list if name not in sizes), None)
-    if unknown is not None:
-        raise PlanError(f"no_prune_layer_list: the network has no layer '{unknown}'{nearest(str(unknown), sizes)}")
-    free = {name: one for name, one in sizes.items() if name not in no_prune_layer_list}
+    free = {site.name: sizes[site.name] for site in network.sites if site.key not in dense}
     start = rate * sum(one.size for one in sizes.values())
     return {**dict.fromkeys(sizes, 0.0), **(_by_threshold(free, start, most) if free else {})}
 
@@ -120,6 +116,8 @@ def _numbers(network: Network, site: Site) -> Array:
 def _relative(weight: Array, func: str) -> Array:
     if func not in NORMS:
         raise OptionError(f"func is one of {', '.join(NORMS)}, not {func!r:.40}{nearest(str(func), NORMS)}")
+    if not np.isfinite(weight).all():
+        raise ModelError("a weight holds numbers that are not finite: such a model is broken")
     numbers, power = np.abs(weight, dtype=np.float32).reshape(-1), NORMS[func]
     norm = np.float32(1) if power is None else np.float32(np.linalg.norm(numbers.astype(np.float64), power))
     return numbers / norm if norm else numbers
@@ -148,13 +146,13 @@ def get_sparsities_erdos_renyi(
     erk_power_scale: float = 0.5,
 ) -> dict[str, float]:
     """By Erdős–Rényi: the larger a layer, the sparser; some layers may have rates of their own beside it."""
-    rate = rate_of(default_sparsity, "default_sparsity")
-    shapes = {site.name: site.shape for site in _network(model).sites}
-    custom = _custom(custom_sparsity_map, shapes)
+    rate, power = rate_of(default_sparsity, "default_sparsity"), number(erk_power_scale, "erk_power_scale")
+    sites = _network(model).sites
+    shapes, custom = {site.name: site.shape for site in sites}, _custom(custom_sparsity_map, sites)
     names = [name for name in shapes if name not in custom]
     sizes = [math.prod(shapes[name]) for name in names]
     keep = sum(size - math.floor(rate * size) for size in sizes)
-    raw = [_density(shapes[name], include_kernel, erk_power_scale) for name in names]
+    raw = [_density(shapes[name], include_kernel, power) for name in names]
     kept = kept_by_density(sizes, raw, keep)
     found = {name: max(0.0, 1 - count / size) for name, count, size in zip(names, kept, sizes)}
     return {name: custom[name] if name in custom else found[name] for name in shapes}
@@ -166,15 +164,13 @@ def _density(shape: Sequence[int], include_kernel: bool, power: float) -> float:
     return float(raw**power) if include_kernel else raw
 
 
-def _custom(given: Any, shapes: Mapping[str, Any]) -> dict[str, float]:
+def _custom(given: Any, sites: Sequence[Site]) -> dict[str, float]:
     if not given:
         return {}
     if not isinstance(given, Mapping):
         raise OptionError(f"custom_sparsity_map is a mapping of layers to shares, not {given!r:.60}")
-    unknown = next((name for name in given if name not in shapes), None)
-    if unknown is not None:
-        raise PlanError(f"custom_sparsity_map: the network has no layer '{unknown}'{nearest(str(unknown), shapes)}")
-    return {name: rate_of(rate, name) for name, rate in given.items()}
+    by_key = rates_by_key(sites, given, "custom_sparsity_map")
+    return {site.name: rate_of(by_key[site.key], site.name) for site in sites if site.key in by_key}
 
 
 def _network(model: Any) -> Network:

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.math.values import Array
 from onnxsparse.patterns import Pattern
+from onnxsparse.planning.names import NamedWeights
 from onnxsparse.train.layers import Network, Site
 
 NAME = "weight_fake_sparse"
@@ -35,6 +36,19 @@ def rate_of(value: Any, layer: str) -> float:
     if not 0 <= found <= 1:
         meant = f"; {found:g} per cent is {found / 100:g}" if 1 < found <= 100 else ""
         raise OptionError(f"the sparsity of {layer} is a share from 0 to 1, not {value!r:.60}{meant}")
+    return found
+
+
+def rates_by_key(sites: Sequence[Site], rates: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """What is said by the names of layers, by their keys."""
+    known, found = NamedWeights(site.answers for site in sites), dict[str, Any]()
+    for name, rate in rates.items():
+        plain = str(name).removeprefix("module.")  # as wrappers for several devices call layers
+        places = known.meant(str(name), where) or known.meant(plain, where)
+        if not places:
+            layers = [site.name for site in sites]
+            raise PlanError(f"{where}: the network has no layer '{name}'{nearest(str(name), layers)}")
+        found.update({sites[place].key: rate for place in places})
     return found
 
 
@@ -82,8 +96,9 @@ class MaskGenerator:
 
     @property
     def sparsity(self) -> float | None:
-        """The layer's rate; None where none was set."""
-        return None if self._scheduler is None else self._scheduler.rates.shares.get(self._key)
+        """The layer's rate now; None where nothing says one."""
+        found: float | None = None if self._scheduler is None else self._scheduler.share_of(self._key)
+        return found
 
     @sparsity.setter
     def sparsity(self, rate: Any) -> None:
@@ -112,7 +127,8 @@ class Views:
     """`weight_fake_sparse` on all layers of a prepared torch module, and what is done when a state is loaded."""
 
     def __init__(self, scheduler: Any, network: Any) -> None:
-        self._owners = [network.owner(site.key) for site in network.sites]
+        owners = [(site.key, owner) for site in network.sites for owner in network.owners(site.key)]
+        self._owners = [owner for _, owner in owners]
         prepared = weakref.ref(scheduler)
 
         def loaded(module: Any, _: Any) -> None:
@@ -121,8 +137,8 @@ class Views:
                 found.numbers_loaded()
 
         self._hooks = [network.module.register_load_state_dict_post_hook(loaded)]
-        for site, owner in zip(network.sites, self._owners):
-            setattr(owner, NAME, WeightFakeSparse(scheduler, site.key))
+        for key, owner in owners:
+            setattr(owner, NAME, WeightFakeSparse(scheduler, key))
             self._hooks.append(owner.register_load_state_dict_pre_hook(_without_buffers))
 
     def remove(self) -> None:

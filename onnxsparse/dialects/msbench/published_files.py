@@ -34,6 +34,8 @@ SEARCHED = "search table, index and network_sparsification"
 WANTED = "desire table, index, network sparsification and network energy"
 _ENTRY = re.compile(r"\s*(?:'([^'\n]*)'|\"([^\"\n]*)\")\s*:\s*\[([^\[\]]*)\]\s*(,|$)")
 _NUMPY = re.compile(r"\b(?:np|numpy)\.(?:float|int)\d*\(([^()]*)\)")
+_GLOBAL = re.compile(r"\bGLOBAL (\S+)")
+"""What a checkpoint names beside numbers, in torch's message."""
 _WAY = "remove the file, or set do_sparse_analysis to True"
 
 
@@ -153,17 +155,26 @@ def is_checkpoint(given: Any) -> bool:
     return isinstance(given, Mapping) and isinstance(given.get("model"), Mapping) and "prune_step" in given
 
 
-def load_checkpoint(path: str) -> Mapping[str, Any]:
-    """A checkpoint of a level; nothing in it is run."""
+def load_numbers(path: str) -> Any:
+    """What is in a checkpoint of torch; nothing in it is run."""
     try:
-        found = library.torch().load(path, map_location="cpu", weights_only=True)
+        return library.torch().load(path, map_location="cpu", weights_only=True)
     except OSError as error:
-        raise PlanError(f"mask_dict: cannot read {path}: {error.strerror or error}") from error
+        raise PlanError(f"cannot read {path}: {error.strerror or error}") from error
     except Exception as error:  # whatever torch raises for what is no checkpoint, or more than numbers
         if type(error).__module__.startswith("onnxsparse"):
             raise
-        line = " ".join(str(error).split())[:120]
-        raise PlanError(f"mask_dict: {path} is no checkpoint of numbers: {line}") from error
+        named = _GLOBAL.search(str(error))
+        why = f"it holds a {named[1]:.80}; save its state dict alone" if named else "torch.save did not write it so"
+        raise PlanError(f"{path} is no checkpoint of numbers: {why}") from error
+
+
+def load_checkpoint(path: str) -> Mapping[str, Any]:
+    """A checkpoint of a level."""
+    try:
+        found = load_numbers(path)
+    except PlanError as error:
+        raise PlanError(f"mask_dict: {error}") from error
     if not is_checkpoint(found):
         raise PlanError(f"mask_dict: {path} is no checkpoint of a level, which holds model and prune_step")
     checkpoint: Mapping[str, Any] = found

@@ -382,9 +382,9 @@ class SparseRunner:
 
     def _read_state(self, path: str) -> dict[str, Array]:
         """Numbers by name, of an .npz or of a checkpoint of torch, that fit the model."""
-        numbers, averaged = read_state(path)
-        if averaged:
-            self._note("the checkpoint has an EMA state: that is loaded as the start; EMA itself is ignored")
+        numbers, remarks = read_state(path)
+        for remark in remarks:
+            self._note(remark)
         demand_place(path, numbers, self.opened)
         return numbers
 

@@ -16,11 +16,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from onnx import NodeProto
 
 from onnxsparse.dialects.msbench.job import Job
+from onnxsparse.dialects.msbench.layer_rates import NAME
+from onnxsparse.dialects.msbench.published_files import load_numbers
 from onnxsparse.errors import ModelError, OptionError
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.storage import FLOAT_KINDS, StoredTensor
@@ -31,6 +34,11 @@ from onnxsparse.train.stepped_model import LoopOptions, SteppedModel
 
 DIVERGENCES = ("distill", "kl")
 EMA, STATES = ("ema", "ema_state_dict"), ("model", "state_dict", "model_state_dict")
+AVERAGED = "the checkpoint has an EMA state: that is loaded as the start; EMA itself is ignored"
+LEFT_OUT = (
+    f"the checkpoint has what MSBench's modules hold beside weights ({NAME}), which is left out: the zeros in its "
+    "weights count, and masks or thresholds that were not made part of them do not"
+)
 COUNTER, STATISTIC = "num_batches_tracked", "running_var"
 
 
@@ -109,19 +117,24 @@ def numbers_in(path: str) -> dict[str, Array]:
 # -- checkpoints
 
 
-def read_state(path: str) -> tuple[dict[str, Array], bool]:
-    """Numbers by name, of an .npz or of a checkpoint of torch; and whether they are an average."""
+def read_state(path: str) -> tuple[dict[str, Array], list[str]]:
+    """Numbers by name, of an .npz or of a checkpoint of torch; and remarks on what was left out of it."""
     if not os.path.exists(path):
         raise OptionError(f"{path} does not exist")
     if path.lower().endswith(".npz"):
-        with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}, False
-    from onnxsparse.engines.torch import library
+        return _arrays_in(path), []
+    state, averaged = _state_of(load_numbers(path))
+    named = {_bare(str(name)): one for name, one in state.items() if hasattr(one, "detach")}
+    plain = {name: one.detach().float().numpy() for name, one in named.items() if NAME not in name.split(".")}
+    return plain, [AVERAGED] * averaged + [LEFT_OUT] * (len(plain) < len(named))
 
-    loaded = library.torch().load(path, map_location="cpu", weights_only=True)
-    state, averaged = _state_of(loaded)
-    named = {str(name): one for name, one in state.items() if hasattr(one, "detach")}
-    return {_bare(name): one.detach().float().numpy() for name, one in named.items()}, averaged
+
+def _arrays_in(path: str) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, EOFError, ValueError, BadZipFile) as error:
+        raise ModelError(f"{path} is no .npz of arrays of numbers, as numpy.savez writes them") from error
 
 
 def _state_of(loaded: Any) -> tuple[Mapping[str, Any], bool]:

@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from onnxsparse.dialects.sparseml.distillation import Teacher
+from onnxsparse.dialects.sparseml.distillation import Teacher, fields_of
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
 
 OTHERWISE = "or pass the loss through loss_update before backward"
+CONTAINERS = (Mapping, tuple, list, type(None))
 AT_STEP = 5
 """How far the user's line lies above that of a warning."""
 
@@ -43,7 +44,14 @@ class BackwardTeaching:
         """The outputs of a forward pass, with the teachers behind them."""
         active = self._active()
         tensors = [one for one in _tensors(outputs) if one.requires_grad]
-        if not active or not tensors or not torch().is_grad_enabled():
+        if not active or not torch().is_grad_enabled():
+            return outputs
+        if not tensors and not torch().is_tensor(outputs) and not isinstance(fields_of(outputs), CONTAINERS):
+            raise OptionError(
+                f"the module gives a {type(outputs).__name__}, and a teacher is heard on tensors, lists, dicts and "
+                "dataclasses of them"
+            )
+        if not tensors:
             return outputs
         rest = 1.0
         teaching: Any = 0.0
@@ -162,6 +170,7 @@ def _function() -> Any:
 
 def _tensors(outputs: Any) -> Iterator[Any]:
     """All tensors of what a module gives, in the order in which `_mapped` comes to them."""
+    outputs = fields_of(outputs)
     if torch().is_tensor(outputs):
         yield outputs
     elif isinstance(outputs, (Mapping, tuple, list)):
@@ -177,6 +186,11 @@ def _mapped(function: Callable[[Any], Any], outputs: Any) -> Any:
         made: Any = copy.copy(outputs)
         for key, value in outputs.items():
             made[key] = _mapped(function, value)
+        return made
+    if fields_of(outputs) is not outputs:
+        made = copy.copy(outputs)
+        for key, value in fields_of(outputs).items():
+            object.__setattr__(made, key, _mapped(function, value))  # it may be frozen
         return made
     if isinstance(outputs, (tuple, list)):
         found = [_mapped(function, one) for one in outputs]

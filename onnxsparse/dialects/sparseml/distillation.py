@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -113,11 +114,16 @@ class Teacher(ABC):
         if isinstance(given, str) and given == SELF:
             made = copy.deepcopy(self._module)
         else:
-            held = os.fspath(given) if isinstance(given, (str, os.PathLike)) else proto_of(given)
+            held = self._file()
             made = given if held is None else to_module(held)
         if isinstance(made, torch().nn.Module):
             made.eval()
         return made
+
+    def _file(self) -> Any:
+        """The path of the ONNX file that it is given as, or the model in memory; None of a module."""
+        given = self._given
+        return os.fspath(given) if isinstance(given, (str, os.PathLike)) else proto_of(given)
 
 
 class OutputTeacher(Teacher):
@@ -193,7 +199,8 @@ def _one(student: Any, teacher: Any, temperature: float) -> Any:
 #
 # 1. Outputs go by their names, and without names by their places; a single tensor is the only one, at place 0.
 # 2. A module with a single tensor learns from the first output of its teacher, and a single output from a lone one.
-# 3. Both have the same shape, and an axis of classes, which is the last one.
+# 3. Without keys what has no axis, as a loss that the module computes, is none to learn by where others are.
+# 4. Both have the same shape, and an axis of classes, which is the last one.
 
 
 Outputs = dict[str, Any]
@@ -201,8 +208,12 @@ Outputs = dict[str, Any]
 
 def pairs(student: Any, teacher: Any, keys: Sequence[int | str] | None, where: str) -> list[tuple[Any, Any]]:
     """What the module gave and what the teacher gave, for each of the keys, or for all."""
+    student = fields_of(student)
     ours, theirs = _outputs(student, where, "the module"), _outputs(teacher, where, "the teacher")
-    chosen = list(ours) if keys is None else [_chosen_output(key, student, list(ours), where) for key in keys]
+    classes = [name for name, value in ours.items() if _has_classes(value)]  # a loss or a cache beside them has none
+    chosen = classes or list(ours)
+    if keys is not None:
+        chosen = [_chosen_output(key, student, list(ours), where) for key in keys]
     if not chosen:
         raise OptionError(f"{where}: the module gives no output to learn by")
     first = torch().is_tensor(student) or (len(theirs) == 1 and len(chosen) == 1)
@@ -215,7 +226,15 @@ def pairs(student: Any, teacher: Any, keys: Sequence[int | str] | None, where: s
     return found
 
 
+def fields_of(given: Any) -> Any:
+    """A dataclass, as some modules give, by the names of its fields; anything else as it is."""
+    if not dataclasses.is_dataclass(given) or isinstance(given, (Mapping, type)):
+        return given
+    return {one.name: getattr(given, one.name) for one in dataclasses.fields(given)}
+
+
 def _outputs(given: Any, where: str, who: str) -> Outputs:
+    given = fields_of(given)
     if torch().is_tensor(given):
         return {"0": given}
     if isinstance(given, Mapping):
@@ -233,13 +252,17 @@ def _chosen_output(key: int | str, student: Any, names: list[str], where: str) -
     raise OptionError(f"{where}: distill_output_keys: the module gives no output {key!r:.60} (it gives {known})")
 
 
+def _has_classes(value: Any) -> bool:
+    return bool(torch().is_tensor(value) and value.ndim)
+
+
 def _fitting(ours: Any, theirs: Any, name: str, where: str) -> tuple[Any, Any]:
     for given in (ours, theirs):
-        if not torch().is_tensor(given) or not given.ndim:
+        if not _has_classes(given):
             what = "a single number" if torch().is_tensor(given) else f"a {type(given).__name__}"
             raise OptionError(
-                f"{where}: the output {name:.60} is {what}, without classes; name those to learn from in "
-                "distill_output_keys"
+                f"{where}: the output {name:.60} is {what}, without classes; a teacher is heard on logits that the "
+                "module gives"
             )
     if ours.shape != theirs.shape:
         raise OptionError(

@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,15 +23,18 @@ import onnx
 
 from onnxsparse.engines.torch.attach import bare_module
 from onnxsparse.engines.torch.library import attention_in_parts, torch
-from onnxsparse.engines.torch.parametrization import all_masks, take_mask_off
+from onnxsparse.engines.torch.parametrization import PATTERNS, all_masks, take_mask_off
 from onnxsparse.engines.torch.permute.export import quietly
 from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, copied
 from onnxsparse.engines.torch.quantized_export import fake_quantized
 from onnxsparse.engines.torch.quantized_module import stage_of
 from onnxsparse.errors import OptionError, OutputError, one_line
 from onnxsparse.files import Staged, make_folder
+from onnxsparse.graph.model import Model
 from onnxsparse.torch import export_quantized
+from onnxsparse.train.torch_export import record_zeros
 
+LOG = logging.getLogger("onnxsparse")
 OPSET = 14
 MODEL, CHECKPOINT, SCRIPT = "model.onnx", "model.pth", "model.pts"
 FOLDERS = {"inp": "sample-inputs", "out": "sample-outputs", "lab": "sample-labels", "orig": "sample_originals"}
@@ -104,7 +109,15 @@ class ModuleExporter:
         def write(file: Any) -> None:
             with quietly(), torch().no_grad(), attention_in_parts():
                 asked = {"dynamo": False, **options}
-                torch().onnx.export(self._module, given.args, file, kwargs=dict(given.kwargs) or None, **asked)
+                if PATTERNS not in self._module.__dict__:
+                    torch().onnx.export(self._module, given.args, file, kwargs=dict(given.kwargs) or None, **asked)
+                    return
+                held = io.BytesIO()
+                torch().onnx.export(self._module, given.args, held, kwargs=dict(given.kwargs) or None, **asked)
+            model = Model.over(onnx.load_model_from_string(held.getvalue()))
+            for said in record_zeros(model, self._module):
+                LOG.warning("%s", said)
+            file.write(model.take_proto().SerializeToString())
 
         try:
             _written(path, write)

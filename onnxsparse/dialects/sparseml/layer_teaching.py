@@ -3,7 +3,8 @@
     task + gain * sum over pairs of layers of mean((projected - taught)^2) / (mean(taught^2) + epsilon)
 
 1. What layers give is recorded by hooks, of the module while it trains. Without names the layers are all Conv2d and
-   Linear of the module, and of the teacher.
+   Linear of the module, and of the teacher. A teacher that is an ONNX file gives the values of its layers, which go by
+   the names that they have in a file, as more outputs.
 2. `projected` is what a layer gives times a matrix without a bias, which for images is a convolution of 1x1. Every pair
    has one, whatever the shapes. They are made when the first loss comes by, and train as one more group of the
    optimizer, which the optimizer's state dict leaves out; their numbers are in that of the manager.
@@ -15,10 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from onnx import ValueInfoProto
+
+from onnxsparse.acts.layer_pairs import values_of
 from onnxsparse.dialects.sparseml.distillation import Teacher, arguments_of
+from onnxsparse.engines.torch.convert import to_module
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.graph.edit import copied
+from onnxsparse.graph.model import Model
 from onnxsparse.planning.names import matcher
+from onnxsparse.recipes.modifiers.distillation import SELF
 from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
 
 PROJECTIONS = "distillation_projection_params"
@@ -44,10 +52,21 @@ class LayerTeacher(Teacher):
         self._hooks: list[Any] = []
         if self.disabled:
             return
-        self._ready = self._made()
-        self._pairs = self._paired()
-        self._hooks = _record([one for one, _ in self._pairs], module, self._ours, module)
-        _record([one for _, one in self._pairs], self._ready, self._theirs, None)
+        said = self._layers
+        ours = said.student_layer_names or said.teacher_layer_names
+        theirs = said.teacher_layer_names or said.student_layer_names
+        first = layers_of(module, ours, f"{said.called}: student_layer_names: the module")
+        held, where = self._file() if self._given != SELF else None, f"{said.called}: teacher_layer_names: the teacher"
+        self._outputs: list[str] = []
+        if held is None:
+            self._ready = self._made()
+            second = layers_of(self._ready, theirs, where)
+        else:
+            self._ready, second, self._outputs = _of_file(held, theirs, where)
+        self._pairs = self._paired(first, second)
+        self._hooks = _record(first, module, self._ours, module)
+        if held is None:
+            _record(second, self._ready, self._theirs, None)
 
     def stop(self) -> None:
         for hook in self._hooks:
@@ -66,7 +85,9 @@ class LayerTeacher(Teacher):
             )
         arguments, named = arguments_of(inputs)
         with torch().no_grad():
-            self._ready(*arguments, **named)
+            given = self._ready(*arguments, **named)
+        if self._outputs:
+            self._theirs = dict(zip(self._outputs, given if isinstance(given, tuple) else (given,)))
         if self._layers.project_features and not self._projections:
             self._project()
         total = 0.0
@@ -96,18 +117,13 @@ class LayerTeacher(Teacher):
         if self._waiting:
             self.load(self._waiting)
 
-    def _paired(self) -> list[tuple[str, str]]:
-        said, where = self._layers, self._layers.called
-        ours = said.student_layer_names or said.teacher_layer_names
-        theirs = said.teacher_layer_names or said.student_layer_names
-        first = layers_of(self._module, ours, f"{where}: student_layer_names: the module")
-        second = layers_of(self._ready, theirs, f"{where}: teacher_layer_names: the teacher")
-        if len(first) != len(second) or not first:
+    def _paired(self, ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, str]]:
+        if len(ours) != len(theirs) or not ours:
             raise OptionError(
-                f"{where}: {len(first)} layers of the module and {len(second)} of the teacher are no pairs; name as "
-                "many in student_layer_names as in teacher_layer_names"
+                f"{self._layers.called}: {len(ours)} layers of the module and {len(theirs)} of the teacher are no "
+                "pairs; name as many in student_layer_names as in teacher_layer_names"
             )
-        return list(zip(first, second))
+        return list(zip(ours, theirs))
 
     # -- what the state of a manager holds
 
@@ -144,6 +160,16 @@ def layers_of(module: Any, names: Sequence[str] | None, where: str) -> list[str]
             raise OptionError(f"{where} has no layer {name:.60}{nearest(name, list(known))}")
         found.update(dict.fromkeys(chosen))
     return list(found)
+
+
+def _of_file(held: Any, names: Sequence[str] | None, where: str) -> tuple[Any, list[str], list[str]]:
+    """A module that also gives what layers of an ONNX model give, the names of these values, and of all its outputs."""
+    model = Model.open(held) if isinstance(held, str) else Model.over(copied(held))
+    values = values_of(model, names, where)
+    graph = model.proto.graph
+    known = {one.name for one in graph.output}
+    graph.output.extend(ValueInfoProto(name=one) for one in dict.fromkeys(values) if one not in known)
+    return to_module(model).eval(), values, [one.name for one in graph.output]
 
 
 def _record(names: Sequence[str], module: Any, into: Layers, training: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import copy
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from onnxsparse.acts.act import TimedAct
@@ -34,7 +34,7 @@ from onnxsparse.dialects.sparseml.contents import Contents, Given, recipe_of, ti
 from onnxsparse.dialects.sparseml.distillation import OutputTeacher, Recorder, Teacher
 from onnxsparse.dialects.sparseml.layer_teaching import PROJECTIONS, LayerTeacher, add_group
 from onnxsparse.dialects.sparseml.warnings import Watch
-from onnxsparse.dialects.sparseml.wrapper import RecipeManagerStepWrapper
+from onnxsparse.dialects.sparseml.wrapper import Closure, RecipeManagerStepWrapper
 from onnxsparse.engines.torch.attach import bare_module
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
@@ -248,19 +248,31 @@ class ScheduledModifierManager(Contents):
         self._known().loggers = loggers
 
     def update(
-        self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float, log_updates: bool = True
-    ) -> None:
-        """Before a step: what is due at its epoch is done."""
+        self,
+        module: Any,
+        optimizer: Any,
+        epoch: float,
+        steps_per_epoch: float,
+        log_updates: bool = True,
+        *,
+        closure: Any = None,
+    ) -> Any:
+        """Before a step: what is due at its epoch is done.
+
+        A step that calls a closure has its gradients later: it takes what is returned in the closure's place.
+        """
         trainee = self._known()
         trainee.meet(optimizer, steps_per_epoch)
         self._watch.step(trainee, epoch)
-        for _, act in self._acts:
+        waiting = [act for _, act in self._acts if act.by_gradients and closure and not act.samples(trainee)]
+        for act in (one for _, one in self._acts if one not in waiting):
             if act.by_gradients:
                 act.gather(trainee, epoch)
             act.before(trainee, epoch)
         for teacher in self._teachers:
             teacher.step(epoch)
         self._last = epoch
+        return closure and Closure(closure, trainee, [act for _, act in self._acts], waiting, epoch)
 
     def optimizer_pre_step(self, module: Any, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """Masks are part of the module, so its gradients need nothing; what trains in place of weights stands there."""
@@ -363,10 +375,13 @@ class ScheduledModifierManager(Contents):
     # -- what a checkpoint holds
 
     def state_dict(self) -> dict[str, Any]:
-        """The masks by modifier, and the scales of quantization; of a staged recipe by stage."""
+        """The masks by modifier, the scales of quantization, and what modifiers have gathered; by stage, if any."""
         found = saved(self._known(), self.recipe, self._acts)
         for where, teacher in self._projecting(found):
             where.update({PROJECTIONS: teacher.state()} if teacher.state() else {})
+        for one, act in self._acts:
+            if act.arrays() or (act.by_gradients and act.clock.active):
+                self._place(found, one)[GATHERED] = gathered(act)
         return found
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
@@ -384,13 +399,19 @@ class ScheduledModifierManager(Contents):
         distilling = [one for one, act in self._acts if isinstance(act, DISTILLING)]
         for one, teacher in zip(distilling, self._teachers):
             if isinstance(teacher, LayerTeacher):
-                stages = [stage.name for stage in self.recipe.stages if any(one is other for other in stage.modifiers)]
-                where = state.setdefault(stages[0], {}) if stages else state
-                yield where.setdefault(identifier(one), {}), teacher
+                yield self._place(state, one), teacher
+
+    def _place(self, state: dict[str, Any], one: Scheduled) -> dict[str, Any]:
+        """What a state has of a modifier."""
+        stages = [stage.name for stage in self.recipe.stages if any(one is other for other in stage.modifiers)]
+        where = state.setdefault(stages[0], {}) if stages else state
+        found: dict[str, Any] = where.setdefault(identifier(one), {})
+        return found
 
     def _take(self, state: Mapping[str, Any], strict: bool) -> None:
-        if self._teachers and isinstance(state, Mapping):
-            state = own = copy.deepcopy(dict(state))
+        kept: dict[str, Any] = {}
+        if isinstance(state, Mapping):
+            state = own = without_gathered(state, kept)
             for where, teacher in self._projecting(own):
                 teacher.load(where.pop(PROJECTIONS, {}))
         trainee, (masks, scales) = self._known(), apart(state, self._acts)
@@ -400,6 +421,9 @@ class ScheduledModifierManager(Contents):
             act.restore(self._fresh[act.where], trainee)  # it goes on by what the module gets here
         schemes = [act.scheme for one, act in quantizing if identifier(one) in scales]
         trainee.take_scales({key: one for some in scales.values() for key, one in some.items()}, schemes)
+        for one, timed_act in self._acts:
+            if identifier(one) in kept:
+                take_gathered(timed_act, kept[identifier(one)], trainee, self._last)
         self._waiting = None
 
     # -- inside
@@ -438,13 +462,18 @@ def _passed_over(acts: Sequence[tuple[Scheduled, TimedAct]], trainee: ModuleTrai
     if not any(isinstance(one, Masked) and _means_all(one) for one, _ in acts):
         return []
     reached = {param.tag for _, act in acts for param in act.masked()}
-    others = [param.name for param in trainee.params if param.tag not in reached]
-    names = [name for name in others if name.rpartition(".")[2].startswith(IN_ONE_PIECE)]
+    names = held_inside(param.name for param in trainee.params if param.tag not in reached)
     if not names:
         return []
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    said = f"{ALL_PRUNABLE} does not mean what attention and recurrent layers hold themselves: {names[0]}{more}, "
-    return [f"{said}which no modifier prunes; params may name it, as `re:.*in_proj_weight` does"]
+    said = f"{ALL_PRUNABLE} does not mean {names}, which no modifier prunes"
+    return [f"{said}; params may name it, as `re:.*in_proj_weight` does"]
+
+
+def held_inside(names: Iterable[str]) -> str:
+    """What attention and recurrent layers hold themselves, in words; empty where there is none."""
+    found = [name for name in names if name.rpartition(".")[2].startswith(IN_ONE_PIECE)]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"what attention and recurrent layers hold themselves: {found[0]}{more}" if found else ""
 
 
 def _means_all(modifier: Masked) -> bool:
@@ -462,6 +491,8 @@ def _given(recipe: Any) -> Any:
 
 
 MASK = ".sparsity_mask"
+GATHERED = "gathered"
+"""What a modifier goes on by beside its masks: scores, gradients, numbers that are hidden. SparseML loses it."""
 Samples = tuple[Any, Any, Any]  # the batches for calibration, what runs one, and what gives gradients of samples
 Acts = Sequence[tuple[Scheduled, TimedAct]]
 
@@ -487,6 +518,33 @@ def _masks(trainee: ModuleTrainee, acts: Acts) -> dict[str, Any]:
         if act.masked()
     }
     return {**masks, **rounded}
+
+
+def gathered(act: TimedAct) -> dict[str, Any]:
+    """Copies, as tensors, and the rest of what a checkpoint of ours would hold."""
+    arrays = {key: torch().from_numpy(array.copy()) for key, array in act.arrays().items()}
+    return {"arrays": arrays, "state": copy.deepcopy(act.state())}
+
+
+def take_gathered(act: TimedAct, given: Any, trainee: ModuleTrainee, epoch: float) -> None:
+    """Go on by it; the clock stays that of the loop, which begins at an epoch, but what had ended chooses no more."""
+    clock = act.clock.state()
+    try:
+        act.load({key: one.cpu().numpy() for key, one in given["arrays"].items()})
+        act.restore(given["state"], trainee)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise OptionError(f"{act.where}: what the state has gathered is that of another recipe or module") from None
+    finally:
+        if not (act.by_gradients and act.clock.ended and 0 <= act.span.end <= epoch):
+            act.clock.restore(clock)
+
+
+def without_gathered(state: Mapping[str, Any], kept: dict[str, Any], name: str = "") -> dict[str, Any]:
+    """A copy of the mappings of a state, without what modifiers have gathered, which goes into `kept` by modifier."""
+    if GATHERED in state:
+        kept[name] = state[GATHERED]
+    rest = ((key, one) for key, one in state.items() if key != GATHERED)
+    return {key: without_gathered(one, kept, key) if isinstance(one, Mapping) else one for key, one in rest}
 
 
 def apart(state: Any, acts: Acts) -> tuple[Any, dict[str, Any]]:
@@ -518,6 +576,7 @@ def take(trainee: ModuleTrainee, acts: Acts, own: Mapping[str, Any], state: Mapp
     masks = {key: _mask(given[key], param) for key, param in keys.items()}
     for key, param in keys.items():
         trainee.put_for(by_identifier[key[-2]], param, masks[key])
+        by_identifier[key[-2]].take_mask(param, masks[key])
 
 
 def _mask(given: Any, param: Param) -> Array:

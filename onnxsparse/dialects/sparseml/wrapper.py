@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onnxsparse.acts.act import TimedAct
     from onnxsparse.dialects.sparseml.recipe_manager import ScheduledModifierManager
+    from onnxsparse.train.module_trainee import ModuleTrainee
 
 OWN = "_wrapped"
 ASKED_BY_SCALER = "_step_supports_amp_scaling"
@@ -80,15 +83,18 @@ class RecipeManagerStepWrapper:
 
     def step(self, *arguments: Any, **named: Any) -> Any:
         """A step of the optimizer with the recipe around it."""
-        closure = any(callable(one) for one in (*arguments, *named.values()))
-        if not closure:
+        closure = next((one for one in (*arguments, *named.values()) if callable(one)), None)
+        if closure is None:
             self._wrapped_manager.demand_taught()
-        self._before()
+        behind = self._before(closure)
+        if closure is not None:
+            arguments = tuple(behind if one is closure else one for one in arguments)
+            named = {key: behind if one is closure else one for key, one in named.items()}
         if self._wrapped is not self._wrapped_optimizer:
             self._leave_a_gradient()
         result = self._wrapped.step(*arguments, **named)
-        if closure:  # which calls backward
-            self._wrapped_manager.demand_taught(closure)
+        if closure is not None:  # which calls backward
+            self._wrapped_manager.demand_taught(closure=True)
         self._after()
         return result
 
@@ -108,10 +114,13 @@ class RecipeManagerStepWrapper:
         if params and all(one.grad is None for one in params):
             params[0].grad = params[0].detach() * 0
 
-    def _before(self) -> None:
+    def _before(self, closure: Any = None) -> Any:
+        """What stands for a closure, where the step calls one."""
         around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
-        self._wrapped_manager.update(*around)
-        self._wrapped_manager.optimizer_pre_step(*around)
+        behind = self._wrapped_manager.update(*around, closure=closure)
+        if closure is None:
+            self._wrapped_manager.optimizer_pre_step(*around)
+        return behind
 
     def _after(self) -> None:
         around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
@@ -119,3 +128,39 @@ class RecipeManagerStepWrapper:
         self._wrapped_steps += 1
         steps, per_epoch = self._wrapped_steps, self._wrapped_steps_per_epoch
         self._wrapped_epoch = float(steps // per_epoch + (steps % per_epoch) / per_epoch)
+
+
+class Closure:
+    """What stands for a closure of the user's in one step.
+
+    The optimizer calls it for a loss and gradients, once or, as LBFGS does, several times. It computes with what the
+    model computes with; behind it modifiers act that go by the gradients of the step, and what trains stands in the
+    weights.
+    """
+
+    def __init__(
+        self,
+        closure: Callable[[], Any],
+        trainee: ModuleTrainee,
+        acts: Sequence[TimedAct],
+        waiting: Sequence[TimedAct],
+        epoch: float,
+    ) -> None:
+        self._closure, self._trainee, self._acts, self._epoch = closure, trainee, acts, epoch
+        self._waiting = list(waiting)
+        self._trains = False
+
+    def __call__(self) -> Any:
+        if self._trains:
+            for act in reversed(self._acts):
+                act.after_move(self._trainee)
+            self._trainee.settle()
+        found = self._closure()
+        while self._waiting:
+            act = self._waiting.pop(0)
+            act.gather(self._trainee, self._epoch)
+            act.before(self._trainee, self._epoch)
+        for act in self._acts:
+            act.before_move(self._trainee)
+        self._trains = True
+        return found

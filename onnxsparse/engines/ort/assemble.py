@@ -180,7 +180,7 @@ def _with_layers(writer: Writer, prepared: Prepared, objective: LossSpec, made: 
             raise ModelError(f"the graph is cut before the layer '{term.student}'; try --engine torch")
         shape, axis, student = list(shapes[term.student]), term.axis % len(shapes[term.student]), term.student
         if term.projection:
-            matrix = made.trained[f"{PROJECTION}/{place}"] = writer.constant(term.start(place), "projection")
+            matrix = made.trained[f"{PROJECTION}/{term.projected_by}"] = writer.constant(term.start(), "projection")
             student, shape[axis] = (
                 losses.write_projection(writer, student, matrix, len(shape), axis),
                 term.projection[0],
@@ -216,21 +216,25 @@ def _distil(
 ) -> str:
     shapes = _shapes(prepared)
     if objective.distillation == "kl":
-        chosen = [logits_of(prepared.signals, objective.output)]
+        chosen = [logits_of(prepared.signals, name) for name in objective.distilled or (objective.output,)]
     else:
         chosen = [signal for signal in prepared.signals if signal.name in scales and signal.kind != LAYER]
     made.teacher = {one.name: writer.input(f"dense_{n}", "float32", shapes[one.name]) for n, one in enumerate(chosen)}
     student, dense = list(made.teacher), list(made.teacher.values())
     if objective.distillation == "kl":
-        shape = shapes[student[0]]
-        known = (
-            axis_of_labels(shape, (prepared.batch, *objective.label_shape))
-            if objective.task == "cross-entropy"
-            else None
+        axes = [_class_axis(prepared, objective, signal, shapes[signal.name]) for signal in chosen]
+        triples = zip(student, dense, axes)
+        return losses.write_mean(
+            writer, [losses.write_kl(writer, ours, fed, objective.temperature, axis) for ours, fed, axis in triples]
         )
-        axis = chosen_axis("kl", student[0], shape, objective.axis, known or chosen[0].axis)
-        return losses.write_kl(writer, student[0], dense[0], objective.temperature, axis)
     return losses.write_distill(writer, student, dense, [scales[name] for name in student])
+
+
+def _class_axis(prepared: Prepared, objective: LossSpec, signal: DistillationTarget, shape: tuple[int, ...]) -> int:
+    """The axis of the classes: where labels are of them, the one that these leave."""
+    labelled = objective.task == "cross-entropy" and signal == logits_of(prepared.signals, objective.output)
+    known = axis_of_labels(shape, (prepared.batch, *objective.label_shape)) if labelled else None
+    return chosen_axis("kl", signal.name, shape, objective.axis, known or signal.axis)
 
 
 def _task(writer: Writer, prepared: Prepared, objective: LossSpec, made: Assembled) -> str:

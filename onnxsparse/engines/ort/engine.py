@@ -143,13 +143,15 @@ class OrtEngine(Engine):
 
     def _feeds(self, batch: Batch) -> Iterator[tuple[Array | None, dict[str, Array]]]:
         teacher, fed, labels = self._made["teacher"], self._made["fed"], self._made["labels"]
+        originals = {one["name"]: one["original"] for one in self._signals}
         for places, feed in self._inputs(batch):
             rows = _rows(batch, places)
             own, dense = dict(feed), self._teacher.values(feed, self._asked, rows)
             feed.update({name: dense[name] for name in fed})
-            for signal, name in teacher.items():
-                value = dense[signal]
-                feed[name] = value if self._other is None else self._other(own, value.shape).astype(value.dtype)
+            feed.update({name: dense[signal] for signal, name in teacher.items()})
+            if self._other is not None:
+                answers = self._other(own, {originals[signal]: dense[signal].shape for signal in teacher})
+                feed.update({name: answers[originals[one]].astype(dense[one].dtype) for one, name in teacher.items()})
             if self._taught:
                 feed.update(self._of_layers(own, dense))
             if labels:

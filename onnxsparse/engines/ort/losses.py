@@ -25,7 +25,7 @@ def write_loss(writer: Writer, loss: Loss, student: Names, target: Names) -> str
     """The nodes of a loss of outputs and targets, all by name; several outputs count by their mean."""
     if isinstance(loss, Distill):
         return write_distill(writer, student, target, loss.scales or [1.0] * len(student))
-    return _mean(writer, [_write_one(writer, loss, *pair) for pair in zip(student, target)])
+    return write_mean(writer, [_write_one(writer, loss, *pair) for pair in zip(student, target)])
 
 
 def write_cross_entropy(
@@ -96,7 +96,7 @@ FAR = 1e10
 
 def write_distill(writer: Writer, student: Names, teacher: Names, scales: Sequence[Scale]) -> str:
     """Mean square differences to the dense model's tensors, each over its scale, and the mean of them."""
-    return _mean(writer, [_write_share(writer, *triple) for triple in zip(student, teacher, scales)])
+    return write_mean(writer, [_write_share(writer, *triple) for triple in zip(student, teacher, scales)])
 
 
 def _write_share(writer: Writer, ours: str, theirs: str, scale: Scale) -> str:
@@ -157,7 +157,8 @@ def _mean_of(writer: Writer, name: str) -> str:
     return writer.node("ReduceMean", name, keepdims=0)
 
 
-def _mean(writer: Writer, parts: Names) -> str:
+def write_mean(writer: Writer, parts: Names) -> str:
+    """The mean of numbers."""
     total = parts[0]
     for part in parts[1:]:
         total = writer.node("Add", total, part)

@@ -174,13 +174,14 @@ def _places_of(module: Any, masks: Mapping[str, Array]) -> dict[str, list[tuple[
         parameter = named[name]
         first = taken.setdefault(parameter, name)
         if first == name:
-            places[name] = _homes(module, parameter)
+            places[name] = homes_of(module, parameter)
         elif not np.array_equal(masks[first], keep):
             raise PlanError(f"'{first}' and '{name}' are one parameter and cannot have two masks")
     return places
 
 
-def _homes(module: Any, parameter: Any) -> list[tuple[Any, str]]:
+def homes_of(module: Any, parameter: Any) -> list[tuple[Any, str]]:
+    """Everywhere that one parameter stands in a module: of tied layers more than once."""
     return [(owner, name) for owner in module.modules() for name, one in owner._parameters.items() if one is parameter]
 
 

@@ -75,8 +75,10 @@ class TorchEngine(Engine):
         self._setting, self._device, self._signals = setting, device_of(setting.device), made.signals
         self._processes, self._train_bn, self.notes = setting.processes, spec.train_bn, list[str]()
         module = made.module.to(self._device)
-        whole = networks(model, tags, spec.train_bn, spec.turned, change).module if spec.skipped else module
-        self._dense = frozen_copy(whole.to(self._device))
+        whole = made
+        if spec.skipped:
+            whole = networks(model, tags, spec.train_bn, spec.turned, change, layers=layers)
+        self._dense = frozen_copy(whole.module.to(self._device))
         self.student = student_class()(module, made.paths, spec, self._device)
         self._observed = {one.said.key: one for one in reversed(quantizers(module)) if one.said.observed}
         self._unused = {tag: "no node uses it as a weight" for tag in tags if tag not in made.paths}
@@ -176,6 +178,14 @@ class TorchEngine(Engine):
     @property
     def pieces(self) -> int:
         return self._taken
+
+    @property
+    def overflowed(self) -> bool:
+        if not self._scaling.wanted:
+            return False
+        self._average()
+        found = (parameter.grad for parameter in self._parameters.values())
+        return not all(one is None or bool(one.isfinite().all()) for one in found)
 
     def add_gradients(self, more: Mapping[str, Array]) -> None:
         self._average()
@@ -321,10 +331,12 @@ class TorchEngine(Engine):
         return found if self._other is None else self._taught(list(found), inputs, self._other)
 
     def _taught(self, dense: list[Any], inputs: Any, teacher: OtherTeacher) -> list[Any]:
-        """With the answer of another model in place of the one that is learned from."""
-        place = self._goal.taught
-        answer = torch().from_numpy(teacher(self._feed(inputs), tuple(dense[place].shape)))
-        dense[place] = answer.to(dense[place].device, dense[place].dtype)
+        """With the answers of another model in place of those that are learned from."""
+        places = {self._signals[place].original: place for place in self._goal.taught}
+        answers = teacher(self._feed(inputs), {name: tuple(dense[place].shape) for name, place in places.items()})
+        for name, place in places.items():
+            answer = torch().from_numpy(answers[name])
+            dense[place] = answer.to(dense[place].device, dense[place].dtype)
         return dense
 
     def _feed(self, inputs: Any) -> dict[str, Array]:

@@ -53,22 +53,26 @@ class Goal:
         """What layers that learn from layers add to the loss."""
         places = {signal.name: place for place, signal in enumerate(self._signals)}
         total = 0.0
-        for number, (term, theirs) in enumerate(zip(self._goal.terms, taught)):
+        for term, theirs in zip(self._goal.terms, taught):
             ours, theirs = values[places[term.student]].float(), theirs.float()
-            matrix = projections[str(number)] if term.projection else None
+            matrix = projections[term.projected_by] if term.projection else None
             total = total + term.gain * distance(term, ours, theirs, matrix)
         return total
 
     def _distillation(self, values: Sequence[Any], dense: Sequence[Any], labels: Any) -> Any:
         goal = self._goal
         if goal.distillation == "kl":
-            place = self._place("tap")
-            signal, shape = self._signals[place], tuple(values[place].shape)
-            known = axis_of(goal.task, values[place], labels) if goal.task == "cross-entropy" else signal.axis
-            axis = chosen_axis("kl", signal.name, shape, goal.axis, known)
-            return kl(values[place], dense[place], goal.temperature, axis)
+            parts = [self._divergence(place, values[place], dense[place], labels) for place in self.taught]
+            return sum(parts[1:], parts[0]) / len(parts)
         places = list(self._scales)
         return distill([values[i] for i in places], [dense[i] for i in places], list(self._scales.values()))
+
+    def _divergence(self, place: int, ours: Any, theirs: Any, labels: Any) -> Any:
+        goal, signal = self._goal, self._signals[place]
+        labelled = goal.task == "cross-entropy" and place == self._place("tap")
+        known = axis_of(goal.task, ours, labels) if labelled else signal.axis
+        axis = chosen_axis("kl", signal.name, tuple(ours.shape), goal.axis, known)
+        return kl(ours, theirs, goal.temperature, axis)
 
     def _first_float(self, values: Sequence[Any]) -> str:
         """The output that labels belong to where none is named."""
@@ -76,13 +80,14 @@ class Goal:
         return next((one.name for one, value in pairs if one.kind == "output" and value.is_floating_point()), "")
 
     @property
-    def taught(self) -> int:
-        """The target that a teacher's answer by kl is of."""
-        return self._place("tap")
+    def taught(self) -> list[int]:
+        """The targets that a teacher's answers by kl are of."""
+        return [self._place("tap", name) for name in self._goal.distilled or (self._goal.output,)]
 
-    def _place(self, kind: str) -> int:
-        """Where the output that labels belong to is among the targets, or the value before its squashing function."""
-        wanted = self._goal.output
+    def _place(self, kind: str, wanted: str | None = None) -> int:
+        """Where an output is among the targets, that of the labels or a given one, or the value before its squashing
+        function."""
+        wanted = self._goal.output if wanted is None else wanted
         outputs = [signal.name for signal in self._signals if signal.kind == "output"]
         if wanted and wanted not in outputs:
             raise ModelError(f"the model has no output '{wanted}' to train on")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
@@ -36,6 +36,8 @@ from onnxsparse.sparsers.probabilistic import LARGEST_EXPONENT, TINY, Probabilis
 from onnxsparse.sparsers.sparser import Moment, Sparser
 
 _FLAT = "_flat_weights"  # where recurrent layers look for their weights
+PATTERNS = "_onnxsparse_patterns"
+"""Where a module that a recipe pruned has the patterns of its zeros, by the name of a parameter."""
 
 
 @cache
@@ -255,14 +257,15 @@ def sparser_class() -> Any:
 
 
 def put_sparser_on(
-    owner: Any, name: str, sparser: Sparser, trained: Mapping[str, Array], fed: Mapping[str, Array]
+    homes: Sequence[tuple[Any, str]], sparser: Sparser, trained: Mapping[str, Array], fed: Mapping[str, Array]
 ) -> None:
-    """Have a sparser stand in for a parameter of a module."""
-    device, order = owner._parameters[name].device, tuple(owner._parameters)
-    made = [{role: _tensor(array, device) for role, array in arrays.items()} for arrays in (trained, fed)]
-    parametrize = importlib.import_module("torch.nn.utils.parametrize")
-    parametrize.register_parametrization(owner, name, sparser_class()(sparser, *made, order), unsafe=True)
-    keep_plain(owner)
+    """Have a sparser stand in for a parameter, in all modules that hold it."""
+    device, order = homes[0][0]._parameters[homes[0][1]].device, tuple(homes[0][0]._parameters)
+    arrays = [{role: _tensor(array, device) for role, array in part.items()} for part in (trained, fed)]
+    made, parametrize = sparser_class()(sparser, *arrays, order), importlib.import_module("torch.nn.utils.parametrize")
+    for owner, name in homes:
+        parametrize.register_parametrization(owner, name, made, unsafe=True)
+        keep_plain(owner)
 
 
 def _tensor(array: Array, device: Any) -> Any:

@@ -137,9 +137,9 @@ def student_class() -> Any:
             named = dict(module.named_parameters())
             for tag, sparser in self.sparsers.items():
                 self._begin(tag, sparser, named[self.paths[tag]], spec.trained[tag], device)
-            terms = [(n, one) for n, one in enumerate(spec.objective.terms) if one.projection]
+            terms = [one for one in spec.objective.terms if one.projection]
             self.projections = torch().nn.ParameterDict(
-                {str(n): torch().nn.Parameter(_tensor(one.start(n), device)) for n, one in terms}
+                {one.projected_by: torch().nn.Parameter(_tensor(one.start(), device)) for one in terms}
             )
             self.scales, more = rounding_of(self.module, device)
             self.frozen.update(more)
@@ -180,7 +180,7 @@ def tensors_of(student: Any) -> dict[str, Any]:
     found = {tag: own[path] for tag, path in student.paths.items()}
     for tag in student.sparsers:
         found.update({f"{tag}/{role}": one for role, one in student.trained_of(tag).items()})
-    projections = {f"{PROJECTION}/{place}": one for place, one in student.projections.items()}
+    projections = {f"{PROJECTION}/{name}": one for name, one in student.projections.items()}
     return {**found, **student.scales, **projections}
 
 

@@ -13,10 +13,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from onnx import TensorProto
+
 from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.params import Param
 from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
+from onnxsparse.engines.other_teacher import demand_outputs
 from onnxsparse.errors import OptionError, absent
+from onnxsparse.graph.edit import FLOATS
+from onnxsparse.graph.model import Model
 from onnxsparse.recipes.modifiers.modifier import Scheduled, WrongOptionError, demand_between, demand_positive
 from onnxsparse.schedules import NEVER, Span
 
@@ -72,14 +78,17 @@ class Distilling(TimedAct):
     def __init__(self, options: DistillationModifier) -> None:
         super().__init__(options.called, Span(options.start_epoch, options.end_epoch, NEVER))
         self.options = options
+        self._outputs: tuple[str, ...] = ()
 
-    def demand_run(self) -> None:
-        """The training graph has one teacher, of one output, that is there."""
-        outputs, teacher = self.options.distill_output_keys, self.options.teacher
-        if outputs is not None and list(outputs) != [0] and len(outputs) != 1:
-            raise OptionError(f"{self.where}: distill_output_keys names one output in a run, not {list(outputs)}")
-        if teacher not in (SELF, DISABLE) and not os.path.isfile(teacher):
-            raise OptionError(f"{self.where}: teacher: {absent(teacher)}")
+    def bind_graph(self, model: Model, params: Sequence[Param]) -> None:
+        teacher, kinds = self.options.teacher, {one.name: one.type.tensor_type for one in model.proto.graph.output}
+        self._outputs = tuple(dict.fromkeys(self.options.outputs_of(list(kinds))))
+        for name in self._outputs:
+            if kinds[name].elem_type not in (TensorProto.UNDEFINED, *FLOATS):
+                raise OptionError(f"{self.where}: distill_output_keys: the output {name:.60} is not of floats")
+        demand_file(self.where, teacher)
+        if is_file(teacher):
+            demand_outputs(teacher, self._outputs)
 
     def boundaries(self, trainee: Trainee) -> Iterable[int]:
         return () if self.options.teacher == DISABLE else steps_of(self.span, trainee)
@@ -95,14 +104,30 @@ class Distilling(TimedAct):
             hardness=options.hardness if task else 1.0,
             temperature=options.temperature,
             teacher="" if options.teacher == SELF else options.teacher,
+            distilled=self._outputs,
         )
         return replace(spec, objective=changed)
 
 
+def is_file(teacher: str) -> bool:
+    """Whether a recipe's teacher is another model."""
+    return teacher not in (SELF, DISABLE)
+
+
+def demand_file(where: str, teacher: str) -> None:
+    """A teacher that is another model is there."""
+    if is_file(teacher) and not os.path.isfile(teacher):
+        raise OptionError(f"{where}: teacher: {absent(teacher)}")
+
+
 def steps_of(span: Span, trainee: Trainee) -> tuple[int, int]:
-    """The first step with a teacher, and the first one without it again."""
+    """The first step with a teacher, and the first one without it again.
+
+    As in SparseML the step at which the end comes has the teacher, too.
+    """
+    first = trainee.step_at(max(span.start, 0.0))
     end = trainee.step_at(span.end) if span.end >= 0 else trainee.total
-    return trainee.step_at(max(span.start, 0.0)), end
+    return first, end + (end > first)
 
 
 def meant(key: int | str, names: Sequence[str]) -> str | None:

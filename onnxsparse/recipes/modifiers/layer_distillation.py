@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from onnxsparse.acts.act import TimedAct
+from onnxsparse.acts.layer_pairs import LayerPairs, terms_of
+from onnxsparse.acts.params import Param
 from onnxsparse.acts.trainee import Trainee
 from onnxsparse.engines.engine import Spec
-from onnxsparse.engines.layer_terms import LayerPairs
-from onnxsparse.errors import OptionError, absent
-from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, steps_of
+from onnxsparse.engines.layer_terms import LayerTerm
+from onnxsparse.graph.model import Model
+from onnxsparse.recipes.modifiers.distillation import DISABLE, SELF, demand_file, is_file, steps_of
 from onnxsparse.recipes.modifiers.modifier import (
     Scheduled,
     WrongOptionError,
@@ -68,11 +69,17 @@ class LayerDistilling(TimedAct):
     def __init__(self, options: PerLayerDistillationModifier) -> None:
         super().__init__(options.called, Span(options.start_epoch, options.end_epoch, NEVER))
         self.options = options
+        self._terms: tuple[LayerTerm, ...] = ()
 
-    def demand_run(self) -> None:
-        teacher = self.options.teacher
-        if teacher not in (SELF, DISABLE) and not os.path.isfile(teacher):
-            raise OptionError(f"{self.where}: teacher: {absent(teacher)}")
+    def bind_graph(self, model: Model, params: Sequence[Param]) -> None:
+        said = self.options
+        if said.teacher != DISABLE:
+            demand_file(self.where, said.teacher)
+            pairs = LayerPairs(
+                self.where, said.student_layer_names, said.teacher_layer_names, said.gain, said.normalize,
+                said.project_features, said.epsilon, said.teacher if is_file(said.teacher) else "",
+            )  # fmt: skip
+            self._terms = terms_of(pairs, model)
 
     def boundaries(self, trainee: Trainee) -> Iterable[int]:
         return () if self.options.teacher == DISABLE else steps_of(self.span, trainee)
@@ -81,9 +88,5 @@ class LayerDistilling(TimedAct):
         first, end = steps_of(self.span, trainee)
         if self.options.teacher == DISABLE or not first <= step < end:
             return spec
-        said = self.options
-        pairs = LayerPairs(
-            self.where, said.student_layer_names, said.teacher_layer_names, said.gain, said.normalize,
-            said.project_features, said.epsilon, "" if said.teacher == SELF else said.teacher,
-        )  # fmt: skip
-        return replace(spec, objective=replace(spec.objective, layers=(*spec.objective.layers, pairs)))
+        own = tuple(replace(term, key=(self.number, term.key[1])) for term in self._terms)
+        return replace(spec, objective=replace(spec.objective, terms=(*spec.objective.terms, *own)))

@@ -2,7 +2,8 @@
 
 1. From `start_epoch` on the sparsity is `init_sparsity`, at `end_epoch` `final_sparsity`; between them it rises as
    `inter_func` says, with new masks every `update_frequency` epochs, chosen from what is not zero yet.
-2. `init_sparsity: __FROM_PARAM__` begins with the zeros that each weight has.
+2. `init_sparsity: __FROM_PARAM__` begins with the zeros that each weight has, or had before the run, which may have
+   trained until then.
 3. `final_sparsity` may be a mapping of levels to names, with `params: []`.
 4. With `leave_enabled: false` the masks are let go at `end_epoch`, and the zeros with them.
 """
@@ -172,6 +173,7 @@ class Gradual(TimedAct):
         self._small: list[Param] = []
         self._left: dict[str, str] = {}
         self._own_first: dict[str, float] = {}
+        self._zeros: dict[str, float] = {}
 
     def bind(self, params: Sequence[Param]) -> None:
         self._levels = self._levels_of(params)
@@ -180,6 +182,8 @@ class Gradual(TimedAct):
         own = self._named(params) if small else set()
         self._small = [param for param in small if param.tag not in own]
         self._patterns = [pattern_of(self._mask_type, param, self.where) for param in self._params]
+        if self._first == FROM_PARAM:
+            self._zeros = {param.tag: _zeros(param.numbers()) for param in self._params if param.numbers is not None}
         if self._together and len(set(self._levels.values())) > 1:
             raise OptionError(f"{self.where}: weights that are pruned together have one final_sparsity")
         if self._together and any(isinstance(one, NMRamp) for one in self._patterns):
@@ -237,8 +241,8 @@ class Gradual(TimedAct):
 
     def begin(self, trainee: Trainee, epoch: float) -> None:
         if self._first == FROM_PARAM:
-            numbers = ((param, trainee.numbers(param)) for param in self._params)
-            self._own_first = {param.tag: 1.0 - np.count_nonzero(flat) / max(1, param.size) for param, flat in numbers}
+            now = {param.tag: _zeros(trainee.numbers(param)) for param in self._params}
+            self._own_first = {tag: max(level, self._zeros.get(tag, 0.0)) for tag, level in now.items()}
 
     def update(self, trainee: Trainee, epoch: float) -> None:
         self.prune(trainee, self.levels_at(self.span.progress(epoch)))
@@ -293,6 +297,10 @@ class Gradual(TimedAct):
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
         super().restore(state, trainee)
         self._own_first = {str(tag): float(level) for tag, level in state["first"].items()}
+
+
+def _zeros(numbers: Array) -> float:
+    return 1.0 - np.count_nonzero(numbers) / max(1, numbers.size)
 
 
 # -- AC/DC pruning: pruned and dense by turns, and pruned in the end.

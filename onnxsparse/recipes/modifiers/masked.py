@@ -97,6 +97,8 @@ class Masked(Scheduled):
         if self.mask_type in (FILTER, CHANNEL):
             raise WrongOptionError("mask_type", f"{self.mask_type} is for !StructuredPruningModifier")
         hint = nearest(self.mask_type, self.mask_types) or f" (known: {', '.join(self.mask_types)}{self._more()})"
+        if self.mask_type in (BLOCK4, TENSORRT) or self.n_of_m is not None:
+            raise WrongOptionError("mask_type", f"it is {' or '.join(self.mask_types)} here, not {self.mask_type:.40}")
         raise WrongOptionError("mask_type", f"{self.mask_type!r:.40} is not known{hint}")
 
     def _more(self) -> str:

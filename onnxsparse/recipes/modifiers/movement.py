@@ -7,7 +7,8 @@
 2. The lowest go, by sign: a negative score is a weight that moves towards zero. What is masked keeps its score, so a
    place can come back when others fall below it; it begins at zero.
 3. Among equals the later in stored order go, as in SparseML: weights that no gradient reaches have a score of zero.
-4. Where nothing was trained yet, as when a recipe is applied at once, scores are those of samples, if there are some;
+4. The masks of a manager's state_dict have no scores with them: what is masked there goes first.
+5. Where nothing was trained yet, as when a recipe is applied at once, scores are those of samples, if there are some;
    without any the masks go by magnitude.
 """
 
@@ -27,6 +28,8 @@ from onnxsparse.recipes.modifiers.magnitude import Gradual, GradualPruning
 from onnxsparse.recipes.modifiers.masked import keep_of
 
 PACE = np.float32(-0.01)
+LAST = np.float32(-1e6)
+"""The score of a place that a checkpoint without scores has masked."""
 SAMPLES = 64
 """Gradients that are taken where none came from training."""
 STILL = "no gradient came before the first masks, which therefore go by magnitude"
@@ -99,6 +102,10 @@ class Movement(Gradual):
                 score += PACE * gradient * trainee.numbers(param)
 
     # -- what a checkpoint holds
+
+    def take_mask(self, param: Param, keep: Array) -> None:
+        if not keep.all():
+            self._scores[param.tag] = np.where(keep, np.float32(0), LAST)
 
     def arrays(self) -> Mapping[str, Array]:
         return {f"{self._prefix}{tag}": scores for tag, scores in self._scores.items()}

@@ -171,6 +171,9 @@ class Exchanging(TimedAct):
     def before_update(self, trainee: Trainee, step: int) -> None:
         """Its samples would take the place of the gradients that are there."""
 
+    def samples(self, trainee: Trainee) -> bool:
+        return trainee.has_samples
+
     def gather(self, trainee: Trainee, epoch: float) -> None:
         if not trainee.has_samples and self._is_near(trainee, epoch):
             found = ((param.tag, trainee.dense_gradient(param)) for param in self._levels)
@@ -250,6 +253,8 @@ class Exchanging(TimedAct):
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
         super().restore(state, trainee)
         self._gains = {tag: self._gains[tag] for tag in state.get("summed", ())}
+        if self.clock.active:
+            trainee.watch(self.masked())
 
     @property
     def _prefix(self) -> str:

@@ -7,7 +7,8 @@ loss w_i^2 / (2 (F^-1)_ii), and the weights that stay are moved against it, by -
 2. OBS (Kurtic et al., 2022) has a matrix for each weight, M-FAC (Frantar et al., 2021) one over what is kept of all
    weights together, one after the other.
 3. What is masked stays masked. Where no gradient has come the order is that of magnitude.
-4. Blocks are neighbours in the order (group, out, in, tap); for `block4` in (group, out, tap, in), in which the four
+4. Blocks are neighbours in the order of the numbers of a torch layer: (out, in) of matrices, whichever way they are
+   stored, and the stored order of convolutions; for `block4` in (group, out, tap, in), in which the four
    of a block are neighbours.
 """
 
@@ -431,6 +432,8 @@ class Layout:
 
     def __init__(self, param: Param, side: int) -> None:
         self._param, self._side = param, side
+        # Matrices alone are stored either way round; convolutions are in a file as they are in torch.
+        self._as_stored = side == 1 and len(param.shape) != 2
         group, out, inputs, taps = param.shape4 if param.matrix is not None else (1, 1, param.size, 1)
         self._view = (group, out, inputs, taps)
         self._inputs = inputs + -inputs % side
@@ -438,7 +441,9 @@ class Layout:
 
     def laid(self, flat: Array) -> Array:
         """Numbers in stored order, in the order of the blocks."""
-        view = flat.reshape(-1) if self._param.matrix is None else self._param.matrix(flat.reshape(-1))
+        if self._as_stored or self._param.matrix is None:
+            return flat.reshape(-1)
+        view = self._param.matrix(flat.reshape(-1))
         if self._side == 1:
             return view.reshape(-1)
         rows = view.transpose(0, 1, 3, 2)
@@ -446,11 +451,11 @@ class Layout:
 
     def stored(self, laid: Array) -> Array:
         """The other way round."""
+        if self._as_stored or self._param.restore is None:
+            return laid.reshape(-1)
         group, out, inputs, taps = self._view
         if self._side > 1:
             laid = np.ascontiguousarray(
                 laid.reshape(group, out, taps, self._inputs)[..., :inputs].transpose(0, 1, 3, 2)
             )
-        if self._param.restore is None:
-            return laid.reshape(-1)
         return self._param.restore(laid.reshape(self._view)).reshape(-1)

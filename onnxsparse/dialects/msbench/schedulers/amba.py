@@ -26,6 +26,7 @@ from onnxsparse.data.field import as_array
 from onnxsparse.dialects.msbench import analysis, published_files
 from onnxsparse.dialects.msbench.analysis import as_csv, statistics
 from onnxsparse.dialects.msbench.configuration import PATHS, Configuration, count, table
+from onnxsparse.dialects.msbench.layer_rates import rates_by_key
 from onnxsparse.dialects.msbench.published_files import Tables
 from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
 from onnxsparse.errors import OptionError, PlanError, nearest
@@ -199,11 +200,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
 
     def _drops_published(self, tables: Tables) -> list[dict[str, int]]:
         """What MSBench's tables say of the layers; those that they do not name stay dense."""
-        keys = {name: site.key for site in self._network.sites for name in (site.key, *site.names)}
-        unknown = next((name for name in tables.rates if name not in keys), None)
-        if unknown is not None:
-            raise PlanError(f"{tables.path}: the network has no layer '{unknown}'{nearest(unknown, keys)}")
-        named = {keys[name] for name in tables.rates}
+        named = rates_by_key(self._network.sites, tables.rates, tables.path)
         left = [site.name for site in self.prunable if site.key not in named]
         if left:
             self._remark(
@@ -211,7 +208,7 @@ class AmbaLevelPruneScheduler(BaseScheduler):
             )
         found = []
         for place, level in enumerate(self.levels):
-            shares = {keys[name]: share for name, share in tables.at(place).items()}
+            shares = rates_by_key(self._network.sites, tables.at(place), tables.path)
             sites = [
                 (site, 0.0 if site.key in self._dense else shares.get(site.key, 0.0)) for site in self._network.sites
             ]
@@ -265,8 +262,17 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         if self.stages.ends(iteration):
             self._leave(stage, iteration)
 
+    def share_of(self, key: str) -> float | None:
+        """That of the stage, as its table has it, until a rate is set in it."""
+        if key in self.rates.shares or self._stage < 0:
+            return self.rates.shares.get(key)
+        site = next(one for one in self._network.sites if one.key == key)
+        per_cent: int = round(100 * self._drops[self._stage][key] / max(site.size, 1))
+        return per_cent / 100
+
     def _enter(self, stage: int, first: bool) -> None:
         resumed, self._stage = self._stage < 0 and not first, stage
+        self.rates.shares.clear()
         self._network.pruned = self.levels[-1] / 100
         if resumed and self._given:
             self._take_given(stage)
@@ -418,6 +424,8 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         network, rate = self._network, self.kwargs["init_lr"]
         if rate is None or network.is_torch or network.options.lr == rate:
             return
+        if isinstance(rate, list):
+            raise OptionError(f"an ONNX model trains at one rate, so init_lr is a number, not {rate!r:.40}")
         if network.options.lr is None:
             network.options = replace(network.options, lr=rate)
         else:

@@ -291,6 +291,15 @@ class BaseScheduler:
         self._frozen = {**(self._frozen or self._counts()), **self.rates.drops(self.prunable, self.pattern)}
         self._rates_changed([site for site in self.prunable if first or site.key in rates])
 
+    def share_of(self, key: str) -> float | None:
+        """How much of a layer goes by what was set, or by the schedule as it is now; None where nothing says it."""
+        if key in self.rates.shares or key in self._dense or not self.pattern.takes_sparsity:
+            return self.rates.shares.get(key)
+        if key not in self._frozen:
+            return self.config.target_sparsity if self.config.uniform else None
+        site = next(one for one in self._network.sites if one.key == key)
+        return self._frozen[key] / max(self.pattern.units(site.shape4), 1)
+
     def _rates_changed(self, sites: Sequence[Site]) -> None:
         self._mask_anew({site: self.rates.whole(self._network, site) for site in sites})
 

@@ -3,24 +3,40 @@
 1. A layer is named as recipes name it, by its weight; its value is what the operator gives, with the bias that is added
    behind a matrix product. A module of several nodes (`model.0`) gives the one result that others read.
 2. Without names the layers are all convolutions and matrix products of the model, and of the teacher.
+3. A layer that is skipped learns nothing while it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
 
 from onnxsparse.acts.layers import result_of
-from onnxsparse.engines.layer_terms import LayerPairs, LayerTerm
+from onnxsparse.engines.layer_terms import LayerTerm
 from onnxsparse.errors import OptionError, nearest
+from onnxsparse.graph.edit import bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.graph.weights import Weight
 from onnxsparse.planning.names import Named, NamedWeights, NameFilter, named
 
 OPERATORS = ("Conv", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True)
+class LayerPairs:
+    """What a recipe says: names of layers, and how they count; the teacher is the model itself, or a file."""
+
+    where: str
+    students: tuple[str, ...] | None
+    teachers: tuple[str, ...] | None
+    gain: float
+    normalize: bool
+    project: bool
+    epsilon: float
+    teacher: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,12 +48,24 @@ class Layer:
     axis: int
 
 
-def terms_of(pairs: Sequence[LayerPairs], model: Model) -> tuple[LayerTerm, ...]:
+def terms_that_stay(terms: Sequence[LayerTerm], model: Model, bypasses: Mapping[str, str]) -> tuple[LayerTerm, ...]:
+    """Those of layers that are not skipped."""
+    gone = _gone(model, bypasses) if bypasses else set[str]()
+    return tuple(term for term in terms if term.student not in gone)
+
+
+def _gone(model: Model, bypasses: Mapping[str, str]) -> set[str]:
+    """The values that skipped layers do not give."""
+    proto, graph = ModelProto(), model.proto.graph
+    proto.graph.node.extend(graph.node)
+    proto.graph.output.extend(graph.output)
+    bypass(proto, bypasses)
+    made = {(name, node.op_type) for node in proto.graph.node for name in node.output}
+    return {name for node in graph.node for name in node.output if (name, node.op_type) not in made}
+
+
+def terms_of(said: LayerPairs, model: Model) -> tuple[LayerTerm, ...]:
     """The pairs of values that are meant in a model."""
-    return tuple(term for one in pairs for term in _terms(one, model))
-
-
-def _terms(said: LayerPairs, model: Model) -> list[LayerTerm]:
     other = Model.open(said.teacher) if said.teacher else model
     ours = _layers(model, said.students or said.teachers, f"{said.where}: student_layer_names")
     theirs = _layers(other, said.teachers or said.students, f"{said.where}: teacher_layer_names")
@@ -46,13 +74,24 @@ def _terms(said: LayerPairs, model: Model) -> list[LayerTerm]:
             f"{said.where}: {len(ours)} layers of the model and {len(theirs)} of the teacher are no pairs; name as "
             "many in student_layer_names as in teacher_layer_names"
         )
-    return [
+    for one, two in zip(ours, theirs):
+        if one.channels != two.channels and not said.project:
+            raise OptionError(
+                f"{said.where}: '{one.value}' has {one.channels} channels and '{two.value}' of the teacher "
+                f"{two.channels}; take layers of the same sizes, or project_features"
+            )
+    return tuple(
         LayerTerm(
             one.value, two.value, said.gain, said.normalize, said.epsilon,
-            (two.channels, one.channels) if said.project else (), one.axis, said.teacher,
+            (two.channels, one.channels) if said.project else (), one.axis, said.teacher, (0, place),
         )
-        for one, two in zip(ours, theirs)
-    ]  # fmt: skip
+        for place, (one, two) in enumerate(zip(ours, theirs))
+    )  # fmt: skip
+
+
+def values_of(model: Model, names: Sequence[str] | None, where: str) -> list[str]:
+    """The values that some layers of a model give, or all of them."""
+    return [one.value for one in _layers(model, names, where)]
 
 
 def _layers(model: Model, names: Sequence[str] | None, where: str) -> list[Layer]:

@@ -36,8 +36,9 @@ Shape = tuple[Union[int, str], ...]
 
 @dataclass(frozen=True)
 class Bypass:
-    """A layer by its result, what stands for that, and the stored tensors, by tag, that nothing else reads."""
+    """A layer by its name and result, what stands for that, and the stored tensors, by tag, that nothing else reads."""
 
+    name: str
     result: str
     source: str
     tags: tuple[str, ...]
@@ -50,12 +51,12 @@ def bypasses(model: Model, wanted: str | Sequence[str], where: str) -> list[Bypa
     found = {name: layers.all[name] for entry in entries for name in layers.meant(entry, where)}
     ways = {name: layers.way(name, nodes, where) for name, nodes in found.items()}
     copy, made = copied(model.proto), list[Bypass]()
-    for result, source in dict(ways.values()).items():
+    for result, (name, source) in {result: (name, source) for name, (result, source) in ways.items()}.items():
         stored = _tags(model, copy.graph)
         if result in {name for node in copy.graph.node for name in node.output}:  # no part of another one
             bypass(copy, {result: source})
         left = _tags(model, copy.graph)
-        made.append(Bypass(result, source, tuple(tag for tag in stored if tag not in left)))
+        made.append(Bypass(name, result, source, tuple(tag for tag in stored if tag not in left)))
     return made
 
 

@@ -369,15 +369,13 @@ def expect(model: Model, rule: Rule, plan: str | None) -> Expectation:
         return Expectation(tuple(_by_rule(model, rule, known)), rule, rule.text)
     if known is None:
         raise OptionError(
-            "the model records no plan; say what to check: --pattern, --target or --plan"
-            f"{'' if _was_quantized(model) else LOST_BY_GRAPHSURGEON}"
+            f"the model records no plan{'' if _was_quantized(model) else UNRECORDED}; "
+            "say what to check: --pattern, --target or --plan"
         )
     return Expectation(tuple(_by_record(model, known)), Rule.make(target=known.target or None), "its own record")
 
 
-LOST_BY_GRAPHSURGEON = (
-    " (gs.import_onnx and gs.export_onnx drop the record of a plan, those of osp.graphsurgeon keep it)"
-)
+UNRECORDED = " (onnxsparse did not write it, or a tool such as onnx_graphsurgeon dropped its metadata)"
 
 
 def _was_quantized(model: Model) -> bool:

@@ -16,14 +16,15 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, compiled
+from onnxsparse.acts.params import ALL, ALL_PRUNABLE, REGULAR, compiled, named
 from onnxsparse.errors import OnnxSparseError, OptionError
 from onnxsparse.planning.graph_layers import missed
 from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
 from onnxsparse.recipes.modifiers.distillation import DistillationModifier, demand_file
 from onnxsparse.recipes.modifiers.layer_distillation import PerLayerDistillationModifier
+from onnxsparse.recipes.modifiers.layer_pruning import LayerPruningModifier
 from onnxsparse.recipes.modifiers.magnitude import FROM_PARAM, ACDCPruningModifier, GradualPruning
-from onnxsparse.recipes.modifiers.masked import Masked
+from onnxsparse.recipes.modifiers.masked import Masked, names_in
 from onnxsparse.recipes.modifiers.modifier import NEVER, PLACE, Modifier, Scheduled
 from onnxsparse.recipes.modifiers.parameters import EpochRangeModifier
 from onnxsparse.recipes.modifiers.quantization import EPOCHS, Quantizing
@@ -276,7 +277,7 @@ class _Linter:
         tags = [{param.tag for param in act.masked()} for _, act in self._bound(list(both))] if self._params else []
         if len(tags) == 2:
             return bool(tags[0] & tags[1])
-        ours, theirs = map(_names, both)
+        ours, theirs = map(names_in, both)
         return any(_means(one, other) or _means(other, one) for one in ours for other in theirs)
 
     def along(self) -> None:
@@ -287,22 +288,29 @@ class _Linter:
 
     def missed(self) -> None:
         """Weights that patterns pass over, because most have other names here than in torch."""
-        from onnxsparse.acts.params import is_renamed
+        from onnxsparse.recipes.plan_by_epochs import passed_over
 
-        naming = [*self.masked, *self.held]
-        if not any(name.startswith(REGULAR) for one in naming for name in _names(one)):
-            return
-        bound = [act for _, act in self._bound(naming)]
-        reached = {tag for act in bound for tag in (*(one.tag for one in act.masked()), *act.left_dense())}
-        weights = self._prunable()
-        lost = [one for one in weights if one.tag not in reached]
-        renamed = [one for one in lost if is_renamed(one)]
-        if reached and renamed:
-            self._warn(
-                None,
-                f"{len(lost)} of {len(weights)} prunable weights are reached by no modifier (first {renamed[0].name}): "
-                "exporters rename them; record_match keeps the names of torch in a file, and layers may be named",
-            )
+        text = passed_over(self._params, list(self._bound([*self.masked, *self.held])))
+        if text:
+            self._warn(None, text)
+
+    def taken_out(self) -> None:
+        """Weights that are pruned, and whose layers are not in the result."""
+        for layers in self._every(LayerPruningModifier) if self.model is not None else ():
+            act = layers.act()
+            try:
+                act.bind_graph(self._opened, self._params)
+            except OnnxSparseError:  # `names` speaks of it
+                continue
+            removed = act.removed()
+            for one, masks in self._bound(self.masked):
+                gone = [param for param in masks.masked() if param.tag in removed]
+                if gone:
+                    by_name = named(self._params, names_in(one), one.called)
+                    level = WARNING if by_name & {param.tag for param in gone} else NOTE
+                    what = gone[0].name if len(gone) == 1 else f"{len(gone)} weights (first {gone[0].name})"
+                    text = f"it prunes {what}, and !{tag_of(layers)} takes the layer out of the model for good"
+                    self._add(level, one, text)
 
     def groups(self) -> None:
         """Groups say what goes together, not what is pruned."""
@@ -429,8 +437,9 @@ def _texts(value: Any) -> Iterator[str]:
 RULES: tuple[Callable[[_Linter], None], ...] = (
     _Linter.doubled, _Linter.two_clocks, _Linter.refused, _Linter.meaningless, _Linter.layers, _Linter.teachers,
     _Linter.low, _Linter.rises, _Linter.let_go, _Linter.two_rates, _Linter.length, _Linter.frequency, _Linter.late,
-    _Linter.names, _Linter.patterns, _Linter.overlaps, _Linter.along, _Linter.missed, _Linter.groups,
-    _Linter.nothing_to_hold, _Linter.quantized, _Linter.sparse, _Linter.adam, _Linter.misfit, _Linter.between_steps,
+    _Linter.names, _Linter.patterns, _Linter.overlaps, _Linter.along, _Linter.missed, _Linter.taken_out,
+    _Linter.groups, _Linter.nothing_to_hold, _Linter.quantized, _Linter.sparse, _Linter.adam, _Linter.misfit,
+    _Linter.between_steps,
 )  # fmt: skip
 """In this order they are told, what is worse before all others."""
 
@@ -460,15 +469,6 @@ def _levels(modifier: Masked) -> tuple[float, ...]:
         return (modifier.compression_sparsity,)
     last = modifier.final_sparsity if isinstance(modifier, GradualPruning) else modifier.levels
     return (last,) if isinstance(last, float) else tuple(last)
-
-
-def _names(modifier: Any) -> list[str]:
-    """Every name, pattern and word by which it names weights."""
-    levels = getattr(modifier, "final_sparsity", None)
-    found = []
-    for names in levels.values() if isinstance(levels, Mapping) else (modifier.params,):
-        found += [names] if isinstance(names, str) else list(names or ()) or [ALL_PRUNABLE]
-    return found
 
 
 def _means(one: str, other: str) -> bool:

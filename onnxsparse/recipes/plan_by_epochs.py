@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from onnxsparse.acts.act import FinalMask, TimedAct
-from onnxsparse.acts.params import Param
+from onnxsparse.acts.params import REGULAR, Param, is_renamed
 from onnxsparse.errors import OptionError
 from onnxsparse.graph.biases_and_scales import vectors
 from onnxsparse.graph.model import Model
@@ -23,6 +23,8 @@ from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.request import held_row, sparse_weights
 from onnxsparse.planning.rule import Rule
 from onnxsparse.planning.stored_params import as_float32, weight_param
+from onnxsparse.recipes.modifiers.constant import ConstantPruningModifier
+from onnxsparse.recipes.modifiers.masked import Masked, names_in
 from onnxsparse.recipes.modifiers.modifier import Scheduled
 
 # -- The plan of a recipe that prunes by epochs: the acts of its modifiers, bound once, and the final mask of each
@@ -119,6 +121,23 @@ def sparse_but_free(model: Model, found: ByEpochs) -> list[str]:
     """The weights that have zeros, of a sparse model that is trained by modifiers none of which speaks of zeros."""
     known = {param.name for param in found.params if not param.refusal}
     return [] if found.goals else [name for name in sparse_weights(model) if name in known]
+
+
+def passed_over(params: Sequence[Param], bound: Iterable[tuple[Scheduled, TimedAct]]) -> str:
+    """What to say where patterns pass weights over because an exporter renamed these; nothing where none does."""
+    naming = [(one, act) for one, act in bound if isinstance(one, (Masked, ConstantPruningModifier))]
+    if not any(name.startswith(REGULAR) for one, _ in naming for name in names_in(one)):
+        return ""
+    reached = {tag for _, act in naming for tag in (*(one.tag for one in act.masked()), *act.left_dense())}
+    weights = [param for param in params if param.prunable and not param.refusal]
+    lost = [one for one in weights if one.tag not in reached]
+    renamed = [one for one in lost if is_renamed(one)]
+    if not reached or not renamed:
+        return ""
+    return (
+        f"{len(lost)} of {len(weights)} prunable weights are reached by no modifier (first {renamed[0].name}): "
+        "exporters rename them; record_match keeps the names of torch in a file, and layers may be named"
+    )
 
 
 def _beside(earlier: FinalMask, later: FinalMask) -> FinalMask:

@@ -49,7 +49,7 @@ from onnxsparse.recipes.modifiers.modifier import NEVER, Modifier, Scheduled
 from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.quantization import QuantizeAct, Quantizing, TrainQuantized
 from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Training
-from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs, sparse_but_free
+from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs, passed_over, sparse_but_free
 from onnxsparse.scores import Score
 from onnxsparse.train.batches import Feeding
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
@@ -238,7 +238,7 @@ def ask(
         _demand_samples(held_out, model, goal, sequences)
     measure = _measure(held_out, metrics, feeding, training.batch, axes_of(model, axes), objective.task, sequences)
     demand_whole(made, strict, some=by_epochs is None and not made.holds)
-    said += [*unasked, *_let_go(model, made)]
+    said += [*unasked, *_passed_over(recipe, by_epochs), *_let_go(model, made)]
     notes = [*recipe.notes, *rounding, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
     carried = None if sequences is None else (sequences, Plain(model, axes))
     if carried is not None and quantization is not None:
@@ -420,6 +420,13 @@ def zeros_by_epochs(model: Model, recipe: Recipe, plan: Path | None, masks: Mask
         if value is not None:
             raise OptionError(f"the recipe says what is pruned; leave {name} out")
     return by_epochs(model, timed)
+
+
+def _passed_over(recipe: Recipe, found: ByEpochs | None) -> list[str]:
+    """Renamed weights that the patterns of a recipe do not mean, as `recipe check --model` says it."""
+    timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]
+    said = "" if found is None else passed_over(found.params, zip(timed, found.acts))
+    return [said] if said else []
 
 
 def sparsity_options(pruning: Pruning, plan: Path | None, masks: Masks | None, training: Training) -> SparsityOptions:

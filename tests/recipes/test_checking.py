@@ -16,6 +16,7 @@ from onnxsparse.recipes import Recipe
 from onnxsparse.recipes.checking import check, steps_of_data
 from onnxsparse.recipes.outline import ROWS, outline, table
 from onnxsparse.train.batches import Feeding
+from onnxsparse.train.task import ask
 from tests.cases import for_each
 from tests.epochs.test_small import normalized
 from tests.recipes.sparseml import LONG, SAMPLE, STAGED
@@ -186,6 +187,9 @@ def test_weights_that_the_exporter_renamed(tmp_path: Path) -> None:
         "warning: 1 of 2 prunable weights are reached by no modifier (first onnx::Conv_41): exporters rename them; "
     )
     assert "record_match" in found.text
+    pruned = recipe(gmp(params=["re:w"], end_epoch=1), RANGE)
+    task = ask(str(tmp_path / "m.onnx"), pruned, {"x": np.zeros((64, 3, 8, 8), np.float32)})
+    assert found.text in task.notes
     for params in ("__ALL_PRUNABLE__", ["w"], ["re:w", "conv"], ["re:.*conv", "w"]):  # said by hand, or reached
         assert check(recipe(gmp(params=params)), model=str(tmp_path / "m.onnx")) == []
 

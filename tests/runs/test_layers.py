@@ -16,6 +16,7 @@ from onnxsparse.errors import OptionError
 from onnxsparse.graph.edit import bypass
 from onnxsparse.graph.model import Model
 from onnxsparse.recipes import Recipe
+from onnxsparse.recipes.checking import check
 from onnxsparse.recipes.plan_by_epochs import by_epochs
 from tests.engine_marks import ENGINES
 
@@ -29,6 +30,12 @@ FRAME = """modifiers:
 MASKS = (
     "- !GMPruningModifier {start_epoch: 0.0, end_epoch: 2.0, update_frequency: 0.5, init_sparsity: 0.05, "
     "final_sparsity: 0.5, params: ['re:blocks.*weight']}\n"
+)
+GONE = (
+    "the recipe, line 5: !LayerPruningModifier: the layer 'blocks.1' is not in the file any more: 4 nodes "
+    "(/blocks/blocks.1/one/Conv, /blocks/blocks.1/Relu, /blocks/blocks.1/two/Conv, /blocks/blocks.1/Add) and 4 tensors "
+    "(blocks.1.one.weight, blocks.1.one.bias, blocks.1.two.weight, blocks.1.two.bias) are gone; all figures but those "
+    "of the dense model are measured without it"
 )
 
 
@@ -83,12 +90,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def tuned(folder: Path, modifier: str, engine: str, **more: Any) -> onnx.ModelProto:
+    run(folder, modifier, engine, **more)
+    return onnx.load(folder / "out.onnx")
+
+
+def run(folder: Path, modifier: str, engine: str, **more: Any) -> osp.Report:
     more = {"loss": "cross-entropy", "batch_size": 8, **more}
-    osp.finetune(
+    made = osp.finetune(
         folder / "model.onnx", data=folder / "data.npz", recipe=FRAME + MASKS + modifier, engine=engine,
         output=folder / "out.onnx", overwrite=True, **more,
     )  # fmt: skip
-    return onnx.load(folder / "out.onnx")
+    return made.report
 
 
 def stored(proto: onnx.ModelProto) -> dict[str, Any]:
@@ -103,8 +115,9 @@ def answer(proto: onnx.ModelProto) -> Any:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("loss", ["cross-entropy", pytest.param("distill", marks=pytest.mark.slow)])
 def test_a_block_is_gone_from_the_result(folder: Path, engine: str, loss: str) -> None:
-    made = tuned(folder, "- !LayerPruningModifier {layers: [blocks.1], start_epoch: 1.0}\n", engine, loss=loss)
-    before = onnx.load(folder / "model.onnx")
+    report = run(folder, "- !LayerPruningModifier {layers: [blocks.1], start_epoch: 1.0}\n", engine, loss=loss)
+    assert [note for note in report.notes if "!LayerPruningModifier" in note] == [GONE]
+    made, before = onnx.load(folder / "out.onnx"), onnx.load(folder / "model.onnx")
     assert set(stored(before)) - set(stored(made)) == {
         f"blocks.1.{layer}.{role}" for layer in ("one", "two") for role in ("weight", "bias")
     }
@@ -117,6 +130,22 @@ def test_a_block_is_gone_from_the_result(folder: Path, engine: str, loss: str) -
     add = next(node for node in before.graph.node if node.name == "/blocks/blocks.1/Add")
     add.CopyFrom(helper.make_node("Identity", add.input[:1], add.output))
     assert np.allclose(answer(before), answer(made), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("params", "level", "what"),
+    [("['re:blocks.*weight']", "note", "2 weights (first blocks.1.one.weight)"),
+     ("[blocks.1.one.weight, stem]", "warning", "blocks.1.one.weight")],
+)  # fmt: skip
+def test_pruning_weights_of_a_layer_that_goes_is_found(folder: Path, params: str, level: str, what: str) -> None:
+    masks = MASKS.replace("['re:blocks.*weight']", params)
+    for times, findings in (("start_epoch: 1.0", 1), ("start_epoch: 1.0, end_epoch: 2.0", 0)):
+        recipe = Recipe.load(f"{FRAME}{masks}- !LayerPruningModifier {{layers: [blocks.1], {times}}}\n")
+        found = [one for one in check(recipe, model=folder / "model.onnx") if "takes the layer out" in one.text]
+        assert len(found) == findings
+        for one in found:
+            assert (one.level, one.tag, one.line) == (level, "GMPruningModifier", 4)
+            assert one.text == f"it prunes {what}, and !LayerPruningModifier takes the layer out of the model for good"
 
 
 @pytest.mark.parametrize("engine", SLOW)

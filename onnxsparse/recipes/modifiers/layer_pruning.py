@@ -18,6 +18,7 @@ from onnxsparse.graph.model import Model
 from onnxsparse.recipes.modifiers.modifier import NEVER, REQUIRED, Scheduled, demand_params
 
 REMOVED = "its layer was removed by the recipe"
+SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class SkipLayers(TimedAct):
         super().__init__(options.called, options.span)
         self._layers = options.layers
         self._bypasses: Sequence[Bypass] = ()
+        self._names: Mapping[str, str] = {}
 
     @property
     def _for_good(self) -> bool:
@@ -60,11 +62,21 @@ class SkipLayers(TimedAct):
 
     def bind_graph(self, model: Model, params: Sequence[Param]) -> None:
         self._bypasses = bypasses(model, self._layers, f"{self.where}: layers")
+        self._names = {param.tag: param.name for param in params}
 
     def changed_graph(self, proto: ModelProto) -> Sequence[str]:
-        if self._for_good:
-            bypass(proto, {one.result: one.source for one in self._bypasses})
-        return ()
+        if not self._for_good:
+            return ()
+        before = _nodes(proto)
+        bypass(proto, {one.result: one.source for one in self._bypasses})
+        left = _nodes(proto)
+        gone = [name for key, name in before.items() if key not in left]
+        weights = [self._names[tag] for tag in self.removed() if tag in self._names]
+        layers = ", ".join(repr(one.name) for one in self._bypasses)
+        many = len(self._bypasses) > 1
+        said = f"the layer{'s' if many else ''} {layers} {'are' if many else 'is'} not in the file any more"
+        told = "all figures but those of the dense model are measured without " + ("them" if many else "it")
+        return [f"{self.where}: {said}: {_listed(gone, 'node')} and {_listed(weights, 'tensor')} are gone; {told}"]
 
     def removed(self) -> Mapping[str, str]:
         return {tag: REMOVED for one in self._bypasses for tag in one.tags} if self._for_good else {}
@@ -99,3 +111,14 @@ class SkipLayers(TimedAct):
         return replace(
             spec, skipped={**spec.skipped, **{one.result: (one.source, *one.tags) for one in self._bypasses}}
         )
+
+
+def _nodes(proto: ModelProto) -> dict[tuple[str, str], str]:
+    """The names of nodes, by what stays the same for each of them."""
+    return {(node.op_type, node.output[0]): node.name or node.output[0] for node in proto.graph.node}
+
+
+def _listed(names: Sequence[str], what: str) -> str:
+    count = f"{len(names)} {what}" + ("" if len(names) == 1 else "s")
+    shown = [*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])]
+    return f"{count} ({', '.join(shown)})" if names else count

@@ -16,11 +16,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Union
+from typing import Any, ClassVar, Union
 
 import numpy as np
 
-from onnxsparse.acts.params import Param
+from onnxsparse.acts.params import ALL_PRUNABLE, Param
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.math import rank
 from onnxsparse.math.values import Array, Reading, Values, halved
@@ -261,3 +261,12 @@ def _row(flat: Array) -> Array:
 
 def _flat(view: Array) -> Array:
     return view.reshape(-1)
+
+
+def names_in(modifier: Any) -> list[str]:
+    """Every name, pattern and word by which a modifier that prunes or holds zeros names weights."""
+    levels = getattr(modifier, "final_sparsity", None)
+    found = []
+    for names in levels.values() if isinstance(levels, Mapping) else (modifier.params,):
+        found += [names] if isinstance(names, str) else list(names or ()) or [ALL_PRUNABLE]
+    return found

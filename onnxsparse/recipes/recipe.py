@@ -312,9 +312,11 @@ def _place(modifier: Modifier) -> tuple[float, float, str]:
 
 
 def _stage_place(stage: Stage) -> tuple[float, float, str]:
-    """By the latest end, the earliest start, and the last identifier."""
-    places = [_place(one) for one in stage.modifiers if has_epochs(one)] or [(math.inf, -1.0, "")]
-    return max(one[0] for one in places), min(one[1] for one in places), max(one[2] for one in places)
+    """By the latest end that there is, the earliest start, and the last identifier."""
+    timed = [one for one in stage.modifiers if has_epochs(one)]
+    latest = max((epochs_of(one)[1] for one in timed), default=-1.0)
+    start = min((epochs_of(one)[0] for one in timed), default=-1.0)
+    return math.inf if latest < 0 else latest, start, max(map(writing.identifier, timed), default="")
 
 
 # -- two recipes become one

@@ -543,3 +543,19 @@ def test_saving(tmp_path: Path) -> None:
 def test_a_tab_is_called_a_tab(indent: str) -> None:
     with refusing(PlanError):
         Recipe.load(f"modifiers:\n{indent}- !EpochRangeModifier\n{indent}    start_epoch: 0\n")
+
+
+def test_stages_follow_one_another_by_the_latest_end_that_they_have() -> None:
+    """What never ends counts for its stage only where nothing else is in it, as in SparseML."""
+    text = """
+first:
+    first_modifiers:
+        - !EpochRangeModifier {start_epoch: 0, end_epoch: 3}
+        - !SetLearningRateModifier {start_epoch: 0, learning_rate: 0.1}
+second:
+    second_modifiers:
+        - !EpochRangeModifier {start_epoch: 3, end_epoch: 5}
+"""
+    assert [one.end_epoch for one in load(text).modifiers] == [3.0, -1.0, 5.0]
+    endless = text.replace("        - !EpochRangeModifier {start_epoch: 0, end_epoch: 3}\n", "")
+    assert [one.end_epoch for one in load(endless).modifiers] == [5.0, -1.0]

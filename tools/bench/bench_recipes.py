@@ -53,6 +53,7 @@ from onnxsparse.dialects.sparseml import ScheduledModifierManager  # noqa: E402
 from onnxsparse.errors import OnnxSparseError  # noqa: E402
 from onnxsparse.recipes.modifiers.modifier import Scheduled, changed  # noqa: E402
 from onnxsparse.recipes.modifiers.quantization import Quantizing  # noqa: E402
+from onnxsparse.recipes.writing import tag_of  # noqa: E402
 
 WIDTH, SAMPLES, PER_BATCH, LAST = 8, 64, 8, 5
 PER_EPOCH = SAMPLES // PER_BATCH
@@ -332,9 +333,9 @@ def tried(path: Path, work: Path, engine: str) -> dict[str, Any]:
     except OnnxSparseError as error:
         return {**row, TORCH: f"unreadable: {error}", ONNX: f"unreadable: {error}", "modifiers": []}
     row["modifiers"] = [one.name for one in recipe.modifiers]
-    waiting = [one for one in recipe.modifiers if isinstance(one, Scheduled) and one.missing]
+    waiting = [one for one in recipe.modifiers if getattr(one, "missing", "")]
     if waiting:
-        return {**row, **dict.fromkeys((TORCH, ONNX), f"nothing runs !{waiting[0].name}")}
+        return {**row, **dict.fromkeys((TORCH, ONNX), f"nothing runs !{tag_of(waiting[0])}")}
     teaching = [one for one in recipe.modifiers if one.name == "DistillationModifier"]
     keys = [str(key) for one in teaching for key in getattr(one, "distill_output_keys", None) or ()]
     timed = [one for one in recipe.modifiers if isinstance(one, Scheduled)]

@@ -99,7 +99,8 @@ def test_agreement_along_an_axis_of_the_users() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"loss": "cross-entropy:ignore=3"}, "takes no options"),
+        ({"loss": "mse:scale=3"}, "takes no options"),
+        ({"loss": "cross-entropy:ignore=3"}, "labels to leave out are -100"),
         ({"loss": "kl:axis=x"}, "axis takes a value of type int"),
         ({"loss": "kl:axis=1", "distillation": "nothing:axis=1"}, "distillation= is one of"),
         ({"loss": "kl:temperature=3", "temperature": 5.0}, "said twice"),

@@ -29,7 +29,7 @@ from onnxsparse.engines.torch.attach import demand_free
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.mask_to_param import layers_as_model
 from onnxsparse.engines.torch.parametrization import PATTERNS, clear_moments, mask_of, put_mask_on, take_mask_off, zero
-from onnxsparse.engines.torch.skipped_layers import named_modules, put_back, skip
+from onnxsparse.engines.torch.skipped_layers import demand_same_width, named_modules, put_back, skip
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.graph.model import Model
 from onnxsparse.math.param import View
@@ -87,7 +87,9 @@ class ModuleTrainee(Trainee):
             self._train_scales()
 
     def demand(self, act: TimedAct) -> None:
-        self._paths(act)
+        demand_same_width(self.module, self._paths(act), f"{act.where}: layers")
+        if self.optimizer is not None:  # before there is one, samples may still come
+            act.demand_samples(self.has_samples)
         count = 0 if self.optimizer is None else len(self.optimizer.param_groups)
         for place in act.groups() or () if count else ():
             if not 0 <= place < count:

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from onnxsparse.dialects.sparseml import ScheduledModifierManager
 from onnxsparse.errors import OptionError
+from tests.messages import refusing
 
 PER_EPOCH = 2
 
@@ -153,6 +154,20 @@ def test_what_is_no_layer_is_refused(layers: str) -> None:
     net, _ = made()
     with pytest.raises(OptionError, match="LayerPruningModifier: layers: "):
         manager_of(f"LayerPruningModifier {{layers: {layers}}}").apply(net)
+
+
+def test_a_layer_that_gives_more_than_it_takes_is_refused_by_name() -> None:
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Conv2d(4, 8, 1), torch.nn.Conv2d(8, 4, 1), torch.nn.Flatten(),
+        torch.nn.Linear(16, 5),
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with refusing(OptionError):
+        manager_of("LayerPruningModifier {layers: ['0'], start_epoch: 2.0}").modify(net, optimizer, PER_EPOCH)
+    assert isinstance(net[0], torch.nn.Conv2d)
+    manager = manager_of("LayerPruningModifier {layers: ['1', '2', '4']}")  # two that go together, and the last one
+    manager.modify(net, optimizer, PER_EPOCH)
+    assert net(torch.zeros(2, 3, 2, 2)).shape == (2, 16)
 
 
 def test_a_checkpoint_fits_behind_apply_structure() -> None:

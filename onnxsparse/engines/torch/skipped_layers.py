@@ -4,7 +4,10 @@
    dict and gets no gradient.
 2. The layer is kept inside of what stands in for it, so that a deep copy of the module can have its own back. It goes
    to other devices and other modes with the module.
-3. What stands in hands a single argument on as it is, several as a tuple; arguments by name are left out.
+3. A linear layer or convolution that gives more or less than it takes is refused, for what follows could not take what
+   it is called with, unless a layer that takes what it gives is skipped, too, or nothing follows: the last one that the
+   module has may be its output. Other layers do not say what they give.
+4. What stands in hands a single argument on as it is, several as a tuple; arguments by name are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OptionError
 
 
 @cache
@@ -40,6 +44,28 @@ def skipped_class() -> Any:
             return super()._apply(fn, recurse)
 
     return SkippedLayer
+
+
+def demand_same_width(module: Any, paths: Sequence[str], where: str) -> None:
+    """Refuse a single layer that gives another number of features or channels than it takes, by its name."""
+    widths = {path: width for path, one in named_modules(module) if (width := _width(one)) is not None}
+    skipped = {path: widths[path] for path in _outermost(paths) if path in widths}
+    for path, (taken, given) in skipped.items():
+        continued = given in {first for first, last in skipped.values() if first != last}
+        if taken != given and not continued and path != list(widths)[-1]:
+            raise OptionError(
+                f"{where}: {path[:80]!r} cannot be skipped: it gives {given} features or channels and takes {taken}, "
+                "and what follows it is made for what it gives"
+            )
+
+
+def _width(layer: Any) -> tuple[int, int] | None:
+    """How many features or channels a layer gets and gives, where it says so."""
+    if isinstance(layer, torch().nn.Linear):
+        return layer.in_features, layer.out_features
+    if isinstance(layer, torch().nn.modules.conv._ConvNd):
+        return layer.in_channels, layer.out_channels
+    return None
 
 
 def skip(module: Any, paths: Sequence[str]) -> None:

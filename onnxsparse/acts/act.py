@@ -166,6 +166,8 @@ class TimedAct(Act):
     """Whether it looks at the gradients of every step: then it acts when they are there, not before the loss."""
     number: int = -1
     """Among the acts of its trainee."""
+    told_few: bool = False
+    """Whether it was said that gradients were fewer than asked for."""
 
     def __init__(self, where: str, span: Span) -> None:
         self.where, self.clock = where, Clock(span)
@@ -199,6 +201,9 @@ class TimedAct(Act):
 
     def demand_run(self) -> None:
         """Refuse what can be in a user's loop and not in a run of our own."""
+
+    def demand_samples(self, has_samples: bool) -> None:
+        """Refuse a user's loop without samples, where it does not go by the gradients of steps."""
 
     def left_dense(self) -> dict[str, str]:
         """By tag, what it was meant to mask among others and cannot, and why."""
@@ -264,6 +269,14 @@ class TimedAct(Act):
     def samples(self, trainee: Trainee) -> bool:
         """Whether the gradients that it goes by are those of samples, and not those of steps."""
         return False
+
+    def tell_few(self, trainee: Trainee, seen: int, wanted: int, otherwise: str = "") -> None:
+        """Say once that gradients were fewer than `num_grads`, and what is done where there were none."""
+        if seen < wanted and not self.told_few:
+            self.told_few = True
+            where = "samples gave" if self.samples(trainee) else "steps had given"
+            few = f"{seen} of the {wanted} gradients" if seen else "none of the gradients"
+            trainee.note(f"{self.where}: {where} {few} that num_grads asks for{'' if seen else otherwise}")
 
     def gather(self, trainee: Trainee, epoch: float) -> None:
         """The gradients of a step are there; called at every one before `before`, where it acts by gradients."""

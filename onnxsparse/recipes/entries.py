@@ -140,6 +140,8 @@ def _values(cls: Any, entry: Entry, options: Iterable[Option], scope: Scope) -> 
         hint = "" if name in fields else nearest(name, fields)
         if name not in fields and entry.newer and (not hint or name in _known_words()):
             continue
+        if name not in fields and issubclass(cls, Scheduled) and name in cls.not_taken:
+            raise WrongError(option.line, f"!{entry.tag} takes no {name}: {cls.not_taken[name]}")
         if name not in fields:
             raise WrongError(option.line, f"!{entry.tag} has no option {option.name[:60]!r}{hint}")
         if name in values:

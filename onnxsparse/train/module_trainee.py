@@ -88,6 +88,8 @@ class ModuleTrainee(Trainee):
 
     def demand(self, act: TimedAct) -> None:
         self._paths(act)
+        if self.optimizer is not None:  # before there is one, samples may still come
+            act.demand_samples(self.has_samples)
         count = 0 if self.optimizer is None else len(self.optimizer.param_groups)
         for place in act.groups() or () if count else ():
             if not 0 <= place < count:

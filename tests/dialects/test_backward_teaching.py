@@ -423,5 +423,5 @@ def test_sparsemls_own_way_is_as_it_was() -> None:
     task(other, 0).backward()
     same(net, other)
     wrapped.step()
-    with pytest.warns(UserWarning, match="loss_update was never called"):
+    with pytest.warns(UserWarning, match="the loop never calls loss_update"):
         manager.finalize(net)

@@ -262,6 +262,47 @@ def test_few_samples_none_and_what_is_no_sampler() -> None:
         managed("m-fac").apply(made()[0], grad_sampler={**SAMPLER, "data_loader_builder": lambda kwargs: [1, 2]})
 
 
+WRONG: dict[str, Any] = {
+    "no dict": builder,
+    "a key misspelt": {"data_loader_builder": builder, "loss_functon": torch.nn.functional.cross_entropy},
+    "the other key misspelt": {"dataloader_builder": builder, "loss_function": torch.nn.functional.cross_entropy},
+    "no function": {**SAMPLER, "loss_function": torch.zeros(3)},
+    "pairs": {**SAMPLER, "data_loader_builder": lambda: [(torch.zeros(4, 8), torch.zeros(4))]},
+    "no samples": {**SAMPLER, "data_loader_builder": lambda: torch.nn.ReLU},
+    "a list of losses": {**SAMPLER, "loss_function": lambda outputs, labels: [outputs.sum()]},
+    "several losses": {**SAMPLER, "loss_function": lambda outputs, labels: outputs.sum(1)},
+    "a loss of nothing": {**SAMPLER, "loss_function": lambda outputs, labels: torch.zeros(())},
+}
+
+
+@pytest.mark.parametrize("wrong", list(WRONG))
+def test_what_is_wrong_with_a_sampler_is_one_line(wrong: str) -> None:
+    with refusing(OptionError):
+        managed("m-fac").apply(made()[0], grad_sampler=WRONG[wrong])
+
+
+def test_no_gradient_buffering_without_a_sampler_is_refused_before_anything_starts() -> None:
+    net, optimizer = made()
+    manager = managed("m-fac", "\n        use_gradient_buffering: false")
+    with refusing(OptionError):
+        manager.modify(net, optimizer, PER_EPOCH)
+    assert list(dict(net.named_parameters())) == list(dict(made()[0].named_parameters()))
+    manager.modify(net, optimizer, PER_EPOCH, grad_sampler=SAMPLER)
+    other, plain = made()
+    waiting = managed("m-fac", "\n        use_gradient_buffering: false")
+    waiting.initialize(other)  # modify may bring what is missing
+    with refusing(OptionError):
+        waiting.modify(other, plain, PER_EPOCH)
+    waiting.modify(other, plain, PER_EPOCH, grad_sampler=SAMPLER)
+
+
+def test_a_builder_that_takes_nothing() -> None:
+    net, _ = made()
+    manager = managed("m-fac", "\n        grad_sampler_kwargs: {batch_size: 4}")
+    manager.apply(net, grad_sampler={**SAMPLER, "data_loader_builder": lambda: builder()})
+    assert int((net[0].weight == 0).sum()) == math.floor(0.7 * 128 + 0.5)
+
+
 def test_movement_at_once_goes_by_samples() -> None:
     net, _ = made()
     manager = ScheduledModifierManager.from_yaml(recipe("movement"))

@@ -709,7 +709,24 @@ def test_a_loss_that_never_came_by() -> None:
     module, optimizer = small()
     manager = manager_of("DistillationModifier {hardness: 0.5, start_epoch: 0, end_epoch: 1}")
     manager.modify(module, optimizer, 2).emulated_step()
-    with pytest.warns(UserWarning, match="loss_update was never called"):
+    with pytest.warns(UserWarning, match="the loop never calls loss_update"):
+        manager.finalize(module)
+
+
+def test_a_loss_that_does_not_come_by_is_said_at_the_second_step() -> None:
+    module, optimizer = small()
+    manager = manager_of("DistillationModifier {hardness: 0.5, start_epoch: 1, end_epoch: 4}")
+    wrapped = manager.modify(module, optimizer, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            wrapped.emulated_step()
+    with pytest.warns(UserWarning, match="the loop never calls loss_update: no teacher was heard"):
+        wrapped.emulated_step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2 * 4 - 4):
+            wrapped.emulated_step()
         manager.finalize(module)
 
 

@@ -7,6 +7,7 @@ which SparseML does not run, they stay; here the optimizer drops them.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,22 @@ def test_levels_by_name_are_shared_out_among_those_that_have_them() -> None:
     assert gone[0] == module[0].weight.numel() // 2
     assert abs(sum(gone[1:]) - 0.9 * (4096 + 160)) <= 1
     assert gone[1] / 4096 > 0.9 > gone[2] / 160
+
+
+def test_a_sampler_with_fewer_batches_than_asked_for_is_said_once() -> None:
+    few = [([torch.randn(12, 3, 6, 6)], {}, torch.arange(12) % 5) for _ in range(2)]
+    sampler = {"data_loader_builder": lambda: few, "loss_function": torch.nn.functional.cross_entropy}
+    module = net()
+    manager = ScheduledModifierManager.from_yaml(RECIPE % (0.0, 1.0, "uniform", 3, True))
+    wrapped = manager.modify(module, optimizer_of(module), PER_EPOCH, grad_sampler=sampler)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(2 * PER_EPOCH):
+            backward(module, step)
+            wrapped.step()
+    said = [str(one.message) for one in caught if "RigLPruning" in str(one.message)]
+    assert len(said) == 1
+    assert "samples gave 2 of the 3 gradients that num_grads asks for" in said[0]
 
 
 def test_a_sampler_gives_the_gradients_and_its_step_moves_nothing() -> None:

@@ -378,6 +378,10 @@ def test_wrong_values_from_outside(variables: object, says: str) -> None:
         ),
         (gmp("  foo: 1\n"), "line 9: !GMPruningModifier has no option 'foo'"),
         (gmp("  mask_typ: block4\n"), "line 9: !GMPruningModifier has no option 'mask_typ' (did you mean mask_type"),
+        (
+            gmp("  global_sparsity: true\n").replace("GMP", "MovementP"),
+            "line 9: !MovementPruningModifier takes no global_sparsity: it prunes layer by layer",
+        ),
         (gmp(end_epoch="-3"), "line 4: !GMPruningModifier: end_epoch: it is -1 or a number from 0"),
         (gmp(start_epoch="6"), "line 4: !GMPruningModifier: end_epoch: 5.0 lies before the start_epoch of 6.0"),
         (gmp(final_sparsity="1.0"), "line 7: !GMPruningModifier: final_sparsity: it is a number between 0 and 1"),

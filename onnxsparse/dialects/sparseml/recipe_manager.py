@@ -269,6 +269,7 @@ class ScheduledModifierManager(Contents):
             if act.by_gradients:
                 act.gather(trainee, epoch)
             act.before(trainee, epoch)
+        self._watch.taught_step(self._teachers, epoch)
         for teacher in self._teachers:
             teacher.step(epoch)
         self._last = epoch

@@ -4,7 +4,7 @@
 2. Training goes on behind the end of the recipe. One step there is as it should be: with it SparseML sets the last
    level. The second is one too many, unless the loop said that the recipe is over.
 3. Training ended before a mask came to its last level, by more than a step.
-4. The recipe distils, and no loss came by.
+4. The recipe distils, and no loss came by until the second step of it, or until the end where there is none.
 5. The recipe quantizes, and training ended before it began to.
 """
 
@@ -27,6 +27,12 @@ from onnxsparse.train.module_trainee import ModuleTrainee
 AT_CALL, AT_STEP = 4, 6
 """How far the user's line lies above: of a call of the manager, and of a step, which the wrapper stands between."""
 
+SECOND = 2
+UNTAUGHT = (
+    "the recipe distils, but the loop never calls loss_update: no teacher was heard. Pass the loss through it before "
+    "backward"
+)
+
 
 class Watch:
     """One loop around one module."""
@@ -35,6 +41,7 @@ class Watch:
         self._recipe = recipe
         self._foreign = False
         self.is_over, self.is_taught = False, False
+        self._untaught = 0
 
     def meet(self, optimizer: Any) -> None:
         if _is_scheduled(optimizer):
@@ -68,13 +75,17 @@ class Watch:
                 AT_CALL,
             )
 
+    def taught_step(self, teachers: Iterable[Teacher], epoch: float) -> None:
+        """Before a step; the loss of the first one that is distilled may be made inside of it, by a closure."""
+        if not self.is_taught and any(one.is_active(epoch) for one in teachers):
+            self._untaught += 1
+            if self._untaught == SECOND:
+                _say(UNTAUGHT, AT_STEP)
+
     def untaught(self, teachers: Iterable[Teacher], last: float) -> None:
-        if not self.is_taught and any(not one.disabled and one.begun(last) for one in teachers):
-            _say(
-                "the recipe distils, but nothing did: loss_update was never called. Pass the loss through it before "
-                "backward",
-                AT_CALL,
-            )
+        said = self._untaught >= SECOND
+        if not said and not self.is_taught and any(not one.disabled and one.begun(last) for one in teachers):
+            _say(UNTAUGHT, AT_CALL)
 
     def _say_foreign(self, what: str, level: int) -> None:
         """Whoever is heard last in a step decides."""

@@ -79,6 +79,8 @@ class WrongOptionError(OptionError):
 class Scheduled(Modifier):
     """A modifier of SparseML."""
 
+    not_taken: ClassVar[Mapping[str, str]] = {}
+    """Options of its kin that it has not, and why."""
     unwritten: ClassVar[tuple[str, ...]] = ("update_frequency",)
     """Options that are left out where they are at their default, because SparseML does not know them here."""
 

@@ -50,6 +50,7 @@ class MovementPruningModifier(GradualPruning):
     """
 
     name: ClassVar[str] = "MovementPruningModifier"
+    not_taken: ClassVar[Mapping[str, str]] = {"global_sparsity": "it prunes layer by layer"}
 
     def act(self) -> Movement:
         return Movement(self, self.init_sparsity, self.final_sparsity, self.inter_func, False, self.leave_enabled)

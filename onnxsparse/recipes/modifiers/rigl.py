@@ -207,15 +207,19 @@ class Exchanging(TimedAct):
 
     def _sample(self, trainee: Trainee) -> None:
         if trainee.has_samples:
-            self._take(trainee, self._options.num_grads)
+            wanted = self._options.num_grads
+            self.tell_few(trainee, self._take(trainee, wanted), wanted)
         if not self._gains:
             raise OptionError(f"{self.where}: {NO_GRADIENTS}")
 
-    def _take(self, trainee: Trainee, count: int) -> None:
-        params = self.masked()
+    def _take(self, trainee: Trainee, count: int) -> int:
+        """Add gradients of samples up; how many there were."""
+        params, taken = self.masked(), 0
         with trainee.opened(params):
             for found in trainee.sample_gradients(params, count, self._options.grad_sampler_kwargs):
                 self._add(found)
+                taken += 1
+        return taken
 
     def _exchanged(self, trainee: Trainee, param: Param, share: float) -> Array:
         """The mask by what is there and by gradients; by what is there alone, where no gradient comes."""
@@ -248,11 +252,12 @@ class Exchanging(TimedAct):
         self._gains = {key[start:]: np.array(one) for key, one in arrays.items() if key.startswith(self._prefix)}
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "summed": sorted(self._gains)}
+        return {**super().state(), "summed": sorted(self._gains), "told": self.told_few}
 
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
         super().restore(state, trainee)
         self._gains = {tag: self._gains[tag] for tag in state.get("summed", ())}
+        self.told_few = bool(state.get("told"))
         if self.clock.active:
             trainee.watch(self.masked())
 

@@ -110,6 +110,7 @@ EPSILON = float(np.finfo(np.float32).eps)
 MOST_BYTES = 64 << 30
 AT_ONCE = 16
 """Gradients of samples that are added up together."""
+BY_MAGNITUDE = ", so the masks go by magnitude"
 
 
 class SecondOrder(Gradual):
@@ -124,7 +125,6 @@ class SecondOrder(Gradual):
         )  # fmt: skip
         self._damp, self._block, self._options = options.damp, options.fisher_block_size, options.grad_sampler_kwargs
         self._reached: list[float] = []
-        self._told = False
         self._costs: list[Array] = []
         self._loaded: Mapping[str, Array] = {}
 
@@ -185,14 +185,6 @@ class SecondOrder(Gradual):
         if waiting:
             self.take(trainee, waiting)
 
-    def _tell_few(self, trainee: Trainee) -> None:
-        if self.seen < self.count() and not self._told:
-            self._told = True
-            where = "samples gave" if self.samples(trainee) else "steps had given"
-            few = f"{self.seen} of the {self.count()} gradients" if self.seen else "none of the gradients"
-            order = "" if self.seen else ", so the masks go by magnitude"
-            trainee.note(f"{self.where}: {where} {few} that num_grads asks for{order}")
-
     # -- masks
 
     def update(self, trainee: Trainee, epoch: float) -> None:
@@ -201,7 +193,7 @@ class SecondOrder(Gradual):
         for share in self.shares():
             if self.samples(trainee):
                 self._sample(trainee)
-            self._tell_few(trainee)
+            self.tell_few(trainee, self.seen, self.count(), BY_MAGNITUDE)
             numbers, kept = [trainee.numbers(param) for param in self._params], self._kept(trainee)
             self._costs = [kept_first(cost, keep) for cost, keep in zip(self.weigh(numbers, kept), kept)]
             levels = [share * (last - first) + first for first, last in zip(before, goal)]
@@ -253,11 +245,11 @@ class SecondOrder(Gradual):
         self._loaded = {key[len(self._prefix) :]: one for key, one in arrays.items() if key.startswith(self._prefix)}
 
     def state(self) -> dict[str, Any]:
-        return {**super().state(), "reached": self._reached, "seen": self.seen, "told": self._told}
+        return {**super().state(), "reached": self._reached, "seen": self.seen, "told": self.told_few}
 
     def restore(self, state: dict[str, Any], trainee: Trainee) -> None:
         super().restore(state, trainee)
-        self._reached, self._told = [float(one) for one in state["reached"]], bool(state["told"])
+        self._reached, self.told_few = [float(one) for one in state["reached"]], bool(state["told"])
         self._take_over(int(state["seen"]))
         self._loaded = {}
 
@@ -355,12 +347,15 @@ class MatrixFree(SecondOrder):
         most = max(self._counts.values()) if isinstance(self._counts, dict) else self._counts
         self._demand_memory(most * sum(param.size for param in self._params))
 
-    def samples(self, trainee: Trainee) -> bool:
-        if self._buffering is False and not trainee.has_samples:
+    def demand_samples(self, has_samples: bool) -> None:
+        if self._buffering is False and not has_samples:
             raise OptionError(
                 f"{self.where}: use_gradient_buffering: false needs samples to take gradients of: pass grad_sampler, "
                 "or leave the option out"
             )
+
+    def samples(self, trainee: Trainee) -> bool:
+        self.demand_samples(trainee.has_samples)
         return trainee.has_samples and self._buffering is not True
 
     def count(self) -> int:

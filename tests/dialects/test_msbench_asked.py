@@ -46,7 +46,7 @@ def test_an_export_before_anything_is_pruned_is_said(tmp_path):
     scheduler, model = prepared()
     scheduler.prune_model(model, 0)
     scheduler.export_sparse_model(model)
-    assert not scheduler.notes
+    assert not said(scheduler, "has no zeros")
 
 
 def test_masks_of_an_optimizer_need_no_iteration():
@@ -163,3 +163,132 @@ def test_steps_of_other_networks_are_not_counted():
     scheduler.prepare_sparse_model(torch_module())
     trained_alone(build_sparse_scheduler(configured("levels")), 3, torch_module())
     assert not scheduler.notes
+
+
+# -- loops that end before the goal
+
+SHORT = {
+    "levels": (
+        4,
+        5,
+        "level 60 is not reached: ",
+        " after 4 of 9 iterations (total_iters), and it begins at iteration 4",
+    ),
+    "admm": (
+        2,
+        4,
+        "target_sparsity 0.5 is not reached: 0.0 % of the weights are zero",
+        " after 2 of 9 iterations (max_iters), and masks begin at iteration 3",
+    ),
+    "probmask": (
+        4,
+        7,
+        "prune_rate 0.9",
+        " after 4 of 9 iterations (total_iterations), and the subnet is drawn at iteration 6",
+    ),
+    "str": (
+        2,
+        2,
+        "sparsity by thresholds that train is not reached: 0.0 % of the weights are zero",
+        " after 2 iterations, and no number is below its threshold",
+    ),
+    "fcpts": (
+        0,
+        1,
+        "sparsity by thresholds that train is not reached: 0.0 % of the weights are zero",
+        " after 0 iterations, and no number is below its threshold",
+    ),
+}
+"""Iterations that are too few and enough, and what is said of the few."""
+
+
+def ended(kind, length, net, met=False):
+    """A loop without steps that ends after so many iterations."""
+    config = configured(kind)
+    if kind == "probmask":
+        config["scheduler"]["kwargs"]["prune_rate"] = 0.9
+    if kind in ("str", "fcpts"):
+        start = {"sInit_value": -5.0 if met else -200.0}  # thresholds of 0.0067 and 0
+        config["fake_sparse"] = {"type": f"{kind.upper()}FakeSparse", "kwargs": start}
+    scheduler = build_sparse_scheduler(config)
+    model = scheduler.prepare_sparse_model(net)
+    for iteration in range(length):
+        scheduler.prune_model(model, iteration)
+    return scheduler, model
+
+
+def exported(scheduler, model, path, as_file):
+    if not as_file:
+        scheduler.export_sparse_model(model)
+    elif scheduler.network.is_torch:
+        scheduler.export_sparse_onnx(model, torch_library.torch().zeros(1, 3, SIZE, SIZE), path)
+    else:
+        scheduler.export_sparse_onnx(model, None, path)
+
+
+NETS = [onnx_model, torch_module] if torch_library.available() else [onnx_model]
+
+
+@pytest.mark.parametrize("kind", SHORT)
+@for_each("net", NETS)
+@for_each("as_file", [False, True])
+def test_a_loop_that_ends_before_its_goal_is_told_at_the_export(kind, net, as_file, tmp_path, capsys):
+    few, enough, asked, after = SHORT[kind]
+    path = tmp_path / f"{net.__name__}{as_file}"
+    capsys.readouterr()
+    scheduler, model = ended(kind, few, net())
+    assert not said(scheduler, "is not reached")
+    exported(scheduler, model, path, as_file)
+    exported(scheduler, model, path, as_file=False)
+    [note] = [note for note in scheduler.notes if "is not reached" in note]
+    assert note.startswith(asked)
+    assert after in note
+    assert f"{100 * scheduler.compute_sparse_rate():.1f} % of the weights are zero" in note
+    assert capsys.readouterr().err.count(f"note: {note}\n") == 1
+    scheduler, model = ended(kind, enough, net(), met=True)
+    exported(scheduler, model, path, as_file)
+    assert not said(scheduler, "is not reached")
+    assert "is not reached" not in capsys.readouterr().err
+
+
+def test_a_longer_training_than_the_loop_has_is_told_at_the_export():
+    config = configured("admm")
+    config["scheduler"]["kwargs"] = {}
+    scheduler = build_sparse_scheduler(config)
+    model = scheduler.prepare_sparse_model(onnx_model())
+    scheduler.before_run(model, 3, 900)
+    for iteration in range(9):
+        scheduler.prune_model(model, iteration)
+    scheduler.export_sparse_model(model)
+    assert said(scheduler, "after 9 of 900 iterations (max_iters), and masks begin at iteration 300") == 1
+
+
+@for_each("kind", ["levels", "admm", "probmask"])
+def test_a_state_says_how_far_a_loop_had_come(kind):
+    few, enough, _, after = SHORT[kind]
+    for length in (few, enough):
+        first, _ = ended(kind, length, onnx_model())
+        scheduler, model = ended(kind, 0, onnx_model())
+        scheduler.load_state_dict(first.state_dict())
+        scheduler.export_sparse_model(model)
+        assert said(scheduler, after) == (length == few)
+
+
+def test_a_state_of_0_1_0_that_does_not_hold_max_iters_goes_on():
+    state = ended("admm", 2, onnx_model())[0].state_dict()
+    state["facts"]["epoch"] = state["facts"]["epoch"][:2]
+    scheduler, model = ended("admm", 0, onnx_model())
+    scheduler.load_state_dict(state)
+    scheduler.export_sparse_model(model)
+    assert said(scheduler, SHORT["admm"][3]) == 1
+
+
+def test_masks_of_the_last_level_that_were_given_are_its_goal():
+    first, model = ended("levels", 9, onnx_model())
+    given = {site.name: first.network.masks()[site.key] for site in first.network.sites}
+    first.export_sparse_model(model)
+    config = configured("levels")
+    config["scheduler"]["kwargs"]["mask_dict"] = given
+    scheduler = build_sparse_scheduler(config)
+    scheduler.export_sparse_model(scheduler.prepare_sparse_model(onnx_model()))
+    assert not said(scheduler, "is not reached")

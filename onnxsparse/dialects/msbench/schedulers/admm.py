@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxsparse.dialects.msbench.configuration import Configuration, count
 from onnxsparse.dialects.msbench.generators import chosen
-from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
+from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler, Goal
 from onnxsparse.errors import OptionError
 from onnxsparse.train.layers import Site
 
@@ -40,7 +40,7 @@ class ADMMScheduler(BaseScheduler):
         self.rho = self.kwargs["rho"]
         if isinstance(self.rho, bool) or not isinstance(self.rho, (int, float)) or not self.rho > 0:
             raise OptionError(f"rho is a number above 0, not {self.rho!r:.40}")
-        self._per_epoch = self._until = 0
+        self._per_epoch = self._until = self._total = 0
         given = [self.kwargs[name] for name in ("iters_per_epoch", "max_iters")]
         if any(one is not None for one in given):
             self._last(*given)
@@ -52,7 +52,8 @@ class ADMMScheduler(BaseScheduler):
 
     def _last(self, per_epoch: Any, total: Any) -> None:
         self._per_epoch = count(per_epoch, "iters_per_epoch", 1)
-        self._until = count(total, "max_iters", 1) // self._per_epoch // SHARE * self._per_epoch
+        self._total = count(total, "max_iters", 1)
+        self._until = self._total // self._per_epoch // SHARE * self._per_epoch
         if not self._until:
             raise OptionError(
                 f"the first third of {total} iterations, {per_epoch} an epoch, is none; train {SHARE} epochs or more"
@@ -70,6 +71,16 @@ class ADMMScheduler(BaseScheduler):
         if iteration % self._per_epoch == 0 or not self._network.kept:
             self._split()
         return {"loss": self._network.pull()}
+
+    def _goal(self) -> Goal | None:
+        if self._begun:
+            return None
+        asked = self.config.target_sparsity
+        how = f"masks begin at iteration {self._until}, after the first third"
+        return Goal(f"target_sparsity {asked:g}", asked or 0.0, self.prunable, how)
+
+    def _end(self) -> tuple[str, int] | None:
+        return ("max_iters", self._total) if self._total else None
 
     def go_to(self, when: When) -> None:
         """Where nobody says how long a training is, its masks are those after the first third."""
@@ -116,9 +127,10 @@ class ADMMScheduler(BaseScheduler):
         self._network.anchor({}, 0.0)
 
     def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "epoch": [self._per_epoch, self._until]}
+        return {**super().facts(), "epoch": [self._per_epoch, self._until, self._total]}
 
     def resume(self, facts: Mapping[str, Any]) -> None:
         super().resume(facts)
-        self._per_epoch, self._until = (int(one) for one in facts["epoch"])
+        self._per_epoch, self._until, *total = (int(one) for one in facts["epoch"])
+        self._total = total[0] if total else self._total  # those of 0.1.0 do not hold it
         self._draw()

@@ -28,7 +28,7 @@ from onnxsparse.dialects.msbench.analysis import as_csv, statistics
 from onnxsparse.dialects.msbench.configuration import PATHS, Configuration, count, table
 from onnxsparse.dialects.msbench.layer_rates import rates_by_key
 from onnxsparse.dialects.msbench.published_files import Tables
-from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
+from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler, Goal
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.files import make_folder, write_text
 from onnxsparse.math.values import Array
@@ -415,6 +415,15 @@ class AmbaLevelPruneScheduler(BaseScheduler):
 
     def _target(self) -> str | None:
         return self.device.text
+
+    def _goal(self) -> Goal | None:
+        """As much as the last level drops, which limits may make less than its name."""
+        last, sites = len(self.levels) - 1, self._network.sites
+        if self._stage == last:
+            return None
+        whole = sum(self._drops[last].values()) / sum(site.size for site in sites) if self._drops else 1.0
+        begins = f"it begins at iteration {self.stages.begin(last)}"
+        return Goal(f"level {self.levels[last]:g}", whole, sites, begins)
 
     def _end(self) -> tuple[str, int]:
         return "total_iters", self.stages.total

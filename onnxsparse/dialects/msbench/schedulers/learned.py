@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxsparse import sparsers
 from onnxsparse.dialects.msbench.configuration import Configuration, count, share
-from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler
+from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler, Goal
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 from onnxsparse.sparsers.probabilistic import Probabilistic
@@ -158,6 +158,10 @@ class ProbMaskPruneScheduler(BaseScheduler):
 
     def fits(self, facts: Mapping[str, Any]) -> bool:
         return isinstance(facts.get("drawn"), bool)
+
+    def _goal(self) -> Goal | None:
+        how = f"the subnet is drawn at iteration {self.fixed} (finetune_iteration_stamps): that of this export is early"
+        return None if self._drawn else Goal(f"prune_rate {self.target:g}", self.target, self.prunable, how)
 
     def _end(self) -> tuple[str, int]:
         return "total_iterations", self.total

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +47,19 @@ NOT_CALLED = (
 )
 UNPRUNED = 2
 """Steps that a loop may take before its first call: some call after their step."""
+ROUNDING = 1e-9
 BACKWARDS = "prune_model is given an earlier iteration than before: iterations count on through the whole training"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What was asked for that did not come yet: the share of zeros in which layers, and what brings it."""
+
+    asked: str
+    share: float
+    sites: Sequence[Site]
+    how: str
+    """What brings it, and when."""
 
 
 class BaseScheduler:
@@ -181,11 +193,14 @@ class BaseScheduler:
     def compute_sparse_rate(self, model: Any = None) -> float:
         """The share of zeros in all layers, as they would be stored now."""
         network: Network = self._demand("compute_sparse_rate", model)
-        size = sum(site.size for site in network.sites)
-        if not size:
+        if not network.sites:
             self._remark(NO_LAYER)
-            return 0.0
-        return 1 - sum(self._kept_of(site) for site in network.sites) / size
+        return self._zeros_in(network.sites)
+
+    def _zeros_in(self, sites: Sequence[Site]) -> float:
+        """The share of zeros in some layers."""
+        size = sum(site.size for site in sites)
+        return 1 - sum(self._kept_of(site) for site in sites) / size if size else 0.0
 
     def _kept_of(self, site: Site) -> float:
         """How many numbers of a layer are not zero."""
@@ -194,8 +209,7 @@ class BaseScheduler:
     def export_sparse_model(self, model: Any = None) -> Any:
         """The plain network with zeros in its weights: the torch module itself, or a ModelProto."""
         network = self._demand("export_sparse_model", model)
-        self._keep_promise()
-        self._look_at_zeros()
+        self._decide()
         self._mask_before_export = (dict(network.used), network.masks())
         if self._views is not None:
             self._views.remove()
@@ -231,15 +245,38 @@ class BaseScheduler:
 
     def _ready(self) -> bool:
         """What comes out is decided; and whether this process writes it."""
-        self._keep_promise()
-        self._look_at_zeros()
+        self._decide()
         return self._writes()
 
-    def _look_at_zeros(self) -> None:
-        """Say that nothing is sparse where nobody has asked for it."""
-        network = self._network
-        if self._reached < 0 and self.prunable and all(network.effective(site.key).all() for site in self.prunable):
+    def _decide(self) -> None:
+        """Settle what comes out; say where nobody has asked for zeros, and where less came than was asked for."""
+        network, sites = self._network, self.prunable
+        goal = self._goal() if sites else None
+        self._keep_promise()
+        idle = bool(sites) and not self._iterations() and not self.generator.thresholds
+        if idle and all(network.effective(site.key).all() for site in sites):
             self._remark(NOT_BEGUN)
+        elif goal is not None and self._zeros_in(goal.sites) < goal.share - ROUNDING:
+            end = self._end()
+            of, why = ("", "") if end is None else (f" of {end[1]}", f" ({end[0]})")
+            self._remark(
+                f"{goal.asked} is not reached: {100 * self._zeros_in(network.sites):.1f} % of the weights are zero "
+                f"after {self._iterations()}{of} iterations{why}, and {goal.how}"
+            )
+
+    def _iterations(self) -> int:
+        """How many there were, with those before a state was loaded."""
+        begun = self._reached >= 0 or (self._given_masks and self.iteration > 0)
+        return self.iteration + 1 if begun else 0
+
+    def _goal(self) -> Goal | None:
+        """What the training has yet to bring, where it ends now; None where it is there."""
+        network = self._network
+        behind = [site for site in self.prunable if site.key in network.used] if self.generator.thresholds else []
+        if not behind or any((network.weight(one.key)[network.effective(one.key) == 0] != 0).any() for one in behind):
+            return None
+        how = "no number is below its threshold: begin with higher ones, by sInit_value or target_sparsity"
+        return Goal("sparsity by thresholds that train", 1.0, behind, how)
 
     # -- rates of layers, and the layers that stay dense
 

@@ -207,17 +207,23 @@ def test_modes_are_put_back_and_gradients_lost() -> None:
 
 
 def test_a_scaler_goes_on_after_samples() -> None:
+    """The step at which samples are taken moves nothing, whatever the momentum."""
     net, optimizer = made()
     scaler: Any = torch.amp.GradScaler("cpu", init_scale=2.0)
     manager = ScheduledModifierManager.from_yaml(recipe("m-fac"))
     wrapped = manager.modify(net, optimizer, PER_EPOCH, wrap_optim=scaler, grad_sampler=SAMPLER)
+    still = []
     for step in range(6 * PER_EPOCH):
         x, labels = samples(step, 12)
+        before = net[2].bias.detach().clone()
         optimizer.zero_grad()
         scaler.scale(torch.nn.functional.cross_entropy(net(x), labels)).backward()
         wrapped.step(optimizer)
         scaler.update()
+        still += [step] if torch.equal(before, net[2].bias) else []
     manager.finalize(net)
+    assert still == [3, 6, 9, 12]
+    assert [len(group["params"]) for group in optimizer.param_groups] == [4]
     assert int((net[0].weight == 0).sum()) == 90
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,9 +91,8 @@ class RecipeManagerStepWrapper:
         if closure is not None:
             arguments = tuple(behind if one is closure else one for one in arguments)
             named = {key: behind if one is closure else one for key, one in named.items()}
-        if self._wrapped is not self._wrapped_optimizer:
-            self._leave_a_gradient()
-        result = self._wrapped.step(*arguments, **named)
+        with self._some_gradient():
+            result = self._wrapped.step(*arguments, **named)
         if closure is not None:  # which calls backward
             self._wrapped_manager.demand_taught(closure=True)
         self._after()
@@ -108,11 +108,22 @@ class RecipeManagerStepWrapper:
         around = self._wrapped_module, self._wrapped_optimizer, self.wrapped_epoch, self._wrapped_steps_per_epoch
         return self._wrapped_manager.loss_update(loss, *around, student_outputs, student_inputs)
 
-    def _leave_a_gradient(self) -> None:
-        """A GradScaler fails where no parameter has one, as after gradients of samples were taken."""
-        params = [one for group in self._wrapped_optimizer.param_groups for one in group["params"]]
-        if params and all(one.grad is None for one in params):
-            params[0].grad = params[0].detach() * 0
+    @contextmanager
+    def _some_gradient(self) -> Iterator[None]:
+        """A GradScaler fails where no parameter has one, as after gradients of samples: then one of ours has it."""
+        optimizer = self._wrapped_optimizer
+        params = [one for group in getattr(optimizer, "param_groups", ()) for one in group["params"]]
+        if self._wrapped is optimizer or not params or any(one.grad is not None for one in params):
+            yield
+            return
+        ours = params[0].new_zeros(1).detach().requires_grad_()
+        ours.grad = ours.detach().clone()
+        optimizer.param_groups[0]["params"].append(ours)
+        try:
+            yield
+        finally:
+            optimizer.param_groups[0]["params"].pop()
+            optimizer.state.pop(ours, None)
 
     def _before(self, closure: Any = None) -> Any:
         """What stands for a closure, where the step calls one."""

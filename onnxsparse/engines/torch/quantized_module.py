@@ -77,7 +77,10 @@ def own_parameters(layer: Any) -> dict[str, Any]:
 
 def _base() -> Any:
     """A FakeQuantize of torch where there is one: loops look for those, and stop their observers."""
-    return getattr(importlib.import_module("torch.ao.quantization"), "FakeQuantize", torch().nn.Module)
+    try:
+        return importlib.import_module("torch.ao.quantization").FakeQuantize
+    except (ImportError, AttributeError):  # torch means to give the folder up for torchao
+        return torch().nn.Module
 
 
 @cache

@@ -94,5 +94,9 @@ class Builders(Protocol):
     def evaluator(self, section: Mapping[str, Any], dataset: Dataset) -> Evaluator:
         """What `dataset.test.dataset.kwargs.evaluator` says."""
 
-    def export(self, network: Any, image: Any, path: str, whole: bool, record: Callable[[Any, Any, str], None]) -> Any:
-        """Write the parts and the post-processing as ONNX files beside `path`; as one file, too, where `whole` is set."""
+    def finish(self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool) -> list[str]:
+        """Write the post-processing beside the exported parts, which `files` names, and one file of all where asked.
+
+        `image` is a batch of one as the network was exported with; `path` is what the names of the files begin with.
+        The file of all keeps the record of what its zeros are for.
+        """

@@ -228,5 +228,10 @@ def unlabelled(image: Any) -> Batch:
     """A batch of images alone."""
     count, sizes = len(image), [(int(image.shape[2]), int(image.shape[3]))] * len(image)
     return Batch(
-        image.detach().cpu().numpy(), range(count), range(count), sizes=sizes, scales=[(1.0, 1.0)] * count, ids=range(count)
+        image.detach().cpu().numpy(),
+        range(count),
+        range(count),
+        sizes=sizes,
+        scales=[(1.0, 1.0)] * count,
+        ids=range(count),
     )

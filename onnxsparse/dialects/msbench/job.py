@@ -117,7 +117,7 @@ def read_job(path: str) -> Job:
     if ignored:
         several = "s" if ignored[1:] else ""
         notes.append(f"{path}: nothing here takes the section{several} {', '.join(map(repr, ignored))}")
-    if any(map(_is_on, (found.get("ema"), trainer.get("ema")))):
+    if any(map(is_on, (found.get("ema"), trainer.get("ema")))):
         notes.append("EMA is ignored: it is off while a network is made sparse")
     return Job(
         configuration.checked(configuration.section(found)),
@@ -204,7 +204,7 @@ def _idle(parts: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _is_on(section: Any) -> bool:
+def is_on(section: Any) -> bool:
     return bool(section.get("enable", True) if isinstance(section, Mapping) and section else section)
 
 

@@ -1,8 +1,8 @@
 """Sections of a configuration, read word by word: what is unknown or of a wrong type is an OptionError by its name.
 
-    section = Section("net: neck", {"outplanes": 256})
-    section.whole("outplanes")
-    section.end()               refuses what was not asked for, with the nearest of the words that were
+section = Section("net: neck", {"outplanes": 256})
+section.whole("outplanes")
+section.end()               refuses what was not asked for, with the nearest of the words that were
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 from onnxsparse.errors import OptionError, brief, nearest
 
 REQUIRED = object()
+MANY = 6
+"""Of more known words than these only the nearest are named."""
 
 
 class Section:
@@ -34,8 +36,8 @@ class Section:
         if self.has(name):
             return self.values[name]
         if default is REQUIRED:
-            self.demand_known()
-            raise OptionError(f"{self.where} needs {name}")
+            unread = [str(one) for one in self.values if one not in self._known]
+            raise OptionError(f"{self.where} needs {name}{nearest(name, unread, 1)}")
         return default
 
     def whole(self, name: str, default: Any = REQUIRED, least: int = 1) -> int:
@@ -69,7 +71,8 @@ class Section:
         found = self.any(name, default)
         if found not in known:
             hint = nearest(found, known) if isinstance(found, str) else ""
-            self.refuse(name, ("one of " if len(known) > 1 else "") + ", ".join(known), found, hint)
+            few = ("one of " if len(known) > 1 else "") + ", ".join(known)
+            self.refuse(name, few if len(known) <= MANY or not hint else f"one of {len(known)} words", found, hint)
         return str(found)
 
     def wholes(self, name: str, default: Any = REQUIRED, least: int = 0) -> list[int]:
@@ -93,10 +96,7 @@ class Section:
         return kind, kwargs
 
     def end(self) -> None:
-        """Everything was read."""
-        self.demand_known()
-
-    def demand_known(self) -> None:
+        """Everything was read: what is left is unknown."""
         for name in self.values:
             if name not in self._known:
                 known = sorted(set(self._known))

@@ -3,6 +3,7 @@
 1. Boxes are x1, y1, x2, y2. Outputs of a level are (1, A * K, H, W), anchor-major, anchors in the order row, column, A.
 2. NonMaxSuppression returns no boxes without max_output_boxes_per_class, has no limit over all classes, keeps a box
    whose overlap is exactly the threshold, and takes only scores above theirs.
+3. Anchors are looked up together with the deltas: a table that is read by Gather alone is taken for an embedding.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def best_of(graph: Graph, level: Level, classes: int, most: int, coding: Coding)
     scores = graph.op("Sigmoid", flattened(graph, level.cls, level, classes))
     found, places = graph.top(graph.op("Reshape", scores, graph.integers([-1])), most)
     at = graph.op("Div", places, graph.integers(classes))
-    deltas = graph.op("Gather", flattened(graph, level.loc, level, 4), at, axis=0)
-    anchors = graph.op("Gather", graph.floats(level.anchors), at, axis=0)
+    moved = graph.op("Concat", flattened(graph, level.loc, level, 4), graph.floats(level.anchors), axis=1)
+    chosen = graph.op("Gather", moved, at, axis=0)
+    deltas, anchors = graph.columns(chosen, range(4)), graph.columns(chosen, range(4, 8))
     return decoded(graph, deltas, anchors, coding), found, graph.op("Mod", places, graph.integers(classes))
 
 

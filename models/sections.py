@@ -46,12 +46,26 @@ class Section:
             self.refuse(name, f"a whole number of at least {least}", found)
         return found
 
-    def number(self, name: str, default: Any = REQUIRED, least: float | None = None) -> float:
+    def number(
+        self, name: str, default: Any = REQUIRED, least: float | None = None, most: float = float("inf")
+    ) -> float:
         found = self.any(name, default)
         real = isinstance(found, (int, float)) and not isinstance(found, bool)
         if not real or abs(found) == float("inf") or found != found or (least is not None and found < least):
             self.refuse(name, "a number" if least is None else f"a number of at least {least:g}", found)
+        if found > most:
+            self.refuse(name, f"a number of at most {most:g}", found)
         return float(found)
+
+    def numbers(self, name: str, default: Any = REQUIRED, count: int = 0, above: float = -float("inf")) -> list[float]:
+        """A list of numbers: so many, or one at least."""
+        found = self.any(name, default)
+        fits = isinstance(found, Sequence) and not isinstance(found, str) and len(found) == (count or len(found) or 1)
+        if not fits or any(isinstance(one, bool) or not isinstance(one, (int, float)) for one in found):
+            self.refuse(name, f"a list of {count or 'one or more'} numbers", found)
+        if not all(above < one < float("inf") for one in found):
+            self.refuse(name, f"a list of numbers above {above:g}", found)
+        return [float(one) for one in found]
 
     def share(self, name: str, default: Any = REQUIRED) -> float:
         """A number in (0, 1)."""

@@ -1,0 +1,48 @@
+"""Builders of networks, data, evaluation and exports for a runner, from the sections of a training configuration.
+
+`Workflow` is a `Builders` of onnxsparse/dialects/msbench/builders.py. Its parts are imported when they are asked for,
+so whoever only reads a dataset needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onnxsparse.dialects.msbench.builders import Dataset, Evaluator
+
+
+class Workflow:
+    """What `net:` and `dataset:` describe, built with the networks and the data of this folder."""
+
+    def network(self, net: Sequence[Mapping[str, Any]], seed: int) -> Any:
+        """A classifier, a one-stage or a two-stage detector; initial weights depend on the seed alone."""
+        from models.networks.net_section import build
+
+        return build(net, seed)
+
+    def load(self, network: Any, state: Mapping[str, Any]) -> list[str]:
+        """Fill the network from a state dict of its own or of torchvision's names; what has to be said of it."""
+        from models.networks.public_weights import load
+
+        return load(network, state)
+
+    def dataset(self, section: Mapping[str, Any], part: str, seed: int) -> Dataset:
+        """The images of `train` or `test`."""
+        from models.data import dataset_section
+
+        found: Dataset = dataset_section.dataset(section, part, seed)
+        return found
+
+    def evaluator(self, section: Mapping[str, Any], dataset: Dataset) -> Evaluator:
+        """What `dataset.test.dataset.kwargs.evaluator` says."""
+        from models.data import dataset_section
+
+        found: Evaluator = dataset_section.evaluator(section, dataset)
+        return found
+
+    def finish(self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool) -> list[str]:
+        """Write post-processing beside the exported parts and, where asked, one file of all."""
+        from models.export import finish
+
+        return list(finish.finish(network, files, image, path, whole))

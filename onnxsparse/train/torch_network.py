@@ -61,6 +61,8 @@ class TorchNetwork(Network):
             else:
                 first = self.sites[tied]
                 self.sites[tied] = replace(first, names=(*first.names, *site.names))
+        nets = getattr(self.module, "nets", ())
+        self.parts = {name: net.name for net in nets[1:] and nets for name in net.module.state_dict()}
         self._used: dict[str, str] = {}
         self._moments: dict[str, sparsers.Moment] = {}
         self._attached: Attached | None = None

@@ -29,17 +29,17 @@ class Workflow:
 
     def dataset(self, section: Mapping[str, Any], part: str, seed: int) -> Dataset:
         """The images of `train` or `test`."""
-        from models.data import dataset_section
+        from models.data.dataset_section import read_dataset
 
-        found: Dataset = dataset_section.dataset(section, part, seed)
-        return found
+        return read_dataset(section, part, seed)
 
     def evaluator(self, section: Mapping[str, Any], dataset: Dataset) -> Evaluator:
         """What `dataset.test.dataset.kwargs.evaluator` says."""
-        from models.data import dataset_section
+        from models.data.batches import Images
+        from models.evaluation.evaluators import read_evaluator
 
-        found: Evaluator = dataset_section.evaluator(section, dataset)
-        return found
+        assert isinstance(dataset, Images)
+        return read_evaluator(section, dataset)
 
     def finish(self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool) -> list[str]:
         """Write post-processing beside the exported parts and, where asked, one file of all."""

@@ -115,7 +115,7 @@ class Section:
             if name not in self._known:
                 known = sorted(set(self._known))
                 hint = nearest(str(name), known) or (f" (known: {', '.join(known)})" if known else "")
-                raise OptionError(f"{self.where} has no {str(name):.60}{hint}")
+                raise OptionError(f"{self.where} has no {name!s:.60}{hint}")
 
     def refuse(self, name: str, wanted: str, found: Any, hint: str = "") -> NoReturn:
         raise OptionError(f"{self.where}.{name} is {wanted}, not {brief(found)}{hint}")

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from models.data.batch import Batch
+from models.detection import teaching
 from onnxsparse.dialects.msbench.builders import Total
 from onnxsparse.errors import OptionError
 
@@ -129,8 +130,6 @@ class OneStage(Network):
         return dict(self.post.losses(self(self.image(batch)), batch, total))
 
     def teach(self, batch: Batch, teacher: Any, total: Total) -> dict[str, Any]:
-        from models.detection import teaching
-
         image = self.image(batch)
         with torch.no_grad():
             taught = teacher(image)
@@ -189,8 +188,6 @@ class TwoStage(Network):
 
     def teach(self, batch: Batch, teacher: Any, total: Total) -> dict[str, Any]:
         """Both networks look at the teacher's proposals: those of a network that learns would move."""
-        from models.detection import teaching
-
         image = self.image(batch)
         with torch.no_grad():
             taught, seen = teacher.first(image)

@@ -1,4 +1,4 @@
-"""Weights from a state dict: of a network's own names, or of a public checkpoint with torchvision's names of a ResNet."""
+"""Weights from a state dict: of a network's own names, or of a public checkpoint of a ResNet (torchvision's names)."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 torch = pytest.importorskip("torch")
 
@@ -21,9 +22,8 @@ from tests.messages import refusing
 from tests.networks.sections import classifier, faster, part, retina
 
 Change = Callable[[list[dict[str, Any]]], Any]
-WITH_DETECTION = (Path(__file__).parents[2] / "models" / "detection" / "bbox_post.py").exists()
-detection = pytest.mark.skipif(not WITH_DETECTION, reason="there is no post-processing of detectors yet")
-NETS = [classifier, pytest.param(retina, marks=detection), pytest.param(faster, marks=detection)]
+NETS = [classifier, retina, faster]
+CONFIGS = Path(__file__).parents[2] / "models" / "configs"
 
 
 def total(number: float) -> float:
@@ -49,20 +49,29 @@ def test_initial_weights_depend_on_the_seed_alone(section: Any) -> None:
     assert not torch.equal(one["backbone.conv1.weight"], third["backbone.conv1.weight"])
 
 
-@pytest.mark.parametrize("section", NETS)
-def test_every_part_is_traced_and_exported_by_itself(section: Any) -> None:
-    net = build(section(), 0).eval()
-    for one in net.nets:
+def says_the_same(net: Any, other: Callable[[Any, Any], Any]) -> None:
+    """What `other` makes of each part of a network answers as the part does."""
+    for one in net.eval().nets:
         given = one.examples(torch.randn(1, 3, 64, 80))
         found = torch.utils._pytree.tree_leaves(one.module(*given))
-        assert len(found) == len(one.outputs)
-        for made in (torch.export.export(one.module, given).module(), torch.fx.symbolic_trace(one.module)):
-            again = torch.utils._pytree.tree_leaves(made(*given))
-            assert all(torch.equal(a, b) for a, b in zip(found, again))
+        again = torch.utils._pytree.tree_leaves(other(one.module, given)(*given))
+        assert len(found) == len(again) == len(one.outputs)
+        assert all(torch.equal(a, b) for a, b in zip(found, again))
     assert not any(layer.training for layer in net.modules()), "a part is made in the mode of its network"
 
 
-@detection
+@pytest.mark.parametrize("section", NETS)
+def test_every_part_is_traced_by_itself(section: Any) -> None:
+    says_the_same(build(section(), 0), lambda module, _: torch.fx.symbolic_trace(module))
+
+
+@pytest.mark.parametrize(
+    "section", [pytest.param(classifier, marks=pytest.mark.slow), retina, pytest.param(faster, marks=pytest.mark.slow)]
+)
+def test_every_part_is_exported_by_itself(section: Any) -> None:
+    says_the_same(build(section(), 0), lambda module, given: torch.export.export(module, given).module())
+
+
 def test_the_two_parts_of_a_two_stage_network_meet_at_features() -> None:
     first, second = build(faster(), 0).nets
     assert list(first.outputs[-4:]) == ["feature_0", "feature_1", "feature_2", "feature_3"]
@@ -110,6 +119,7 @@ REFUSED: dict[str, tuple[Any, Change]] = {
     "sampling": (retina, lambda net: net[1]["kwargs"].update(upsample="bicubic")),
     "a prior": (retina, lambda net: net[2]["kwargs"].update(init_prior=1.0)),
     "another prev": (retina, lambda net: net[2].update(prev="backbone")),
+    "anchors": (retina, lambda net: net[2]["kwargs"].update(num_anchors=3)),
     "pooling": (faster, lambda net: net[5]["kwargs"]["cfg"]["roipooling"].update(method="roipool")),
     "a flag": (faster, lambda net: net[5]["kwargs"]["cfg"].update(share_location="no")),
 }  # fmt: skip
@@ -118,8 +128,6 @@ REFUSED: dict[str, tuple[Any, Change]] = {
 @pytest.mark.parametrize("case", sorted(REFUSED))
 def test_what_is_unknown_is_refused_by_name(case: str) -> None:
     section, change = REFUSED[case]
-    if section is not classifier and case != "another prev" and not WITH_DETECTION:
-        pytest.skip("there is no post-processing of detectors yet")
     net = copy.deepcopy(section())
     change(net)
     with refusing(OptionError):
@@ -183,3 +191,26 @@ def test_weights_of_another_network_are_refused() -> None:
         Workflow().load(net, {"encoder.weight": torch.zeros(2)})
     with refusing(PlanError):
         Workflow().load(net, {"epoch": 3})
+
+
+SIZES = {
+    "res18": 11_689_512,
+    "res18_small": 703_386,
+    "retinanet-r18-improve": 19_485_416,
+    "retinanet-r18-improve_small": 1_124_494,
+    "faster_rcnn_r50_fpn_1x": 41_704_036,
+    "faster_rcnn_r50_fpn_1x_small": 2_611_286,
+}
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_the_documented_configurations_build(path: Path) -> None:
+    """A sparse one builds the network of its float one, from whose checkpoint it starts."""
+    found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    with torch.device("meta"):
+        count = sum(one.numel() for one in build(found["net"], 0).parameters())
+    kind, source = found["runtime"]["runner"]["type"], found["saver"].get("pretrain_model", "")
+    name = path.stem if kind == "base" else Path(source).parent.name
+    assert count == SIZES[name]
+    assert (kind == "sparse") == ("sparsity" in found) == ("_sparse" in path.stem)
+    assert found["saver"]["save_dir"] == f"checkpoints/{path.stem}"

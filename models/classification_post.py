@@ -44,7 +44,7 @@ class ClassificationPost:
         return [np.argsort(-one, kind="stable") for one in logits.detach().cpu().numpy()]
 
 
-def make(kwargs: Mapping[str, Any], strides: Sequence[int]) -> ClassificationPost:
+def make(kwargs: Mapping[str, Any], _strides: Sequence[int]) -> ClassificationPost:
     """The post_process of a classifier's `net:`."""
     section = Section("net: base_cls_postprocess", kwargs)
     kind, options = section.typed("cls_loss", LOSSES, "cross_entropy")

@@ -1,8 +1,8 @@
 """Sections of a configuration, read word by word: what is unknown or of a wrong type is an OptionError by its name.
 
-    section = Section("net: neck", {"outplanes": 256})
-    section.whole("outplanes")
-    section.end()               refuses what was not asked for, with the nearest of the words that were
+section = Section("net: neck", {"outplanes": 256})
+section.whole("outplanes")
+section.end()               refuses what was not asked for, with the nearest of the words that were
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 from onnxsparse.errors import OptionError, brief, nearest
 
 REQUIRED = object()
+MANY = 6
+"""Of more known words than these only the nearest are named."""
 
 
 class Section:
@@ -34,8 +36,8 @@ class Section:
         if self.has(name):
             return self.values[name]
         if default is REQUIRED:
-            self.demand_known()
-            raise OptionError(f"{self.where} needs {name}")
+            unread = [str(one) for one in self.values if one not in self._known]
+            raise OptionError(f"{self.where} needs {name}{nearest(name, unread, 1)}")
         return default
 
     def whole(self, name: str, default: Any = REQUIRED, least: int = 1) -> int:
@@ -44,12 +46,26 @@ class Section:
             self.refuse(name, f"a whole number of at least {least}", found)
         return found
 
-    def number(self, name: str, default: Any = REQUIRED, least: float | None = None) -> float:
+    def number(
+        self, name: str, default: Any = REQUIRED, least: float | None = None, most: float = float("inf")
+    ) -> float:
         found = self.any(name, default)
         real = isinstance(found, (int, float)) and not isinstance(found, bool)
         if not real or abs(found) == float("inf") or found != found or (least is not None and found < least):
             self.refuse(name, "a number" if least is None else f"a number of at least {least:g}", found)
+        if found > most:
+            self.refuse(name, f"a number of at most {most:g}", found)
         return float(found)
+
+    def numbers(self, name: str, default: Any = REQUIRED, count: int = 0, above: float = -float("inf")) -> list[float]:
+        """A list of numbers: so many, or one at least."""
+        found = self.any(name, default)
+        fits = isinstance(found, Sequence) and not isinstance(found, str) and len(found) == (count or len(found) or 1)
+        if not fits or any(isinstance(one, bool) or not isinstance(one, (int, float)) for one in found):
+            self.refuse(name, f"a list of {count or 'one or more'} numbers", found)
+        if not all(above < one < float("inf") for one in found):
+            self.refuse(name, f"a list of numbers above {above:g}", found)
+        return [float(one) for one in found]
 
     def share(self, name: str, default: Any = REQUIRED) -> float:
         """A number in (0, 1)."""
@@ -69,7 +85,8 @@ class Section:
         found = self.any(name, default)
         if found not in known:
             hint = nearest(found, known) if isinstance(found, str) else ""
-            self.refuse(name, ("one of " if len(known) > 1 else "") + ", ".join(known), found, hint)
+            few = ("one of " if len(known) > 1 else "") + ", ".join(known)
+            self.refuse(name, few if len(known) <= MANY or not hint else f"one of {len(known)} words", found, hint)
         return str(found)
 
     def wholes(self, name: str, default: Any = REQUIRED, least: int = 0) -> list[int]:
@@ -93,15 +110,12 @@ class Section:
         return kind, kwargs
 
     def end(self) -> None:
-        """Everything was read."""
-        self.demand_known()
-
-    def demand_known(self) -> None:
+        """Everything was read: what is left is unknown."""
         for name in self.values:
             if name not in self._known:
                 known = sorted(set(self._known))
                 hint = nearest(str(name), known) or (f" (known: {', '.join(known)})" if known else "")
-                raise OptionError(f"{self.where} has no {str(name):.60}{hint}")
+                raise OptionError(f"{self.where} has no {name!s:.60}{hint}")
 
     def refuse(self, name: str, wanted: str, found: Any, hint: str = "") -> NoReturn:
         raise OptionError(f"{self.where}.{name} is {wanted}, not {brief(found)}{hint}")

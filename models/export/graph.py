@@ -68,7 +68,7 @@ class Graph:
         return self.op("Gather", value, self.integers(list(at)), axis=-1)
 
     def top(self, scores: str, most: int) -> tuple[str, str]:
-        """The largest numbers of a vector, at most so many, and their places."""
+        """The largest numbers of a vector, at most so many, and their places; of equal ones the first."""
         count = self.op("Min", self.op("Shape", scores), self.integers([most]))
         found, places = self.ops("TopK", [scores, count], 2)
         return found, places

@@ -35,7 +35,8 @@ class FPN(nn.Module):  # type: ignore[misc, unused-ignore]
             self.add_module(f"p{level}_{downsample}", down)
 
     def forward(self, features: Sequence[Any]) -> list[Any]:
-        x, outputs = None, []
+        x: Any = None
+        outputs: list[Any] = []
         for level, feature in zip(reversed(self.own), reversed(list(features))):
             lateral = self.get_submodule(f"c{level}_lateral")(feature)
             x = lateral if x is None else lateral + self._enlarged(x, lateral)

@@ -16,7 +16,9 @@ import torch
 from torch import nn
 
 from models.data.batch import Batch
+from models.detection import teaching
 from onnxsparse.dialects.msbench.builders import Total
+from onnxsparse.errors import OptionError
 
 Children = Mapping[str, Any]
 SECOND = ("cls", "loc")
@@ -66,6 +68,8 @@ class Network(nn.Module):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self.names = tuple(children)
         for name, child in children.items():
+            if hasattr(self, name):
+                raise OptionError(f"net: no part can be called {name}, which is something else of a network")
             self.add_module(name, child)
 
     def part(self, name: str, names: Sequence[str], inputs: str, outputs: Sequence[str], keep: Any = None) -> Part:
@@ -126,8 +130,6 @@ class OneStage(Network):
         return dict(self.post.losses(self(self.image(batch)), batch, total))
 
     def teach(self, batch: Batch, teacher: Any, total: Total) -> dict[str, Any]:
-        from models.detection import teaching
-
         image = self.image(batch)
         with torch.no_grad():
             taught = teacher(image)
@@ -143,7 +145,7 @@ class TwoStage(Network):
 
     def __init__(self, children: Children, neck: str, levels: int, posts: Sequence[Any]) -> None:
         super().__init__(children)
-        self.neck, self.levels = neck, levels
+        self.levels, self._neck = levels, neck
         self.rpn_post, self.pre, self.post = posts
 
     @property
@@ -154,10 +156,10 @@ class TwoStage(Network):
     def _first(self) -> Part:
         used = tuple(self.pre.levels)
         outputs = of_levels(self.levels) + [f"feature_{level}" for level in used]
-        return self.part("net", self.names[:-1], "image", outputs, (self.neck, used))
+        return self.part("net", self.names[:-1], "image", outputs, (self._neck, used))
 
     @property
-    def head(self) -> Any:
+    def second(self) -> Any:
         return self.get_submodule(self.names[-1])
 
     def first(self, image: Any) -> tuple[Any, list[Any]]:
@@ -168,7 +170,7 @@ class TwoStage(Network):
     def forward(self, image: Any) -> Any:
         """Outputs of the anchors, and class and location of every proposal."""
         outputs, features = self.first(image)
-        return outputs, *self.head(self._pooled(outputs, features, unlabelled(image)))
+        return outputs, *self.second(self._pooled(outputs, features, unlabelled(image)))
 
     def examples(self, name: str, image: Any) -> Sequence[Any]:
         if name != "bbox_head":
@@ -181,27 +183,25 @@ class TwoStage(Network):
         outputs, features = self.first(self.image(batch))
         found = dict(self.rpn_post.losses(outputs, batch, total))
         rois, targets = self.pre.sample(self._proposals(outputs, batch, True), batch)
-        cls, loc = self.head(self.pre.pool(features, rois))
+        cls, loc = self.second(self.pre.pool(features, rois))
         return {**found, **self.post.losses(cls, loc, targets, total)}
 
     def teach(self, batch: Batch, teacher: Any, total: Total) -> dict[str, Any]:
         """Both networks look at the teacher's proposals: those of a network that learns would move."""
-        from models.detection import teaching
-
         image = self.image(batch)
         with torch.no_grad():
             taught, seen = teacher.first(image)
             rois = teacher.rois(taught, batch)
-            wanted = teacher.head(teacher.pre.pool(seen, rois))
+            wanted = teacher.second(teacher.pre.pool(seen, rois))
         outputs, features = self.first(image)
-        answer = self.head(self.pre.pool(features, rois))
+        answer = self.second(self.pre.pool(features, rois))
         return {**teaching.one_stage(outputs, taught, total), **teaching.second_stage(answer, wanted, total)}
 
     def answers(self, batch: Batch) -> Sequence[Any]:
         with torch.no_grad():
             outputs, features = self.first(self.image(batch))
             rois = self.rois(outputs, batch)
-            cls, loc = self.head(self.pre.pool(features, rois))
+            cls, loc = self.second(self.pre.pool(features, rois))
             return list(self.post.answers(cls, loc, rois, batch))
 
     def rois(self, outputs: Any, batch: Batch) -> Any:
@@ -225,5 +225,10 @@ def unlabelled(image: Any) -> Batch:
     """A batch of images alone."""
     count, sizes = len(image), [(int(image.shape[2]), int(image.shape[3]))] * len(image)
     return Batch(
-        image.detach().cpu().numpy(), range(count), range(count), sizes=sizes, scales=[(1.0, 1.0)] * count, ids=range(count)
+        image.detach().cpu().numpy(),
+        range(count),
+        range(count),
+        sizes=sizes,
+        scales=[(1.0, 1.0)] * count,
+        ids=range(count),
     )

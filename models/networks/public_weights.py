@@ -1,4 +1,4 @@
-"""Weights from a state dict: of a network's own names, or of a public checkpoint with torchvision's names of a ResNet."""
+"""Weights from a state dict: of a network's own names, or of a public checkpoint of a ResNet (torchvision's names)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ def load(network: Any, state: Mapping[str, Any]) -> list[str]:
     taken = {name: value for name, value in given.items() if name in own}
     if not taken:
         first = ", ".join(list(given)[:SHOWN])
-        raise PlanError(f"the checkpoint has no weight of this network; it has {first}, and the network {next(iter(own))}")
+        raise PlanError(
+            f"the checkpoint has no weight of this network; it has {first}, and the network {next(iter(own))}"
+        )
     network.load_state_dict(taken, strict=False)
     return [
         *_said("of the checkpoint are not in the network and left out", [name for name in given if name not in own]),
-        *_said("are not in the checkpoint and stay as they are initialised", [name for name in own if name not in taken]),
+        *_said(
+            "are not in the checkpoint and stay as they are initialised", [name for name in own if name not in taken]
+        ),
     ]
 
 

@@ -138,4 +138,14 @@ def make(kind: str, kwargs: Section) -> ResNet:
     net = ResNet(kind, out_layers, frozen, norm, width)
     if fill is not None:
         fill(net)
+    if getattr(norm, "frozen", False):
+        _quiet(net)
     return net
+
+
+def _quiet(net: ResNet) -> None:
+    """Frozen normalization that nobody trained keeps no sum of blocks in size: each adds little to its shortcut."""
+    for block in net.modules():
+        if isinstance(block, (BasicBlock, Bottleneck)):
+            last = block.bn3 if isinstance(block, Bottleneck) else block.bn2
+            nn.init.constant_(last.weight, 0.25)

@@ -41,7 +41,7 @@ def main(path: str, at: str = "", rank: str = "") -> int:
         runner.run()
     except OnnxSparseError as error:
         if speaks():
-            print(error, file=sys.stderr)
+            sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0 if runner.holds else 1
 

@@ -87,7 +87,8 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_float_run_leaves_a_checkpoint_of_plain_tensors_a_history_and_the_best(dense: Path) -> None:
     assert set(state(dense)) == set(Builders().network([{"type": "tiny"}], 0).state_dict())
     history = History.from_facts(json.loads((dense.parent / "history.json").read_text()))
-    assert [row.step for row in history.rows] == [8, 16, 24] and history.rows[-1].metrics["top1"] > 0.9
+    assert [row.step for row in history.rows] == [8, 16, 24]
+    assert history.rows[-1].metrics["top1"] > 0.9
     assert (dense.parent / BEST).exists()
 
 
@@ -95,16 +96,17 @@ def test_a_float_run_leaves_a_checkpoint_of_plain_tensors_a_history_and_the_best
 def test_each_level_is_verified_files_of_all_parts(tmp_path: Path, dense: Path, split: str) -> None:
     net = [{"name": "all", "type": split}]
     runner = trained(configuration(tmp_path, AMBA, net=net, saver={"pretrain_model": str(dense)}))
-    assert runner.holds and [one.asked for one in runner.delivered] == [30, 60]
+    assert runner.holds
+    assert [one.asked for one in runner.delivered] == [30, 60]
     ends = [".net1.onnx", ".net2.onnx"] if split == "split" else [".onnx"]
     for level in (30, 60):
         for end in ends:
             path = tmp_path / "out" / f"level-{level}{end}"
             report = Verify(str(path), Rule.make())(Model.open(str(path)))
             assert report.ok, report.faults
-            assert abs(report.totals.sparsity - level / 100) < 0.015
-    zeros = sum(int((one == 0).sum()) for name, one in state(tmp_path / "out" / LATEST).items() if one.dim() > 1)
-    assert zeros > 0.58 * sum(one.numel() for name, one in state(tmp_path / "out" / LATEST).items() if one.dim() > 1)
+            assert abs(report.totals.zeros / report.totals.elements - level / 100) < 0.015
+    weights = [one for one in state(tmp_path / "out" / LATEST).values() if one.dim() > 1]
+    assert 0.59 < sum(int((one == 0).sum()) for one in weights) / sum(one.numel() for one in weights) < 0.61
 
 
 def test_a_file_that_does_not_hold_is_named(tmp_path: Path, dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +141,8 @@ def test_a_run_that_is_ended_goes_on_to_the_same_bytes(tmp_path: Path, sparsity:
         with pytest.raises(KeyboardInterrupt):
             runner.run()
     last = trained(config)
-    assert last.begin.found is not None and last.begin.found.step == 16
+    assert last.begin.found is not None
+    assert last.begin.found.step == 16
     names = {path.name for path in (whole / "out").iterdir() if path.is_file()}
     assert names == {path.name for path in (parts / "out").iterdir() if path.is_file()}
     assert all((whole / "out" / name).read_bytes() == (parts / "out" / name).read_bytes() for name in names)
@@ -172,7 +175,7 @@ def test_other_sections_do_not_go_on_from_a_checkpoint(tmp_path: Path) -> None:
     trained(configuration(tmp_path, AMPERE))
     with pytest.raises(OptionError, match="trainer differs; pass the same configuration, or another save_dir"):
         trained(configuration(tmp_path, AMPERE, trainer={"max_epoch": 12}))
-    with pytest.raises(OptionError, match="set saver.auto_resume to go on"):
+    with pytest.raises(OptionError, match=r"set saver\.auto_resume to go on"):
         trained(configuration(tmp_path, AMPERE, saver={"auto_resume": False}))
 
 
@@ -186,7 +189,8 @@ def test_evaluation_takes_the_newest_checkpoint_or_the_one_that_is_named(tmp_pat
     for start in ("", str(out / "state"), str(out / LATEST), str(out / "level-60.net2.onnx")):
         runner = NetworkRunner("sparse.yaml", config, Builders(), start, True, True)
         assert runner.run().keys() == {"top1"}
-        assert all(torch.equal(one, runner.network.state_dict()[name]) for name, one in state(out / LATEST).items())
+        known = {name: one for name, one in state(out / LATEST).items() if one.is_floating_point()}
+        assert all(torch.equal(one, runner.network.state_dict()[name]) for name, one in known.items())
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
 
 
@@ -225,14 +229,17 @@ def test_leaf_modules_stay_dense(tmp_path: Path, dense: Path) -> None:
     sparsity = {**AMPERE, "leaf_module": ["body"]}
     trained(configuration(tmp_path, sparsity, saver={"pretrain_model": str(dense)}))
     found = state(tmp_path / "out" / LATEST)
-    assert (found["body.3.weight"] != 0).all() and (found["head.0.weight"] == 0).float().mean() == 0.5
+    assert (found["body.3.weight"] != 0).all()
+    assert (found["head.0.weight"] == 0).float().mean() == 0.5
 
 
 def test_the_rate_is_that_of_the_batch_and_begins_again_with_each_stage(tmp_path: Path) -> None:
     runner = NetworkRunner("sparse.yaml", configuration(tmp_path, AMBA), Builders(), quiet=True)
     runner.run()
     rates = [runner.loop.plan.rate(step) for step in range(24)]
-    assert rates[0] == rates[12] == 0.005 * 8 and rates[11] < 0.02 * rates[0] and rates[:12] == rates[12:]
+    assert rates[0] == rates[12] == 0.005 * 8
+    assert rates[11] < 0.02 * rates[0]
+    assert rates[:12] == rates[12:]
 
 
 @pytest.mark.parametrize(
@@ -327,10 +334,12 @@ def test_two_processes_come_to_what_one_comes_to_and_either_goes_on(tmp_path: Pa
     runs = {"one": 1, "two": 2, "turns": 2}
     paths = {name: written(tmp_path / name, 8 // count) for name, count in runs.items()}
     failed = launched(paths["turns"], "50", "1")
-    assert failed.returncode and failed.stderr.count("this process cannot go on") == 1
+    assert failed.returncode
+    assert failed.stderr.count("this process cannot go on") == 1
     assert launched(paths["turns"], "70", count=1).returncode == 9
     assert launched(paths["turns"]).returncode == 0
-    assert launched(paths["one"], count=1).returncode == 0 and launched(paths["two"]).returncode == 0
+    assert launched(paths["one"], count=1).returncode == 0
+    assert launched(paths["two"]).returncode == 0
     one = state(tmp_path / "one" / "out" / LATEST)
     for name in ("two", "turns"):
         other = state(tmp_path / name / "out" / LATEST)

@@ -624,6 +624,15 @@ class DataOptions:
         more=", such as `--state state=stateN`: see [sequences](finetune.md#sequences)",
         metavar="INPUT=OUTPUT",
     )
+    until: Names | None = option(
+        None,
+        "train and measure up to these tensors, and deliver the whole file; `auto`: the last ones that weights make, "
+        "before boxes are decoded and chosen",
+        "auto",
+        more=": see [detectors](finetune.md#detectors-with-their-post-processing)",
+        metavar="auto|NAME,...",
+        values=("auto",),
+    )
     eval_data: Any = option(
         None,
         "arrays to measure on before, during and after",
@@ -1152,6 +1161,7 @@ class LevelsOptions:
         SparsityOptions, "allocation", meaning="how a level is shared out (default `energy`)", more="", group="levels"
     )
     labels: str | None = like(FinetuneOptions, "labels")
+    until: Names | None = like(FinetuneOptions, "until")
     resize: str | Sequence[int] | None = like(ImageOptions, "resize")
     mean: str | float | Sequence[float] | None = like(ImageOptions, "mean")
     std: str | float | Sequence[float] | None = like(ImageOptions, "std")

@@ -37,6 +37,7 @@ def finetune(
     metrics: Sequence[str | Callable[..., Any]] = (),
     batch_axis: Axes = None,
     state: Axes = None,
+    until: Names | None = None,
     resize: str | Sequence[int] | None = None,
     mean: str | float | Sequence[float] | None = None,
     std: str | float | Sequence[float] | None = None,
@@ -117,6 +118,8 @@ def finetune(
             Example: batch_axis={"state": 1}
         state: INPUT=OUTPUT: an input that is the output of the step before, in sequences of samples. Default: None.
             Example: state={"state": "stateN"}
+        until: train and measure up to these tensors, and deliver the whole file; auto: the last ones that weights
+            make, before boxes are decoded and chosen. Default: None. Example: until="auto"
         resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
             that the model declares). Example: resize="224x224"
         mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
@@ -209,7 +212,7 @@ def finetune(
             optimizer=optimizer if callable(optimizer) else None, lr_scheduler=lr_scheduler,
             plan=plan, masks=masks, labels=labels, eval_data=eval_data, metrics=metrics,
             resize=resize, mean=mean, std=std, layout=layout,
-            batch_axis=batch_axis, state=state, dims=dims, checkpoint=checkpoint, resume=resume, check=check,
+            batch_axis=batch_axis, state=state, until=until, dims=dims, checkpoint=checkpoint, resume=resume, check=check,
             strict=strict, overwrite=overwrite, watch=watch, apart={"recipe": recipe},
         )
     )  # fmt: skip
@@ -238,6 +241,7 @@ def levels(
     target: str = "amba",
     allocation: str | None = None,
     labels: str | None = None,
+    until: Names | None = None,
     resize: str | Sequence[int] | None = None,
     mean: str | float | Sequence[float] | None = None,
     std: str | float | Sequence[float] | None = None,
@@ -279,6 +283,8 @@ def levels(
         target: amba (default) or amba:CHIP. Example: target="amba:cv22"
         allocation: how a level is shared out (default energy). Example: allocation="erk"
         labels: the array of the labels (default: labels, label, targets, target or y). Example: labels="classes"
+        until: train and measure up to these tensors, and deliver the whole file; auto: the last ones that weights
+            make, before boxes are decoded and chosen. Default: None. Example: until="auto"
         resize: HxW, to which images are scaled; what is too long on one side is cut off evenly (default: the size
             that the model declares). Example: resize="224x224"
         mean: what is taken from pixels between 0 and 1, a number or one for each channel. Default: None. Example:
@@ -330,7 +336,7 @@ def levels(
     data, eval_data = as_images([data, eval_data], resize, mean, std, layout)
     return Result(
         *leveled(
-            taken(source), recipe, text, folder, data=data, labels=labels, eval_data=eval_data, metrics=metrics,
-            epochs=epochs, steps=steps, dims=dims, engine=engine, overwrite=overwrite, watch=watch,
+            taken(source), recipe, text, folder, data=data, labels=labels, until=until, eval_data=eval_data,
+            metrics=metrics, epochs=epochs, steps=steps, dims=dims, engine=engine, overwrite=overwrite, watch=watch,
         )
     )  # fmt: skip

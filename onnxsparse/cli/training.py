@@ -111,7 +111,7 @@ def _check(arguments: Namespace, recipe: Recipe) -> int:
     from onnxsparse.data.images import as_images
     from onnxsparse.training_api import check_graph
 
-    names = ("plan", "masks", "labels", "batch_axis", "state")
+    names = ("plan", "masks", "labels", "batch_axis", "state", "until")
     images = (arguments.resize, arguments.mean, arguments.std, arguments.layout)
     with _quiet_functions():
         (data,) = as_images([arguments.data], *images)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +63,8 @@ class Samples:
         self.notes: list[str] = source.notes
         self._columns = {field.name: self._checked(source, field) for field in self.fields}
         self._whole: dict[str, Array] = {}
+        self.complete: Callable[[Batch], Batch] = dict
+        """Adds what a model computes for each batch, such as proposals."""
         self._labels: Column | None = None
         demanded = want or labels is not None
         found = _labels_of(source, self.fields, labels, demanded)
@@ -82,6 +84,9 @@ class Samples:
 
         `first` is the number under which errors tell of the first of all samples.
         """
+        return self.complete(self._plain(rows, first))
+
+    def _plain(self, rows: Array, first: int = 0) -> Batch:
         rows = np.asarray(rows, dtype=np.int64)
         batch = {f.name: self._same(f) if f.name in self.shared else self._taken(f, rows) for f in self.fields}
         if self._labels is not None:
@@ -133,7 +138,7 @@ class Samples:
         size = max(1, BLOCK // max(1, self._row_bytes))
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
-            yield self.take(np.arange(some.start, some.stop, some.step))
+            yield self._plain(np.arange(some.start, some.stop, some.step))
 
     def _taken(self, field: Field, rows: Any) -> Array:
         column = self._columns[field.name]

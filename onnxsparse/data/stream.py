@@ -54,6 +54,8 @@ class Stream:
         self._check: LabelCheck | None = None
         self._used = 0
         self._held_out, self._known = 0, False
+        self.complete: Callable[[Batch], Batch] = dict
+        """Adds what a model computes for each batch, such as proposals."""
         self.shared: tuple[str, ...] = ()
         self._opened: Iterator[Any] | None = self._over(made)
         first = self._look()
@@ -76,7 +78,7 @@ class Stream:
             self._begin()
         for _ in self._read(step * rows - self._given):
             pass
-        return self._joined(list(self._read(rows)))
+        return self.complete(self._joined(list(self._read(rows))))
 
     def probe(self, count: int) -> Batch:
         """The first samples, at most `count`; training does without them from now on, unless there are no others."""
@@ -96,7 +98,7 @@ class Stream:
                 f"{self.called} yields too few samples to leave some out: all are trained on and measured"
             )
         self._begin()
-        return self._joined(found)
+        return self.complete(self._joined(found))
 
     def through(self, rows: int) -> Iterator[Batch]:
         """All samples of one pass, whether held out or not; the last batch may be smaller."""

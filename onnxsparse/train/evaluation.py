@@ -28,6 +28,7 @@ from onnxsparse.engines.sample_axes import turn
 from onnxsparse.errors import MissingExtraError, ModelError
 from onnxsparse.graph.edit import bypass
 from onnxsparse.math.values import Array
+from onnxsparse.passes.delivery import untrained
 from onnxsparse.passes.prune import Prune
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.trainable import send_back
@@ -116,7 +117,7 @@ class Evaluation:
         """What is measured: the engine, or the whole file where the engine's network is only a part of it."""
         has = {*engine.weights, *self._spec.idle}
         trains = {self._task.tags[tag].tensor for tag in self._task.planned if tag in has}
-        rest = [row for row in self._task.plan.planned if row.weight.tensor not in trains] if rest is None else rest
+        rest = [row for row in self._task.reachable if row.weight.tensor not in trains] if rest is None else rest
         if self._whole is None or not (engine.partial or rest):
             return engine
         self.of = OF_WHOLE
@@ -177,7 +178,52 @@ class Whole:
         return self._file(proto)
 
     def _file(self, proto: ModelProto) -> _File:
+        if self._task.part is not None:
+            proto = self._task.part.of(proto)
         return _File(turn(proto, self._task.axes.inputs, self._task.axes.outputs), self._shared)
+
+
+class _Pair:
+    """A file that was made of a dense one, beside that."""
+
+    def __init__(self, file: _File, dense: _File) -> None:
+        self._file, self._dense = file, dense
+
+    def evaluate(self, batch: Batch) -> tuple[float, dict[str, Array]]:
+        dense, found = self._dense(batch.arrays), self._file(batch.arrays)
+        return 0.0, {name: one for name, one in found.items() if name in dense and one.shape == dense[name].shape}
+
+    def dense(self, batch: Batch) -> dict[str, Array]:
+        return self._dense(batch.arrays)
+
+
+UNCOUNTED = (
+    "the outputs of the whole file are not compared: how many numbers they hold differs from sample to sample; the "
+    "figures are of where it was cut"
+)
+
+
+def whole_distances(task: Task, trained: Arrays) -> tuple[dict[str, float], str]:
+    """The relative distance of the whole file's own outputs from the dense model's, pruned alone and trained, and why
+    there is none; for a model that was cut. `trained` are its numbers by tag."""
+    assert task.measure is not None
+    measure, shared = task.measure, set(task.measure.data.shared)
+
+    def distance(rows: Sequence[PlanRow], numbers: Arrays) -> float | None:
+        with task.model.restored():
+            Prune(Plan(tuple(rows), task.plan.rule))(task.model)
+            send_back(numbers, task.tags)
+            file = _File(task.model.copy_proto(), shared)
+        return measure.distance(_Pair(file, dense))
+
+    try:
+        dense = _File(task.model.copy_proto(), shared)
+        found = distance(task.plan.planned, {}), distance(untrained(task.plan, trained, task.tags), trained)
+    except NOT_RUN as error:
+        return {}, f"the outputs of the whole file are not compared: {error}"
+    if found[0] is None or found[1] is None:
+        return {}, UNCOUNTED
+    return {"pruned": found[0], "trained": found[1]}, ""
 
 
 def float_now(task: Task, engine: Engine, rest: Sequence[PlanRow] = ()) -> ModelProto:

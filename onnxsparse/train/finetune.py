@@ -38,8 +38,9 @@ from onnxsparse.recipes.modifiers.pruning import Pruning
 from onnxsparse.recipes.modifiers.training import OWN, Training
 from onnxsparse.report.history import History
 from onnxsparse.report.rows import Report, Totals
+from onnxsparse.train.cut import BEHIND
 from onnxsparse.train.engine_choice import Engines, Means, met
-from onnxsparse.train.evaluation import OF_PART, OF_WHOLE, WHOLE, Evaluation
+from onnxsparse.train.evaluation import OF_PART, OF_WHOLE, WHOLE, Evaluation, whole_distances
 from onnxsparse.train.loop import Run
 from onnxsparse.train.outcome import Outcome, Watcher
 from onnxsparse.train.side_files import Destination, beside, is_own
@@ -139,7 +140,10 @@ def _deliver(
     """The trained numbers in the file that they came from, with the recipe and the history beside it."""
     rest = untrained(task.plan, outcome.arrays, task.tags)
     plan = task.plan if task.by_epochs is None else task.by_epochs.done(outcome.arrays)
-    notes = _notes(task, outcome, engines, evaluation, rest)
+    notes, distances = _notes(task, outcome, engines, evaluation, rest), dict[str, float]()
+    if task.part is not None and outcome.attempts and task.processes.first:
+        distances, why = whole_distances(task, outcome.arrays)
+        notes += [why] if why else []
     made = with_defaults(task.recipe, plan, task.feeding.per_epoch or 0, task.pruned_share)
     details = {
         "engine": engines.chosen if outcome.attempts else "none",
@@ -158,6 +162,9 @@ def _deliver(
         "metrics_without_training": outcome.untrained,
         "metrics": outcome.metrics,
     }
+    if task.part is not None:
+        details["until"] = list(task.part.points.heads)
+        details["distance_of_file"] = distances
     target = destination.target
     texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
     return deliver(
@@ -203,7 +210,8 @@ def _notes(
     tags = {row.name: tag for tag, row in task.planned.items()}
     idle = [task.planned[tag] for tag in outcome.unreached if tag in task.planned]
     for name, row in {row.name: row for row in [*rest, *idle]}.items():
-        why = outcome.unreached.get(tags.get(name, "")) or f"it is stored as {row.weight.tensor.kind}"
+        behind = BEHIND if task.part is not None and row.weight.tag not in task.part.held else ""
+        why = outcome.unreached.get(tags.get(name, "")) or behind or f"it is stored as {row.weight.tensor.kind}"
         notes.append(f"'{name}' was pruned, but not trained: {why}")
     stopped = any(outcome.unreached.get(tag, "").startswith(NO_GRADIENT) for tag in task.planned)
     if stopped and engines.chosen == "ort" and _torch_may_take(task):
@@ -218,7 +226,7 @@ def _torch_may_take(task: Task) -> bool:
         may_take,  # a run in onnxruntime-training has no need of it before
     )
 
-    return may_take(task.model.proto)
+    return may_take(task.trained.proto)
 
 
 # -- the check of a training graph
@@ -234,12 +242,13 @@ def check_graph(
     labels: str | None = None,
     batch_axis: Axes = None,
     state: Axes = None,
+    until: str | Sequence[str] | None = None,
 ) -> Report:
     """Make the training graph of a recipe, prove every gradient, and say what was found; `ok` is that none is wrong."""
     if plan is None and masks is None:
         recipe = _with_some_zeros(recipe)
     source = taken(source)
-    task = ask(source, recipe, data, plan=plan, masks=masks, labels=labels, batch_axis=batch_axis, state=state)
+    task = ask(source, recipe, data, plan=plan, masks=masks, labels=labels, batch_axis=batch_axis, state=state, until=until)
     with temporary() as working_dir:
         sparsers = dict.fromkeys(task.planned, recipe.only(Pruning).sparser)
         _, made = task.engines(working_dir, check=True).built(task.spec.with_sparsers(sparsers))

@@ -58,6 +58,7 @@ def leveled(
     *,
     data: Any,
     labels: str | None = None,
+    until: str | Sequence[str] | None = None,
     eval_data: Any = None,
     metrics: Sequence[Any] = (),
     epochs: float | None = None,
@@ -75,7 +76,7 @@ def leveled(
     means = Means(engine, device, None, None, processes)
     task = ask(
         source, recipe, data, labels=labels, eval_data=eval_data, metrics=metric_list(metrics), means=means,
-        dims=dims,
+        dims=dims, until=until,
     )  # fmt: skip
     task, stages = _through(task, levels, epochs, steps)
     kept = Folder(folder, _short(task.digest))

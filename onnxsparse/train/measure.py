@@ -78,6 +78,16 @@ class Measure:
         """Figures of the dense model."""
         return self._measured(engine, engine.dense)
 
+    def distance(self, engine: Answering) -> float | None:
+        """How far a network is from the dense one; None where no output of both has the same shape."""
+        plain, self._metrics = self._metrics, [parse_metric("distance")]
+        try:
+            return self._measured(engine, lambda batch: engine.evaluate(batch)[1]).get("distance")
+        except OptionError:
+            return None
+        finally:
+            self._metrics = plain
+
     def begin(self, engine: Answering) -> None:
         """Measure one batch; of what nobody asked for, what says nothing of this model is left out."""
         if not self._asked and self.data.has_labels:

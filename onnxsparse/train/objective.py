@@ -62,8 +62,8 @@ def demand_floats(model: Model) -> None:
     if all(reasons):
         more = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
         raise ModelError(
-            f"the model has no float output to learn from: {'; '.join(reasons[:NAMED])}{more}; cut it before its "
-            "post-processing, where its results are still floats (onnx.utils.extract_model), and fine-tune that part"
+            f"the model has no float output to learn from: {'; '.join(reasons[:NAMED])}{more}; --until auto "
+            "trains the part before its post-processing, and delivers the whole file"
         )
 
 

@@ -25,6 +25,8 @@ from onnxsparse.engines.engine import Batch, Engine, LossSpec, Spec
 from onnxsparse.engines.processes import Processes
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.biases_and_scales import statistics
+from onnxsparse.graph.cut_points import CHOOSING
+from onnxsparse.graph.edit import called as called_node
 from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
@@ -52,6 +54,7 @@ from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Trai
 from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs, passed_over, sparse_but_free
 from onnxsparse.scores import Score
 from onnxsparse.train.batches import Feeding
+from onnxsparse.train.cut import Part, part_of, search_in
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
 from onnxsparse.train.measure import Glance, Measure
 from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_output, goal_of
@@ -85,6 +88,8 @@ class Task:
     """The states of sequences, where the samples are such."""
     by_epochs: ByEpochs | None = None
     """What modifiers that act by epochs mean in this model, where the recipe has some."""
+    part: Part | None = None
+    """What of the model trains, where it is cut before its end; the plan and what is delivered are of the whole."""
     levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How many units of each planned weight go at each level, by tag."""
     quantization: Quantization | None = None
@@ -167,17 +172,29 @@ class Task:
         """The dense numbers of a stored tensor."""
         return self.tags[tag].numbers()
 
+    @property
+    def trained(self) -> Model:
+        """What the engines see of the model."""
+        return self.model if self.part is None else self.part.model
+
+    @property
+    def reachable(self) -> list[PlanRow]:
+        """The planned weights that are in it."""
+        if self.part is None:
+            return self.plan.planned
+        return [row for row in self.plan.planned if row.weight.tag in self.part.held]
+
     def engines(self, working_dir: str, check: bool = False) -> Engines:
         """What makes the engines of this task, with their graphs in a folder."""
         return Engines(
-            self.model, self.tags, self.training, self.means, self._samples,
+            self.trained, self.tags if self.part is None else self.part.tags, self.training, self.means, self._samples,
             working_dir=working_dir, check=check, axes=self.axes, carried=self.carried,
         )  # fmt: skip
 
     def _samples(self) -> dict[str, Array]:
         """What a training graph is made and proven with: as many samples as the file declares, or a batch has."""
-        others = {tensor.name for tensor in self.model.proto.graph.initializer} | self.feeding.shared
-        inputs = [value for value in self.model.proto.graph.input if value.name not in others]
+        others = {tensor.name for tensor in self.trained.proto.graph.initializer} | self.feeding.shared
+        inputs = [value for value in self.trained.proto.graph.input if value.name not in others]
         shapes = [(value.type.tensor_type.shape.dim, self.axes.inputs.get(value.name, 0)) for value in inputs]
         declared = max((dims[axis].dim_value for dims, axis in shapes if dims), default=0)
         count = max(SAMPLES, self.training.batch, declared)
@@ -201,6 +218,7 @@ def ask(
     dims: Mapping[str, int] | None = None,
     batch_axis: Axes = None,
     state: Axes = None,
+    until: str | Sequence[str] | None = None,
     strict: bool = False,
     destination: Destination = NOWHERE,
 ) -> Task:
@@ -220,36 +238,67 @@ def ask(
         learned = any(one.learn_scales for one in recipe.modifiers if isinstance(one, TrainQuantized))
         quantization = _of_what_stays(quantization, model, by_epochs.acts if by_epochs is not None else (), learned)
     made, said = _zeros(model, recipe, plan, masks) if by_epochs is None else (by_epochs.plan, [])
-    demand_floats(model)
-    demand_output(model, objective.output)
     tags = trainables(model, made, training.train_bn)
+    if until is None:
+        demand_floats(model)
+    else:
+        demand_possible_cut(quantization is not None, bool(axes.states))
     fields, sequences = fields_of(model, axes), sequences_of(model, axes)
     labelled, numbers = bool(objective.task), objective.task != "cross-entropy" if objective.task else None
     found = open_data(data, fields, labels, labelled, numbers if labelled or labels is not None else False)
+    part = None if until is None else part_of(model, tags, until, found)
+    seen = model if part is None else part.model
+    if part is not None:
+        tags, axes = {tag: one for tag, one in tags.items() if tag in part.tags}, sample_axes(seen, batch_axis, None)
+    demand_floats(seen)
+    demand_output(seen, objective.output)
     goal = goal_of(objective, found)
     if sequences is not None:
         goal = replace(goal, label_shape=goal.label_shape[1:])  # the loss is of single steps
-    _demand_samples(found, model, goal, sequences)
+    _demand_samples(found, seen, goal, sequences)
     feeding = _feeding(found, training, means.processes)
     held_out = None if eval_data is None else open_data(eval_data, fields, labels, labelled, numbers)
     if held_out is not None:
         if isinstance(held_out, Samples):
             held_out.look_through(math.inf)  # all of it is measured at the end, when the work is done
-        _demand_samples(held_out, model, goal, sequences)
-    measure = _measure(held_out, metrics, feeding, training.batch, axes_of(model, axes), objective.task, sequences)
+        held_out.complete = found.complete
+        _demand_samples(held_out, seen, goal, sequences)
+    measure = _measure(held_out, metrics, feeding, training.batch, axes_of(seen, axes), objective.task, sequences)
     demand_whole(made, strict, some=by_epochs is None and not made.holds)
     said += [*unasked, *_passed_over(recipe, by_epochs), *_let_go(model, made)]
+    said += _on_cuts(model, tags, until, part)
     notes = [*recipe.notes, *rounding, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
     carried = None if sequences is None else (sequences, Plain(model, axes))
     if carried is not None and quantization is not None:
         raise OptionError("a model that hands states on from step to step is not quantized in training")
     task = Task(
         model, recipe, made, tags, found, feeding, goal, measure, called(source), means, axes, carried, by_epochs,
-        quantization=quantization, notes=tuple(notes),
+        quantization=quantization, part=part, notes=tuple(notes),
     )  # fmt: skip
     if means.processes.count > 1:
         demand_alike_call(means.processes, model.sha256(), recipe.to_yaml(), task.planned, feeding.count)
     return replace(task, digest=digest_of(task))
+
+
+def _on_cuts(model: Model, tags: Mapping[str, StoredParam], until: Any, part: Part | None) -> list[str]:
+    """Where the model was cut, or that it might be: choices are no good to learn from."""
+    if part is not None:
+        return [*part.notes]
+    if until is not None:
+        return ["--until auto cuts nothing: the outputs of the model are the last values that weights make"]
+    if not any(node.op_type in CHOOSING for node in model.proto.graph.node):
+        return []
+    chooses = search_in(model, tags).chooses
+    said = "has no gradient, and its choices differ from model to model: --until auto trains before it"
+    return [] if chooses is None else [f"{called_node(chooses)} {said}"]
+
+
+def demand_possible_cut(rounds: bool, carries: bool) -> None:
+    """--until is for models whose end is in the way, not for those that are rounded, or whose end comes in again."""
+    if rounds:
+        raise OptionError("--until trains floats; leave --quantize out, and quantize what comes out in a second run")
+    if carries:
+        raise OptionError("--until cuts off the outputs that --state hands on; leave one of the two out")
 
 
 def _of_what_stays(quantization: Quantization, model: Model, acts: Sequence[TimedAct], learned: bool) -> Quantization:
@@ -290,6 +339,7 @@ def digest_of(task: Task) -> str:
     rows = "\n".join(f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in planned_rows)
     states = [f"{name} {output}" for name, output in task.axes.states.items()]
     rounded = [] if task.quantization is None else [task.quantization.to_json()]
+    states += [] if task.part is None else [f"until {name}" for name in task.part.points.heads]
     return task.spec.digest(task.model.sha256(), task.recipe.to_yaml(), rows, *states, *rounded)
 
 

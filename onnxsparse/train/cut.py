@@ -1,0 +1,196 @@
+"""`--until`: the part of a model that trains where its end cannot, and the proposals that its second stage is given.
+
+1. The part is a model of its own, made of the same numbers: the nodes up to where the model is cut. What is trained
+   there goes back into the whole file by the tags of its tensors, which are those of the whole model.
+2. What lies behind a choice (NonMaxSuppression, TopK) is given to it as the dense model chooses: an input more, filled
+   for each batch by running the dense model, one sample at a time.
+3. How many proposals there are may differ from sample to sample: all samples get as many, the first ones, or their own
+   ones again.
+What it does not do: find where to cut (`graph.cut_points`), or change the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, numpy_helper
+from onnx.helper import make_node, make_tensor_value_info, np_dtype_to_tensor_dtype
+
+from onnxsparse.data import Data, Samples
+from onnxsparse.engines.inference import Session
+from onnxsparse.errors import ModelError
+from onnxsparse.graph.cut_points import CutPoints, CutSearch
+from onnxsparse.graph.edit import FreshNames, copied, extracted, reduce_to
+from onnxsparse.graph.model import Model
+from onnxsparse.graph.stores import keys
+from onnxsparse.math.values import Array
+from onnxsparse.planning.stored_params import StoredParam
+
+AUTO = "auto"
+LOOKED_AT, MOST = 16, 128
+"""Samples that say how many proposals there are, and how many of them at most are trained with where that varies."""
+SHOWN = 8
+BEHIND = "it lies behind where --until cuts"
+GIVEN = "_given"
+
+Arrays = Mapping[str, Array]
+Given = tuple[str, "np.dtype[Any]", tuple[int, ...]]
+"""The name of an input, its type, and its sizes for one sample."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What of a model trains: `model` up to `points`, with the whole model's tags. `inputs` are those of its second
+    stage, by the value that they stand for: name, type and sizes."""
+
+    model: Model
+    tags: Mapping[str, StoredParam]
+    points: CutPoints
+    held: frozenset[str]
+    """The tags of all stored tensors that are in it, whether they train or not."""
+    inputs: Mapping[str, Given] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def of(self, whole: ModelProto) -> ModelProto:
+        """The same part of a copy of the whole model, which may have other numbers; the copy is changed."""
+        return _cut(whole, self.points, self.inputs)
+
+
+def search_in(model: Model, tags: Mapping[str, StoredParam]) -> CutSearch:
+    """Where a model can be cut; `tags` are what trains in it."""
+    return CutSearch(model.proto, model.flow.stores.homes, [one.tensor for one in tags.values()])
+
+
+def part_of(model: Model, tags: Mapping[str, StoredParam], until: str | Sequence[str], data: Data) -> Part | None:
+    """The part of a model that trains; None where `auto` finds nothing behind the last weights."""
+    search = search_in(model, tags)
+    names = [name.strip() for text in ([until] if isinstance(until, str) else until) for name in text.split(",")]
+    automatic = names == [AUTO]
+    points = search.auto() if automatic else search.named(names)
+    if not points.heads:
+        raise ModelError("--until auto finds no value that weights and inputs have a say in; name one in place of auto")
+    if automatic and set(points.heads) == {value.name for value in model.proto.graph.output}:
+        return None
+    whole, inputs = model.copy_proto(), {}
+    notes = [_said(points, automatic)]
+    if points.given:
+        dense = _Dense(extracted(whole, points.given), points.given)
+        inputs = dense.inputs_for(data, whole.graph)
+        _complete(data, dense, inputs)
+        notes.append(
+            f"{_listed(points.given)} {'is' if len(points.given) == 1 else 'are'} given to what lies behind, as the "
+            "dense model chooses: no gradient passes there, and the samples train one at a time"
+        )
+    cut = Model.over(_cut(whole, points, inputs))
+    by_key, own = {key: tensor for tensor, key in keys(cut.flow.stores).items()}, keys(model.flow.stores)
+    kept = {tag: replace(one, tensor=by_key[own[one.tensor]]) for tag, one in tags.items() if own[one.tensor] in by_key}
+    homes = model.flow.stores.homes
+    held = frozenset(homes[tensor].tag for tensor, key in own.items() if key in by_key)
+    return Part(cut, kept, points, held, inputs, tuple(notes))
+
+
+def _said(points: CutPoints, automatic: bool) -> str:
+    chosen = "before post-processing, at" if automatic else "at"
+    return f"trained and measured {chosen} {_listed(points.heads)}; the file that is delivered is the whole one"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(f"'{name}'" for name in names[:SHOWN]) + more
+
+
+def _cut(whole: ModelProto, points: CutPoints, inputs: Mapping[str, Given]) -> ModelProto:
+    """The part in place of the whole; each input that is given loses the axis of its samples, of which it has one."""
+    graph, fresh, nodes = whole.graph, FreshNames.of(whole.graph), []
+    for value, (name, dtype, sizes) in inputs.items():
+        _forget(graph, value, fresh)
+        shape = fresh(f"{name}_sizes")
+        graph.initializer.append(numpy_helper.from_array(np.array(sizes, np.int64), shape))
+        graph.input.append(make_tensor_value_info(name, np_dtype_to_tensor_dtype(dtype), [1, *sizes]))
+        nodes.append(make_node("Reshape", [name, shape], [value], name=fresh(f"{name}_reshape")))
+    rest = list(graph.node)
+    if nodes:  # in front of those that read them
+        ordered = [type(node).FromString(node.SerializeToString()) for node in (*nodes, *rest)]
+        del graph.node[:]
+        graph.node.extend(ordered)
+    reduce_to(whole, points.heads)
+    return whole
+
+
+def _forget(graph: GraphProto, value: str, fresh: FreshNames) -> None:
+    """The node that made a value makes one of another name."""
+    for node in graph.node:
+        for place, name in enumerate(node.output):
+            if name == value:
+                node.output[place] = fresh(f"{value}_chosen")
+
+
+# -- what the dense model chooses
+
+
+class _Dense:
+    """The dense model up to what it chooses, run sample by sample."""
+
+    def __init__(self, proto: ModelProto, values: Sequence[str]) -> None:
+        self._session, self._values = Session(copied(proto)), values
+        many = [name for name, _, shape in self._session.inputs if shape and isinstance(shape[0], int) and shape[0] > 1]
+        if many:
+            raise ModelError(f"input '{many[0]}' takes several samples at once, which a model of two stages cannot")
+
+    def __call__(self, batch: Arrays, shared: Collection[str]) -> list[dict[str, Array]]:
+        own = {name: batch[name] for name, _, _ in self._session.inputs if name in batch}
+        count = max((len(one) for name, one in own.items() if one.ndim and name not in shared), default=1)
+        return [self._one(own, shared, place) for place in range(count)]
+
+    def _one(self, own: Arrays, shared: Collection[str], place: int) -> dict[str, Array]:
+        feed = {name: one if name in shared or not one.ndim else one[place : place + 1] for name, one in own.items()}
+        found = self._session.run({name: np.asarray(one, order="C") for name, one in feed.items()})
+        return {name: np.asarray(found[name]) for name in self._values}
+
+    def inputs_for(self, data: Data, graph: GraphProto) -> dict[str, Given]:
+        """What the part is given for one sample: as many proposals as the first samples have, but not too many."""
+        some = data.take(np.arange(min(LOOKED_AT, data.count))) if isinstance(data, Samples) else data.batch(0, 2)
+        found, fresh = self(some, data.shared), FreshNames.of(graph)
+        made = {}
+        for value in self._values:
+            arrays = [one[value] for one in found]
+            made[value] = fresh(f"{value}{GIVEN}"), arrays[0].dtype, _sizes(value, arrays)
+        return made
+
+
+def _sizes(value: str, arrays: Sequence[Array]) -> tuple[int, ...]:
+    shapes = {one.shape for one in arrays}
+    if len({len(shape) for shape in shapes}) > 1:
+        raise ModelError(f"'{value}' has not as many axes for every sample; name other tensors with --until")
+    varying = [axis for axis, sizes in enumerate(zip(*shapes)) if len(set(sizes)) > 1]
+    if len(varying) > 1:
+        raise ModelError(f"'{value}' varies along {len(varying)} axes; name other tensors with --until")
+    most = [max(sizes) for sizes in zip(*shapes)]
+    for axis in varying:
+        most[axis] = max(1, min(MOST, most[axis]))
+    return tuple(max(1, size) for size in most)
+
+
+def _complete(data: Data, dense: _Dense, inputs: Mapping[str, Given]) -> None:
+    """Have every batch of the data hold what is given, too."""
+
+    def completed(batch: dict[str, Array]) -> dict[str, Array]:
+        found = dense(batch, data.shared)
+        given = {
+            name: np.stack([_filled(one[value], sizes) for one in found]) for value, (name, _, sizes) in inputs.items()
+        }
+        return {**batch, **given}
+
+    data.complete = completed
+
+
+def _filled(array: Array, sizes: Sequence[int]) -> Array:
+    """The first ones along the axis that varies, or all of them again and again; zeros where there are none."""
+    if not array.size:
+        return np.zeros(sizes, array.dtype)
+    for axis, size in enumerate(sizes):
+        array = np.take(array, np.arange(size) % array.shape[axis], axis)
+    return array

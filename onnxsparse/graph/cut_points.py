@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.attributes import IdentityKey

@@ -112,9 +112,9 @@ class NetworkLoop:
             if one.grad is not None:
                 one.grad.mul_(self.processes.count)
 
-    def _agree(self, height: int, width: int) -> tuple[int, int]:
+    def _agree(self, size: tuple[int, int]) -> tuple[int, int]:
         """The largest height and width of all processes."""
-        found = self.processes.largest((height, width))
+        found = self.processes.largest(size)
         return int(found[0]), int(found[1])
 
     def settle(self) -> None:

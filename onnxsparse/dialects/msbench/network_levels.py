@@ -46,11 +46,19 @@ def deliver(scheduler: Any, builders: Builders, image: Any, folder: str, whole: 
     return Delivered(name, level, zeros, row.loss or 0.0, dict(row.metrics), [*files.values(), *more], said)
 
 
+SHOWN = ("top1", "top5", "mAP", "mAP50")
+
+
+def shown(figures: Mapping[str, float]) -> dict[str, float]:
+    """Those that one looks at: COCO's evaluation has a dozen, which all are in the history."""
+    return {name: one for name, one in figures.items() if name in SHOWN} or dict(figures)
+
+
 def show_levels(delivered: Sequence[Delivered]) -> Iterator[str]:
     """A table: what was asked for, what came, and the file."""
     if not delivered:
         return
-    names = list(dict.fromkeys(name for one in delivered for name in one.metrics))
+    names = list(dict.fromkeys(name for one in delivered for name in shown(one.metrics)))
     rows = [["", "asked", "zeros", "loss", *names, "", "file"]]
     for one in delivered:
         asked = "" if one.asked is None else f"{one.asked:g} %"

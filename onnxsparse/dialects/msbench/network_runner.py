@@ -23,7 +23,7 @@ from onnxsparse.dialects.msbench.builders import Builders
 from onnxsparse.dialects.msbench.checks import demand_same, digests_of, masks_digest
 from onnxsparse.dialects.msbench.configuration import Part
 from onnxsparse.dialects.msbench.network_job import read_network_job
-from onnxsparse.dialects.msbench.network_levels import Delivered, deliver, show_levels
+from onnxsparse.dialects.msbench.network_levels import Delivered, deliver, show_levels, shown
 from onnxsparse.dialects.msbench.network_start import STATE, loaded, start_of_network
 from onnxsparse.dialects.msbench.trainer_section import RateOfStage
 from onnxsparse.engines.processes import Processes, launched
@@ -284,7 +284,7 @@ class NetworkRunner:
         self._sum, self._since = 0.0, 0
         self.history.add(Moment(loop.step / self.per_epoch, loop.step, loss, zeros, loop.rate, metrics=figures))
         said = [f"loss {loss:.4g}", *([f"zeros {100 * zeros:.2f} %"] if zeros is not None else [])]
-        said += [f"{name} {value:.4f}" for name, value in figures.items()]
+        said += [f"{name} {value:.4f}" for name, value in shown(figures).items()]
         self.say(f"iteration {loop.step} of {self.total}: {', '.join(said)}")
         if self.job.saves_best and figures:
             self._keep_best(figures)

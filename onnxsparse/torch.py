@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Union
@@ -16,6 +17,7 @@ from onnxsparse.channel_classes.permutation import Permutation
 from onnxsparse.engines.torch import attach as attaching
 from onnxsparse.engines.torch import convert, writeback
 from onnxsparse.engines.torch.attach import Attached, bare_module, demand_free
+from onnxsparse.engines.torch.export import Exported, exported
 from onnxsparse.engines.torch.mask_to_param import (
     TensorMask,
     array_of,
@@ -60,6 +62,7 @@ from onnxsparse.train.torch_export import record_zeros
 
 __all__ = [
     "attach",
+    "export",
     "export_quantized",
     "finish",
     "match",
@@ -241,6 +244,36 @@ def attach(
 def finish(module: Any) -> Any:
     """Make attached masks part of the numbers of `module` and take them off: plain again, ready to be exported."""
     return attaching.finish(module)
+
+
+def export(
+    module: Any,
+    example: Any,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    overwrite: bool = False,
+    **export: Any,
+) -> Exported:
+    """A module as an ONNX model whose tensors are its parameters, by name: written to `path`, else in `.model`.
+
+    Torch's newer exporter is tried first, the older one where that fails or loses names. Nothing is folded, the first
+    axis is a dynamic batch where it can be, and inputs have the names of forward's arguments. `.match` says which
+    tensor each parameter is, `.lost` which are not there under their names and why, and `.notes` all that is worth
+    knowing. Masks that are attached become zeros in the file. The module stays as it is.
+
+    Arguments:
+        module: the torch module, with its trained numbers.
+        example: what the module is called with: a tensor, a tuple of arguments, or a dictionary of named ones.
+        path: the file to write; without it `.model` has the model. Default: None. Example: path="model.onnx"
+        overwrite: replace the file if it exists. Default: False. Example: overwrite=True
+        export: further arguments of `torch.onnx.export`, such as dynamo=False, which takes the older exporter, or
+            dynamic_axes={"x": {0: "batch"}}
+    """
+    path = None if path is None else path_of(path, "path")
+    with tempfile.TemporaryDirectory(prefix="onnxsparse-") as folder:
+        model, found = exported(module, Inputs.of(example), export, folder)
+        said = record_zeros(model, bare_module(module))
+        return replace(found, notes=(*found.notes, *said), model=_delivered(model, None, path, overwrite))
 
 
 def export_quantized(

@@ -16,7 +16,7 @@ While masks are in the graph the same keys stand under `onnxsparse.mask.`, so th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onnxsparse.graph.model import Model
@@ -86,6 +86,19 @@ def recount(model: Model, counts: Mapping[str, int]) -> None:
     except (ValueError, TypeError, KeyError, RecursionError):
         return  # whoever reads it says that it is damaged
     model.set_metadata({MASKED + "plan": json.dumps(plan, separators=(",", ":"), ensure_ascii=False)})
+
+
+def record_joined(model: Model, parts: Sequence[Mapping[str, str]]) -> None:
+    """Write into a model that is put together from others what their metadata record: the layers of all of them."""
+    joined = {key: value for part in parts for key, value in part.items()}
+    plans = [json.loads(part[PREFIX + "plan"]) for part in parts if PREFIX + "plan" in part]
+    if plans:
+        rows = {kind: {name: row for plan in plans for name, row in plan[kind].items()} for kind in ("pruned", "dense")}
+        patterns = {part.get(PREFIX + "pattern", "none") for part in parts} - {"none"}
+        own = patterns.pop() if len(patterns) == 1 else "mixed" if patterns else "none"
+        plan = json.dumps(rows, separators=(",", ":"), ensure_ascii=False)
+        joined.update({PREFIX + "plan": plan, PREFIX + "pattern": own, PREFIX + ORIGINS[0]: model.digest()})
+    model.set_metadata(joined)
 
 
 def settle(model: Model) -> None:

@@ -106,6 +106,8 @@ class Network(ABC):
     """What somebody wants to be part of the network's state."""
     scheduler: Any = None
     """Who prepared it."""
+    parts: Mapping[str, str] = {}
+    """The part that a layer is in, by key, where the network is exported in several files: each has every level."""
 
     @abstractmethod
     def weight(self, key: str) -> Array:

@@ -14,7 +14,8 @@ import math
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,40 @@ from onnxsparse.planning.stored_params import count_zeros, weight_param
 from onnxsparse.train.layers import Promise, dropped
 
 
-def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Mapping[str, int]) -> list[str]:
+@dataclass(frozen=True)
+class Part:
+    """A part of a network that is exported by itself, with the names of its tensors.
+
+    Batch normalizations stay nodes: in eval mode the exporter folds them into the layers before, and stores a
+    convolution that several of them share once for each.
+    """
+
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    any_rows: bool = False
+    """Whether it answers for any number of rows, as what comes behind the proposals of a detector does."""
+
+    def options(self) -> dict[str, Any]:
+        """What torch's exporter is told."""
+        free = [*self.inputs, *self.outputs] if self.any_rows else []
+        return {
+            "input_names": list(self.inputs),
+            "output_names": list(self.outputs),
+            "dynamic_axes": {name: {0: "rows"} for name in free},
+            "training": torch().onnx.TrainingMode.PRESERVE,
+        }
+
+
+def promise_of(names: Collection[str], promise: Promise) -> Promise:
+    """What of a promise concerns some parameters."""
+    patterns = {name: text for name, text in promise.patterns.items() if name in names}
+    dense = {name: reason for name, reason in promise.dense.items() if name in names}
+    return replace(promise, patterns=patterns, dense=dense)
+
+
+def export_onnx(
+    module: Any, inputs: Any, path: str, promise: Promise, drops: Mapping[str, int], part: Part | None = None
+) -> list[str]:
     """Write a plain module; `drops` are the zero units of each layer, by the path of its weight.
 
     Returns what has to be said of it.
@@ -48,7 +82,8 @@ def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Ma
     folder = os.path.dirname(os.path.abspath(path))
     make_folder(folder)
     with tempfile.TemporaryDirectory(prefix=".onnxsparse-", dir=folder) as waiting:
-        model = Model.open(_exported(module, inputs, os.path.join(waiting, "model.onnx"), path))
+        options = {} if part is None else part.options()
+        model = Model.open(_exported(module, inputs, os.path.join(waiting, "model.onnx"), path, options))
         paths, lost = _paths(model, module, [*promise.patterns, *promise.dense])
         rows = tuple(_row(paths.get((one.scope, one.tensor.name), ""), one, promise, drops) for one in model.weights)
         record(model, Plan(rows, Rule.make(target=promise.target, sparsity=promise.level)))
@@ -58,7 +93,7 @@ def export_onnx(module: Any, inputs: Any, path: str, promise: Promise, drops: Ma
     return [*_said([path for path in lost if path in promise.patterns], len(promise.patterns)), *left]
 
 
-def _exported(module: Any, inputs: Any, file: str, path: str) -> str:
+def _exported(module: Any, inputs: Any, file: str, path: str, options: Mapping[str, Any]) -> str:
     """What torch's exporter makes, in a file that waits for its record and its name."""
     module.eval()
     parts = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
@@ -70,7 +105,7 @@ def _exported(module: Any, inputs: Any, file: str, path: str) -> str:
             attention_in_parts(),
         ):
             warnings.simplefilter("ignore")
-            torch().onnx.export(module, parts, file, dynamo=False)
+            torch().onnx.export(module, parts, file, dynamo=False, **options)
     except Exception as error:  # whatever the exporter raises
         raise OutputError(f"torch cannot export the module to {path}: {' '.join(str(error).split())[:200]}") from error
     return file

@@ -32,7 +32,7 @@ from onnxsparse.files import Staged, make_folder, put
 from onnxsparse.graph.weights import Convolution
 from onnxsparse.math.values import Array
 from onnxsparse.train.layers import Measured, Network, Promise, Site, dropped
-from onnxsparse.train.torch_export import export_onnx
+from onnxsparse.train.torch_export import Part, export_onnx, promise_of
 
 MASK, KEPT, TRAINED, NUMBERS = "mask", "kept", "trained", "numbers"
 
@@ -61,6 +61,8 @@ class TorchNetwork(Network):
             else:
                 first = self.sites[tied]
                 self.sites[tied] = replace(first, names=(*first.names, *site.names))
+        nets = getattr(self.module, "nets", ())
+        self.parts = {name: net.name for net in nets[1:] and nets for name in net.module.state_dict()}
         self._used: dict[str, str] = {}
         self._moments: dict[str, sparsers.Moment] = {}
         self._attached: Attached | None = None
@@ -289,13 +291,29 @@ class TorchNetwork(Network):
 
     def export(self, path: str, inputs: Any) -> str:
         """Write the module as ONNX, with the record of what was promised."""
+        self.notes += export_onnx(self.plain_copy(), inputs, path, self.promise, self._drops())
+        return path
+
+    def export_parts(self, paths: Mapping[str, str], image: Any) -> None:
+        """Write the parts of a network that has `nets` (`Net`), each with the record of its own layers, by name.
+
+        All but the first get what the answers before them are made into, so they take any number of rows.
+        """
+        plain, drops = self.plain_copy(), self._drops()
+        for at, net in enumerate(plain.eval().nets):
+            own = promise_of(net.module.state_dict().keys(), self.promise)
+            part = Part(net.inputs, net.outputs, any_rows=at > 0)
+            with torch().no_grad():
+                inputs = net.examples(image)
+            self.notes += export_onnx(net.module, inputs, paths[net.name], own, drops, part)
+
+    def _drops(self) -> dict[str, int]:
+        """How many units of each promised layer are zero."""
         texts = {site: self.promise.patterns[site.key] for site in self.sites if site.key in self.promise.patterns}
-        drops = {
+        return {
             site.key: dropped(patterns.parse(text), site.matrix(self.effective(site.key).reshape(-1) == 0))
             for site, text in texts.items()
         }
-        self.notes += export_onnx(self.plain_copy(), inputs, path, self.promise, drops)
-        return path
 
 
 _WATCHED: weakref.WeakKeyDictionary[TorchNetwork, Any] = weakref.WeakKeyDictionary()

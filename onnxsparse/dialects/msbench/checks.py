@@ -38,7 +38,8 @@ from onnxsparse.train.stepped_model import LoopOptions
 TOTALS = {"AmbaLevelPruneScheduler": "total_iters", "ProbMaskPruneScheduler": "total_iterations"}
 HARMLESS = (*PATHS, *TOTALS.values(), "verbosity", "verbose", "do_sparse_analysis")
 LOSS, RUNTIME = ("loss", "hardness", "temperature", "output"), ("engine", "seed")
-EVALUATED, START = ("model", "sparsity"), "pretrain_model"
+EVALUATED, START = ("model", "net", "sparsity"), "pretrain_model"
+FREQUENCIES = ("test_freq", "save_freq", "print_freq", "only_save_latest", "ema")
 
 
 def decisive(job: Job, total: int, model: Model, start: str, samples: Samples) -> dict[str, str]:
@@ -56,10 +57,35 @@ def decisive(job: Job, total: int, model: Model, start: str, samples: Samples) -
     return {name: _digest(part) for name, part in parts.items()}
 
 
+def digests_of(config: Mapping[str, Any], sparsity: Configuration | None) -> dict[str, str]:
+    """The same of a configuration that describes a network: a digest of each section."""
+    trainer = {name: one for name, one in dict(config.get("trainer") or {}).items() if name not in FREQUENCIES}
+    runtime = {name: one for name, one in dict(config.get("runtime") or {}).items() if name.endswith("seed")}
+    dataset = {name: one for name, one in dict(config["dataset"]).items() if name != "test"}
+    parts = {
+        "net": config["net"],
+        "dataset": dataset,
+        "trainer": trainer,
+        "runtime": runtime,
+        "loss": config.get("loss"),
+    }
+    found = {name: _digest(part) for name, part in parts.items()}
+    return found if sparsity is None else {**found, "sparsity": _digest(_sparsity(sparsity))}
+
+
+def masks_digest(arrays: Mapping[str, Any]) -> str:
+    """One digest of arrays by name."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()
+
+
 def demand_same(folder: str, known: Any, now: Mapping[str, str], start: str, evaluates: bool) -> None:
     """A run that goes on is the one that wrote the checkpoint."""
     known = known if isinstance(known, Mapping) else {}
-    asked = EVALUATED if evaluates else [name for name in now if name != START or os.path.isfile(start)]
+    going_on = [name for name in now if name != START or os.path.isfile(start)]
+    asked = [name for name in EVALUATED if name in now] if evaluates else going_on
     other = [name for name in asked if known.get(name) != now[name]]
     if other:
         raise OptionError(

@@ -21,10 +21,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnxsparse import losses, optimizers
+from onnxsparse import losses
 from onnxsparse.dialects.msbench import configuration
-from onnxsparse.dialects.msbench.arguments import in_our_case
 from onnxsparse.dialects.msbench.configuration import Configuration, number, path_text, switch
+from onnxsparse.dialects.msbench.trainer_section import (
+    WARM_UP,
+    WARM_UP_EPOCHS,
+    kind_of,
+    mapping_of,
+    optimizer_options,
+    rate_options,
+    warm_up_epochs,
+)
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses import CrossEntropy
 
@@ -45,18 +53,10 @@ IDLE: Mapping[str, tuple[str, ...]] = {
     "lr_scheduler": ("warmup_type", "warmup_register_type", "warmup_init_lr", "warmup_ratio"),
 }
 """What configurations of the runner say, too, and nothing here takes: that is noted."""
-WARM_UP, WARM_UP_EPOCHS = "warmup_iter", "warmup_epochs"
 NETWORKS, TRAINING_DATA = ("net", "criterion"), "dataset"
 """Sections of United Perception that hold losses, and one that is in all of its files."""
 SMOOTHED = "label_smooth"
 """How the names of its losses with label smoothing begin."""
-_COSINE, _STEPS = ("cosine", ("T_max", "eta_min")), ("multi-step", ("milestones", "gamma"))
-_STEP, _CONSTANT = ("step", ("step_size", "gamma")), ("constant", ())
-RATES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "CosineAnnealingLR": _COSINE, "Cosine": _COSINE, "cosine": _COSINE, "MultiStepLR": _STEPS, "MultiStep": _STEPS,
-    "StepLR": _STEP, "Step": _STEP, "ConstantLR": _CONSTANT, "constant": _CONSTANT, "": _CONSTANT,
-}  # fmt: skip
-TORCH = ("SGD", "Adam", "AdamW")
 LOSSES = {"cross_entropy": "cross-entropy", "mse": "mse", "bce": "bce", "l1": "l1", "distill": "distill", "kl": "kl"}
 
 
@@ -100,7 +100,7 @@ def read_job(path: str) -> Job:
     if not isinstance(found, Mapping):
         raise OptionError(f"{path} is no configuration of a training")
     parts = {name: _section(found, name) for name in KNOWN}
-    runner = _kind(parts["runtime"].get("runner"))
+    runner = kind_of(parts["runtime"].get("runner"))
     if runner not in ("", "sparse"):
         raise OptionError(f"{path}: runtime.runner.type is sparse here, not {runner!r:.40}")
     if not isinstance(found.get("sparsity"), Mapping):
@@ -108,7 +108,7 @@ def read_job(path: str) -> Job:
     trainer, saver, data, runtime = (parts[name] for name in ("trainer", "saver", "data", "runtime"))
     options, t_max = _training(trainer, parts["loss"])
     notes = _idle({**parts, **{name: trainer.get(name) for name in ("optimizer", "lr_scheduler")}})
-    if "num_classes" in _mapping(parts["loss"].get("kwargs"), "loss.kwargs"):
+    if "num_classes" in mapping_of(parts["loss"].get("kwargs"), "loss.kwargs"):
         notes.append("nothing here takes loss.kwargs.num_classes: the model says how many classes there are")
     notes += _on_scaled_rates(found, trainer.get("lr_scheduler"))
     smoothing, smoothed_by = _smoothed_in(found)
@@ -117,7 +117,7 @@ def read_job(path: str) -> Job:
     if ignored:
         several = "s" if ignored[1:] else ""
         notes.append(f"{path}: nothing here takes the section{several} {', '.join(map(repr, ignored))}")
-    if any(map(_is_on, (found.get("ema"), trainer.get("ema")))):
+    if any(map(is_on, (found.get("ema"), trainer.get("ema")))):
         notes.append("EMA is ignored: it is off while a network is made sparse")
     return Job(
         configuration.checked(configuration.section(found)),
@@ -140,7 +140,7 @@ def read_job(path: str) -> Job:
         t_max,
         tuple(notes),
         _given_total(configuration.section(found)),
-        _warm_up_epochs(trainer.get("lr_scheduler")),
+        warm_up_epochs(trainer.get("lr_scheduler")),
         smoothing,
         smoothed_by,
     )
@@ -204,21 +204,17 @@ def _idle(parts: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _is_on(section: Any) -> bool:
+def is_on(section: Any) -> bool:
     return bool(section.get("enable", True) if isinstance(section, Mapping) and section else section)
-
-
-def _kind(value: Any) -> str:
-    return str(value.get("type") or "") if isinstance(value, Mapping) else str(value or "")
 
 
 def _training(trainer: Mapping[str, Any], loss: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
     """Optimizer, rate and loss in our own words, and how many epochs the rate's period has."""
     options: dict[str, Any] = {"train_bn": switch(trainer.get("train_bn"), "trainer.train_bn")}
     optimizer = trainer.get("optimizer")
-    options.update(_optimizer(optimizer) if optimizer else {})
+    options.update(optimizer_options(optimizer) if optimizer else {})
     scheduler = trainer.get("lr_scheduler")
-    rate, t_max = _rate(scheduler) if scheduler else ({}, None)
+    rate, t_max = rate_options(scheduler) if scheduler else ({}, None)
     options.update(rate)
     options.update(_loss(loss))
     return options, t_max
@@ -233,7 +229,7 @@ def _loss(loss: Mapping[str, Any]) -> dict[str, Any]:
         kind = "cross_entropy"
     if kind and kind not in LOSSES:
         raise OptionError(f"loss.type does not know {kind!r:.40}{nearest(kind, LOSSES)}")
-    if _mapping(loss.get("kwargs"), "loss.kwargs").keys() - {*SMOOTHING, "num_classes"}:
+    if mapping_of(loss.get("kwargs"), "loss.kwargs").keys() - {*SMOOTHING, "num_classes"}:
         raise OptionError("loss.kwargs: hardness, temperature and output stand beside the type")
     found = {name: number(loss[name], f"loss.{name}") for name in FIGURES if loss.get(name) is not None}
     output = {"output": path_text(loss["output"], "loss.output")} if loss.get("output") is not None else {}
@@ -256,88 +252,4 @@ def _smoothed(loss: str, share: float, name: str) -> str:
 
 
 def _named(loss: Mapping[str, Any], name: str) -> Any:
-    return loss.get(name, _mapping(loss.get("kwargs"), "loss.kwargs").get(name))
-
-
-def _kwargs(given: Any, name: str) -> dict[str, Any]:
-    return dict(_mapping(given.get("kwargs"), f"{name}.kwargs")) if isinstance(given, Mapping) else {}
-
-
-def _mapping(value: Any, name: str) -> Mapping[str, Any]:
-    if value is not None and not isinstance(value, Mapping):
-        raise OptionError(f"{name} is a mapping, not {value!r:.60}")
-    return value or {}
-
-
-def _optimizer(given: Any) -> dict[str, Any]:
-    kind, kwargs = _kind(given), _kwargs(given, "trainer.optimizer")
-    rate, decay = kwargs.pop("lr", None), kwargs.pop("weight_decay", None)
-    options: dict[str, Any] = {"lr": None if rate is None else number(rate, "lr")}
-    options["weight_decay"] = 0.0 if decay is None else number(decay, "weight_decay")
-    options["optimizer"] = _text_of(kind, kwargs)
-    if kwargs:
-        raise OptionError(f"{kind} has no argument {next(iter(kwargs))!r:.40} here")
-    return options
-
-
-def _text_of(kind: str, kwargs: dict[str, Any]) -> str:
-    """The optimizer in our own words; what it takes of the arguments is gone from them."""
-    if kind == "SGD":
-        name = "nesterov" if switch(kwargs.pop("nesterov", False), "nesterov") else "sgd"
-        return f"{name}:momentum={number(kwargs.pop('momentum', 0.0), 'momentum')}"
-    if kind in ("Adam", "AdamW"):
-        betas, eps = kwargs.pop("betas", [0.9, 0.999]), number(kwargs.pop("eps", 1e-8), "eps")
-        if not isinstance(betas, list) or len(betas) != 2:
-            raise OptionError(f"betas are two numbers, not {betas!r:.40}")
-        first, second = (number(one, "a beta") for one in betas)
-        return f"{kind.lower()}:beta1={first},beta2={second},eps={eps}"
-    text = in_our_case(kind)
-    if kind and text.partition(":")[0] not in (own := [one.syntax.partition(":")[0] for one in optimizers.available()]):
-        raise OptionError(f"trainer.optimizer does not know {kind!r:.40}{nearest(kind, [*TORCH, *own])}")
-    return text
-
-
-def _rate(given: Any) -> tuple[dict[str, Any], float | None]:
-    """The schedule of the rate in our own words, and how many epochs its period has."""
-    kind, kwargs = _kind(given), _kwargs(given, "trainer.lr_scheduler")
-    if kind not in RATES:
-        raise OptionError(f"trainer.lr_scheduler does not know {kind!r:.40}{nearest(kind, RATES)}")
-    word, known = RATES[kind]
-    wrong = next((key for key in kwargs if key not in (*known, WARM_UP, WARM_UP_EPOCHS)), None)
-    if wrong is not None:
-        raise OptionError(f"{kind} has no argument {wrong!r:.40} here{nearest(wrong, (*known, WARM_UP))}")
-    steps = _warm_up(given, WARM_UP)
-    warm = {"warm_up": steps} if steps else {}
-    if number(kwargs.get("eta_min", 0.0), "eta_min"):
-        raise OptionError("eta_min is 0 here: the rate falls to nothing; leave it out")
-    period = None if kwargs.get("T_max") is None else number(kwargs["T_max"], "T_max")
-    return {"lr_schedule": word + _stages(word, kwargs), **warm}, period
-
-
-def _warm_up(given: Any, name: str) -> float:
-    """How long the warm-up is, beside the scheduler's type or among its arguments."""
-    value = (given.get(name) if isinstance(given, Mapping) else None) or _kwargs(given, "trainer.lr_scheduler").get(
-        name
-    )
-    return number(value, name) if value else 0.0
-
-
-def _warm_up_epochs(given: Any) -> float:
-    epochs = _warm_up(given, WARM_UP_EPOCHS)
-    if epochs < 0:
-        raise OptionError(f"{WARM_UP_EPOCHS} is a number from 0, not {epochs:g}")
-    return epochs
-
-
-def _stages(word: str, kwargs: Mapping[str, Any]) -> str:
-    """When a schedule of stairs goes down, and by how much."""
-    by = number(kwargs.get("gamma", 0.1), "gamma")
-    if word == "step":
-        return f":every={number(kwargs.get('step_size', 10), 'step_size'):g},by={by}"
-    if word != "multi-step":
-        return ""
-    stones = kwargs.get("milestones") or [30, 60, 80]
-    if not isinstance(stones, list):
-        raise OptionError(f"milestones are a list of epochs, not {stones!r:.40}")
-    at = "+".join(f"{number(epoch, 'a milestone'):g}" for epoch in stones)
-    return f":at={at},by={by}"
+    return loss.get(name, mapping_of(loss.get("kwargs"), "loss.kwargs").get(name))

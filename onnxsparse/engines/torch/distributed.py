@@ -61,6 +61,12 @@ class Together(Processes):
     def mean(self, number: float) -> float:
         return self.total(number) / self.count
 
+    def largest(self, numbers: Sequence[float]) -> list[float]:
+        found = torch().tensor(list(numbers), dtype=torch().float64)
+        with reaching():
+            self._net.all_reduce(found, self._net.ReduceOp.MAX, group=self._group)
+        return [float(one) for one in found]
+
     def told(self, make: Callable[[], Any]) -> Any:
         return self.handed(lambda: ({}, make()))[1]
 

@@ -17,9 +17,9 @@ import onnx
 from onnx import ModelProto
 
 from onnxsparse.engines.torch.attach import bare_module
-from onnxsparse.engines.torch.library import attention_in_parts, torch
+from onnxsparse.engines.torch.export import exporting
+from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.parametrization import all_masks, take_mask_off
-from onnxsparse.engines.torch.permute.export import quietly
 from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, copied
 from onnxsparse.engines.torch.quantized_module import rounded_weights, roundings_of, stage_of, stop_observing
 from onnxsparse.engines.torch.state_dicts import LISTS
@@ -107,7 +107,7 @@ def _exported(copy: Any, inputs: Inputs, options: Mapping[str, Any]) -> ModelPro
     with tempfile.TemporaryDirectory(prefix="onnxsparse-") as folder:
         file = os.path.join(folder, "model.onnx")
         try:
-            with quietly(), torch().no_grad(), torch().random.fork_rng([]), attention_in_parts():
+            with exporting():
                 torch().onnx.export(copy, inputs.args, file, kwargs=dict(inputs.kwargs) or None, **asked)
         except OptionError:
             raise

@@ -32,6 +32,7 @@ from onnxsparse.dialects.msbench.schedulers.scheduler import BaseScheduler, Goal
 from onnxsparse.errors import OptionError, PlanError, nearest
 from onnxsparse.files import make_folder, write_text
 from onnxsparse.math.values import Array
+from onnxsparse.planning.stored_params import Candidate
 from onnxsparse.schedules import Stages
 from onnxsparse.train.layers import Measured
 
@@ -149,9 +150,13 @@ class AmbaLevelPruneScheduler(BaseScheduler):
         return given.get("mask_dict") or published_files.masks_of(given, [site.name for site in self.prunable])
 
     def _analysed(self) -> list[dict[str, int]]:
-        dense = self._dense
+        dense, parts, levels = self._dense, self._network.parts, [level / 100 for level in self.levels]
         found = self._network.candidates(self._measured, self.device, lambda site: site.key in dense)
-        made = self.allocation.allocate_levels(found, [level / 100 for level in self.levels], self._pattern)
+        together: dict[str, list[Candidate]] = {}  # a file that holds a part of the network is at the level by itself
+        for one in found:
+            together.setdefault(parts.get(one.name, ""), []).append(one)
+        each = [self.allocation.allocate_levels(several, levels, self._pattern) for several in together.values()]
+        made = [{key: drop for drops in at for key, drop in drops.items()} for at in zip(*each)]
         for level, drops in zip(self.levels, made):
             self._look_at(level, drops)
         self._drops = [dict(drops) for drops in made]

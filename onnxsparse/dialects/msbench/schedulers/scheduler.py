@@ -239,6 +239,15 @@ class BaseScheduler:
             self._remark(note)
         return written
 
+    def export_parts(self, model: Any, image: Any, paths: Mapping[str, str]) -> None:
+        """Write the parts of a built network (`BuiltNetwork.nets`), by name; each records the zeros of its layers."""
+        network = self._demand("export_parts", model)
+        if not self._ready():
+            return
+        network.export_parts(paths, image)
+        for note in network.notes:
+            self._remark(note)
+
     def export_checked(self, path: str, check: Check | None = None) -> str:
         """The same of an ONNX model; what is written is handed to a check before it has its name."""
         return str(self._network.export(path, check)) if self._ready() else path

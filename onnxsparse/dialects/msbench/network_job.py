@@ -1,0 +1,226 @@
+"""Job file of a whole training of a network: `net:`, `dataset:`, and the sections that all training files have.
+
+1. `runtime.runner.type: base` trains the float network, `sparse` by the section `sparsity`.
+2. `lr` is the rate for one image: it is multiplied with the batch of all processes, unless `warmup_register_type` is
+   `no_scale_lr`.
+3. `save_freq` and `test_freq` count epochs; where `max_iter` says how long the training is, iterations.
+4. What is said and means nothing here is a note; a word that nobody knows is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxsparse.dialects.msbench import configuration
+from onnxsparse.dialects.msbench.configuration import Configuration, count, number, path_text, switch
+from onnxsparse.dialects.msbench.job import is_on
+from onnxsparse.dialects.msbench.trainer_section import (
+    TORCH,
+    WarmUp,
+    demand_words,
+    kind_of,
+    kwargs_of,
+    mapping_of,
+    optimizer_options,
+    rate_options,
+    warm_up_of,
+)
+from onnxsparse.errors import OptionError, nearest
+from onnxsparse.planning.plain_yaml import read_yaml
+
+BASE, SPARSE = "base", "sparse"
+KNOWN: Mapping[str, tuple[str, ...]] = {
+    "runtime": ("runner", "random_seed", "seed"),
+    "trainer": (
+        "max_epoch", "max_iter", "optimizer", "lr_scheduler", "test_freq", "save_freq", "only_save_latest", "grad_clip",
+    ),
+    "saver": ("save_dir", "pretrain_model", "resume_model", "auto_resume"),
+    "loss": ("type",),
+}  # fmt: skip
+IDLE: Mapping[str, tuple[str, ...]] = {
+    "runtime": ("task_names", "rank_init", "verbosity"),
+    "trainer": ("print_freq", "ema"),
+    "saver": ("results_dir",),
+}
+"""What is said there, too, and has no effect here."""
+OPTIMIZER = ("type", "kwargs", "register_type")
+TOP = ("net", "dataset", "hooks", "sparsity", "ema", "num_classes", *KNOWN)
+HOOKS: Mapping[str, str] = {
+    "auto_save_best": "the best network by the test data is kept as ckpt_best.pth",
+    "auto_checkpoint": "a run that is ended goes on from its newest checkpoint, at the latest of save_freq",
+}
+UNSCALED = "no_scale_lr"
+DISTILL = "distill"
+
+
+@dataclass(frozen=True)
+class NetworkJob:
+    """What a configuration says, checked; paths are as they are given."""
+
+    config: Mapping[str, Any]
+    net: Sequence[Mapping[str, Any]]
+    dataset: Mapping[str, Any]
+    sparsity: Configuration | None
+    epochs: float | None
+    iterations: int | None
+    optimizer: tuple[str, Mapping[str, Any]]
+    schedule: str
+    t_max: float | None
+    warm_up: WarmUp
+    scaled: bool
+    clip: float
+    test_every: int
+    save_every: int
+    only_latest: bool
+    saves_best: bool
+    distills: bool
+    save_dir: str
+    pretrained: str
+    resume: str
+    auto_resume: bool
+    seed: int
+    notes: tuple[str, ...] = field(default=())
+
+
+def describes_network(found: Any) -> bool:
+    """Whether a configuration describes a network and its data, and names no ONNX model."""
+    return isinstance(found, Mapping) and bool(found.get("net")) and not (found.get("model") or found.get("data"))
+
+
+def overridden(found: Any, words: Sequence[str]) -> Any:
+    """A configuration with other values, each as `trainer.max_iter=10`; values are read as YAML, places are numbers."""
+    for word in words:
+        path, mark, text = word.partition("=")
+        if not mark or not path:
+            raise OptionError(f"--opts takes values such as trainer.max_iter=10, not {word!r:.60}")
+        found = _put(found, path.split("."), read_yaml(text), path)
+    return found
+
+
+def _put(found: Any, path: Sequence[str], value: Any, whole: str) -> Any:
+    if not path:
+        return value
+    first, rest = path[0], path[1:]
+    if isinstance(found, list):
+        if not first.isdigit() or int(first) >= len(found):
+            raise OptionError(f"--opts {whole}: {first!r:.40} is no place in a list of {len(found)}")
+        return [_put(one, rest, value, whole) if at == int(first) else one for at, one in enumerate(found)]
+    if found is not None and not isinstance(found, Mapping):
+        raise OptionError(f"--opts {whole}: there is nothing called {first!r:.40} in {found!r:.40}")
+    return {**(found or {}), first: _put((found or {}).get(first), rest, value, whole)}
+
+
+def read_network_job(path: str, found: Any) -> NetworkJob:
+    """The job that a configuration says, which was read from a file."""
+    found = configuration.plain(found)
+    net, dataset = found.get("net"), found.get("dataset")
+    if not isinstance(net, list) or not all(isinstance(one, Mapping) for one in net):
+        raise OptionError(f"{path}: net is a list of parts, each with name and type")
+    if not isinstance(dataset, Mapping):
+        raise OptionError(f"{path} has a net and no dataset: it says which images train and which test")
+    parts = {name: _section(found, name) for name in KNOWN}
+    runtime, trainer, saver = parts["runtime"], parts["trainer"], parts["saver"]
+    runner = kind_of(runtime.get("runner")) or (SPARSE if "sparsity" in found else BASE)
+    if runner not in (BASE, SPARSE):
+        raise OptionError(f"{path}: runtime.runner.type is base or sparse here, not {runner!r:.40}")
+    if runner == SPARSE and not isinstance(found.get("sparsity"), Mapping):
+        raise OptionError(f"{path} has no section `sparsity`: it says which scheduler, mask generator and sparser")
+    scheduler = mapping_of(trainer.get("lr_scheduler"), "trainer.lr_scheduler")
+    rate, t_max = rate_options(scheduler)
+    hooks, said = _hooks(found.get("hooks"))
+    loss = str(parts["loss"].get("type") or "")
+    if loss not in ("", DISTILL):
+        raise OptionError(f"loss.type is {DISTILL} for a network, whose own losses stand in net, not {loss!r:.40}")
+    seed = runtime.get("random_seed", runtime.get("seed")) or 0
+    epochs, iterations = trainer.get("max_epoch"), trainer.get("max_iter")
+    if epochs is None and iterations is None:
+        raise OptionError("nothing says how long to train: trainer.max_epoch or trainer.max_iter")
+    freq = {
+        name: count(1 if trainer.get(name) is None else trainer[name], f"trainer.{name}", 1)
+        for name in ("test_freq", "save_freq")
+    }
+    return NetworkJob(
+        found,
+        net,
+        dataset,
+        configuration.checked(configuration.section(found)) if runner == SPARSE else None,
+        None if epochs is None else number(epochs, "trainer.max_epoch"),
+        None if iterations is None else count(iterations, "trainer.max_iter", 1),
+        _optimizer(trainer.get("optimizer")),
+        str(rate["lr_schedule"]),
+        t_max,
+        warm_up_of(scheduler),
+        scheduler.get("warmup_register_type") != UNSCALED,
+        _clip(trainer.get("grad_clip")),
+        freq["test_freq"],
+        freq["save_freq"],
+        switch(trainer.get("only_save_latest"), "trainer.only_save_latest"),
+        "auto_save_best" in hooks,
+        loss == DISTILL,
+        path_text(saver.get("save_dir"), "saver.save_dir") or "checkpoints",
+        path_text(saver.get("pretrain_model"), "saver.pretrain_model"),
+        path_text(saver.get("resume_model"), "saver.resume_model"),
+        switch(saver.get("auto_resume"), "saver.auto_resume", True),
+        count(seed, "runtime.random_seed"),
+        (*_idle(path, found, parts), *said),
+    )
+
+
+def _section(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = mapping_of(found.get(name), name)
+    known = (*KNOWN[name], *IDLE.get(name, ()))
+    for key in section:
+        if key not in known:
+            raise OptionError(f"{name} has an unknown key {key!r:.40}{nearest(str(key), known)}")
+    return section
+
+
+def _optimizer(given: Any) -> tuple[str, Mapping[str, Any]]:
+    """The class of torch, and its arguments."""
+    kind = kind_of(given)
+    demand_words("trainer.optimizer", given, OPTIMIZER)
+    if kind not in TORCH:
+        raise OptionError(f"trainer.optimizer.type is {', '.join(TORCH)}, not {kind!r:.40}{nearest(kind, TORCH)}")
+    optimizer_options(given)  # refuses what it does not take
+    kwargs = kwargs_of(given, "trainer.optimizer")
+    if kwargs.get("lr") is None:
+        raise OptionError("trainer.optimizer.kwargs.lr is missing: nothing says the rate")
+    return kind, kwargs
+
+
+def _clip(given: Any) -> float:
+    """The longest gradient, as a number or as {max_norm: number}; 0 is any."""
+    value = given.get("max_norm") if isinstance(given, Mapping) else given
+    found = 0.0 if value is None else number(value, "trainer.grad_clip")
+    if found < 0:
+        raise OptionError(f"trainer.grad_clip is a length from 0, not {found:g}")
+    return found
+
+
+def _hooks(given: Any) -> tuple[set[str], list[str]]:
+    """The types of hooks, and what each means here."""
+    if given is not None and not isinstance(given, list):
+        raise OptionError(f"hooks are a list of types, not {given!r:.60}")
+    kinds = [kind_of(one) for one in given or []]
+    return set(kinds), [f"hook {kind}: {HOOKS.get(kind, 'it has no meaning here')}" for kind in kinds]
+
+
+def _idle(path: str, found: Mapping[str, Any], parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    notes = [f"nothing here takes {name}.{key}" for name, keys in IDLE.items() for key in keys if key in parts[name]]
+    notes = [note for note in notes if note != "nothing here takes trainer.ema"]
+    if any(is_on(one) for one in (found.get("ema"), parts["trainer"].get("ema"))):
+        notes.append("EMA is ignored: it is off, and of a checkpoint that has an EMA state that is what is loaded")
+    if kind_of(mapping_of(parts["trainer"].get("optimizer"), "trainer.optimizer").get("register_type")):
+        notes.append("nothing here takes trainer.optimizer.register_type")
+    # templates that only anchors refer to are no sections: their values stand where they are used
+    sections = [key for key, one in found.items() if key not in TOP and not key.startswith("_") and not _is_part(one)]
+    if sections:
+        several = "s" if sections[1:] else ""
+        notes.append(f"{path}: nothing here takes the section{several} {', '.join(map(repr, sections))}")
+    return notes
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) <= {"type", "kwargs"} and "type" in value

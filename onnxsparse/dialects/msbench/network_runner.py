@@ -1,0 +1,383 @@
+"""Training of a network by a configuration, float or sparse, in steps that are named as United Perception's are.
+
+1. `runner: base` trains the float network and leaves `ckpt_latest.pth` ({"model": state dict}); `runner: sparse` starts
+   from it, and leaves ONNX files that are verified, one set for each level.
+2. A checkpoint in `save_dir/state` holds the network, the optimizer, the masks and where the run is. One that is killed
+   and started again ends with the same bytes.
+3. In several processes each has the same network and masks; the first one measures, writes and speaks.
+4. EMA is off. Of a checkpoint that has an EMA state that is what is loaded.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from onnxsparse import checkpoints, progress
+from onnxsparse.dialects.msbench import scheduler_of
+from onnxsparse.dialects.msbench.builders import Builders
+from onnxsparse.dialects.msbench.checks import demand_same, digests_of, masks_digest
+from onnxsparse.dialects.msbench.configuration import Part
+from onnxsparse.dialects.msbench.network_job import read_network_job
+from onnxsparse.dialects.msbench.network_levels import Delivered, deliver, show_levels
+from onnxsparse.dialects.msbench.network_start import STATE, loaded, start_of_network
+from onnxsparse.dialects.msbench.trainer_section import RateOfStage
+from onnxsparse.engines.processes import Processes, launched
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.errors import OptionError
+from onnxsparse.files import Staged, make_folder, put, write_text
+from onnxsparse.report.history import History, Moment
+from onnxsparse.train.network_loop import NETWORK, NetworkLoop, Plan, load_numbers, numbers_of, part_of
+
+STEPS = (
+    "build_model", "build_ema", "load_ckpt", "resume_model_from_fp", "prepare_sparse_model", "build_trainer",
+    "resume_model_from_sparse", "sparse_post_process", "train",
+)  # fmt: skip
+LATEST, BEST = "ckpt_latest.pth", "ckpt_best.pth"
+SCHEDULER = "scheduler/"
+KEPT = 2
+"""How many checkpoints stay, unless only_save_latest says one."""
+
+
+class NetworkRunner:
+    """One training of a network; a subclass may change a step."""
+
+    def __init__(
+        self,
+        path: str,
+        config: Mapping[str, Any],
+        builders: Builders,
+        start: str = "",
+        evaluate: bool = False,
+        quiet: bool = False,
+        whole: bool = False,
+    ) -> None:
+        self.job, self.builders = read_network_job(path, config), builders
+        self.start, self.evaluates, self.quiet, self.whole = start, evaluate, quiet, whole
+        self.processes: Processes = _joined()
+        self.scheduler: Any = None
+        self.delivered: list[Delivered] = []
+        self.history = History({"config": os.path.basename(path), "seed": self.job.seed})
+        self.notes: list[str] = list(self.job.notes)
+        self._sum, self._since, self._best = 0.0, 0, dict[str, Any]()
+
+    @property
+    def holds(self) -> bool:
+        """Whether every file that was written verifies."""
+        return not any(one.wrong for one in self.delivered)
+
+    def run(self) -> dict[str, float]:
+        """All steps in their order; the figures of the network on the test data."""
+        for note in self.notes:
+            self.say(f"note: {note}")
+        for step in STEPS[:-1]:
+            getattr(self, step)()
+        if self.evaluates:
+            figures = self.evaluate()
+            self.say(", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+            return figures
+        self.train()
+        for line in show_levels(self.delivered):
+            self.say(line)
+        return dict(self.history.rows[-1].metrics) if self.history.rows else {}
+
+    # -- the steps
+
+    def build_model(self) -> None:
+        """The network of `net:`, and the images of `dataset:`."""
+        job, builders = self.job, self.builders
+        self.network = builders.network(job.net, job.seed)
+        self.samples = None if self.evaluates else builders.dataset(job.dataset, "train", job.seed)
+        self.tested = builders.dataset(job.dataset, "test", job.seed) if "test" in job.dataset else None
+        if self.evaluates and self.tested is None:
+            raise OptionError("dataset.test is missing: nothing says which images to evaluate with")
+
+    def build_ema(self) -> None:
+        """There is none; that a configuration asks for it is a note."""
+        self.ema = None
+
+    def load_ckpt(self) -> None:
+        """Find where to start."""
+        job = self.job
+        self.begin = start_of_network(job, self.start, self.evaluates)
+        for note in self.begin.notes:
+            self._note(note)
+        self.decisive = digests_of(job.config, job.sparsity)
+        found = self.begin.found
+        if found is None:
+            self.batch = 0 if self.samples is None else self.samples.batch * self.processes.count
+            return
+        if "decisive" not in found.facts:
+            raise OptionError(f"{found.path} is a checkpoint of another kind of run")
+        demand_same(os.path.dirname(found.path), found.facts["decisive"], self.decisive, "", self.evaluates)
+        self.batch = int(found.facts["batch"])
+        self.say(f"start: iteration {found.step} of {os.path.dirname(found.path)}")
+
+    def resume_model_from_fp(self) -> None:
+        """The numbers of the float network, or of another start; and the network to learn from."""
+        path = self.begin.numbers or ("" if self.evaluates else self.begin.dense)
+        if path:
+            for note in loaded(self.builders, self.network, path):
+                self._note(note)
+            self.say(f"start: {path}" if self.begin.numbers else f"dense network: {path}")
+        self.teacher = None
+        if self.job.distills and not self.evaluates:
+            self.teacher = self._teacher()
+
+    def _teacher(self) -> Any:
+        if not self.begin.dense:
+            raise OptionError(
+                "loss.type distill learns from the float network, and saver.pretrain_model, which names it, does not "
+                "exist: train it first (runner: base)"
+            )
+        teacher = self.builders.network(self.job.net, self.job.seed)
+        loaded(self.builders, teacher, self.begin.dense)
+        return teacher.eval().requires_grad_(False)
+
+    def prepare_sparse_model(self) -> None:
+        """The scheduler of `sparsity`, with as many iterations as the trainer says; none of a float network."""
+        config = self.job.sparsity
+        if config is None or self.evaluates:
+            return
+        config = replace(config, leaf_module=tuple(self.get_leaf_module(config.leaf_module)))
+        kwargs = dict(config.scheduler.kwargs)
+        if "total_iters" in kwargs:
+            kwargs["total_iters"] = self.total
+            self._demand_period(kwargs["sparsity_table"])
+            if kwargs["default_input_shape"] is None and kwargs["default_input_custom"] is None:
+                kwargs["default_input_custom"] = [self.example()]
+        if "total_iterations" in kwargs:
+            kwargs["total_iterations"] = self.total
+        if self.quiet or not self.processes.first:
+            kwargs["verbosity"] = 0
+        self.scheduler = scheduler_of(replace(config, scheduler=Part(config.scheduler.type, kwargs)))
+        self.scheduler.prepare_sparse_model(self.network)
+
+    def _demand_period(self, table: Sequence[float]) -> None:
+        job = self.job
+        if job.t_max is not None and job.iterations is None and job.epochs != job.t_max * len(table):
+            raise OptionError(
+                f"T_max * levels has to be max_epoch: {job.t_max:g} * {len(table)} is not {job.epochs:g}; the rate "
+                "begins again with every level"
+            )
+
+    def get_leaf_module(self, names: Sequence[str]) -> Sequence[str]:
+        """What stays dense, by the names of `leaf_module`: paths and classes of modules."""
+        return names
+
+    def build_trainer(self) -> None:
+        """Optimizer, rate and the loop."""
+        if self.evaluates or self.samples is None:
+            return
+        job = self.job
+        kind, kwargs = job.optimizer
+        options = {**kwargs, "betas": tuple(kwargs["betas"])} if "betas" in kwargs else dict(kwargs)
+        scale = float(self.batch) if job.scaled else 1.0
+        rate = RateOfStage(float(options["lr"]), job.schedule, job.warm_up, self.per_epoch, scale)
+        told = f"{rate.base:g} * {self.batch} images = {rate.base * scale:g}" if job.scaled else f"{rate.base:g}"
+        self.say(f"training: {self.total} iterations of {self.batch} images, lr {told}")
+
+        def rate_at(step: int) -> float:
+            """The rate begins again with every stage."""
+            begin, end = self._stage_of(step)
+            return rate.at(step - begin, end - begin)
+
+        made = Plan(
+            self.total, self.batch, rate_at, lambda found: getattr(torch().optim, kind)(found, **options), job.clip,
+            self.teacher,
+        )  # fmt: skip
+        self.loop = NetworkLoop(self.network, self.samples, made, self.processes)
+
+    def resume_model_from_sparse(self) -> None:
+        """Where the run of a checkpoint is."""
+        found = self.begin.found
+        if self.scheduler is not None:
+            self.scheduler.init_optimizer(self.loop.optimizer)
+        if found is None:
+            return
+        if self.evaluates:
+            load_numbers(self.network, part_of(found.arrays, NETWORK))
+            return
+        facts = found.facts
+        if self.scheduler is not None:
+            arrays = {name: torch().from_numpy(one) for name, one in part_of(found.arrays, SCHEDULER).items()}
+            self.scheduler.load_state_dict({**facts["scheduler"], "arrays": arrays})
+        self.loop.restore(found.arrays, facts)
+        self.history = History.from_facts(facts["history"])
+        self._sum, self._since, self._best = float(facts["sum"]), int(facts["since"]), dict(facts["best"])
+        self.delivered = [Delivered(**one) for one in facts["delivered"]]
+
+    def sparse_post_process(self) -> None:
+        """Every process has the same network, or the run ends here."""
+        if not self.evaluates:
+            self.processes.demand_alike({"network at the start": masks_digest(numbers_of(self.network))})
+
+    def train(self) -> None:
+        """The one loop, from where the run is."""
+        loop = self.loop
+        for loss in loop.run(self._before):
+            progress.advance("training", loop.step, self.total)
+            self._sum, self._since = self._sum + loss, self._since + 1
+            ends = self._stage_of(loop.step - 1)[1] == loop.step
+            tests = loop.step % (self.job.test_every * self._unit) == 0 or ends
+            saves = loop.step % (self.job.save_every * self._unit) == 0 or loop.step == self.total
+            if tests or saves:
+                loop.settle()
+            if tests:
+                self._measure(ends)
+            if ends and self.scheduler is not None:
+                self._deliver()
+            if saves or tests:
+                self.save(saves)
+
+    # -- what belongs to them
+
+    @property
+    def per_epoch(self) -> int:
+        assert self.samples is not None
+        return int(self.samples.per_epoch(self.batch))
+
+    @property
+    def total(self) -> int:
+        job = self.job
+        if job.iterations is not None:
+            return job.iterations
+        assert job.epochs is not None
+        return max(1, round(job.epochs * self.per_epoch))
+
+    @property
+    def _unit(self) -> int:
+        """What frequencies count: epochs, or iterations where these say how long the training is."""
+        return 1 if self.job.iterations is not None and self.job.epochs is None else self.per_epoch
+
+    def example(self) -> Any:
+        """One image to look at the network with, as a batch."""
+        samples = self.tested or self.samples
+        assert samples is not None
+        batch = next(iter(samples.epoch(0, 1)))
+        return torch().from_numpy(batch.image[:1].copy())
+
+    def _stage_of(self, step: int) -> tuple[int, int]:
+        """The first step of a stage, and the one behind its last."""
+        stages = getattr(self.scheduler, "stages", None)
+        if stages is None:
+            return 0, self.total
+        at = stages.at(step)
+        return stages.begin(at), stages.begin(at) + stages.length(at)
+
+    def _before(self, step: int) -> None:
+        if self.scheduler is None:
+            return
+        self.scheduler.prune_model(self.network, step)
+        if self.processes.count > 1 and self._stage_of(step)[0] == step:
+            self.processes.demand_alike({"masks": masks_digest(self.scheduler.network.masks())})
+
+    def _measure(self, ends: bool) -> None:
+        """Figures of the network as it is; the best one is kept."""
+        loop, zeros = self.loop, None if self.scheduler is None else self.scheduler.compute_sparse_rate()
+        figures: dict[str, float] = {} if self.tested is None else self.evaluate()
+        loss = self._sum / max(self._since, 1)
+        self._sum, self._since = 0.0, 0
+        self.history.add(Moment(loop.step / self.per_epoch, loop.step, loss, zeros, loop.rate, metrics=figures))
+        said = [f"loss {loss:.4g}", *([f"zeros {100 * zeros:.2f} %"] if zeros is not None else [])]
+        said += [f"{name} {value:.4f}" for name, value in figures.items()]
+        self.say(f"iteration {loop.step} of {self.total}: {', '.join(said)}")
+        if self.job.saves_best and figures:
+            self._keep_best(figures)
+
+    def _keep_best(self, figures: Mapping[str, float]) -> None:
+        """The best of a stage: of levels that come later the earlier ones would always be better."""
+        stage, value = self._stage_of(self.loop.step - 1)[0], figures[self._main]
+        if self._best.get("stage") != stage or value > self._best["value"]:
+            self._best = {"stage": stage, "value": value}
+            self._write_network(BEST)
+
+    def evaluate(self) -> dict[str, float]:
+        """The figures of the evaluator; the first process measures all of the test data."""
+        assert self.tested is not None
+        self._main = self.builders.evaluator(self.job.dataset, self.tested).main
+        found: dict[str, float] = self.processes.told(self._evaluated)
+        return found
+
+    def _evaluated(self) -> dict[str, float]:
+        assert self.tested is not None
+        evaluator = self.builders.evaluator(self.job.dataset, self.tested)
+        self.network.eval()
+        for batch in self.tested.epoch(0, self.tested.batch):
+            evaluator.add(batch, self.network.answers(batch))
+        self.network.train()
+        return {name: float(value) for name, value in evaluator.figures().items()}
+
+    def _deliver(self) -> None:
+        """The files of a stage; the first process writes them."""
+        row = self.history.rows[-1]
+        self.scheduler.promise_masks()
+        made = self.processes.told(
+            lambda: deliver(self.scheduler, self.builders, self.example(), self.job.save_dir, self.whole, row).facts()
+        )
+        found = Delivered(**made)
+        self.delivered = [one for one in self.delivered if one.name != found.name] + [found]
+        for path in found.files:
+            self.say(f"written: {path}")
+        if found.wrong and self.processes.first:
+            sys.stderr.write(f"{found.wrong}\n")
+
+    def save(self, checkpoint: bool = True) -> None:
+        """A checkpoint to go on from, the network for other tools, and the history."""
+        arrays, facts = self.loop.state()
+        if self.scheduler is not None:
+            state = self.scheduler.state_dict()
+            arrays.update({f"{SCHEDULER}{name}": one.cpu().numpy() for name, one in state.pop("arrays").items()})
+            facts["scheduler"] = state
+        if not self.processes.first:
+            return
+        make_folder(self.job.save_dir)
+        self.history.write(os.path.join(self.job.save_dir, "history"), lambda path, text: write_text(path, text, True))
+        if not checkpoint:
+            return
+        facts.update(
+            decisive=self.decisive, history=self.history.to_facts(), sum=self._sum, since=self._since, best=self._best,
+            delivered=[one.facts() for one in self.delivered],
+        )  # fmt: skip
+        folder = os.path.join(self.job.save_dir, STATE)
+        checkpoints.save(folder, self.loop.step, arrays, facts)
+        checkpoints.clean(folder, 1 if self.job.only_latest else KEPT)
+        self._write_network(LATEST)
+
+    def _write_network(self, name: str) -> None:
+        """The plain network: {"model": state dict}, tensors alone."""
+        if not self.processes.first:
+            return
+        make_folder(self.job.save_dir)
+        held = io.BytesIO()
+        state = {key: one.detach().cpu().clone() for key, one in self.network.state_dict().items()}
+        torch().save({"model": state, "iteration": self.loop.step}, held)
+        with Staged(True) as staged:
+            with staged.create(os.path.join(self.job.save_dir, name)) as file:
+                put(file, held.getbuffer())
+            staged.commit()
+
+    def _note(self, note: str) -> None:
+        self.notes.append(note)
+        self.say(f"note: {note}")
+
+    def say(self, line: str) -> None:
+        if not self.quiet and self.processes.first:
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+
+
+def _joined() -> Processes:
+    """This process, and the others that a launcher started."""
+    if launched() == 1:
+        return Processes()
+    from onnxsparse.engines.torch.distributed import meet
+
+    return meet("cpu")
+
+
+__all__ = ["STEPS", "NetworkRunner"]

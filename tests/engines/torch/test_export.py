@@ -1,0 +1,165 @@
+"""`osp.torch.export`: every parameter is in the file under its own name, and what would not come back is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+from torch import nn
+
+import onnxsparse as osp
+from onnxsparse.engines.torch import export as exporting
+from onnxsparse.errors import OptionError, OutputError
+from tests.engines.torch.running import runtime
+
+
+class Norms(nn.Module):  # type: ignore[misc, unused-ignore]
+    """New norms have equal scales; a convolution has a batch normalization behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn1 = nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8)
+        self.conv2, self.bn2 = nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, image: Any) -> Any:
+        x = torch.relu(self.bn2(self.conv2(torch.relu(self.bn1(self.conv(image))))))
+        return {"scores": self.fc(x.flatten(2).transpose(1, 2)).mean(1)}
+
+
+def names(values: Any) -> dict[str, list[Any]]:
+    return {one.name: [dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in values}
+
+
+@pytest.mark.parametrize("options", [{}, {"dynamo": False}], ids=["chosen", "older"])
+def test_what_is_trained_in_the_file_goes_back_to_the_module(options: dict[str, Any], tmp_path: Path) -> None:
+    net, x = Norms().eval(), torch.randn(1, 2, 8, 8)
+    found = osp.torch.export(net, x, tmp_path / "net.onnx", **options)
+    assert found.ok
+    assert not found.notes
+    assert found.exporter == ("torchscript" if options else "dynamo")
+    assert all(found.match[name].tensor == name for name, _ in net.named_parameters())
+
+    module = osp.torch.to_module(tmp_path / "net.onnx")
+    assert {name for name, _ in module.named_parameters()} == {name for name, _ in net.named_parameters()}
+    with torch.no_grad():
+        for number, parameter in enumerate(module.parameters()):
+            parameter.add_(0.01 * number)
+    osp.torch.write_back(module, tmp_path / "net.onnx", output=tmp_path / "trained.onnx")
+    net.load_state_dict(osp.torch.to_module(tmp_path / "trained.onnx").state_dict(), strict=False)
+    three = torch.randn(3, 2, 8, 8)
+    (got,) = runtime(tmp_path / "trained.onnx", {"image": three.numpy()})
+    with torch.no_grad():
+        assert np.allclose(got, net(three)["scores"].numpy(), atol=1e-4)
+
+
+def test_inputs_and_outputs_have_the_names_that_forward_has() -> None:
+    model = osp.torch.export(Norms(), torch.randn(1, 2, 8, 8), dynamo=False).model
+    assert model is not None
+    assert names(model.graph.input) == {"image": ["batch", 2, 8, 8]}
+    assert list(names(model.graph.output)) == ["scores"]
+
+
+def test_nothing_of_the_module_or_of_torch_changes(capfd: pytest.CaptureFixture[str]) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())
+    net[1].eval()
+    modes = [one.training for one in net.modules()]
+    state = {name: one.clone() for name, one in net.state_dict().items()}
+    x = torch.randn(3, 4)
+    random, switches = torch.get_rng_state(), settings()
+    assert osp.torch.export(net, x).ok
+    assert modes == [one.training for one in net.modules()]
+    assert all(torch.equal(state[name], one) for name, one in net.state_dict().items())
+    assert all(one.requires_grad for one in net.parameters())
+    assert torch.equal(random, torch.get_rng_state())
+    assert switches == settings()
+    assert capfd.readouterr() == ("", "")
+
+
+def settings() -> tuple[Any, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.onnx.is_in_onnx_export(),
+    )
+
+
+class Asks(nn.Module):  # type: ignore[misc, unused-ignore]
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(x) if float(x.sum()) > 0 and bool(x.max() > 0) else self.fc(-x)
+
+
+def test_the_older_exporter_takes_what_the_newer_one_cannot_and_that_is_said() -> None:
+    found = osp.torch.export(Asks(), torch.ones(2, 4))
+    assert found.exporter == "torchscript"
+    assert found.ok
+    assert any(note.startswith("exported by torchscript; dynamo") for note in found.notes)
+    assert any("the way of the example" in note for note in found.notes)
+
+
+def test_tied_parameters_and_computed_ones_are_said() -> None:
+    net = nn.Sequential(nn.Embedding(9, 6), nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), nn.Linear(6, 9))
+    net[2].weight = net[0].weight
+    found = osp.torch.export(net, torch.arange(4)[None], dynamo=False)
+    assert not found.ok
+    assert list(found.lost) == ["1.weight"]
+    assert "parametrization" in found.lost["1.weight"]
+    assert any("2.weight and 0.weight are one parameter" in note for note in found.notes)
+
+
+def test_samples_that_look_at_one_another_make_no_dynamic_batch() -> None:
+    class Mixes(nn.Module):  # type: ignore[misc, unused-ignore]
+        def forward(self, x: Any) -> Any:
+            return x - x.cumsum(0).flip(0)
+
+    found = osp.torch.export(nn.Sequential(nn.Linear(3, 3), Mixes()), torch.randn(2, 3), dynamo=False)
+    assert found.model is not None
+    assert names(found.model.graph.input) == {"input": [2, 3]}
+    assert any("fixed size" in note for note in found.notes)
+
+
+def test_attached_masks_are_zeros_in_the_file() -> None:
+    net = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32))
+    keep = np.tile([1, 0, 0, 1], (32, 8))
+    osp.torch.attach(net, {"0.weight": keep, "2.weight": keep})
+    found = osp.torch.export(net, torch.randn(2, 32), dynamo=False)
+    assert found.ok
+    assert osp.verify(found.model, pattern="2:4", allow=["output"]).report.ok
+    assert osp.torch.finish(net) is net
+
+
+def test_a_module_larger_than_one_file_has_its_tensors_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "LARGE", 1000)
+    net, x = nn.Sequential(nn.Linear(64, 64)).eval(), torch.randn(2, 64)
+    assert osp.torch.export(net, x, tmp_path / "net.onnx").ok
+    (got,) = runtime(tmp_path / "net.onnx", {"input": x.numpy()})
+    assert len(list(tmp_path.iterdir())) == 2
+    assert np.allclose(got, net(x).detach().numpy(), atol=1e-5)
+
+
+def test_what_cannot_be_exported_is_one_line() -> None:
+    net = nn.Linear(4, 4)
+    with pytest.raises(OptionError, match="training is said by"):
+        osp.torch.export(net, torch.randn(2, 4), training=True)
+    with pytest.raises(OptionError, match="the module does not run on the example"):
+        osp.torch.export(net, torch.randn(2, 5))
+    with pytest.raises(OptionError, match="has no shape yet"):
+        osp.torch.export(nn.LazyLinear(4), torch.randn(2, 5))
+    with pytest.raises(OutputError, match="torch cannot export the module: torchscript failed"):
+        osp.torch.export(net, torch.randn(2, 4), dynamo=False, opset_version=3)

@@ -1,0 +1,175 @@
+"""Exported detectors: parts with the promise of the whole network, post-processing, and one file of all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+import onnxsparse as osp
+from models.data.batch import Batch
+from models.export.whole import joined
+from models.networks.net_section import build
+from models.workflow import Workflow
+from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
+from onnxsparse.errors import ModelError
+from tests.networks.sections import classifier, faster, retina
+
+SHAPE = (64, 96)
+SIZE = (50, 90)
+SECTIONS = {"one stage": retina, "two stages": faster}
+FILES = {
+    "one stage": ["net", "post", "whole"],
+    "two stages": ["net", "bbox_head", "proposals", "post", "whole"],
+}
+
+
+def network(section: Any) -> Any:
+    """With normalizations and scores as training would leave them: a new network answers nothing."""
+    net = build(section(), 0)
+    generator = torch.Generator().manual_seed(1)
+    for name, one in (*net.named_parameters(), *net.named_buffers()):
+        if name.endswith("running_var"):
+            one.data.uniform_(0.5, 1.5, generator=generator)
+        elif one.dim() == 1 and one.is_floating_point():
+            one.data.add_(torch.randn(one.shape, generator=generator), alpha=0.1)
+        elif "head" in name and one.dim() > 1:
+            one.data.normal_(0, 1.5 * (one[0].numel()) ** -0.5, generator=generator)
+        if name.endswith("cls_pred.bias"):
+            one.data.fill_(-1.0)
+    return net
+
+
+def pruned(kind: str, section: Any) -> tuple[Any, Any]:
+    config = preset(kind)
+    if kind == "amba":
+        table = {"total_iters": 1, "sparsity_table": [50], "default_input_shape": [1, 3, *SHAPE]}
+        config["scheduler"]["kwargs"].update(table)
+    scheduler = build_sparse_scheduler(config)
+    net = scheduler.prepare_sparse_model(network(section))
+    scheduler.prune_model(net, 0)
+    return scheduler, net.eval()
+
+
+@pytest.fixture(scope="module", params=[("one stage", "amba"), ("two stages", "ampere")], ids=" ".join)
+def exported(request: Any, tmp_path_factory: Any) -> tuple[str, Any, dict[str, str]]:
+    """The network and the files of it, by what they are."""
+    name, kind = request.param
+    scheduler, net = pruned(kind, SECTIONS[name])
+    path = str(tmp_path_factory.mktemp("exported") / "level")
+    parts = {one.name: f"{path}.{one.name}.onnx" for one in net.nets}
+    image = torch.zeros(1, 3, *SHAPE)
+    scheduler.export_parts(net, image, parts)
+    net = scheduler.export_sparse_model(net)
+    written = Workflow().finish(net, parts, image, path, True)
+    assert sorted([*parts.values(), *written]) == sorted(f"{path}.{one}.onnx" for one in FILES[name])
+    return name, net, {one: f"{path}.{one}.onnx" for one in FILES[name]}
+
+
+def batch(size: tuple[int, int], seed: int = 0) -> Batch:
+    image = np.random.default_rng(seed).normal(size=(1, 3, *SHAPE)).astype(np.float32)
+    return Batch(image, [0], [0], sizes=[size], scales=[(1.0, 1.0)], ids=[0])
+
+
+def run(path: str, feeds: dict[str, Any]) -> dict[str, Any]:
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 3  # an input with a default makes a warning
+    session = onnxruntime.InferenceSession(path, quiet, providers=["CPUExecutionProvider"])
+    inputs = (*session.get_inputs(), *session.get_overridable_initializers())
+    taken = {one.name: feeds[one.name] for one in inputs}
+    return dict(zip([one.name for one in session.get_outputs()], session.run(None, taken)))
+
+
+def test_every_file_that_has_weights_holds_what_it_records(exported: Any) -> None:
+    name, net, files = exported
+    found: set[str] = set()
+    for one in (*(part.name for part in net.nets), "whole"):
+        report = osp.verify(files[one])
+        assert report.ok
+        checked = {row.name for row in report.rows if row.status == "holds"}
+        assert checked
+        found = checked if one != "whole" else found & checked if name == "one stage" else found
+        assert one == "whole" or checked <= net.state_dict().keys()
+    parts = [osp.verify(files[part.name]) for part in net.nets]
+    rows = {row.name: (row.status, row.zeros) for report in parts for row in report.rows}
+    assert {row.name: (row.status, row.zeros) for row in osp.verify(files["whole"]).rows} == rows
+    assert osp.verify(files["whole"], strict=True).ok
+
+
+def test_parts_answer_as_torch_does(exported: Any) -> None:
+    _, net, files = exported
+    image = torch.from_numpy(batch(SHAPE).image)
+    for part in net.nets:
+        given = part.examples(image)
+        with torch.no_grad():
+            expected = torch.utils._pytree.tree_leaves(part.module(*given))
+        answers = run(files[part.name], {name: one.numpy() for name, one in zip(part.inputs, given)})
+        assert list(answers) == list(part.outputs)
+        for one, other in zip(answers.values(), expected):
+            np.testing.assert_allclose(one, other.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_whole_file_answers_as_the_network_does(exported: Any, seed: int) -> None:
+    _, net, files = exported
+    given = batch(SIZE, seed)
+    expected = net.answers(given)[0]
+    feeds = {"image": given.image, "size": np.array(SIZE, np.float32)}
+    answers = run(files["whole"], feeds)
+    assert len(expected.scores) > 20
+    np.testing.assert_allclose(answers["scores"], expected.scores, atol=1e-4)
+    np.testing.assert_allclose(answers["boxes"], expected.boxes, atol=1e-3)
+    np.testing.assert_array_equal(answers["labels"], expected.labels)
+
+
+def test_files_run_one_after_the_other_by_names(exported: Any) -> None:
+    name, _, files = exported
+    given = batch(SHAPE)
+    tensors = {"image": given.image, "size": np.array(SHAPE, np.float32)}
+    order = ["net", "post"] if name == "one stage" else ["net", "proposals", "bbox_head", "post"]
+    for one in order:
+        tensors.update(run(files[one], tensors))
+    whole = run(files["whole"], {"image": given.image, "size": tensors["size"]})
+    for one, other in whole.items():
+        np.testing.assert_allclose(other, tensors[one], atol=1e-4)
+
+
+def test_shared_weights_are_stored_once(exported: Any) -> None:
+    _, net, files = exported
+    stored = [one.name for one in onnx.load(files["whole"]).graph.initializer]
+    own = [name for name, one in net.named_parameters() if one.dim() > 1]
+    assert sorted(name for name in stored if name in own) == sorted(own)
+    assert len(stored) == len(set(stored))
+    assert osp.inspect(files["whole"]).totals.weights == len(own)
+
+
+def test_shapes_in_the_whole_file_are_right(exported: Any) -> None:
+    proto = onnx.load(exported[2]["whole"])
+    onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+
+
+def test_two_parts_with_weights_of_one_name_are_refused(exported: Any) -> None:
+    part = onnx.load(exported[2]["net"])
+    with pytest.raises(ModelError, match="two parts have a weight called"):
+        joined([part, part], ["cls_0"], "twice")
+
+
+def test_a_part_promises_its_own_layers_alone(exported: Any) -> None:
+    _, net, files = exported
+    for part in net.nets:
+        metadata = {one.key: one.value for one in onnx.load(files[part.name]).metadata_props}
+        plan = json.loads(metadata["onnxsparse.plan"])
+        assert {*plan["pruned"], *plan["dense"]} <= part.module.state_dict().keys()
+
+
+def test_a_classifier_has_nothing_behind_it(tmp_path: Path) -> None:
+    net = build(classifier(), 0)
+    assert Workflow().finish(net, {}, torch.zeros(1, 3, 64, 64), str(tmp_path / "level"), True) == []
+    assert list(tmp_path.iterdir()) == []

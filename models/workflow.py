@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxsparse.dialects.msbench.builders import Dataset, Evaluator
+from onnxsparse.dialects.msbench.builders import Evaluator
 
 
 class Workflow:
@@ -27,22 +27,20 @@ class Workflow:
 
         return load(network, state)
 
-    def dataset(self, section: Mapping[str, Any], part: str, seed: int) -> Dataset:
-        """The images of `train` or `test`."""
+    def dataset(self, section: Mapping[str, Any], part: str, seed: int) -> Any:
+        """The images of `train` or `test`, a `Dataset`."""
         from models.data.dataset_section import read_dataset
 
         return read_dataset(section, part, seed)
 
-    def evaluator(self, section: Mapping[str, Any], dataset: Dataset) -> Evaluator:
+    def evaluator(self, section: Mapping[str, Any], dataset: Any) -> Evaluator:
         """What `dataset.test.dataset.kwargs.evaluator` says."""
-        from models.data.batches import Images
         from models.evaluation.evaluators import read_evaluator
 
-        assert isinstance(dataset, Images)
         return read_evaluator(section, dataset)
 
     def finish(self, network: Any, files: Mapping[str, str], image: Any, path: str, whole: bool) -> list[str]:
         """Write post-processing beside the exported parts and, where asked, one file of all."""
-        from models.export import finish
+        from models.export.finish import finish
 
-        return list(finish.finish(network, files, image, path, whole))
+        return finish(network, files, image, path, whole)

@@ -11,8 +11,7 @@ import torch
 
 from models.data.batch import Batch, Detections
 from models.detection.bbox_pre import RegionTargets
-from models.detection.boxes import Deltas
-from models.detection.decoding import BoxDecoder, read_nms, read_normalization
+from models.detection.decoding import BoxDecoder, read_bbox
 from models.detection.losses import Loss, read_box_loss, read_class_loss
 from models.sections import Section
 from onnxsparse.dialects.msbench.builders import Total
@@ -50,20 +49,7 @@ class BboxPost:
 def make(kwargs: Mapping[str, Any], strides: Sequence[int]) -> BboxPost:
     section = Section("net: bbox_post", kwargs)
     cfg = section.part("cfg")
-    losses = read_class_loss(cfg, CLASSES), read_box_loss(cfg)
-    shared, deltas = cfg.flag("share_location", False), read_normalization(cfg)
-    _, predictor = cfg.typed("bbox_predictor", ["faster"])
-    _demand_same(predictor, shared, deltas)
-    threshold = predictor.number("bbox_score_thresh", 0.0, least=0, most=1)
-    decoder = BoxDecoder(deltas, shared, threshold, predictor.whole("top_n", 100), read_nms(predictor))
-    for part in (predictor, cfg, section):
+    made = BboxPost(read_bbox(section, cfg, strides), read_class_loss(cfg, CLASSES), read_box_loss(cfg))
+    for part in (cfg, section):
         part.end()
-    return BboxPost(decoder, *losses)
-
-
-def _demand_same(predictor: Section, shared: bool, deltas: Deltas) -> None:
-    """Answers are decoded by what losses were computed with; the words stand in two places."""
-    if predictor.flag("share_location", shared) != shared:
-        predictor.refuse("share_location", f"{str(shared).lower()} as in cfg", not shared)
-    if predictor.has("bbox_normalize") and read_normalization(predictor) != deltas:
-        predictor.refuse("bbox_normalize", "the same as in cfg", predictor.any("bbox_normalize"))
+    return made

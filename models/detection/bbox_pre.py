@@ -89,14 +89,14 @@ def make(kwargs: Mapping[str, Any], strides: Sequence[int]) -> BboxPre:
     section = Section("net: BboxFC_Pre", kwargs)
     cfg = section.part("cfg")
     _, supervisor = cfg.typed("bbox_supervisor", ["faster"])
-    trained = read_normalization(supervisor), read_matcher(supervisor), read_sampler(supervisor)
+    deltas, matcher, sampler = read_normalization(supervisor), read_matcher(supervisor), read_sampler(supervisor)
     fpn, pooling = cfg.part("fpn"), cfg.part("roipooling")
     levels = fpn.wholes("fpn_levels", list(range(min(4, len(strides)))))
     if not levels or levels != list(range(levels[0], levels[0] + len(levels))) or levels[-1] >= len(strides):
         fpn.refuse("fpn_levels", f"a list of following levels of the {len(strides)} of the neck", levels)
     pooling.word("method", ["roialignpool"], "roialignpool")
     scale = fpn.number("base_scale", 56.0, least=1e-3)
-    sizes = pooling.whole("pool_size", 7), pooling.whole("sampling_ratio", 0, least=0)
+    size, sampling = pooling.whole("pool_size", 7), pooling.whole("sampling_ratio", 0, least=0)
     for part in (supervisor, fpn, pooling, cfg, section):
         part.end()
-    return BboxPre([strides[level] for level in levels], levels, scale, *sizes, *trained)
+    return BboxPre([strides[level] for level in levels], levels, scale, size, sampling, deltas, matcher, sampler)

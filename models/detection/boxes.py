@@ -36,7 +36,7 @@ def iou(first: Array, second: Array) -> Array:
     """Intersection over union of each of the first boxes with each of the second."""
     shared = intersections(first, second)
     union = areas(first)[:, None] + areas(second)[None, :] - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
 
 
 def covered(boxes: Array, regions: Array) -> Array:
@@ -44,7 +44,7 @@ def covered(boxes: Array, regions: Array) -> Array:
     if not len(regions):
         return np.zeros(len(boxes), np.float32)
     area, shared = areas(boxes), intersections(boxes, regions).max(1)
-    return np.divide(shared, area, out=np.zeros_like(shared), where=area > 0)
+    return np.asarray(np.divide(shared, area, out=np.zeros_like(shared), where=area > 0))
 
 
 def clipped(boxes: Array, size: tuple[int, int]) -> Array:
@@ -65,7 +65,7 @@ class Deltas:
         sides, target = (np.maximum(each[:, 2:] - each[:, :2], SMALLEST) for each in (anchors, boxes))
         centres = ((boxes[:, :2] + boxes[:, 2:]) - (anchors[:, :2] + anchors[:, 2:])) / 2
         found = np.concatenate([centres / sides, np.log(target / sides)], 1)
-        return np.asarray((found - np.float32(self.means)) / np.float32(self.stds), anchors.dtype)
+        return np.asarray((found - np.asarray(self.means)) / np.asarray(self.stds), anchors.dtype)
 
     def decode(self, anchors: Any, deltas: Any, functions: Any = np) -> Any:
         """The anchors moved; `functions` is numpy, or torch where these are its tensors."""

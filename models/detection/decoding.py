@@ -6,14 +6,14 @@ image before padding; answers are in pixels of the image file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from models.data.batch import Batch, Detections
-from models.detection.anchors import Anchors
+from models.detection.anchors import Anchors, read_anchors
 from models.detection.boxes import Deltas, clipped, read_deltas
 from models.detection.nms import best_first, nms
 from models.sections import Section
@@ -217,3 +217,57 @@ def read_nms(section: Section) -> float:
 
 def read_normalization(cfg: Section) -> Deltas:
     return read_deltas(cfg.part("bbox_normalize"))
+
+
+def read_retina(section: Section, cfg: Section, strides: Sequence[int]) -> RetinaDecoder:
+    """What answers need of the kwargs of retina_post, of which `cfg` is a part."""
+    classes = section.whole("num_classes", least=2) - 1
+    decoder = AnchorDecoder(read_anchors(cfg, strides), read_normalization(cfg), classes)
+    return RetinaDecoder(decoder, read_predictor(cfg, "retina", 1000))
+
+
+def read_rpn(section: Section, cfg: Section, strides: Sequence[int]) -> ProposalDecoder:
+    """What proposals need of the kwargs of rpn_post."""
+    if section.whole("num_classes", 2) != 2:
+        section.refuse("num_classes", "2, object and background", section.any("num_classes"))
+    decoder = AnchorDecoder(read_anchors(cfg, strides), read_normalization(cfg), 1)
+    return ProposalDecoder(decoder, *(_of_phase(cfg, name) for name in ("train", "test")))
+
+
+def _of_phase(cfg: Section, name: str) -> Predictor:
+    part = cfg.part(name)
+    found = read_predictor(part, "rpn", 1000)
+    part.end()
+    return found
+
+
+def read_bbox(section: Section, cfg: Section, strides: Sequence[int]) -> BoxDecoder:  # noqa: ARG001  # as the others
+    """What answers need of the kwargs of bbox_post."""
+    shared, deltas = cfg.flag("share_location", False), read_normalization(cfg)
+    _, predictor = cfg.typed("bbox_predictor", ["faster"])
+    _demand_same(predictor, shared, deltas)
+    threshold = predictor.number("bbox_score_thresh", 0.0, least=0, most=1)
+    found = BoxDecoder(deltas, shared, threshold, predictor.whole("top_n", 100), read_nms(predictor))
+    predictor.end()
+    return found
+
+
+def _demand_same(predictor: Section, shared: bool, deltas: Deltas) -> None:
+    """Answers are decoded by what losses were computed with; the words stand in two places."""
+    if predictor.flag("share_location", shared) != shared:
+        predictor.refuse("share_location", f"{str(shared).lower()} as in cfg", not shared)
+    if predictor.has("bbox_normalize") and read_normalization(predictor) != deltas:
+        predictor.refuse("bbox_normalize", "the same as in cfg", predictor.any("bbox_normalize"))
+
+
+_READERS: dict[str, Callable[[Section, Section, Sequence[int]], Any]] = {
+    "retina_post": read_retina,
+    "rpn_post": read_rpn,
+    "bbox_post": read_bbox,
+}
+
+
+def decoder(kind: str, kwargs: Mapping[str, Any], strides: Sequence[int]) -> Any:
+    """What makes boxes of the outputs before a part of `net:`, for those who have no torch."""
+    section = Section(f"net: {kind}", kwargs)
+    return _READERS[kind](section, section.part("cfg"), strides)

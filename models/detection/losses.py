@@ -106,10 +106,6 @@ def _sigmoid_focal(kwargs: Section) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda logits, target: sigmoid_focal(logits, target, alpha, gamma).sum()
 
 
-def _sigmoid_entropy(kwargs: Section) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda logits, target: functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")
-
-
 def _softmax_entropy(kwargs: Section) -> Callable[[Tensor, Tensor], Tensor]:
     if kwargs.any("class_dim", -1) not in (-1, 1):
         kwargs.refuse("class_dim", "-1, the last one", kwargs.any("class_dim"))
@@ -130,14 +126,18 @@ def _smooth_l1(kwargs: Section) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda found, wanted: functional.smooth_l1_loss(found, wanted, reduction="sum", beta=beta)
 
 
-def _l1(kwargs: Section) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda found, wanted: (found - wanted).abs().sum()
+def _sigmoid_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")
+
+
+def _l1(found: Tensor, wanted: Tensor) -> Tensor:
+    return (found - wanted).abs().sum()
 
 
 _CLASSES = {
     "quality_focal_loss": _quality_focal,
     "sigmoid_focal_loss": _sigmoid_focal,
-    "sigmoid_cross_entropy": _sigmoid_entropy,
+    "sigmoid_cross_entropy": lambda _: _sigmoid_entropy,
     "softmax_cross_entropy": _softmax_entropy,
 }
-_BOXES = {"iou_loss": _iou, "smooth_l1_loss": _smooth_l1, "l1_loss": _l1}
+_BOXES = {"iou_loss": _iou, "smooth_l1_loss": _smooth_l1, "l1_loss": lambda _: _l1}

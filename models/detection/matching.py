@@ -107,7 +107,7 @@ def iou_of_pairs(first: Array, second: Array) -> Array:
     sides = np.minimum(first[:, 2:], second[:, 2:]) - np.maximum(first[:, :2], second[:, :2])
     shared = np.maximum(sides, 0).prod(1)
     union = sum(np.maximum(each[:, 2:] - each[:, :2], 0).prod(1) for each in (first, second)) - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))
 
 
 def read_matcher(supervisor: Section) -> MaxIoU:

@@ -10,13 +10,11 @@ import numpy as np
 import torch
 
 from models.data.batch import Batch, Detections
-from models.detection.anchors import read_anchors
 from models.detection.decoding import (
     AnchorDecoder,
     Outputs,
     RetinaDecoder,
-    read_normalization,
-    read_predictor,
+    read_retina,
     shapes_of,
 )
 from models.detection.losses import Loss, overlaps, read_box_loss, read_class_loss
@@ -46,11 +44,14 @@ class Targets:
 class RetinaPost:
     """Losses of one stage by focal losses over all anchors, divided by how many of them find an object."""
 
-    decoder: AnchorDecoder
     predictor: RetinaDecoder
     matcher: Any
     cls_loss: Loss
     loc_loss: Loss
+
+    @property
+    def decoder(self) -> AnchorDecoder:
+        return self.predictor.decoder
 
     @property
     def num_classes(self) -> int:
@@ -122,11 +123,9 @@ def flat(outputs: Outputs, at: int, width: int) -> Any:
 
 def make(kwargs: Mapping[str, Any], strides: Sequence[int]) -> RetinaPost:
     section = Section("net: retina_post", kwargs)
-    classes, cfg = section.whole("num_classes", least=2) - 1, section.part("cfg")
-    decoder = AnchorDecoder(read_anchors(cfg, strides), read_normalization(cfg), classes)
-    predictor = RetinaDecoder(decoder, read_predictor(cfg, "retina", 1000))
-    losses = read_class_loss(cfg, CLASSES), read_box_loss(cfg)
-    made = RetinaPost(decoder, predictor, _read_supervisor(cfg), *losses)
+    cfg = section.part("cfg")
+    predictor = read_retina(section, cfg, strides)
+    made = RetinaPost(predictor, _read_supervisor(cfg), read_class_loss(cfg, CLASSES), read_box_loss(cfg))
     for part in (cfg, section):
         part.end()
     return made

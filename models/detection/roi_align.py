@@ -20,7 +20,8 @@ def levels_of(boxes: Array, base: float, count: int) -> Array:
     """The level that a region is pooled from: floor(log2(root of its area / base)), of those there are."""
     sides = np.maximum(boxes[:, 2:4] - boxes[:, :2], 0)
     roots = np.sqrt(sides.prod(1))
-    return np.floor(np.log2(np.maximum(roots, 1e-6) / base)).clip(0, count - 1).astype(np.int64)
+    found = np.floor(np.log2(np.maximum(roots, 1e-6) / base))
+    return np.asarray(found.clip(0, count - 1), np.int64)
 
 
 def roi_align(

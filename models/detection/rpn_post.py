@@ -10,14 +10,11 @@ import numpy as np
 import torch
 
 from models.data.batch import Batch
-from models.detection.anchors import read_anchors
 from models.detection.decoding import (
     AnchorDecoder,
     Outputs,
-    Predictor,
     ProposalDecoder,
-    read_normalization,
-    read_predictor,
+    read_rpn,
     shapes_of,
     sizes_of,
 )
@@ -36,7 +33,6 @@ CLASSES = ("sigmoid_cross_entropy", "sigmoid_focal_loss")
 class RpnPost:
     """Losses over the anchors sampled, divided by their number."""
 
-    decoder: AnchorDecoder
     predictor: ProposalDecoder
     matcher: MaxIoU
     sampler: NaiveSampler
@@ -44,6 +40,10 @@ class RpnPost:
     """How far an anchor may lie outside its image and be trained; below 0, as far as it will."""
     cls_loss: Loss
     loc_loss: Loss
+
+    @property
+    def decoder(self) -> AnchorDecoder:
+        return self.predictor.decoder
 
     @property
     def num_classes(self) -> int:
@@ -94,24 +94,12 @@ class RpnPost:
 
 def make(kwargs: Mapping[str, Any], strides: Sequence[int]) -> RpnPost:
     section = Section("net: rpn_post", kwargs)
-    if section.whole("num_classes", 2) != 2:
-        section.refuse("num_classes", "2, object and background", section.any("num_classes"))
     cfg = section.part("cfg")
-    decoder = AnchorDecoder(read_anchors(cfg, strides), read_normalization(cfg), 1)
-    losses = read_class_loss(cfg, CLASSES), read_box_loss(cfg)
+    predictor = read_rpn(section, cfg, strides)
     _, supervisor = cfg.typed("roi_supervisor", ["rpn"])
+    matcher, sampler = read_matcher(supervisor), read_sampler(supervisor)
     border = supervisor.number("allowed_border", -1)
-    trained = read_matcher(supervisor), read_sampler(supervisor), border
-    made = RpnPost(
-        decoder, ProposalDecoder(decoder, *(_read(cfg, part) for part in ("train", "test"))), *trained, *losses
-    )
+    made = RpnPost(predictor, matcher, sampler, border, read_class_loss(cfg, CLASSES), read_box_loss(cfg))
     for part in (supervisor, cfg, section):
         part.end()
     return made
-
-
-def _read(cfg: Section, name: str) -> Predictor:
-    part = cfg.part(name)
-    found = read_predictor(part, "rpn", 1000)
-    part.end()
-    return found

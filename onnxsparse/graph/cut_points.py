@@ -4,7 +4,7 @@
    are left: logits and box offsets, before they are decoded, ranked and suppressed.
 2. Layers behind a choice (NonMaxSuppression, TopK) are a second stage. What was chosen, its proposals, is *given*: no
    gradient passes it. In front of RoiAlign that are the boxes, where all of its levels come from the same ones.
-3. Shapes are not looked at: what only asks for the size of a value does not depend on its numbers.
+3. What only asks for the size of a value does not depend on its numbers; but how many were chosen is given, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.graph.attributes import IdentityKey
@@ -75,11 +75,15 @@ class CutSearch:
                 raise OptionError(f"--until: no weight has a say in '{name[:80]}', so nothing can be trained there")
         return CutPoints(tuple(dict.fromkeys(names)), self._given(names, names))
 
-    @cached_property
+    @property
     def chooses(self) -> NodeProto | None:
         """The first node behind weights that has no gradient because it chooses, where there is one."""
+        return next(iter(self._choices), None)
+
+    @cached_property
+    def _choices(self) -> list[NodeProto]:
         moving = self._moving(())
-        return next((node for node in self._nodes if _chooses(node) and any(n in moving for n in reads(node))), None)
+        return [node for node in self._nodes if _chooses(node) and any(name in moving for name in reads(node))]
 
     # -- what depends on weights, and what leads to some
 
@@ -91,10 +95,10 @@ class CutSearch:
                 found |= {name for name in node.output if name and name not in given}
         return found & self._data
 
-    def _leading(self, given: Collection[str], ends: Iterable[str] = ()) -> set[str]:
+    def _leading(self, given: Collection[str], ends: Iterable[str] = (), sizes: bool = False) -> set[str]:
         """What a node with weights still comes behind, and not through what is given; and what leads to `ends`."""
         found = set(ends)
-        for node in reversed(self._nodes):
+        for node in reversed(self._graph.node if sizes else self._nodes):
             if self._inner(node, found, given):
                 found |= set(reads(node))
         return found
@@ -120,7 +124,7 @@ class CutSearch:
     def _given(self, outputs: Sequence[str], ends: Sequence[str] = ()) -> tuple[str, ...]:
         needed = upstream(self._graph, outputs)
         found: list[str] = self._proposals(needed)
-        moving, leading = self._moving(found), self._leading(found, ends)
+        moving, leading = self._moving(found), self._leading(found, ends, sizes=True)
         for node in self._nodes:
             if _chooses(node) and any(name in moving for name in reads(node)):
                 found += [name for name in node.output if name in leading & needed and name not in found]
@@ -128,29 +132,27 @@ class CutSearch:
 
     def _proposals(self, needed: Collection[str]) -> list[str]:
         """The boxes that all RoiAlign nodes read, as near to these as they are one value; else what each reads."""
-        moving = self._moving(())
-        places = [
+        chosen = downstream(self._graph, [name for node in self._choices for name in node.output if name])
+        moving = self._moving(()) | chosen
+        boxes = [
             name
             for node in self._nodes
             if node.op_type in REGIONS and needed & set(node.output)
             for name in node.input[1:]
             if name in moving
         ]
-        if not places:
+        if not boxes:
             return []
-        chosen = downstream(self._graph, [name for node in self._nodes if _chooses(node) for name in node.output])
-        before = self._dominators(moving)
-        boxes = list(dict.fromkeys(places))
-        common = boxes[0]
+        before, common = self._dominators(moving), boxes[0]
         for name in boxes[1:]:
             common = _meeting(before, common, name)
-        return [common] if common != ROOT and common in chosen else boxes
+        return [common] if common in chosen else list(dict.fromkeys(boxes))
 
     def _dominators(self, moving: Collection[str]) -> dict[str, tuple[str, int]]:
         """By value: the nearest one that all its ways from weights go through, and how deep it lies."""
         found: dict[str, tuple[str, int]] = {ROOT: (ROOT, 0)}
-        for node in self._nodes:
-            sources = [name for name in reads(node) if name in moving]
+        for node in self._graph.node:
+            sources = [name for name in reads(node) if name in found]
             near = sources[0] if sources else ROOT
             for name in sources[1:]:
                 near = _meeting(found, near, name)

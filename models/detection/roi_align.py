@@ -58,7 +58,7 @@ def bags(
     heights, widths = np.asarray(shapes, np.int64).T
     starts = np.concatenate([[0], np.cumsum(heights * widths * images)[:-1]])
     corners = rois[:, 1:] / np.asarray(strides, np.float32)[levels][:, None] - np.float32(0.5)
-    counts = np.ceil((corners[:, 2:] - corners[:, :2]) / size).clip(0).astype(np.int64)
+    counts = np.ceil((corners[:, [3, 2]] - corners[:, [1, 0]]) / size).clip(0).astype(np.int64)  # along y, along x
     if sampling:
         counts[:] = sampling
     height, width = heights[levels], widths[levels]
@@ -94,10 +94,9 @@ class _Bags:
 
 def _axis(begin: Array, end: Array, length: Array, size: int, count: int) -> tuple[Array, Array]:
     """Along one axis, (R, size, 2 * count): the pixels beside each bin's points, and their weights for the mean."""
-    step = (end - begin) / np.float32(size)
-    points = np.arange(size * count, dtype=np.float32).reshape(size, count) % count
-    points = np.arange(size, dtype=np.float32)[:, None] + (points + np.float32(0.5)) / np.float32(count)
-    at = begin[:, None, None] + step[:, None, None] * points
+    step = ((end - begin) / np.float32(size))[:, None, None]
+    bins, points = np.arange(size, dtype=np.float32)[:, None], np.arange(count, dtype=np.float32) + np.float32(0.5)
+    at = begin[:, None, None] + bins * step + points * step / np.float32(count)  # rounded as in the runtime
     length = length[:, None, None]
     outside = (at < -1) | (at > length)
     at = at.clip(0, length - 1).astype(np.float32)

@@ -3,6 +3,7 @@
     python tools/train_sparse.py CONFIG.yaml                 train; started again, go on from the newest checkpoint
     python tools/train_sparse.py CONFIG.yaml -e              evaluate the newest checkpoint
     python tools/train_sparse.py CONFIG.yaml -e level-50.onnx    evaluate that one
+    python tools/train_sparse.py CONFIG.yaml --scenes        with images made where there are none
     python tools/train_sparse.py CONFIG.yaml dense.pth       another start state than the configuration names
     torchrun --nproc-per-node 2 tools/train_sparse.py CONFIG.yaml    a network by several processes
 
@@ -22,10 +23,11 @@ from typing import Any
 from onnxsparse.cli.output import watched
 from onnxsparse.dialects.msbench import configuration
 from onnxsparse.dialects.msbench.network_job import describes_network, overridden
-from onnxsparse.engines.processes import speaks
+from onnxsparse.engines.processes import is_first, speaks
 from onnxsparse.errors import OnnxSparseError, OptionError
 
 ROOT = Path(__file__).resolve().parents[1]
+SCENES = "make what `dataset:` names and is not there, of the digits or of the Fashion-MNIST files in a folder"
 ENDINGS = (".yaml", ".yml", ".json")
 
 
@@ -36,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-e", "--evaluate", action="store_true", help="evaluate only")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong")
     parser.add_argument("--opts", nargs="+", default=[], metavar="KEY=VALUE", help="other values: trainer.max_iter=10")
+    parser.add_argument("--scenes", nargs="?", const="digits", default="", metavar="FOLDER", help=SCENES)
+    parser.add_argument(
+        "--scenes-count", nargs=2, type=int, default=[10_000, 500], metavar=("TRAIN", "TEST"), help="how many"
+    )
     parser.add_argument("--whole", action="store_true", help="of detectors one ONNX file with NMS, too")
     given = parser.parse_args(argv)
     try:
@@ -71,14 +77,22 @@ def network_runner(path: str, found: Mapping[str, Any], start: str, given: argpa
     from models.workflow import Workflow
     from onnxsparse.dialects.msbench.network_runner import NetworkRunner
 
+    if given.scenes and is_first():
+        from models.data.scenes import make_scenes
+
+        notes = make_scenes(found.get("dataset") or {}, given.scenes, tuple(given.scenes_count))
+        for note in [] if given.quiet else notes:
+            print(f"note: {note}")
     return NetworkRunner(path, found, Workflow(), start, given.evaluate, given.quiet, given.whole)
 
 
 def onnx_runner(path: str, start: str, given: argparse.Namespace) -> Any:
     from onnxsparse.dialects.msbench.runner import SparseRunner
 
-    if given.opts or given.whole:
-        raise OptionError("--opts and --whole are for configurations that describe a network (net and dataset)")
+    if given.opts or given.whole or given.scenes:
+        raise OptionError(
+            "--opts, --scenes and --whole are for configurations that describe a network (net and dataset)"
+        )
     return SparseRunner(path, start, given.evaluate, given.quiet)
 
 

@@ -248,7 +248,9 @@ def check_graph(
     if plan is None and masks is None:
         recipe = _with_some_zeros(recipe)
     source = taken(source)
-    task = ask(source, recipe, data, plan=plan, masks=masks, labels=labels, batch_axis=batch_axis, state=state, until=until)
+    task = ask(
+        source, recipe, data, plan=plan, masks=masks, labels=labels, batch_axis=batch_axis, state=state, until=until
+    )
     with temporary() as working_dir:
         sparsers = dict.fromkeys(task.planned, recipe.only(Pruning).sparser)
         _, made = task.engines(working_dir, check=True).built(task.spec.with_sparsers(sparsers))

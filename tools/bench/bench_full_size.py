@@ -55,7 +55,9 @@ class Result:
 
 def command(dense: Path, step: str) -> list[str]:
     """The words of a step; files lie beside the dense one."""
-    made = {name: str(dense.with_suffix(f".{name}.onnx")) for name in ("masked", "folded", "pruned", "permuted", "int8")}
+    made = {
+        name: str(dense.with_suffix(f".{name}.onnx")) for name in ("masked", "folded", "pruned", "permuted", "int8")
+    }
     word, data = step.partition(" ")[0], str(dense.with_suffix(".npz"))
     if word == "mask":
         return ["mask", str(dense), "--pattern", "2:4", "-o", made["masked"]]

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -190,9 +191,10 @@ def made(origin: Origin, folder: Path) -> Iterator[str]:
 def export(origin: Origin, folder: Path) -> None:
     """Run the script of an origin in its environment, where its models are not there yet."""
     own = folder / origin.script
-    own.mkdir(parents=True, exist_ok=True)
     if (own / "versions.json").exists():
         return
+    shutil.rmtree(own, ignore_errors=True)  # a run that was stopped left a part of it
+    own.mkdir(parents=True)
     python = environment(folder / "venv" / origin.environment, origin.packages)
     command = [str(python), str(SCRIPTS / f"{origin.script}.py"), str(own), *_models(origin, folder, python)]
     run(command, own / "log.txt")

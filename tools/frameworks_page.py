@@ -70,7 +70,7 @@ ORIGINS = (
             File("dynamo", "PyTorch, dynamo as it is"),
             File("torchscript", "PyTorch, TorchScript as it is"),
         ),
-        "With their defaults both exporters fold batch normalizations into the layers before them: pruned, trained and "
+        "With their defaults both exporters fold batch normalizations into the layers before them. Pruned, trained and "
         "verified the file is like any other, but its numbers are no longer those of the module, and TorchScript gives "
         "them numbers for names. `osp.torch.export` keeps both; see [in torch](torch.md#keep-your-own-training-loop).",
     ),
@@ -119,7 +119,7 @@ ORIGINS = (
     Origin(
         "from_transformers", "Hugging Face", "torch", TORCH,
         (File("minilm", "all-MiniLM-L6-v2, external data", 40),),
-        "`directory` is a model directory with `config.json`, the tokenizer and `model.safetensors`. The weights lie in "
+        "`directory` is a model directory: `config.json`, the tokenizer, `model.safetensors`. The weights lie in "
         "`minilm.weights` beside the graph; what onnxsparse writes has its data in one file beside it, too. The "
         "embeddings stay dense: they are looked up, not multiplied.",
         "minilm",

@@ -90,8 +90,7 @@ ORIGINS = (
         "from_sklearn", "scikit-learn", "sklearn", SKLEARN,
         (File("sklearn", "scikit-learn, skl2onnx"),),
         "The scaler of the pipeline and the choice of a label stay what they are. Models of one layer "
-        "(`LogisticRegression`) have few weights, and what is small or gives the output stays dense unless it is "
-        "allowed.",
+        "(`LogisticRegression`) have few weights, and what is small stays dense unless it is allowed.",
     ),
     Origin(
         "from_trees", "LightGBM and XGBoost", "trees",
@@ -308,14 +307,14 @@ def _link(origin: Origin) -> str:
 def cells(row: Row) -> str:
     """The cells of the table, without what stands before and behind them."""
     if "failed" in row:
-        return f"not made: {row['failed']} | | | | | "
+        return f"not made: {row['failed']} | | | | |"
     if not row["weights"]:
-        return f"none | {_measure(row, row['dense'])} | nothing to prune | nothing to prune | | "
+        return f"none | {_measure(row, row['dense'])} | nothing to prune | nothing to prune | – | –"
     share = row["levels"]["2:4"]["share"]
     weights = f"{row['weights']} ({_count(row['elements'])}), {share:.0%} pruned"
     steps = row["steps"] if any(level.get("tuned") for level in row["levels"].values()) else "not trained"
     levels = (_level(row, row["levels"][name]) for name in ("2:4", "80 %"))
-    return f"{weights} | {_measure(row, row['dense'])} | {' | '.join(levels)} | {steps} | {'; '.join(row['stays'])} "
+    return f"{weights} | {_measure(row, row['dense']) if row['labelled'] else '–'} | {' | '.join(levels)} | {steps} | {'; '.join(row['stays']) or '–'}"
 
 
 def _level(row: Row, level: dict[str, Any]) -> str:

@@ -314,7 +314,8 @@ def cells(row: Row) -> str:
     weights = f"{row['weights']} ({_count(row['elements'])}), {share:.0%} pruned"
     steps = row["steps"] if any(level.get("tuned") for level in row["levels"].values()) else "not trained"
     levels = (_level(row, row["levels"][name]) for name in ("2:4", "80 %"))
-    return f"{weights} | {_measure(row, row['dense']) if row['labelled'] else '–'} | {' | '.join(levels)} | {steps} | {'; '.join(row['stays']) or '–'}"
+    dense = _measure(row, row["dense"]) if row["labelled"] else "–"
+    return f"{weights} | {dense} | {' | '.join(levels)} | {steps} | {'; '.join(row['stays']) or '–'}"
 
 
 def _level(row: Row, level: dict[str, Any]) -> str:

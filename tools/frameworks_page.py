@@ -352,7 +352,7 @@ def section(origin: Origin, folder: Path) -> Iterator[str]:
 
 def plain(code: str) -> str:
     """The code as users write it: paths are names of files, and nothing is said to linters."""
-    code = re.sub(r"  # (type: ignore|fmt: skip).*", "", code)
+    code = re.sub(r"  # (type: ignore|fmt: skip).*|: dict\[str, Any\](?= =)| -> (None|Any)(?=:)", "", code)
     code = re.sub(r'\(FOLDER / ("[^"]+")\)\.write', r"Path(\1).write", code)
     code = re.sub(r'str\(FOLDER / ("[^"]+")\)', r"\1", code)
     return re.sub(r'FOLDER / ("[^"]+")', r"\1", code)

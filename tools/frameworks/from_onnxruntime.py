@@ -29,7 +29,8 @@ class Samples(CalibrationDataReader):  # type: ignore[misc, unused-ignore]
 
 
 quantize_static(dense, FOLDER / "qdq.onnx", Samples(), quant_format=QuantFormat.QDQ, per_channel=True)
-quantize_dynamic(dense, FOLDER / "dynamic.onnx", weight_type=QuantType.QUInt8)  # ConvInteger runs with these only
+# ConvInteger takes no signed weights here
+quantize_dynamic(dense, FOLDER / "dynamic.onnx", weight_type=QuantType.QUInt8)
 # </page>
 
 for file in ("optimised", "qdq", "dynamic"):

@@ -277,7 +277,7 @@ $ onnxsparse verify tuned.onnx
 def page(folder: Path) -> str:
     rows = {(origin.script, file.name): _row(folder, origin, file) for origin in ORIGINS for file in origin.files}
     found = [row for row in rows.values() if row is not None and "failed" not in row]
-    levels = [level for row in found for level in row["levels"].values()]
+    levels = [level for row in found if row["weights"] for level in row["levels"].values()]
     verified = sum(level["verified"] for level in levels)
     top = TOP.format(files=len(found), origins=len(ORIGINS), verified=verified, written=len(levels))
     table = "".join(f"| {title} | {cells(row)} |\n" for title, row in _titled(rows))

@@ -277,7 +277,7 @@ $ onnxsparse verify tuned.onnx
 def page(folder: Path) -> str:
     rows = {(origin.script, file.name): _row(folder, origin, file) for origin in ORIGINS for file in origin.files}
     found = [row for row in rows.values() if row is not None and "failed" not in row]
-    levels = [level for row in found for level in row["levels"].values()]
+    levels = [level for row in found if row["weights"] for level in row["levels"].values()]
     verified = sum(level["verified"] for level in levels)
     top = TOP.format(files=len(found), origins=len(ORIGINS), verified=verified, written=len(levels))
     table = "".join(f"| {title} | {cells(row)} |\n" for title, row in _titled(rows))
@@ -314,7 +314,8 @@ def cells(row: Row) -> str:
     weights = f"{row['weights']} ({_count(row['elements'])}), {share:.0%} pruned"
     steps = row["steps"] if any(level.get("tuned") for level in row["levels"].values()) else "not trained"
     levels = (_level(row, row["levels"][name]) for name in ("2:4", "80 %"))
-    return f"{weights} | {_measure(row, row['dense']) if row['labelled'] else '–'} | {' | '.join(levels)} | {steps} | {'; '.join(row['stays']) or '–'}"
+    dense = _measure(row, row["dense"]) if row["labelled"] else "–"
+    return f"{weights} | {dense} | {' | '.join(levels)} | {steps} | {'; '.join(row['stays']) or '–'}"
 
 
 def _level(row: Row, level: dict[str, Any]) -> str:
@@ -351,7 +352,7 @@ def section(origin: Origin, folder: Path) -> Iterator[str]:
 
 def plain(code: str) -> str:
     """The code as users write it: paths are names of files, and nothing is said to linters."""
-    code = re.sub(r"  # (type: ignore|fmt: skip).*", "", code)
+    code = re.sub(r"  # (type: ignore|fmt: skip).*|: dict\[str, Any\](?= =)| -> (None|Any)(?=:)", "", code)
     code = re.sub(r'\(FOLDER / ("[^"]+")\)\.write', r"Path(\1).write", code)
     code = re.sub(r'str\(FOLDER / ("[^"]+")\)', r"\1", code)
     return re.sub(r'FOLDER / ("[^"]+")', r"\1", code)

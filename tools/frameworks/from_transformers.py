@@ -27,10 +27,8 @@ del example["token_type_ids"]
 found = osp.torch.export(net, example)
 print(*found.notes, sep="\n")
 assert found.model is not None
-onnx.save(
-    found.model, str(FOLDER / "minilm.onnx"), save_as_external_data=True, all_tensors_to_one_file=True,
-    location="minilm.weights",
-)  # fmt: skip
+beside: dict[str, Any] = {"save_as_external_data": True, "location": "minilm.weights"}
+onnx.save(found.model, str(FOLDER / "minilm.onnx"), **beside)
 # </page>
 
 makers: list[Any] = [

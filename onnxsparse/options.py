@@ -228,6 +228,13 @@ class SparsityOptions:
         metavar="WORD,...",
         values=("embedding", "tied-embedding", "stem", "depthwise", "small", "basis", "output"),
     )
+    tie_equal: bool | None = option(
+        None,
+        "weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted once",
+        more=". Exporters copy layers that several levels of a detector share, and fold a normalization of its own "
+        "into each copy; `finetune` trains them as one",
+        group=WEIGHTS,
+    )
     seed: int | None = option(None, "for scores that draw numbers (default 0)", "1", recipe="training.seed")
     level: float | str | None = option(
         None,

@@ -50,6 +50,7 @@ def finetune(
     include: Names = (),
     exclude: Names = (),
     allow: Names = (),
+    tie_equal: bool | None = None,
     level: float | str | None = None,
     schedule: str | None = None,
     start_sparsity: float | None = None,
@@ -139,6 +140,8 @@ def finetune(
         exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
         allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
             Default: (). Example: allow="stem,output"
+        tie_equal: weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted
+            once. Default: None. Example: tie_equal=True
         level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
             Example: level=70
         schedule: how the level rises: cubic (default), linear, one-shot, ... (see onnxsparse list schedules).
@@ -212,7 +215,8 @@ def finetune(
             optimizer=optimizer if callable(optimizer) else None, lr_scheduler=lr_scheduler,
             plan=plan, masks=masks, labels=labels, eval_data=eval_data, metrics=metrics,
             resize=resize, mean=mean, std=std, layout=layout,
-            batch_axis=batch_axis, state=state, until=until, dims=dims, checkpoint=checkpoint, resume=resume, check=check,
+            batch_axis=batch_axis, state=state, until=until, dims=dims,
+            checkpoint=checkpoint, resume=resume, check=check,
             strict=strict, overwrite=overwrite, watch=watch, apart={"recipe": recipe},
         )
     )  # fmt: skip

@@ -7,9 +7,8 @@
     python tools/train_sparse.py CONFIG.yaml dense.pth       another start state than the configuration names
     torchrun --nproc-per-node 2 tools/train_sparse.py CONFIG.yaml    a network by several processes
 
-A configuration with `net:` and `dataset:` trains a network of models/, float (`runner: base`) or sparse; one with
-`model:` trains an ONNX model. docs/workflows.md and docs/msbench.md say what they hold. Exit codes: 0 done, 1 a
-delivered file does not verify, 2 a mistake to mend.
+A configuration with `net:` and `dataset:` trains a network of models/, float or sparse, one with `model:` an ONNX
+model: docs/workflows.md. Exit codes: 0 done, 1 a delivered file does not verify, 2 a mistake to mend.
 """
 
 from __future__ import annotations

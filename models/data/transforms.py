@@ -399,9 +399,9 @@ def _changed(image: Any, name: str, amount: float) -> Any:
         return image.point([min(255, max(0, round(level + amount))) for level in range(256)] * 3)
     if name != "hue":
         return getattr(ImageEnhance, name)(image).enhance(amount)
-    pixels = np.array(image.convert("HSV"))
-    pixels[..., 0] += np.uint8(round(amount * 256) % 256)  # bytes wrap around as the circle does
-    return pillow().fromarray(pixels, "HSV").convert("RGB")
+    angle, *rest = image.convert("HSV").split()
+    turned = np.asarray(angle) + np.uint8(round(amount * 256) % 256)  # bytes wrap around as the circle does
+    return pillow().merge("HSV", (pillow().fromarray(turned), *rest)).convert("RGB")
 
 
 # -- numbers for a network

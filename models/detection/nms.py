@@ -14,7 +14,7 @@ from models.detection.boxes import iou
 
 Array = np.ndarray[Any, Any]
 BLOCK = 128
-"""Candidates that are compared with each other at a time; what they suppress is not looked at again."""
+"""Candidates that are compared with those kept, and then with each other, at a time."""
 
 
 def best_first(scores: Array, count: int | None = None) -> Array:
@@ -24,14 +24,15 @@ def best_first(scores: Array, count: int | None = None) -> Array:
 
 def nms(boxes: Array, scores: Array, threshold: float, labels: Array | None = None, top_n: int | None = None) -> Array:
     """The indices of the boxes that are kept, the best first."""
-    left, kept, count = best_first(scores), [np.zeros(0, np.intp)], 0
-    while len(left) and (top_n is None or count < top_n):
-        block, left = left[:BLOCK], left[BLOCK:]
+    order, kept = best_first(scores), np.zeros(0, np.intp)
+    for begin in range(0, len(order), BLOCK):
+        if top_n is not None and len(kept) >= top_n:
+            break
+        block = order[begin : begin + BLOCK]
+        block = block[~_suppressing(boxes, labels, kept, block, threshold).any(0)]
         block = block[_kept_of(_suppressing(boxes, labels, block, block, threshold))]
-        left = left[~_suppressing(boxes, labels, block, left, threshold).any(0)]
-        kept.append(block)
-        count += len(block)
-    return np.concatenate(kept)[:top_n]
+        kept = np.concatenate([kept, block])
+    return kept[:top_n]
 
 
 def _suppressing(boxes: Array, labels: Array | None, first: Array, second: Array, threshold: float) -> Array:

@@ -48,6 +48,7 @@ def insert_masks(
     include: Names = (),
     exclude: Names = (),
     allow: Names = (),
+    tie_equal: bool | None = None,
     seed: int | None = None,
     level: float | str | None = None,
     dims: Mapping[str, int] | None = None,
@@ -85,6 +86,8 @@ def insert_masks(
         exclude: all but these, in the same forms. Default: (). Example: exclude="stem"
         allow: prune what stays dense by default: embedding, tied-embedding, stem, depthwise, small, basis, output.
             Default: (). Example: allow="stem,output"
+        tie_equal: weights that are equal, or equal up to a scale for each output, are one: the same zeros, counted
+            once. Default: None. Example: tie_equal=True
         seed: for scores that draw numbers (default 0). Example: seed=1
         level: the network sparsity in per cent, such as 70, of a target that knows levels: amba. Default: None.
             Example: level=70

@@ -1,4 +1,4 @@
-"""Where a detector is cut before its post-processing: the last values that weights make, and what its second stage takes.
+"""Where a detector is cut before its post-processing: the last values that weights make, and proposals behind these.
 
 1. The *heads* are the values that a node with weights makes, or leads to, and behind which only nodes without weights
    are left: logits and box offsets, before they are decoded, ranked and suppressed.
@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -130,7 +131,7 @@ class CutSearch:
                 found += [name for name in node.output if name in leading & needed and name not in found]
         return tuple(found)
 
-    def _proposals(self, needed: Collection[str]) -> list[str]:
+    def _proposals(self, needed: AbstractSet[str]) -> list[str]:
         """The boxes that all RoiAlign nodes read, as near to these as they are one value; else what each reads."""
         chosen = downstream(self._graph, [name for node in self._choices for name in node.output if name])
         moving = self._moving(()) | chosen
@@ -179,4 +180,3 @@ def _is_whole(node: NodeProto) -> bool:
     """Whether it gives whole numbers or truth values."""
     to = next((one.i for one in node.attribute if one.name == "to"), TensorProto.FLOAT)
     return _chooses(node) or node.op_type in _WHOLE or (node.op_type == "Cast" and to not in FLOATS)
-

@@ -21,6 +21,7 @@ from onnxsparse.math.values import BLOCK, Array, Reading, Values, erase_block
 from onnxsparse.passes.model_pass import Changed, Pass
 from onnxsparse.patterns.nm import NOfM
 from onnxsparse.patterns.unstructured import Unstructured
+from onnxsparse.planning.given_masks import kept_by
 from onnxsparse.planning.plan import Plan, PlanRow
 from onnxsparse.planning.stored_params import SLAB
 from onnxsparse.scores import Score
@@ -68,6 +69,7 @@ class Pruned:
 
     def __init__(self, row: PlanRow, score: Score, scratch: Scratch, done: progress.Counter) -> None:
         self._row, self._score, self._scratch, self._progress = row, score.bind(row.name), scratch, done
+        self._plain = score
 
     def __call__(self) -> Iterator[Array]:
         for piece in self._pieces_of():
@@ -78,6 +80,8 @@ class Pruned:
         row = self._row
         if row.keep is not None:
             return self._by_mask(row.keep)
+        if row.tied is not None:
+            return self._by_mask(np.asarray(kept_by(row.tied, self._plain)).reshape(-1))
         if isinstance(row.pattern, NOfM) and self._score.elementwise:
             return self._by_groups(row.pattern)
         if isinstance(row.pattern, Unstructured) and self._score.elementwise and row.drop and self._one_scale:

@@ -49,6 +49,8 @@ def kept_by(row: PlanRow, score: Score) -> Array:
     """The mask that pruning a row would leave, in stored order, True = keep."""
     if row.keep is not None:
         return row.keep
+    if row.tied is not None:
+        return kept_by(row.tied, score)
     if row.pattern is None:
         raise PlanError(f"weight '{row.name}' is not planned")
     values = row.param.whole()

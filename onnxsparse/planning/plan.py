@@ -9,7 +9,7 @@ What it does not do: change anything, or look at more of the numbers than the al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnxsparse.allocations.allocation import Shares
@@ -26,6 +26,7 @@ from onnxsparse.planning.names import named
 from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.rule import Rule
 from onnxsparse.planning.stored_params import Candidate, WeightParam, weight_param
+from onnxsparse.planning.ties import Tie, ties_among
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,7 @@ class PlanRow:
     chosen: bool = False  # dense because the user said so
     keep: Array | None = None  # a mask given by the user, in stored order
     cut: tuple[int, int] | None = None  # the key at which the dropped end, and how many equal ones go, where known
+    tied: PlanRow | None = None  # what this weight is a copy of: it has the same mask
 
     @property
     def name(self) -> str:
@@ -101,7 +103,27 @@ def make_plan(model: Model, rule: Rule, verifying: bool = False) -> Plan:
     calls pruned, are not left out.
     """
     found = eligible(model, rule, verifying)
-    return Plan(tuple(_alike(_allocated(model, list(found.rows), found.rule))), found.rule)
+    ties = ties_of(found)
+    rows = _allocated(model, [row for row in found.rows if row.weight not in ties], found.rule)
+    return Plan(tuple(_alike(with_copies(found.rows, rows, ties))), found.rule)
+
+
+def ties_of(made: Plan) -> dict[Weight, Tie]:
+    """The copies among planned weights, where the rule ties these."""
+    return ties_among((row.weight, row.pattern.text) for row in made.rows if row.pattern) if made.rule.ties else {}
+
+
+def with_copies(every: Sequence[PlanRow], rows: Sequence[PlanRow], ties: Mapping[Weight, Tie]) -> list[PlanRow]:
+    """All rows in their order: of a copy as much goes as of what it is a copy of, at the same places."""
+    known = {row.weight: row for row in rows}
+    return [
+        known[row.weight] if row.weight not in ties else _copy(row, known[ties[row.weight].leader]) for row in every
+    ]
+
+
+def _copy(row: PlanRow, leader: PlanRow) -> PlanRow:
+    reason = "; ".join(filter(None, [row.reason, f"tied with '{leader.name}'"]))
+    return replace(row, drop=leader.drop, cut=None, reason=reason, tied=leader)
 
 
 def eligible(model: Model, rule: Rule, verifying: bool = False) -> Plan:
@@ -266,6 +288,7 @@ def _no_unit(use: Use, pattern: Pattern) -> str:
 def candidates(model: Model, rows: Sequence[PlanRow], rule: Rule) -> list[Candidate]:
     """What the allocation of a rule shares out among."""
     assert rule.pattern is not None
+    rows = [row for row in rows if row.tied is None]
     if not rule.allocation.needs_places:
         return [Candidate(row.param, rule.pattern, rule.score) for row in rows if row.pattern]
     layers = layers_of(model, [row.weight for row in rows])

@@ -21,7 +21,7 @@ from onnxsparse.math.values import Array
 from onnxsparse.options import Masks, Path, SparsityOptions
 from onnxsparse.patterns import Pattern
 from onnxsparse.patterns.unstructured import Unstructured
-from onnxsparse.planning.plan import Plan, PlanRow, does_not_fit, make_plan
+from onnxsparse.planning.plan import Plan, PlanRow, does_not_fit, make_plan, ties_of, with_copies
 from onnxsparse.planning.plan_file import plan_from_file, read_plan, with_masks
 from onnxsparse.planning.recorded import readable
 from onnxsparse.planning.rule import Rule
@@ -37,8 +37,9 @@ def planned(
     With `hold` it may be that nothing asks for zeros: then those that the model has are kept.
     """
     if plan is not None:
-        _refuse_beside("--plan", {**vars(options), "masks": masks}, ("allow",))
-        return _from_file(model, path_of(plan, "plan"))
+        _refuse_beside("--plan", {**vars(options), "masks": masks}, ("allow", "tie_equal"))
+        made, said = _from_file(model, path_of(plan, "plan"))
+        return (_tied(made) if options.tie_equal else made), said
     if masks is not None:
         _refuse_beside("--masks", vars(options), ("pattern", "target", "sparsity", "include", "exclude", "allow"))
         return _from_masks(model, masks, Rule.of(options)), []
@@ -62,6 +63,14 @@ def _from_file(model: Model, path: str) -> tuple[Plan, list[str]]:
     except OptionError as error:
         raise PlanError(f"{path}: {error}") from error
     return plan_from_file(file, model, replace(rule, sparsity=file.sparsity))
+
+
+def _tied(made: Plan) -> Plan:
+    """The same plan, with the masks of copies those of what they are copies of."""
+    made = replace(made, rule=replace(made.rule, ties=True))
+    ties = ties_of(made)
+    rows = with_copies(made.rows, [row for row in made.rows if row.weight not in ties], ties)
+    return replace(made, rows=tuple(rows))
 
 
 def _from_masks(model: Model, masks: Masks, rule: Rule) -> Plan:

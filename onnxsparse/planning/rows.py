@@ -129,6 +129,7 @@ def planned_report(
         *target_notes(made.rule, rows),
         *_nearly_empty(rows),
         *_of_network(made),
+        *_of_ties(made),
     ]
     if not made.planned and prunes:
         why = "every weight stays dense, see the reasons" if rows else "the model has no weights"
@@ -147,11 +148,23 @@ def _with_bound(row: Row, weight: Weight, rule: Rule) -> Row:
     return replace(row, target_density=bound, wasted=wasted(_zeros(row), row.size, bound))
 
 
+def _of_ties(made: Plan) -> list[str]:
+    tied = [row for row in made.planned if row.tied is not None]
+    if not tied:
+        return []
+    leads, several = (
+        tied[0].tied,
+        f"{len(tied)} weights are copies of others" if len(tied) > 1 else "1 weight is a copy",
+    )
+    first = f"'{tied[0].name}' is that of '{leads.name if leads else ''}'"
+    return [f"{several} ({first}): they have the same masks, and count once where a share is spread"]
+
+
 def _of_network(made: Plan) -> list[str]:
     """How near the network comes to its level."""
     if not made.rule.knows_levels or made.rule.sparsity is None:
         return []
-    layers = [row for row in made.rows if counts(row.weight)]
+    layers = [row for row in made.rows if row.tied is None and counts(row.weight)]
     size, gone = sum(row.weight.tensor.size for row in layers), sum(row.drop for row in layers)
     share, level, target = gone / max(size, 1), made.rule.sparsity, made.rule.target
     said = f"network sparsity {100 * share:.2f} %, level {100 * level:g} %"

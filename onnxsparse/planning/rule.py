@@ -40,6 +40,7 @@ class Rule:
     allow: frozenset[str] = frozenset()
     trained: frozenset[str] = frozenset()  # weights known not to be fixed mathematics
     heads: frozenset[str] = frozenset()  # output layers, where the pattern could silence an output
+    ties: bool = False  # weights that are copies of one another are one
 
     @classmethod
     def make(cls, *options: Any, **named: Any) -> Rule:
@@ -60,6 +61,7 @@ class Rule:
             scores.parse(_seeded(asked.score or "magnitude", asked.seed)),
             NameFilter(tuple(listed(asked.include)), tuple(listed(asked.exclude))),
             read_words(listed(asked.allow)) | frozenset(device.allows if device else ()),
+            ties=bool(asked.tie_equal),
         )
 
     def demand(self, level: bool = True) -> Rule:

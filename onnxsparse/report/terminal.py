@@ -210,6 +210,10 @@ def _training(report: Report) -> list[str]:
         told = [f"{one[name]:.4g} {stage}" for stage, one in stages if name in one and not (own and stage == "dense")]
         several = name == DISTANCE and any(one.startswith(f"{DISTANCE}:") for one in found["metrics"])
         lines.append(f"{'largest ' if several else ''}{_metric(name)}{on}: {', '.join(told)}")
+    whole = found.get("distance_of_file")
+    if whole:
+        told = [f"{whole['pruned']:.4g} {without}", f"{whole['trained']:.4g} trained"]
+        lines.append(f"relative distance of the whole file's outputs: {', '.join(told)}")
     return lines
 
 

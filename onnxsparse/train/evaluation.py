@@ -212,13 +212,13 @@ def whole_distances(task: Task, trained: Arrays) -> tuple[dict[str, float], str]
     def distance(rows: Sequence[PlanRow], numbers: Arrays) -> float | None:
         with task.model.restored():
             Prune(Plan(tuple(rows), task.plan.rule))(task.model)
-            send_back(numbers, task.tags)
+            send_back(numbers, task.every)
             file = _File(task.model.copy_proto(), shared)
         return measure.distance(_Pair(file, dense))
 
     try:
         dense = _File(task.model.copy_proto(), shared)
-        found = distance(task.plan.planned, {}), distance(untrained(task.plan, trained, task.tags), trained)
+        found = distance(task.plan.planned, {}), distance(untrained(task.plan, trained, task.every), trained)
     except NOT_RUN as error:
         return {}, f"the outputs of the whole file are not compared: {error}"
     if found[0] is None or found[1] is None:

@@ -138,11 +138,12 @@ def _deliver(
     folder: str | None,
 ) -> Delivered:
     """The trained numbers in the file that they came from, with the recipe and the history beside it."""
-    rest = untrained(task.plan, outcome.arrays, task.tags)
+    arrays = task.with_copies(outcome.arrays)
+    rest = untrained(task.plan, arrays, task.every)
     plan = task.plan if task.by_epochs is None else task.by_epochs.done(outcome.arrays)
     notes, distances = _notes(task, outcome, engines, evaluation, rest), dict[str, float]()
-    if task.part is not None and outcome.attempts and task.processes.first:
-        distances, why = whole_distances(task, outcome.arrays)
+    if task.part is not None and task.part.points is not None and outcome.attempts and task.processes.first:
+        distances, why = whole_distances(task, arrays)
         notes += [why] if why else []
     made = with_defaults(task.recipe, plan, task.feeding.per_epoch or 0, task.pruned_share)
     details = {
@@ -162,13 +163,13 @@ def _deliver(
         "metrics_without_training": outcome.untrained,
         "metrics": outcome.metrics,
     }
-    if task.part is not None:
+    if task.part is not None and task.part.points is not None:
         details["until"] = list(task.part.points.heads)
         details["distance_of_file"] = distances
     target = destination.target
     texts = (made.to_yaml(), outcome.history.to_json(), outcome.history.to_csv())
     return deliver(
-        task.model, plan, outcome.arrays, task.tags, target, destination.overwrite,
+        task.model, plan, arrays, task.every, target, destination.overwrite,
         name=task.name,
         notes=notes,
         details=details,

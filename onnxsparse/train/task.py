@@ -25,12 +25,10 @@ from onnxsparse.engines.engine import Batch, Engine, LossSpec, Spec
 from onnxsparse.engines.processes import Processes
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.biases_and_scales import statistics
-from onnxsparse.graph.cut_points import CHOOSING
-from onnxsparse.graph.edit import called as called_node
 from onnxsparse.graph.edit import copied
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.math.values import Array
-from onnxsparse.options import Axes, Masks, Path, SparsityOptions
+from onnxsparse.options import Axes, Masks, Names, Path, SparsityOptions
 from onnxsparse.passes.delivery import called
 from onnxsparse.passes.quantization.float_graph import float_graph
 from onnxsparse.passes.quantization.placement import quantization_of
@@ -54,7 +52,7 @@ from onnxsparse.recipes.modifiers.training import BUILT_IN, OWN, Objective, Trai
 from onnxsparse.recipes.plan_by_epochs import ByEpochs, by_epochs, passed_over, sparse_but_free
 from onnxsparse.scores import Score
 from onnxsparse.train.batches import Feeding
-from onnxsparse.train.cut import Part, part_of, search_in
+from onnxsparse.train.cut import Part, part_of, said_of_cuts
 from onnxsparse.train.engine_choice import ALONE, Engines, Means
 from onnxsparse.train.measure import Glance, Measure
 from onnxsparse.train.objective import axes_of, declared_classes, demand_floats, demand_output, goal_of
@@ -75,7 +73,7 @@ class Task:
     recipe: Recipe
     plan: Plan
     tags: Mapping[str, StoredParam]
-    """Every stored tensor that trains, by tag."""
+    """Every stored tensor that trains, by tag; of copies that are one the one."""
     data: Data
     feeding: Feeding
     goal: LossSpec
@@ -89,7 +87,10 @@ class Task:
     by_epochs: ByEpochs | None = None
     """What modifiers that act by epochs mean in this model, where the recipe has some."""
     part: Part | None = None
-    """What of the model trains, where it is cut before its end; the plan and what is delivered are of the whole."""
+    """What of the model trains, where it is cut before its end, or where copies are one; the plan and what is
+    delivered are of the whole."""
+    copies: Mapping[str, StoredParam] = field(default_factory=dict)
+    """What trains as another tensor does, by tag."""
     levels: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """How many units of each planned weight go at each level, by tag."""
     quantization: Quantization | None = None
@@ -184,6 +185,15 @@ class Task:
             return self.plan.planned
         return [row for row in self.plan.planned if row.weight.tag in self.part.held]
 
+    @property
+    def every(self) -> Mapping[str, StoredParam]:
+        """All that trains, with the copies."""
+        return {**self.tags, **self.copies}
+
+    def with_copies(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Trained numbers by tag, with those of the copies."""
+        return arrays if self.part is None else self.part.spread(arrays)
+
     def engines(self, working_dir: str, check: bool = False) -> Engines:
         """What makes the engines of this task, with their graphs in a folder."""
         return Engines(
@@ -218,7 +228,7 @@ def ask(
     dims: Mapping[str, int] | None = None,
     batch_axis: Axes = None,
     state: Axes = None,
-    until: str | Sequence[str] | None = None,
+    until: Names | None = None,
     strict: bool = False,
     destination: Destination = NOWHERE,
 ) -> Task:
@@ -241,15 +251,13 @@ def ask(
     tags = trainables(model, made, training.train_bn)
     if until is None:
         demand_floats(model)
-    else:
-        demand_possible_cut(quantization is not None, bool(axes.states))
     fields, sequences = fields_of(model, axes), sequences_of(model, axes)
     labelled, numbers = bool(objective.task), objective.task != "cross-entropy" if objective.task else None
     found = open_data(data, fields, labels, labelled, numbers if labelled or labels is not None else False)
-    part = None if until is None else part_of(model, tags, until, found)
-    seen = model if part is None else part.model
-    if part is not None:
-        tags, axes = {tag: one for tag, one in tags.items() if tag in part.tags}, sample_axes(seen, batch_axis, None)
+    part = _part(model, tags, until, found, made, quantization is not None or bool(axes.states))
+    every, seen = tags, model if part is None else part.model
+    tags = every if part is None else {tag: one for tag, one in every.items() if tag in part.tags}
+    axes = axes if part is None else sample_axes(seen, batch_axis, None)
     demand_floats(seen)
     demand_output(seen, objective.output)
     goal = goal_of(objective, found)
@@ -266,39 +274,33 @@ def ask(
     measure = _measure(held_out, metrics, feeding, training.batch, axes_of(seen, axes), objective.task, sequences)
     demand_whole(made, strict, some=by_epochs is None and not made.holds)
     said += [*unasked, *_passed_over(recipe, by_epochs), *_let_go(model, made)]
-    said += _on_cuts(model, tags, until, part)
+    said += said_of_cuts(model, every, until, part)
     notes = [*recipe.notes, *rounding, *said, *objective.idle, *_idle(model, training), *idle_labels(recipe, found)]
     carried = None if sequences is None else (sequences, Plain(model, axes))
     if carried is not None and quantization is not None:
         raise OptionError("a model that hands states on from step to step is not quantized in training")
     task = Task(
         model, recipe, made, tags, found, feeding, goal, measure, called(source), means, axes, carried, by_epochs,
-        quantization=quantization, part=part, notes=tuple(notes),
+        quantization=quantization, part=part,
+        copies={one.tag: every[one.tag] for one in (part.ties if part is not None else ())}, notes=tuple(notes),
     )  # fmt: skip
     if means.processes.count > 1:
         demand_alike_call(means.processes, model.sha256(), recipe.to_yaml(), task.planned, feeding.count)
     return replace(task, digest=digest_of(task))
 
 
-def _on_cuts(model: Model, tags: Mapping[str, StoredParam], until: Any, part: Part | None) -> list[str]:
-    """Where the model was cut, or that it might be: choices are no good to learn from."""
-    if part is not None:
-        return [*part.notes]
-    if until is not None:
-        return ["--until auto cuts nothing: the outputs of the model are the last values that weights make"]
-    if not any(node.op_type in CHOOSING for node in model.proto.graph.node):
-        return []
-    chooses = search_in(model, tags).chooses
-    said = "has no gradient, and its choices differ from model to model: --until auto trains before it"
-    return [] if chooses is None else [f"{called_node(chooses)} {said}"]
-
-
-def demand_possible_cut(rounds: bool, carries: bool) -> None:
-    """--until is for models whose end is in the way, not for those that are rounded, or whose end comes in again."""
-    if rounds:
-        raise OptionError("--until trains floats; leave --quantize out, and quantize what comes out in a second run")
-    if carries:
-        raise OptionError("--until cuts off the outputs that --state hands on; leave one of the two out")
+def _part(
+    model: Model, tags: Mapping[str, StoredParam], until: Names | None, data: Data, made: Plan, more: bool
+) -> Part | None:
+    """What of the model trains, where that is not all of it; `more` is whether it is rounded, or hands states on."""
+    if until is None and not made.rule.ties:
+        return None
+    if more:
+        raise OptionError(
+            "--until and --tie-equal are neither for a run that quantizes, which can follow in a second one, nor for "
+            "sequences with states; leave --quantize or --state out"
+        )
+    return part_of(model, tags, until, data, made)
 
 
 def _of_what_stays(quantization: Quantization, model: Model, acts: Sequence[TimedAct], learned: bool) -> Quantization:
@@ -339,7 +341,9 @@ def digest_of(task: Task) -> str:
     rows = "\n".join(f"{tag} {row.pattern.text if row.pattern else ''} {row.drop}" for tag, row in planned_rows)
     states = [f"{name} {output}" for name, output in task.axes.states.items()]
     rounded = [] if task.quantization is None else [task.quantization.to_json()]
-    states += [] if task.part is None else [f"until {name}" for name in task.part.points.heads]
+    if task.part is not None:
+        states += [f"until {name}" for name in (task.part.points.heads if task.part.points is not None else ())]
+        states += [f"tied {copy.name}" for copy in task.part.ties]
     return task.spec.digest(task.model.sha256(), task.recipe.to_yaml(), rows, *states, *rounded)
 
 
@@ -488,7 +492,7 @@ def sparsity_options(pruning: Pruning, plan: Path | None, masks: Masks | None, t
     seed = training.seed if pruning.score == "random" else None
     return SparsityOptions(
         pruning.pattern, pruning.target, pruning.sparsity, allocation, pruning.score,
-        pruning.include, pruning.exclude, pruning.allow, seed,
+        pruning.include, pruning.exclude, pruning.allow, tie_equal=pruning.tie_equal or None, seed=seed,
     )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,28 @@ torch = pytest.importorskip("torch")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 import onnxsparse as osp
-from models.data.batch import Batch
+from models.data.batch import Batch, Detections
 from models.export.whole import joined
 from models.networks.net_section import build
 from models.workflow import Workflow
 from onnxsparse.dialects.msbench import build_sparse_scheduler, preset
 from onnxsparse.errors import ModelError
-from tests.networks.sections import classifier, faster, retina
+from tests.networks.sections import backbone, classifier, faster, retina
 
 SHAPE = (64, 96)
 SIZE = (50, 90)
-SECTIONS = {"one stage": retina, "two stages": partial(faster, norm="solo_bn")}
 FILES = {
     "one stage": ["net", "post", "whole"],
     "two stages": ["net", "bbox_head", "proposals", "post", "whole"],
 }
+
+
+def two_stages() -> Any:
+    """With a backbone of few layers, whose normalizations can be settled."""
+    return [backbone("resnet18", [1, 2, 3, 4], width=0.125, frozen_layers=[]), *faster()[1:]]
+
+
+SECTIONS = {"one stage": retina, "two stages": two_stages}
 
 
 def pruned(kind: str, section: Any) -> tuple[Any, Any]:
@@ -49,7 +55,7 @@ def pruned(kind: str, section: Any) -> tuple[Any, Any]:
 
 
 def settle(net: Any) -> None:
-    images = torch.randn(12, 3, 128, 192, generator=torch.Generator().manual_seed(1))
+    images = torch.randn(6, 3, 128, 192, generator=torch.Generator().manual_seed(1))
     for one in net.modules():
         if isinstance(one, torch.nn.BatchNorm2d):
             one.momentum = 1.0
@@ -123,20 +129,44 @@ def test_parts_answer_as_torch_does(exported: Any) -> None:
         answers = run(files[part.name], {name: one.numpy() for name, one in zip(part.inputs, given)})
         assert list(answers) == list(part.outputs)
         for one, other in zip(answers.values(), expected):
-            np.testing.assert_allclose(one, other.numpy(), atol=1e-4)
+            np.testing.assert_allclose(one, other.numpy(), atol=1e-4 * max(1, float(other.abs().max())))
+
+
+def decoded(name: str, net: Any, files: dict[str, str], given: Batch) -> Detections:
+    """What decoding in numpy makes of the outputs that the runtime gives of the parts."""
+    outputs = run(files["net"], {"image": given.image})
+    levels = [(outputs[f"cls_{at}"], outputs[f"loc_{at}"]) for at in range(net.levels)]
+    if name == "one stage":
+        return net.post.answers(levels, given)[0]
+    rois = net.rois(levels, given)
+    features = [torch.from_numpy(outputs[one]) for one in outputs if one.startswith("feature")]
+    second = run(files["bbox_head"], {"pooled": net.pre.pool(features, rois).numpy()})
+    return net.post.answers(second["cls"], second["loc"], rois, given)[0]
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_whole_file_answers_as_the_network_does(exported: Any, seed: int) -> None:
-    _, net, files = exported
+def test_the_whole_file_answers_as_decoding_in_numpy_does(exported: Any, seed: int) -> None:
+    name, net, files = exported
     given = batch(SIZE, seed)
-    expected = net.answers(given)[0]
-    feeds = {"image": given.image, "size": np.array(SIZE, np.float32)}
-    answers = run(files["whole"], feeds)
+    expected = decoded(name, net, files, given)
+    answers = run(files["whole"], {"image": given.image, "size": np.array(SIZE, np.float32)})
     assert len(expected.scores) > 20
     np.testing.assert_allclose(answers["scores"], expected.scores, atol=1e-4)
     np.testing.assert_allclose(answers["boxes"], expected.boxes, atol=1e-3)
     np.testing.assert_array_equal(answers["labels"], expected.labels)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_whole_file_finds_what_the_network_finds(exported: Any, seed: int) -> None:
+    """Boxes whose scores are as near to each other as torch is to the runtime may change places, or suppress others."""
+    _, net, files = exported
+    given = batch(SIZE, seed)
+    expected = net.answers(given)[0]
+    answers = run(files["whole"], {"image": given.image, "size": np.array(SIZE, np.float32)})
+    apart = np.abs(answers["boxes"][:, None] - expected.boxes[None]).max(-1)
+    apart[answers["labels"][:, None] != expected.labels[None]] = np.inf
+    assert (apart.min(0) < 1e-3).mean() >= 0.95
+    assert len(expected.scores) == len(answers["scores"])
 
 
 def test_files_run_one_after_the_other_by_names(exported: Any) -> None:

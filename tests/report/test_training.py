@@ -67,6 +67,11 @@ def test_the_distance_of_several_outputs_is_the_largest(capsys: pytest.CaptureFi
     assert "\nrelative distance of a on samples held out: 0.25 pruned, 0.25 trained\n" in out
 
 
+def test_the_distance_of_a_whole_file_that_trained_as_a_part(capsys: pytest.CaptureFixture[str]) -> None:
+    out = shown(capsys, helped=True, steps=4, loss=0.1, metrics={}, distance_of_file={"pruned": 0.5, "trained": 0.25})
+    assert "\nrelative distance of the whole file's outputs: 0.5 pruned, 0.25 trained\n" in out
+
+
 @pytest.mark.parametrize("verbosity", [0, 1])
 def test_what_was_not_trained_for_one_reason_is_said_once(capsys: pytest.CaptureFixture[str], verbosity: int) -> None:
     totals = Totals(weights=7, done=6, elements=100, zeros=50)

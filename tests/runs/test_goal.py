@@ -62,7 +62,7 @@ PICKED = make_node("GatherND", ["boxes", "found"], ["y"])
 )  # fmt: skip
 def test_no_float_output_to_learn_from(ends: Any, what: str) -> None:
     nodes, outputs = ends
-    with pytest.raises(ModelError, match=f"no float output to learn from: .*{what}.*cut it before its post-processing"):
+    with pytest.raises(ModelError, match=f"no float output to learn from: .*{what}.*until=.auto. trains the part"):
         demand_floats(ending(*nodes, outputs=outputs, **SIZES))
 
 

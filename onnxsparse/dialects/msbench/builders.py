@@ -98,5 +98,5 @@ class Builders(Protocol):
         """Write the post-processing beside the exported parts, which `files` names, and one file of all where asked.
 
         `image` is a batch of one as the network was exported with; `path` is what the names of the files begin with.
-        The file of all keeps the record of what its zeros are for.
+        The file of all keeps the record of what its zeros are for. Returns the paths of the files written.
         """

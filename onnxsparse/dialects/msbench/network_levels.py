@@ -1,7 +1,8 @@
-"""Files that a sparse training of a network leaves at the end of each level, and the table of all levels."""
+"""Files that a training of a network leaves: checkpoints of torch, exports of each level, and the table of levels."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,7 +10,8 @@ from typing import Any
 
 from onnxsparse.dialects.msbench.builders import Builders
 from onnxsparse.dialects.msbench.checks import why_not
-from onnxsparse.files import make_folder
+from onnxsparse.engines.torch.library import torch
+from onnxsparse.files import Staged, make_folder, put
 from onnxsparse.graph.model import Model
 from onnxsparse.report.history import Moment
 
@@ -46,11 +48,31 @@ def deliver(scheduler: Any, builders: Builders, image: Any, folder: str, whole: 
     return Delivered(name, level, zeros, row.loss or 0.0, dict(row.metrics), [*files.values(), *more], said)
 
 
+def write_network(path: str, network: Any, iteration: int) -> None:
+    """The plain network as a checkpoint of torch: {"model": state dict}, tensors alone."""
+    make_folder(os.path.dirname(os.path.abspath(path)))
+    held = io.BytesIO()
+    state = {key: one.detach().cpu().clone() for key, one in network.state_dict().items()}
+    torch().save({"model": state, "iteration": iteration}, held)
+    with Staged(True) as staged:
+        with staged.create(path) as file:
+            put(file, held.getbuffer())
+        staged.commit()
+
+
+SHOWN = ("top1", "top5", "mAP", "mAP50")
+
+
+def shown(figures: Mapping[str, float]) -> dict[str, float]:
+    """Those that one looks at: COCO's evaluation has a dozen, which all are in the history."""
+    return {name: one for name, one in figures.items() if name in SHOWN} or dict(figures)
+
+
 def show_levels(delivered: Sequence[Delivered]) -> Iterator[str]:
     """A table: what was asked for, what came, and the file."""
     if not delivered:
         return
-    names = list(dict.fromkeys(name for one in delivered for name in one.metrics))
+    names = list(dict.fromkeys(name for one in delivered for name in shown(one.metrics)))
     rows = [["", "asked", "zeros", "loss", *names, "", "file"]]
     for one in delivered:
         asked = "" if one.asked is None else f"{one.asked:g} %"

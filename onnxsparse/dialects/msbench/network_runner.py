@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,13 +22,13 @@ from onnxsparse.dialects.msbench.builders import Builders
 from onnxsparse.dialects.msbench.checks import demand_same, digests_of, masks_digest
 from onnxsparse.dialects.msbench.configuration import Part
 from onnxsparse.dialects.msbench.network_job import read_network_job
-from onnxsparse.dialects.msbench.network_levels import Delivered, deliver, show_levels
+from onnxsparse.dialects.msbench.network_levels import Delivered, deliver, show_levels, shown, write_network
 from onnxsparse.dialects.msbench.network_start import STATE, loaded, start_of_network
 from onnxsparse.dialects.msbench.trainer_section import RateOfStage
 from onnxsparse.engines.processes import Processes, launched
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
-from onnxsparse.files import Staged, make_folder, put, write_text
+from onnxsparse.files import make_folder, write_text
 from onnxsparse.report.history import History, Moment
 from onnxsparse.train.network_loop import NETWORK, NetworkLoop, Plan, load_numbers, numbers_of, part_of
 
@@ -284,7 +283,7 @@ class NetworkRunner:
         self._sum, self._since = 0.0, 0
         self.history.add(Moment(loop.step / self.per_epoch, loop.step, loss, zeros, loop.rate, metrics=figures))
         said = [f"loss {loss:.4g}", *([f"zeros {100 * zeros:.2f} %"] if zeros is not None else [])]
-        said += [f"{name} {value:.4f}" for name, value in figures.items()]
+        said += [f"{name} {value:.4f}" for name, value in shown(figures).items()]
         self.say(f"iteration {loop.step} of {self.total}: {', '.join(said)}")
         if self.job.saves_best and figures:
             self._keep_best(figures)
@@ -349,17 +348,8 @@ class NetworkRunner:
         self._write_network(LATEST)
 
     def _write_network(self, name: str) -> None:
-        """The plain network: {"model": state dict}, tensors alone."""
-        if not self.processes.first:
-            return
-        make_folder(self.job.save_dir)
-        held = io.BytesIO()
-        state = {key: one.detach().cpu().clone() for key, one in self.network.state_dict().items()}
-        torch().save({"model": state, "iteration": self.loop.step}, held)
-        with Staged(True) as staged:
-            with staged.create(os.path.join(self.job.save_dir, name)) as file:
-                put(file, held.getbuffer())
-            staged.commit()
+        if self.processes.first:
+            write_network(os.path.join(self.job.save_dir, name), self.network, self.loop.step)
 
     def _note(self, note: str) -> None:
         self.notes.append(note)

@@ -60,6 +60,7 @@ class Pruning(Modifier):
     regrow: str = "none"
     regrow_share: float = 0.3
     sparser: str = MASK
+    tie_equal: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.begin <= self.end <= 1:

@@ -188,7 +188,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def middle(found: Sequence[dict[str, Any]], name: str) -> float:
-    return median(one[name] for one in found)
+    return float(median(one[name] for one in found))
 
 
 def each(found: Sequence[dict[str, Any]], name: str = "mAP50") -> str:
@@ -279,7 +279,7 @@ HEAD = """
 EXACTLY = """
 ### What was exported
 
-| | zeros | every file verifies | runtime against torch | mAP50 of torch, numpy and the file apart | numpy against pycocotools | holds |
+| | zeros | files verify | runtime against torch | mAP50 of torch, numpy, the file apart | against pycocotools | holds |
 |---|---|---|---:|---:|---:|---|
 """
 

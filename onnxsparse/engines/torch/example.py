@@ -158,10 +158,10 @@ def stored(module: Any) -> Iterator[Any]:
 
 def _apart(outputs: Any, taken: Iterable[Any]) -> Iterator[Any]:
     """In a graph every output is a tensor of its own."""
-    seen = {id(one) for one in taken}
+    seen = list(taken)
     for one in _tensors(outputs):
-        yield one.clone() if id(one) in seen else one
-        seen.add(id(one))
+        yield one.clone() if any(one is other for other in seen) else one
+        seen.append(one)
 
 
 # -- comparing

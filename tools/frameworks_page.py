@@ -142,7 +142,9 @@ ORIGINS = (
         "There is no source, and nothing has to be installed. Their samples are made up: lines of scikit-learn's "
         "digits, pieces of two photographs, the files of a Python package, hums in noise; no accuracy can be said of "
         "that, only how far outputs are from those of the dense file. Silero has its weights in `Constant` nodes under "
-        "`If`, and a fixed Fourier basis, which is recognised and left alone.",
+        "`If`, and a fixed Fourier basis, which is recognised and left alone. PP-OCR's detector gives probabilities; "
+        "pruned one-shot these are zero everywhere, where nothing leads back. So it is trained up to what its last "
+        "Sigmoid gets (`--until`), and the whole file is delivered.",
         "packages",
     ),
 )  # fmt: skip

@@ -144,7 +144,8 @@ ORIGINS = (
         "that, only how far outputs are from those of the dense file. Silero has its weights in `Constant` nodes under "
         "`If`, and a fixed Fourier basis, which is recognised and left alone. PP-OCR's detector gives probabilities; "
         "pruned one-shot these are zero everywhere, where nothing leads back. So it is trained up to what its last "
-        "Sigmoid gets (`--until`), and the whole file is delivered.",
+        "Sigmoid gets (`--until`), and the whole file is delivered. What opennsfw says of photographs is all but "
+        "certain before and after, so its distances are near zero and say little.",
         "packages",
     ),
 )  # fmt: skip

@@ -201,7 +201,7 @@ SIZES = {
     "res18": 11_689_512,
     "res18_small": 703_386,
     "retinanet-r18-improve": 19_485_416,
-    "retinanet-r18-improve_small": 1_124_494,
+    "retinanet-r18-improve_small": 1_217_964,
     "faster_rcnn_r50_fpn_1x": 41_704_036,
     "faster_rcnn_r50_fpn_1x_small": 2_611_286,
 }

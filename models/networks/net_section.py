@@ -138,7 +138,7 @@ def _classifier(parts: Mapping[str, Entry]) -> Network:
     head = classifier_head.make(parts["head"].kwargs, backbone.out_planes)
     post = _post(parts["cls_post"], backbone.out_strides)
     _demand_same(parts["cls_post"], "num_classes", getattr(post, "num_classes", None), head.num_classes)
-    return Classifier({parts["backbone"].name: backbone, parts["head"].name: head}, post)
+    return Classifier({parts["backbone"].name: backbone, parts["head"].name: head}, head.num_classes, post)
 
 
 def _one_stage(parts: Mapping[str, Entry]) -> Network:
@@ -148,7 +148,7 @@ def _one_stage(parts: Mapping[str, Entry]) -> Network:
     post = _post(parts["retina_post"], neck.out_strides)
     _demand_anchors(parts["retina_post"], post, head)
     children = {parts["backbone"].name: backbone, parts["neck"].name: neck, entry.name: head}
-    return OneStage(children, post, len(neck.out_planes))
+    return OneStage(children, head.num_classes - 1, post, len(neck.out_planes))
 
 
 def _two_stage(parts: Mapping[str, Entry]) -> Network:
@@ -160,7 +160,7 @@ def _two_stage(parts: Mapping[str, Entry]) -> Network:
     _demand_regions(parts, posts[1], posts[2], head)
     modules = (("backbone", backbone), ("neck", neck), ("rpn_head", rpn), ("bbox_head", head))
     children = {parts[kind].name: module for kind, module in modules}
-    return TwoStage(children, parts["neck"].name, len(neck.out_planes), posts)
+    return TwoStage(children, head.num_classes - 1, parts["neck"].name, len(neck.out_planes), posts)
 
 
 _BUILD = dict(zip(LAYOUTS, (_classifier, _one_stage, _two_stage)))

@@ -12,7 +12,6 @@ from models.networks.normalization import Normalize
 from models.sections import Section
 
 
-
 class Tower(nn.Module):  # type: ignore[misc, unused-ignore]
     """Convolutions that all levels share, with normalization of each level's own where there is any, and ReLUs."""
 

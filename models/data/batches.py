@@ -37,6 +37,10 @@ class Source(Protocol):
         """The places of the images that are used."""
 
     @property
+    def classes(self) -> int:
+        """How many classes its labels are of, at least."""
+
+    @property
     def detection(self) -> bool:
         """Whether images have boxes, and may so be of different sizes in a batch."""
 
@@ -63,6 +67,10 @@ class Images:
     @property
     def size(self) -> int:
         return len(self.source.places)
+
+    @property
+    def classes(self) -> int:
+        return self.source.classes
 
     def per_epoch(self, batch: int) -> int:
         if self.training and batch > self.size:

@@ -39,6 +39,10 @@ class CocoImages:
     places: Array
     detection = True
 
+    @property
+    def classes(self) -> int:
+        return int(self.coco.classes.max(initial=0))
+
     def sample(self, place: int) -> Sample:
         height, width = self.coco.sizes[place]
         boxes, labels, ignored = self.coco.boxes(place)
@@ -56,6 +60,10 @@ class ListedImages:
     files: ImageFiles
     places: Array
     detection = False
+
+    @property
+    def classes(self) -> int:
+        return self.listed.classes
 
     def sample(self, place: int) -> Sample:
         return Sample(self.files.read(self.listed.names[place]), self.listed.labels[place : place + 1])

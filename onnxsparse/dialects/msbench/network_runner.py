@@ -91,6 +91,11 @@ class NetworkRunner:
         job, builders = self.job, self.builders
         self.network = builders.network(job.net, job.seed)
         self.samples = None if self.evaluates else builders.dataset(job.dataset, "train", job.seed)
+        if self.samples is not None and self.samples.classes > self.network.classes:
+            raise OptionError(
+                f"dataset.train has labels of {self.samples.classes} classes, and the network knows "
+                f"{self.network.classes}: set num_classes of net"
+            )
         self.tested = builders.dataset(job.dataset, "test", job.seed) if "test" in job.dataset else None
         if self.evaluates and self.tested is None:
             raise OptionError("dataset.test is missing: nothing says which images to evaluate with")

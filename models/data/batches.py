@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,6 +46,13 @@ class Source(Protocol):
     def name(self, place: int) -> Any:
         """What the image is called in the annotations."""
 
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+
+    def annotations(self) -> Sequence[Any]:
+        """All that is known of the images, as arrays and lists."""
+
 
 @dataclass(frozen=True)
 class Images:
@@ -63,6 +71,19 @@ class Images:
     @property
     def size(self) -> int:
         return len(self.source.places)
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are to tell apart."""
+        return self.source.classes
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the annotations."""
+        digest = hashlib.sha256()
+        for one in self.source.annotations():
+            digest.update(one.tobytes() if isinstance(one, np.ndarray) else repr(one).encode())
+        return digest.hexdigest()
 
     def per_epoch(self, batch: int) -> int:
         if self.training and batch > self.size:

@@ -47,6 +47,22 @@ class CocoImages:
     def name(self, place: int) -> Any:
         return self.coco.ids[place]
 
+    @property
+    def classes(self) -> int:
+        return len(self.coco.categories)
+
+    def annotations(self) -> Sequence[Any]:
+        coco = self.coco
+        return (
+            list(coco.names),
+            coco.sizes,
+            list(coco.categories),
+            coco.begins,
+            coco.classes,
+            coco.corners,
+            coco.crowd,
+        )
+
 
 @dataclass(frozen=True)
 class ListedImages:
@@ -62,6 +78,13 @@ class ListedImages:
 
     def name(self, place: int) -> Any:
         return self.listed.names[place]
+
+    @property
+    def classes(self) -> int:
+        return self.listed.classes
+
+    def annotations(self) -> Sequence[Any]:
+        return (self.listed.names, self.listed.labels)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,10 @@ PAIRS = 1 << 20
 
 
 class Found:
-    """Detections in the pixels of the files, gathered; boxes are kept as x, y, width, height."""
+    """Detections in the pixels of the files, gathered; boxes are kept as x, y, width, height.
+
+    Those of a class that the annotations have no category for count nowhere: the figures are means over categories.
+    """
 
     def __init__(self, coco: Coco) -> None:
         self._places = {name: place for place, name in enumerate(coco.ids)}
@@ -50,14 +53,11 @@ class Found:
             if name not in self._places:
                 raise OptionError(f"{self._path} has no image {brief(name)}, which the test images have")
             labels = np.asarray(one.labels, np.int64)
-            if len(labels) and not 1 <= labels.min() <= labels.max() <= self._classes:
-                raise OptionError(
-                    f"the network knows a class {labels.max()}, and {self._path} has {self._classes} categories"
-                )
-            boxes = np.asarray(one.boxes, np.float64).reshape(-1, 4)
+            known = (labels >= 1) & (labels <= self._classes)  # what is taken for a class that has no category
+            boxes = np.asarray(one.boxes, np.float64).reshape(-1, 4)[known]
             corners = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
-            place = np.full(len(labels), self._places[name], np.int64)
-            self._parts.append((place, labels, np.asarray(one.scores, np.float64), corners))
+            place = np.full(len(boxes), self._places[name], np.int64)
+            self._parts.append((place, labels[known], np.asarray(one.scores, np.float64)[known], corners))
 
     def whole(self) -> tuple[Array, Array, Array, Array]:
         """The image, class, score and box of each."""

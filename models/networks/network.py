@@ -76,6 +76,11 @@ class Network(nn.Module):  # type: ignore[misc, unused-ignore]
         children = {one: self.get_submodule(one) for one in names}
         return Part(name, InOrder(children, self.training, keep), (inputs,), tuple(outputs), self)
 
+    @property
+    def classes(self) -> int:
+        """How many classes it tells apart; the background, which the heads of detectors count, is none."""
+        return int(self.get_submodule(self.names[-1]).num_classes) - 1
+
     def image(self, batch: Batch) -> Any:
         """The images of a batch where the weights are."""
         return torch.from_numpy(np.ascontiguousarray(batch.image)).to(next(self.parameters()).device)
@@ -90,6 +95,10 @@ class Classifier(Network):
     def __init__(self, children: Children, post: Any) -> None:
         super().__init__(children)
         self.post = post
+
+    @property
+    def classes(self) -> int:
+        return int(self.get_submodule(self.names[-1]).num_classes)
 
     @property
     def nets(self) -> Sequence[Part]:

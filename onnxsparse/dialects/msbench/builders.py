@@ -22,6 +22,10 @@ class Dataset(Protocol):
 
     size: int
     """How many images there are."""
+    classes: int
+    """How many classes they have."""
+    fingerprint: str
+    """A digest of what is known of the images: a run does not go on with others."""
     batch: int
     """How many images of a batch the configuration gives each process."""
 
@@ -64,6 +68,9 @@ class Net(Protocol):
 
 class BuiltNetwork(Protocol):
     """A torch module whose children are called as in `net:`; running it on images runs every layer."""
+
+    classes: int
+    """How many classes it tells apart, without the background."""
 
     @property
     def nets(self) -> Sequence[Net]:

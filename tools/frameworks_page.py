@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -69,7 +70,7 @@ ORIGINS = (
             File("dynamo", "PyTorch, dynamo as it is"),
             File("torchscript", "PyTorch, TorchScript as it is"),
         ),
-        "With their defaults both exporters fold batch normalizations into the layers before them: pruned, trained and "
+        "With their defaults both exporters fold batch normalizations into the layers before them. Pruned, trained and "
         "verified the file is like any other, but its numbers are no longer those of the module, and TorchScript gives "
         "them numbers for names. `osp.torch.export` keeps both; see [in torch](torch.md#keep-your-own-training-loop).",
     ),
@@ -89,8 +90,7 @@ ORIGINS = (
         "from_sklearn", "scikit-learn", "sklearn", SKLEARN,
         (File("sklearn", "scikit-learn, skl2onnx"),),
         "The scaler of the pipeline and the choice of a label stay what they are. Models of one layer "
-        "(`LogisticRegression`) have few weights, and what is small or gives the output stays dense unless it is "
-        "allowed.",
+        "(`LogisticRegression`) have few weights, and what is small stays dense unless it is allowed.",
     ),
     Origin(
         "from_trees", "LightGBM and XGBoost", "trees",
@@ -118,7 +118,7 @@ ORIGINS = (
     Origin(
         "from_transformers", "Hugging Face", "torch", TORCH,
         (File("minilm", "all-MiniLM-L6-v2, external data", 40),),
-        "`directory` is a model directory with `config.json`, the tokenizer and `model.safetensors`. The weights lie in "
+        "`directory` is a model directory: `config.json`, the tokenizer, `model.safetensors`. The weights lie in "
         "`minilm.weights` beside the graph; what onnxsparse writes has its data in one file beside it, too. The "
         "embeddings stay dense: they are looked up, not multiplied.",
         "minilm",
@@ -190,9 +190,10 @@ def made(origin: Origin, folder: Path) -> Iterator[str]:
 def export(origin: Origin, folder: Path) -> None:
     """Run the script of an origin in its environment, where its models are not there yet."""
     own = folder / origin.script
-    own.mkdir(parents=True, exist_ok=True)
     if (own / "versions.json").exists():
         return
+    shutil.rmtree(own, ignore_errors=True)  # a run that was stopped left a part of it
+    own.mkdir(parents=True)
     python = environment(folder / "venv" / origin.environment, origin.packages)
     command = [str(python), str(SCRIPTS / f"{origin.script}.py"), str(own), *_models(origin, folder, python)]
     run(command, own / "log.txt")
@@ -276,7 +277,7 @@ $ onnxsparse verify tuned.onnx
 def page(folder: Path) -> str:
     rows = {(origin.script, file.name): _row(folder, origin, file) for origin in ORIGINS for file in origin.files}
     found = [row for row in rows.values() if row is not None and "failed" not in row]
-    levels = [level for row in found for level in row["levels"].values()]
+    levels = [level for row in found if row["weights"] for level in row["levels"].values()]
     verified = sum(level["verified"] for level in levels)
     top = TOP.format(files=len(found), origins=len(ORIGINS), verified=verified, written=len(levels))
     table = "".join(f"| {title} | {cells(row)} |\n" for title, row in _titled(rows))
@@ -306,14 +307,15 @@ def _link(origin: Origin) -> str:
 def cells(row: Row) -> str:
     """The cells of the table, without what stands before and behind them."""
     if "failed" in row:
-        return f"not made: {row['failed']} | | | | | "
+        return f"not made: {row['failed']} | | | | |"
     if not row["weights"]:
-        return f"none | {_measure(row, row['dense'])} | nothing to prune | nothing to prune | | "
+        return f"none | {_measure(row, row['dense'])} | nothing to prune | nothing to prune | – | –"
     share = row["levels"]["2:4"]["share"]
     weights = f"{row['weights']} ({_count(row['elements'])}), {share:.0%} pruned"
     steps = row["steps"] if any(level.get("tuned") for level in row["levels"].values()) else "not trained"
     levels = (_level(row, row["levels"][name]) for name in ("2:4", "80 %"))
-    return f"{weights} | {_measure(row, row['dense'])} | {' | '.join(levels)} | {steps} | {'; '.join(row['stays'])} "
+    dense = _measure(row, row["dense"]) if row["labelled"] else "–"
+    return f"{weights} | {dense} | {' | '.join(levels)} | {steps} | {'; '.join(row['stays']) or '–'}"
 
 
 def _level(row: Row, level: dict[str, Any]) -> str:
@@ -350,7 +352,7 @@ def section(origin: Origin, folder: Path) -> Iterator[str]:
 
 def plain(code: str) -> str:
     """The code as users write it: paths are names of files, and nothing is said to linters."""
-    code = re.sub(r"  # (type: ignore|fmt: skip).*", "", code)
+    code = re.sub(r"  # (type: ignore|fmt: skip).*|: dict\[str, Any\](?= =)| -> (None|Any)(?=:)", "", code)
     code = re.sub(r'\(FOLDER / ("[^"]+")\)\.write', r"Path(\1).write", code)
     code = re.sub(r'str\(FOLDER / ("[^"]+")\)', r"\1", code)
     return re.sub(r'FOLDER / ("[^"]+")', r"\1", code)

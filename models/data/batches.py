@@ -38,6 +38,10 @@ class Source(Protocol):
         """The places of the images that are used."""
 
     @property
+    def classes(self) -> int:
+        """How many classes its labels are of, at least."""
+
+    @property
     def detection(self) -> bool:
         """Whether images have boxes, and may so be of different sizes in a batch."""
 
@@ -45,10 +49,6 @@ class Source(Protocol):
 
     def name(self, place: int) -> Any:
         """What the image is called in the annotations."""
-
-    @property
-    def classes(self) -> int:
-        """How many classes there are."""
 
     def annotations(self) -> Sequence[Any]:
         """All that is known of the images, as arrays and lists."""
@@ -74,7 +74,6 @@ class Images:
 
     @property
     def classes(self) -> int:
-        """How many classes there are to tell apart."""
         return self.source.classes
 
     @property

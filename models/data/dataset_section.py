@@ -39,6 +39,10 @@ class CocoImages:
     places: Array
     detection = True
 
+    @property
+    def classes(self) -> int:
+        return int(self.coco.classes.max(initial=0))
+
     def sample(self, place: int) -> Sample:
         height, width = self.coco.sizes[place]
         boxes, labels, ignored = self.coco.boxes(place)
@@ -46,10 +50,6 @@ class CocoImages:
 
     def name(self, place: int) -> Any:
         return self.coco.ids[place]
-
-    @property
-    def classes(self) -> int:
-        return len(self.coco.categories)
 
     def annotations(self) -> Sequence[Any]:
         coco = self.coco
@@ -73,15 +73,15 @@ class ListedImages:
     places: Array
     detection = False
 
+    @property
+    def classes(self) -> int:
+        return self.listed.classes
+
     def sample(self, place: int) -> Sample:
         return Sample(self.files.read(self.listed.names[place]), self.listed.labels[place : place + 1])
 
     def name(self, place: int) -> Any:
         return self.listed.names[place]
-
-    @property
-    def classes(self) -> int:
-        return self.listed.classes
 
     def annotations(self) -> Sequence[Any]:
         return (self.listed.names, self.listed.labels)

@@ -62,11 +62,14 @@ class InOrder(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class Network(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Children in their order, and what computes losses and answers from their outputs."""
+    """Children in their order, and what computes losses and answers from their outputs.
 
-    def __init__(self, children: Children) -> None:
+    Of `classes` the background is none.
+    """
+
+    def __init__(self, children: Children, classes: int) -> None:
         super().__init__()
-        self.names = tuple(children)
+        self.names, self.classes = tuple(children), classes
         for name, child in children.items():
             if hasattr(self, name):
                 raise OptionError(f"net: no part can be called {name}, which is something else of a network")
@@ -75,11 +78,6 @@ class Network(nn.Module):  # type: ignore[misc, unused-ignore]
     def part(self, name: str, names: Sequence[str], inputs: str, outputs: Sequence[str], keep: Any = None) -> Part:
         children = {one: self.get_submodule(one) for one in names}
         return Part(name, InOrder(children, self.training, keep), (inputs,), tuple(outputs), self)
-
-    @property
-    def classes(self) -> int:
-        """How many classes it tells apart; the background, which the heads of detectors count, is none."""
-        return int(self.get_submodule(self.names[-1]).num_classes) - 1
 
     def image(self, batch: Batch) -> Any:
         """The images of a batch where the weights are."""
@@ -92,13 +90,9 @@ class Network(nn.Module):  # type: ignore[misc, unused-ignore]
 class Classifier(Network):
     """Backbone and head; logits."""
 
-    def __init__(self, children: Children, post: Any) -> None:
-        super().__init__(children)
+    def __init__(self, children: Children, classes: int, post: Any) -> None:
+        super().__init__(children, classes)
         self.post = post
-
-    @property
-    def classes(self) -> int:
-        return int(self.get_submodule(self.names[-1]).num_classes)
 
     @property
     def nets(self) -> Sequence[Part]:
@@ -124,8 +118,8 @@ class Classifier(Network):
 class OneStage(Network):
     """Backbone, neck and a head over anchors: (class, location) for each level."""
 
-    def __init__(self, children: Children, post: Any, levels: int) -> None:
-        super().__init__(children)
+    def __init__(self, children: Children, classes: int, post: Any, levels: int) -> None:
+        super().__init__(children, classes)
         self.post, self.levels = post, levels
 
     @property
@@ -152,8 +146,8 @@ class OneStage(Network):
 class TwoStage(Network):
     """Backbone, neck and proposals in one part, the head of each proposal's features in another."""
 
-    def __init__(self, children: Children, neck: str, levels: int, posts: Sequence[Any]) -> None:
-        super().__init__(children)
+    def __init__(self, children: Children, classes: int, neck: str, levels: int, posts: Sequence[Any]) -> None:
+        super().__init__(children, classes)
         self.levels, self._neck = levels, neck
         self.rpn_post, self.pre, self.post = posts
 

@@ -84,16 +84,13 @@ class Samples:
 
         `first` is the number under which errors tell of the first of all samples.
         """
-        return self.complete(self._plain(rows, first))
-
-    def _plain(self, rows: Array, first: int = 0) -> Batch:
         rows = np.asarray(rows, dtype=np.int64)
         batch = {f.name: self._same(f) if f.name in self.shared else self._taken(f, rows) for f in self.fields}
         if self._labels is not None:
             batch.setdefault(LABELS, self.labels(rows))
         by_rows = {name: array for name, array in batch.items() if name not in self.shared}
         demand_finite(by_rows, self.called, rows + first)
-        return batch
+        return self.complete(batch)
 
     def look_through(self, limit: float = CHEAP) -> None:
         """Have all samples looked at, or the first ones where all are more bytes than that."""
@@ -138,7 +135,7 @@ class Samples:
         size = max(1, BLOCK // max(1, self._row_bytes))
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
-            yield self._plain(np.arange(some.start, some.stop, some.step))
+            yield self.take(np.arange(some.start, some.stop, some.step))
 
     def _taken(self, field: Field, rows: Any) -> Array:
         column = self._columns[field.name]

@@ -268,6 +268,7 @@ def _complete(data: Data, dense: _Dense, inputs: Mapping[str, Given]) -> None:
         }
         return {**batch, **given}
 
+    _ = data.fingerprint  # of what the user gave, and at no cost of runs
     data.complete = completed
 
 

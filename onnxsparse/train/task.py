@@ -234,6 +234,7 @@ def ask(
 ) -> Task:
     """Open the model and the data, plan the zeros, and refuse what cannot be."""
     training, objective = recipe.only(Training), recipe.only(Objective)
+    until = until or None
     means.demand_sense(training)
     model = Model.open(source)
     if destination.target is not None:

@@ -8,19 +8,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from onnxsparse.engines.torch.library import attention_in_parts, torch
+from onnxsparse.engines.torch.export import exporting
+from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.match.match import match
 from onnxsparse.engines.torch.parametrization import PATTERNS
 from onnxsparse.engines.torch.quantized_module import stage_of
@@ -98,13 +96,7 @@ def _exported(module: Any, inputs: Any, file: str, path: str, options: Mapping[s
     module.eval()
     parts = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            torch().no_grad(),
-            attention_in_parts(),
-        ):
-            warnings.simplefilter("ignore")
+        with exporting():
             torch().onnx.export(module, parts, file, dynamo=False, **options)
     except Exception as error:  # whatever the exporter raises
         raise OutputError(f"torch cannot export the module to {path}: {' '.join(str(error).split())[:200]}") from error

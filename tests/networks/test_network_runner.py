@@ -270,6 +270,7 @@ def test_warm_ups_and_milestones(kind: str, ratio: float | None, expected: list[
         ({"loss": {"type": "mse"}}, "whose own losses stand in net"),
         ({"trainer": {"max_epoch": 5}}, "T_max \\* levels has to be max_epoch: 3 \\* 2 is not 5"),
         ({"saver": {"resume_model": "nowhere"}}, "nowhere does not exist"),
+        ({"dataset": {"train": {"size": 32, "batch_size": 8, "classes": 5}}}, "5 classes, and the network knows 4"),
         ({"trainer": {"grad_clip": -1}}, "trainer.grad_clip is a length from 0"),
     ],
 )

@@ -120,7 +120,7 @@ def flat(value: Any) -> list[Any]:
     return [value] if isinstance(value, torch.Tensor) else [one for part in value for one in flat(part)]
 
 
-def of_whole(path: str, batch: Batch, one: Any) -> list[Detections]:
+def of_whole(batch: Batch, one: Any) -> list[Detections]:
     """What the file with NMS inside says; its boxes are in pixels of the network."""
     boxes, scores, labels = one.run(["boxes", "scores", "labels"], {"image": batch.image})
     height, width = batch.scales[0]
@@ -176,7 +176,7 @@ def trained(given: argparse.Namespace) -> dict[str, Any]:
     by_numpy, by_file = [], []
     for at, batch in enumerate(detector.batches(1)):
         by_numpy.append((batch, parts.answers(batch, at < COMPARED)))
-        by_file.append((batch, of_whole(str(wholes[0]), batch, whole)))
+        by_file.append((batch, of_whole(batch, whole)))
     eligible, held = two_of_four(paths)
     return {
         **found,

@@ -41,7 +41,7 @@ for _ in range(400):
     batch = draw.integers(0, len(x), 64)
     train(net, optimizer, x[batch].reshape(-1, 8, 8, 1), y[batch])
 
-model = jax2onnx.to_onnx(net, [("B", 8, 8, 1)])
+model = jax2onnx.to_onnx(net, [("B", 8, 8, 1)], opset=21)  # what the engine that trains reads
 onnx.save(model, str(FOLDER / "jax.onnx"))
 # </page>
 

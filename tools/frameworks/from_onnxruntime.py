@@ -12,7 +12,7 @@ dense = FOLDER.parent / "from_torch" / "torchscript.onnx"
 
 # <page>
 import onnxruntime
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_dynamic, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 options = onnxruntime.SessionOptions()
 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -29,7 +29,8 @@ class Samples(CalibrationDataReader):  # type: ignore[misc, unused-ignore]
 
 
 quantize_static(dense, FOLDER / "qdq.onnx", Samples(), quant_format=QuantFormat.QDQ, per_channel=True)
-quantize_dynamic(dense, FOLDER / "dynamic.onnx")
+# ConvInteger takes no signed weights here
+quantize_dynamic(dense, FOLDER / "dynamic.onnx", weight_type=QuantType.QUInt8)
 # </page>
 
 for file in ("optimised", "qdq", "dynamic"):

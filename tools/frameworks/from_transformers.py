@@ -20,16 +20,15 @@ import onnxsparse as osp
 
 tokenizer = AutoTokenizer.from_pretrained(directory)
 net = AutoModel.from_pretrained(directory, attn_implementation="eager")
-example = dict(tokenizer(["one sentence", "and another one"], padding=True, return_tensors="pt"))
+length = {"padding": "max_length", "max_length": 24, "truncation": True}  # the file takes sentences of this length
+example = dict(tokenizer(["one sentence", "and another one"], return_tensors="pt", **length))
 del example["token_type_ids"]
 
 found = osp.torch.export(net, example)
 print(*found.notes, sep="\n")
 assert found.model is not None
-onnx.save(
-    found.model, str(FOLDER / "minilm.onnx"), save_as_external_data=True, all_tensors_to_one_file=True,
-    location="minilm.weights",
-)  # fmt: skip
+beside: dict[str, Any] = {"save_as_external_data": True, "location": "minilm.weights"}
+onnx.save(found.model, str(FOLDER / "minilm.onnx"), **beside)
 # </page>
 
 makers: list[Any] = [
@@ -39,7 +38,7 @@ makers: list[Any] = [
 words = " ".join(maker().DESCR for maker in makers).split()
 sentences = [" ".join(words[start : start + 16]) for start in range(0, len(words), 8)]
 sentences = [re.sub(r"[^A-Za-z0-9 ,.()-]", "", one) for one in sentences]
-tokens = tokenizer(sentences, padding="max_length", truncation=True, max_length=24, return_tensors="np")
+tokens = tokenizer(sentences, return_tensors="np", **length)
 arrays = {name: tokens[name] for name in ("input_ids", "attention_mask")}
 held = len(sentences) // 5
 save(

@@ -33,7 +33,7 @@ def treated(path: Path, steps: int) -> Row:
         "weights": report.totals.weights,
         "elements": report.totals.elements,
         "names": [one.name for one in report.rows][:NAMED],
-        "opset": next(one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")),
+        "opset": ", ".join(f"{one.domain} {one.version}".strip() for one in proto.opset_import),
         "operators": len(proto.graph.node),
         "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
         "labelled": labels is not None,

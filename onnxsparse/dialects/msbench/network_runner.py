@@ -28,7 +28,6 @@ from onnxsparse.dialects.msbench.network_start import (
     BEST,
     LATEST,
     STATE,
-    demand_classes,
     loaded,
     start_of_network,
 )
@@ -99,14 +98,16 @@ class NetworkRunner:
         job, builders = self.job, self.builders
         self.network = builders.network(job.net, job.seed)
         self.samples = None if self.evaluates else builders.dataset(job.dataset, "train", job.seed)
+        if self.samples is not None and self.samples.classes > self.network.classes:
+            raise OptionError(
+                f"dataset.train has labels of {self.samples.classes} classes, and the network knows "
+                f"{self.network.classes}: set num_classes of net"
+            )
         self.tested = builders.dataset(job.dataset, "test", job.seed) if "test" in job.dataset else None
         if self.tested is not None:
             self._main = builders.evaluator(job.dataset, self.tested).main
         elif self.evaluates:
             raise OptionError("dataset.test is missing: nothing says which images to evaluate with")
-        for part, images in (("train", self.samples), ("test", self.tested)):
-            for note in [] if images is None else demand_classes(part, images.classes, self.network.classes):
-                self._note(note)
 
     def build_ema(self) -> None:
         """There is none; that a configuration asks for it is a note."""

@@ -80,14 +80,6 @@ def _checkpoint_in(folder: str) -> checkpoints.Checkpoint:
     return found
 
 
-def demand_classes(part: str, classes: int, network: int) -> list[str]:
-    """The images of a part have no class that the network does not know; what has to be said where they have fewer."""
-    told = f"dataset.{part} has images of {classes} classes, and the network tells {network} apart"
-    if classes > network:
-        raise OptionError(f"{told}: num_classes of the parts of net is too small (a detector's counts the background)")
-    return [told] if part == "train" and classes < network else []
-
-
 def loaded(builders: Builders, network: Any, path: str) -> list[str]:
     """Fill a network with the numbers of a file; what has to be said of it."""
     numbers, notes = _numbers_of(path) if is_onnx(path) else read_state(path)

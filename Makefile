@@ -5,7 +5,8 @@ VENV ?= .venv
 PLAIN ?= $(VENV)-runtime
 # torch is large: its tests have an environment of their own, beside the engine that trains where there is one.
 TORCH ?= $(VENV)-torch
-PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Python compiles the modules that are imported, when they are: most of what is installed never is.
+PIP := -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 
 .PHONY: help demo quick test test-venv test-runtime test-torch test-all check lint ruff format mypy bench clean

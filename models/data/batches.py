@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +38,10 @@ class Source(Protocol):
         """The places of the images that are used."""
 
     @property
+    def classes(self) -> int:
+        """How many classes its labels are of, at least."""
+
+    @property
     def detection(self) -> bool:
         """Whether images have boxes, and may so be of different sizes in a batch."""
 
@@ -44,6 +49,9 @@ class Source(Protocol):
 
     def name(self, place: int) -> Any:
         """What the image is called in the annotations."""
+
+    def annotations(self) -> Sequence[Any]:
+        """All that is known of the images, as arrays and lists."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,18 @@ class Images:
     @property
     def size(self) -> int:
         return len(self.source.places)
+
+    @property
+    def classes(self) -> int:
+        return self.source.classes
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the annotations."""
+        digest = hashlib.sha256()
+        for one in self.source.annotations():
+            digest.update(one.tobytes() if isinstance(one, np.ndarray) else repr(one).encode())
+        return digest.hexdigest()
 
     def per_epoch(self, batch: int) -> int:
         if self.training and batch > self.size:

@@ -39,6 +39,10 @@ class CocoImages:
     places: Array
     detection = True
 
+    @property
+    def classes(self) -> int:
+        return int(self.coco.classes.max(initial=0))
+
     def sample(self, place: int) -> Sample:
         height, width = self.coco.sizes[place]
         boxes, labels, ignored = self.coco.boxes(place)
@@ -46,6 +50,18 @@ class CocoImages:
 
     def name(self, place: int) -> Any:
         return self.coco.ids[place]
+
+    def annotations(self) -> Sequence[Any]:
+        coco = self.coco
+        return (
+            list(coco.names),
+            coco.sizes,
+            list(coco.categories),
+            coco.begins,
+            coco.classes,
+            coco.corners,
+            coco.crowd,
+        )
 
 
 @dataclass(frozen=True)
@@ -57,11 +73,18 @@ class ListedImages:
     places: Array
     detection = False
 
+    @property
+    def classes(self) -> int:
+        return self.listed.classes
+
     def sample(self, place: int) -> Sample:
         return Sample(self.files.read(self.listed.names[place]), self.listed.labels[place : place + 1])
 
     def name(self, place: int) -> Any:
         return self.listed.names[place]
+
+    def annotations(self) -> Sequence[Any]:
+        return (self.listed.names, self.listed.labels)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@
 1. In an image and category, detections take objects in the order of their scores: each the free object that it overlaps
    most, if by the threshold at least; of equal ones the last. What falls on a crowd, or on an object of another size
    than is asked for, counts neither way; a crowd may be taken by many.
-2. A figure without any object is -1.
+2. A figure without any object is -1. Detections of classes beyond the categories of the annotations count neither way:
+   a network may know more.
 3. Categories are gone through one by one, and all images of one at once: the detections that overlap something are
    matched in rounds, the first of every image, then the second.
 """
@@ -50,14 +51,11 @@ class Found:
             if name not in self._places:
                 raise OptionError(f"{self._path} has no image {brief(name)}, which the test images have")
             labels = np.asarray(one.labels, np.int64)
-            if len(labels) and not 1 <= labels.min() <= labels.max() <= self._classes:
-                raise OptionError(
-                    f"the network knows a class {labels.max()}, and {self._path} has {self._classes} categories"
-                )
-            boxes = np.asarray(one.boxes, np.float64).reshape(-1, 4)
+            known = (labels >= 1) & (labels <= self._classes)
+            boxes = np.asarray(one.boxes, np.float64).reshape(-1, 4)[known]
             corners = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
-            place = np.full(len(labels), self._places[name], np.int64)
-            self._parts.append((place, labels, np.asarray(one.scores, np.float64), corners))
+            place = np.full(len(boxes), self._places[name], np.int64)
+            self._parts.append((place, labels[known], np.asarray(one.scores, np.float64)[known], corners))
 
     def whole(self) -> tuple[Array, Array, Array, Array]:
         """The image, class, score and box of each."""

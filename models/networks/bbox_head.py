@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from models.networks.initializers import Initializer
-from models.networks.retina_head import ACTIVATIONS
 from models.sections import Section
 
 POOLING = ("roialignpool",)
@@ -31,7 +30,7 @@ class BboxFC(nn.Module):  # type: ignore[misc, unused-ignore]
 def make(kwargs: Section, in_planes: Sequence[int]) -> BboxFC:
     """The bbox_head of a `net:` part."""
     planes, classes, cfg = kwargs.whole("feat_planes", 1024), kwargs.whole("num_classes", least=2), kwargs.part("cfg")
-    activation = cfg.word("class_activation", ACTIVATIONS, "softmax")
+    cfg.word("class_activation", ("softmax",), "softmax")
     shared = cfg.flag("share_location", False)
     pooling = cfg.part("roipooling")
     pooling.word("method", POOLING, "roialignpool")
@@ -41,11 +40,10 @@ def make(kwargs: Section, in_planes: Sequence[int]) -> BboxFC:
         part.end()
     fill = Initializer(kwargs.part("initializer")) if kwargs.has("initializer") else None
     kwargs.end()
-    outputs = classes - 1 if activation == "sigmoid" else classes
-    made = BboxFC(in_planes[0], size, planes, outputs, 1 if shared else classes)
+    made = BboxFC(in_planes[0], size, planes, classes, 1 if shared else classes)
     if fill is not None:
         fill(made)
     nn.init.normal_(made.cls_pred.weight, std=0.01)  # all classes alike, and boxes that stay where proposals are
     nn.init.normal_(made.loc_pred.weight, std=0.001)
-    made.num_classes, made.class_activation, made.share_location, made.pool_size = classes, activation, shared, size
+    made.num_classes, made.share_location, made.pool_size = classes, shared, size
     return made

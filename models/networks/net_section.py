@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ import torch
 from models.networks import bbox_head, classifier_head, fpn, resnet, retina_head, rpn_head
 from models.networks.network import Classifier, Network, OneStage, TwoStage
 from models.sections import Section
-from onnxsparse.errors import OptionError, brief, nearest
+from onnxsparse.errors import OptionError, brief, nearest, one_line
 
 KINDS = {
     **dict.fromkeys(resnet.BLOCKS, "backbone"),
@@ -75,7 +75,10 @@ def build(section: Sequence[Mapping[str, Any]], seed: int) -> Network:
     _demand_order(entries, by_kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _BUILD[layout](by_kind)
+        try:
+            return _BUILD[layout](by_kind)
+        except (MemoryError, RuntimeError) as error:
+            raise OptionError(f"net describes more than fits in memory: {one_line(error)[:200]}") from error
 
 
 def _entries(section: Any) -> list[Entry]:
@@ -138,7 +141,7 @@ def _classifier(parts: Mapping[str, Entry]) -> Network:
     head = classifier_head.make(parts["head"].kwargs, backbone.out_planes)
     post = _post(parts["cls_post"], backbone.out_strides)
     _demand_same(parts["cls_post"], "num_classes", getattr(post, "num_classes", None), head.num_classes)
-    return Classifier({parts["backbone"].name: backbone, parts["head"].name: head}, post)
+    return Classifier({parts["backbone"].name: backbone, parts["head"].name: head}, head.num_classes, post)
 
 
 def _one_stage(parts: Mapping[str, Entry]) -> Network:
@@ -148,7 +151,7 @@ def _one_stage(parts: Mapping[str, Entry]) -> Network:
     post = _post(parts["retina_post"], neck.out_strides)
     _demand_anchors(parts["retina_post"], post, head)
     children = {parts["backbone"].name: backbone, parts["neck"].name: neck, entry.name: head}
-    return OneStage(children, post, len(neck.out_planes))
+    return OneStage(children, head.num_classes - 1, post, len(neck.out_planes))
 
 
 def _two_stage(parts: Mapping[str, Entry]) -> Network:
@@ -157,9 +160,10 @@ def _two_stage(parts: Mapping[str, Entry]) -> Network:
     head = bbox_head.make(parts["bbox_head"].kwargs, neck.out_planes)
     posts = [_post(parts[kind], neck.out_strides) for kind in ("rpn_post", "bbox_pre", "bbox_post")]
     _demand_anchors(parts["rpn_post"], posts[0], rpn)
+    _demand_regions(parts, posts[1], posts[2], head)
     modules = (("backbone", backbone), ("neck", neck), ("rpn_head", rpn), ("bbox_head", head))
     children = {parts[kind].name: module for kind, module in modules}
-    return TwoStage(children, parts["neck"].name, len(neck.out_planes), posts)
+    return TwoStage(children, head.num_classes - 1, parts["neck"].name, len(neck.out_planes), posts)
 
 
 _BUILD = dict(zip(LAYOUTS, (_classifier, _one_stage, _two_stage)))
@@ -180,6 +184,15 @@ def _demand_anchors(entry: Entry, post: Any, head: Any) -> None:
         _demand_same(entry, name, getattr(post, name, None), getattr(head, name))
 
 
-def _demand_same(entry: Entry, name: str, found: int | None, wanted: int) -> None:
+def _demand_regions(parts: Mapping[str, Entry], pre: Any, post: Any, head: Any) -> None:
+    """Words that stand in two parts: what regions are pooled for, and what their locations mean."""
+    _demand_same(parts["bbox_pre"], "pool_size", pre.pool_size, head.pool_size, parts["bbox_head"].name)
+    shared = post.decoder.share_location, head.share_location
+    _demand_same(parts["bbox_post"], "share_location", *shared, parts["bbox_head"].name)
+    deltas = asdict(pre.deltas), asdict(post.decoder.deltas)
+    _demand_same(parts["bbox_pre"], "bbox_normalize", *deltas, parts["bbox_post"].name)
+
+
+def _demand_same(entry: Entry, name: str, found: Any, wanted: Any, other: str = "the head before it") -> None:
     if found is not None and found != wanted:
-        raise OptionError(f"net: {entry.name} has {name} {found}, and the head before it {wanted}")
+        raise OptionError(f"net: {entry.name} has {name} {found}, and {other} {wanted}")

@@ -62,11 +62,14 @@ class InOrder(nn.Module):  # type: ignore[misc, unused-ignore]
 
 
 class Network(nn.Module):  # type: ignore[misc, unused-ignore]
-    """Children in their order, and what computes losses and answers from their outputs."""
+    """Children in their order, and what computes losses and answers from their outputs.
 
-    def __init__(self, children: Children) -> None:
+    Of `classes` the background is none.
+    """
+
+    def __init__(self, children: Children, classes: int) -> None:
         super().__init__()
-        self.names = tuple(children)
+        self.names, self.classes = tuple(children), classes
         for name, child in children.items():
             if hasattr(self, name):
                 raise OptionError(f"net: no part can be called {name}, which is something else of a network")
@@ -87,8 +90,8 @@ class Network(nn.Module):  # type: ignore[misc, unused-ignore]
 class Classifier(Network):
     """Backbone and head; logits."""
 
-    def __init__(self, children: Children, post: Any) -> None:
-        super().__init__(children)
+    def __init__(self, children: Children, classes: int, post: Any) -> None:
+        super().__init__(children, classes)
         self.post = post
 
     @property
@@ -115,8 +118,8 @@ class Classifier(Network):
 class OneStage(Network):
     """Backbone, neck and a head over anchors: (class, location) for each level."""
 
-    def __init__(self, children: Children, post: Any, levels: int) -> None:
-        super().__init__(children)
+    def __init__(self, children: Children, classes: int, post: Any, levels: int) -> None:
+        super().__init__(children, classes)
         self.post, self.levels = post, levels
 
     @property
@@ -143,8 +146,8 @@ class OneStage(Network):
 class TwoStage(Network):
     """Backbone, neck and proposals in one part, the head of each proposal's features in another."""
 
-    def __init__(self, children: Children, neck: str, levels: int, posts: Sequence[Any]) -> None:
-        super().__init__(children)
+    def __init__(self, children: Children, classes: int, neck: str, levels: int, posts: Sequence[Any]) -> None:
+        super().__init__(children, classes)
         self.levels, self._neck = levels, neck
         self.rpn_post, self.pre, self.post = posts
 

@@ -1,4 +1,7 @@
-"""Weights from a state dict: of a network's own names, or of a public checkpoint of a ResNet (torchvision's names)."""
+"""Weights from a state dict: of a network's own names, or of a public checkpoint of a ResNet (torchvision's names).
+
+The last layer of a public checkpoint is for the classes that it was trained on; of others it is left out.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from onnxsparse.errors import PlanError, brief
 WRAPPERS = ("state_dict", "model")
 PREFIXES = ("module.", "_orig_mod.")
 COUNTER = "num_batches_tracked"
+LAST = ("fc.weight", "fc.bias")
 SHOWN = 3
 
 
@@ -19,7 +23,7 @@ def load(network: Any, state: Mapping[str, Any]) -> list[str]:
     """Fill the network, and say what is left out and what stays as it was initialised; nothing fits: a PlanError."""
     own, given = network.state_dict(), _named(_unwrapped(state), network)
     for name, value in given.items():
-        if name in own and tuple(value.shape) != tuple(own[name].shape):
+        if name in own and not _fits(value, own[name]):
             raise PlanError(
                 f"the checkpoint has {name} of {_shape(value)}, and the network of {_shape(own[name])}: "
                 "it is of another network, or of another number of classes"
@@ -56,16 +60,21 @@ def _unwrapped(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(tensors: Mapping[str, Any], network: Any) -> dict[str, Any]:
-    """By the names of the network: a ResNet alone is the backbone, and its last layer the head's."""
-    own = set(network.state_dict())
+    """By the names of the network: a ResNet alone is the backbone, and its last layer the head's where it fits."""
+    own = network.state_dict()
     if any(name in own for name in tensors):
         return dict(tensors)
     parts = [name for name, _ in network.named_children()]
     found = {}
     for name, value in tensors.items():
-        known = (f"{part}.{name}" for part in parts)
-        found[next((one for one in known if one in own), name)] = value
+        known = next((f"{part}.{name}" for part in parts if f"{part}.{name}" in own), name)
+        other_classes = name in LAST and known in own and not _fits(value, own[known])
+        found[name if other_classes else known] = value
     return found
+
+
+def _fits(value: Any, own: Any) -> bool:
+    return tuple(value.shape) == tuple(own.shape)
 
 
 def _said(what: str, names: Sequence[str]) -> list[str]:

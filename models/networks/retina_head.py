@@ -11,8 +11,6 @@ from models.networks.initializers import Initializer, prior_bias
 from models.networks.normalization import Normalize
 from models.sections import Section
 
-ACTIVATIONS = ("sigmoid", "softmax")
-
 
 class Tower(nn.Module):  # type: ignore[misc, unused-ignore]
     """Convolutions that all levels share, with normalization of each level's own where there is any, and ReLUs."""
@@ -61,9 +59,8 @@ def make(kind: str, kwargs: Section, in_planes: Sequence[int]) -> RetinaHead:
     kwargs.end()
     made = RetinaHead(in_planes[0], planes, head.anchors, head.outputs, count, head.levels, norm)
     head.fill(made)
-    if head.activation == "sigmoid":
-        prior_bias(made.cls_pred, prior)
-    made.num_anchors, made.num_classes, made.class_activation = head.anchors, head.classes, head.activation
+    prior_bias(made.cls_pred, prior)
+    made.num_anchors, made.num_classes = head.anchors, head.classes
     return made
 
 
@@ -72,8 +69,8 @@ class OfAnchors:
 
     def __init__(self, kwargs: Section, in_planes: Sequence[int]) -> None:
         self.classes, self.anchors = kwargs.whole("num_classes", least=2), kwargs.whole("num_anchors")
-        self.activation = kwargs.word("class_activation", ACTIVATIONS, "sigmoid")
-        self.outputs = self.classes - 1 if self.activation == "sigmoid" else self.classes
+        kwargs.word("class_activation", ("sigmoid",), "sigmoid")
+        self.outputs = self.classes - 1
         self.levels = kwargs.whole("num_level", len(in_planes))
         if self.levels != len(in_planes):
             kwargs.refuse("num_level", f"{len(in_planes)}, as many as there are features", self.levels)

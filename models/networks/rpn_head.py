@@ -32,5 +32,5 @@ def make(kwargs: Section, in_planes: Sequence[int]) -> NaiveRPN:
     kwargs.end()
     made = NaiveRPN(in_planes[0], planes, head.anchors, head.outputs)
     head.fill(made)
-    made.num_anchors, made.num_classes, made.class_activation = head.anchors, head.classes, head.activation
+    made.num_anchors, made.num_classes = head.anchors, head.classes
     return made

@@ -92,10 +92,16 @@ def test_many_detections_of_one_image_are_cut_after_a_hundred() -> None:
     assert 0 < mine.figures()["mAP"] < 1
 
 
-def test_what_the_annotations_do_not_have_is_refused() -> None:
+@pytest.mark.parametrize("evaluator", [CocoMap, CocoApi])
+def test_classes_that_the_annotations_do_not_have_count_neither_way(evaluator: Any) -> None:
     coco = truth([(0, 1, (0, 0, 9, 9), False)])
-    with pytest.raises(OptionError, match=r"a class 4, and truth\.json has 3 categories"):
-        add(CocoMap(coco), coco, [(0, 4, (0, 0, 1, 1), 0.5)])
+    mine = evaluator(coco)
+    add(mine, coco, [(0, 4, (0, 0, 9, 9), 0.9), (0, 1, (0, 0, 9, 9), 0.5)])
+    assert mine.figures()["mAP"] == pytest.approx(1)
+
+
+def test_an_image_that_the_annotations_do_not_have_is_refused() -> None:
+    coco = truth([(0, 1, (0, 0, 9, 9), False)])
     with pytest.raises(OptionError, match="no image 5"):
         CocoMap(coco).add(Batch(np.zeros((1, 3, 1, 1)), [0], [0], ids=[5]), [Detections()])
 

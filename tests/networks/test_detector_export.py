@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 import onnxsparse as osp
 from models.data.batch import Batch, Detections
+from models.data.coco import Coco
+from models.evaluation.coco_map import CocoMap
 from models.export.whole import joined
 from models.networks.net_section import build
 from models.workflow import Workflow
@@ -167,6 +170,36 @@ def test_the_whole_file_finds_what_the_network_finds(exported: Any, seed: int) -
     apart[answers["labels"][:, None] != expected.labels[None]] = np.inf
     assert (apart.min(0) < 1e-3).mean() >= 0.95
     assert len(expected.scores) == len(answers["scores"])
+
+
+def test_mean_average_precision_is_the_same_of_torch_numpy_and_the_whole_file(exported: Any) -> None:
+    """The truth is every third box that the network finds, moved: more than half of what is found is wrong."""
+    name, net, files = exported
+    given = [replace(batch(SIZE, seed), ids=[seed]) for seed in range(4)]
+    by_torch = [net.answers(one)[0] for one in given]
+    by_numpy = [decoded(name, net, files, one) for one in given]
+    whole = [run(files["whole"], {"image": one.image, "size": np.array(SIZE, np.float32)}) for one in given]
+    by_file = [Detections(one["boxes"], one["scores"], one["labels"]) for one in whole]
+    figures = [mean_precision(answers, by_torch, given) for answers in (by_torch, by_numpy, by_file)]
+    assert 0.05 < figures[0] < 0.95
+    assert figures[1:] == pytest.approx(figures[:1] * 2, abs=0.002)
+
+
+def mean_precision(answers: list[Detections], truth: list[Detections], given: list[Batch]) -> float:
+    boxes = [one.boxes[::3] + np.float32(1.5) for one in truth]
+    corners = np.concatenate([np.concatenate([one[:, :2], one[:, 2:] - one[:, :2]], 1) for one in boxes])
+    begins = np.cumsum([0, *map(len, boxes)])
+    labels, numbers = np.concatenate([one.labels[::3] for one in truth]), list(range(len(truth)))
+    nothing = np.zeros(len(labels), bool)
+    sizes, names, categories = np.full((len(truth), 2), SIZE), [""] * len(truth), list(range(1, 11))
+    coco = Coco(
+        "truth.json", numbers, names, sizes, categories, [""] * 10, begins, labels, corners,
+        corners[:, 2] * corners[:, 3], nothing,
+    )  # fmt: skip
+    evaluator = CocoMap(coco)
+    for one, found in zip(given, answers):
+        evaluator.add(one, [found])
+    return evaluator.figures()["mAP50"]
 
 
 def test_files_run_one_after_the_other_by_names(exported: Any) -> None:

@@ -94,6 +94,10 @@ def test_a_classifier_smooths_labels_and_ranks_classes() -> None:
     assert net.teach(batch, net, total)["cls_loss"].item() == pytest.approx(0, abs=1e-6)
 
 
+def supervisor(net: Any) -> Any:
+    return net[4]["kwargs"]["cfg"]["bbox_supervisor"]["kwargs"]
+
+
 REFUSED: dict[str, tuple[Any, Change]] = {
     "a type": (classifier, lambda net: net[0].update(type="resnet81")),
     "a kwarg": (classifier, lambda net: net[0]["kwargs"].update(frozen_layer=[0])),
@@ -125,6 +129,11 @@ REFUSED: dict[str, tuple[Any, Change]] = {
     "another prev": (retina, lambda net: net[2].update(prev="backbone")),
     "anchors": (retina, lambda net: net[2]["kwargs"].update(num_anchors=3)),
     "pooling": (faster, lambda net: net[5]["kwargs"]["cfg"]["roipooling"].update(method="roipool")),
+    "scores by softmax": (retina, lambda net: net[2]["kwargs"].update(class_activation="softmax")),
+    "scores by sigmoid": (faster, lambda net: net[5]["kwargs"]["cfg"].update(class_activation="sigmoid")),
+    "other bins": (faster, lambda net: net[4]["kwargs"]["cfg"].update(roipooling={"pool_size": 5})),
+    "locations": (faster, lambda net: net[5]["kwargs"]["cfg"].update(share_location=True)),
+    "other deltas": (faster, lambda net: supervisor(net).update(bbox_normalize={"stds": [0.1, 0.1, 0.1, 0.1]})),
     "a flag": (faster, lambda net: net[5]["kwargs"]["cfg"].update(share_location="no")),
 }  # fmt: skip
 
@@ -135,6 +144,13 @@ def test_what_is_unknown_is_refused_by_name(case: str) -> None:
     net = copy.deepcopy(section())
     change(net)
     with refusing(OptionError):
+        build(net, 0)
+
+
+def test_what_does_not_fit_in_memory_is_refused() -> None:
+    net = retina()
+    net[1]["kwargs"].update(outplanes=10**12)
+    with pytest.raises(OptionError, match="more than fits in memory"):
         build(net, 0)
 
 
@@ -187,10 +203,21 @@ def test_statistics_of_a_trained_normalization_load_into_a_frozen_one() -> None:
     assert torch.equal(net.state_dict()["backbone.bn1.running_mean"], given["bn1.running_mean"])
 
 
+def test_the_last_layer_of_a_public_checkpoint_is_left_out_where_it_has_other_classes() -> None:
+    net = build(classifier(), 0)
+    before, given = net.state_dict()["head.fc.weight"].clone(), public(build(classifier(classes=12), 0).state_dict())
+    assert Workflow().load(net, given) == [
+        "2 tensors of the checkpoint are not in the network and left out: fc.weight, fc.bias",
+        "2 tensors are not in the checkpoint and stay as they are initialised: head.fc.weight, head.fc.bias",
+    ]
+    assert torch.equal(net.state_dict()["head.fc.weight"], before)
+    assert torch.equal(net.state_dict()["backbone.conv1.weight"], given["conv1.weight"])
+
+
 def test_weights_of_another_network_are_refused() -> None:
     net = build(classifier(), 0)
     with refusing(PlanError):
-        Workflow().load(net, public(build(classifier(classes=12), 0).state_dict()))
+        Workflow().load(net, build(classifier(classes=12), 0).state_dict())
     with refusing(PlanError):
         Workflow().load(net, {"encoder.weight": torch.zeros(2)})
     with refusing(PlanError):
@@ -201,7 +228,7 @@ SIZES = {
     "res18": 11_689_512,
     "res18_small": 703_386,
     "retinanet-r18-improve": 19_485_416,
-    "retinanet-r18-improve_small": 1_124_494,
+    "retinanet-r18-improve_small": 1_217_964,
     "faster_rcnn_r50_fpn_1x": 41_704_036,
     "faster_rcnn_r50_fpn_1x_small": 2_611_286,
 }

@@ -38,6 +38,8 @@ class Part:
 class Tiny(nn.Module):  # type: ignore[misc, unused-ignore]
     """Two convolutions with batch normalizations, and a matrix; of `split` these are two parts."""
 
+    classes = 4
+
     def __init__(self, split: bool, frozen: bool) -> None:
         super().__init__()
         self.split, self.frozen = split, frozen
@@ -103,6 +105,11 @@ class Blobs:
     size: int
     batch: int
     seed: int
+    classes: int = 4
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.size} of {self.seed}"
 
     def per_epoch(self, batch: int) -> int:
         return self.size // batch
@@ -149,7 +156,7 @@ class Builders:
         return [f"not in the checkpoint: {name}" for name in missing if "num_batches" not in name]
 
     def dataset(self, section: Mapping[str, Any], part: str, seed: int) -> Any:
-        return Blobs(section[part]["size"], section[part]["batch_size"], seed)
+        return Blobs(section[part]["size"], section[part]["batch_size"], seed, section[part].get("classes", 4))
 
     def evaluator(self, section: Mapping[str, Any], dataset: Any) -> Any:
         return Accuracy()

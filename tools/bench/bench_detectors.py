@@ -4,8 +4,9 @@
 
 MODELS is a folder with `320n.onnx` (YOLOv8n, of the package nudenet), `ch_PP-OCRv4_det_infer.onnx` (of
 rapidocr-onnxruntime) and `common_det.onnx` (YOLOX, of ddddocr), as they come out of the wheels. Samples are canvases
-with items of Fashion-MNIST on a grey ground. Told is the relative distance of the whole file's outputs from the dense
-model's, on samples that nothing was trained on, pruned alone and fine-tuned. Needs the extra `ort`.
+with items of Fashion-MNIST on a grey ground, and for the detectors of text with words of random letters. Told is the
+relative distance of the whole file's outputs from the dense model's, on samples that nothing was trained on, pruned
+alone and fine-tuned. Needs the extra `ort` and Pillow.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageDraw
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -30,11 +32,11 @@ import onnxsparse as osp  # noqa: E402 - the script runs from anywhere
 
 FASHION = "/usr/share/datasets/fashion-mnist"
 DETECTORS = {
-    "YOLOv8n": ("320n.onnx", "images", 320, 255.0),
-    "PP-OCRv4 det": ("ch_PP-OCRv4_det_infer.onnx", "x", 320, 255.0),
-    "YOLOX": ("common_det.onnx", "images", 416, 1.0),
+    "YOLOv8n": ("320n.onnx", "images", 320, 0.0, 255.0),
+    "PP-OCRv4 det": ("ch_PP-OCRv4_det_infer.onnx", "x", 320, 127.5, 127.5),
+    "YOLOX": ("common_det.onnx", "images", 416, 0.0, 1.0),
 }
-"""The file, its input, the side of a picture, and what its bytes are divided by."""
+"""The file, its input, the side of a picture, and what is taken from its bytes and what they are divided by."""
 LEVELS: dict[str, dict[str, Any]] = {"2:4": {"pattern": "2:4"}, "80 %": {"pattern": "unstructured", "sparsity": 0.8}}
 TRAINING, HELD_OUT, ITEMS = 64, 16, 8
 
@@ -56,13 +58,31 @@ def canvases(folder: str, count: int, side: int, seed: int) -> Any:
     return made
 
 
+def words(count: int, side: int, seed: int) -> Any:
+    """Pictures of three channels, 0 to 255: dark words of random letters on a light ground."""
+    rng, made = np.random.default_rng(seed), []
+    for _ in range(count):
+        image = Image.new("RGB", (side, side), tuple(rng.integers(120, 255, 3).tolist()))
+        draw = ImageDraw.Draw(image)
+        for _ in range(ITEMS):
+            left, top = rng.integers(0, side - 60, 2).tolist()
+            word = "".join(map(chr, rng.integers(65, 122, rng.integers(3, 10)).tolist()))
+            colour = tuple(rng.integers(0, 90, 3).tolist())
+            draw.text((left, top), word, fill=colour, font_size=int(rng.integers(12, 40)))
+        made.append(np.asarray(image).transpose(2, 0, 1))
+    return np.stack(made).astype(np.float32)
+
+
+def samples_of(name: str, images: str, count: int, seed: int) -> dict[str, Any]:
+    _, field, side, less, divisor = DETECTORS[name]
+    made = canvases(images, count, side, seed) if name == "YOLOv8n" else words(count, side, seed)
+    return {field: ((made - less) / divisor).astype(np.float32)}
+
+
 def row(name: str, level: str, models: Path, images: str, steps: int) -> str:
     """A line of the table."""
-    file, field, side, divisor = DETECTORS[name]
-    dense = str(models / file)
-    train, test = (
-        {field: canvases(images, count, side, seed) / divisor} for count, seed in ((TRAINING, 0), (HELD_OUT, 1))
-    )
+    dense = str(models / DETECTORS[name][0])
+    train, test = samples_of(name, images, TRAINING, 0), samples_of(name, images, HELD_OUT, 1)
     zeros, begun = LEVELS[level], time.process_time()
     spread: dict[str, Any] = {} if level == "2:4" else {"allocation": "erk"}
     with tempfile.TemporaryDirectory() as folder:

@@ -25,6 +25,13 @@ class Dataset(Protocol):
     batch: int
     """How many images of a batch the configuration gives each process."""
 
+    fingerprint: str
+    """A digest of the annotations: a run does not go on with others."""
+
+    @property
+    def classes(self) -> int:
+        """How many classes a network has to know for its labels, the background not counted."""
+
     def per_epoch(self, batch: int) -> int:
         """How many batches of so many images an epoch has, those of all processes together."""
 
@@ -64,6 +71,9 @@ class Net(Protocol):
 
 class BuiltNetwork(Protocol):
     """A torch module whose children are called as in `net:`; running it on images runs every layer."""
+
+    classes: int
+    """How many classes it knows, the background not counted."""
 
     @property
     def nets(self) -> Sequence[Net]:

@@ -13,7 +13,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -39,6 +39,8 @@ OWN = ("model", "args", "f", "kwargs", "training", "export_params", "do_constant
 LARGE = 2 << 30
 """How many bytes one file of ONNX holds (protobuf's limit); what is larger has its tensors in files beside it."""
 LISTED = 4
+HUGE = 1 << 30
+SIZE_DECIDES = "forward goes on differently with the size of the batch"
 DECIDED = ("Converting a tensor to a Python boolean",)
 """What torch warns of where it traces an `if` that asks the data."""
 READ = ("Converting a tensor to a Python", "Converting a tensor to a NumPy", "Iterating over a tensor", "as constants")
@@ -140,6 +142,7 @@ class _Attempt:
     """Whether the file gives other outputs than the module."""
     read: int
     """How often Python read numbers or sizes there, which are constants of the file then."""
+    most: int
 
 
 def _attempts(
@@ -152,6 +155,8 @@ def _attempts(
         found, reason = _first_that_works(module, example, {**options, "dynamo": dynamo}, folder)
         reasons += [reason] if reason else []
         made += found
+        if SIZE_DECIDES in reason:  # what this exporter found the other may not see
+            example = replace(example, twice=None)
         if found and not found[-1].lost and not reason:
             break
     return made, reasons
@@ -168,6 +173,9 @@ def _first_that_works(
         way = f"{title}{' with a dynamic batch' * dynamic}"
         try:
             made.append(_attempt(module, example, options, dynamic, folder))
+        except _FixedBatchError:
+            reason = f"{title} found that {SIZE_DECIDES}"
+            continue
         except Exception as error:  # whatever an exporter raises
             reason = f"{way} failed: {_said(error)}"
             continue
@@ -202,13 +210,33 @@ def _attempt(module: Any, example: Example, options: Mapping[str, Any], dynamic:
     called, given, kwargs = _as_exporters_take_it(module, example, options, dynamic)
     with exporting(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        torch().onnx.export(called, given, file, kwargs=kwargs, **asked)
+        program = torch().onnx.export(called, given, file, kwargs=kwargs, **asked)
     model = Model.open(file) if size >= LARGE else Model.over(_parted(onnx.load(file), module))
+    if dynamic and not _has_dynamic_axis(model.proto):
+        raise _FixedBatchError
     own = [str(one.message) for one in said if not one.filename.startswith(torch().__path__[0])]
     decided, read = (sum(any(words in one for words in some) for one in own) for some in (DECIDED, READ))
     found = match(model, module)
     differs = size < LARGE and _differs(model, module, example)
-    return _Attempt(_TITLES[dynamo], dynamic, model, found, _lost(found, module), decided, differs, read)
+    return _Attempt(
+        _TITLES[dynamo], dynamic, model, found, _lost(found, module), decided, differs, read, _most(program)
+    )
+
+
+class _FixedBatchError(Exception):
+    """The exporter wrote one size of the batch, though it was asked for any."""
+
+
+def _has_dynamic_axis(proto: ModelProto) -> bool:
+    shapes = [one.type.tensor_type.shape.dim for one in proto.graph.input]
+    return any(dims and dims[0].dim_param for dims in shapes)
+
+
+def _most(program: Any) -> int:
+    """The largest batch for which the newer exporter followed what forward does; 0 where that is any."""
+    ranges = program.exported_program.range_constraints if hasattr(program, "exported_program") else {}
+    uppers = [str(one.upper) for name, one in ranges.items() if str(name).startswith("s")]
+    return min((int(one) for one in uppers if one.isdigit() and int(one) < HUGE), default=0)
 
 
 def _differs(model: Model, module: Any, example: Example) -> bool:
@@ -294,6 +322,8 @@ def _of_the_way(best: _Attempt, example: Example, reasons: Sequence[str]) -> Ite
     if best.read > best.decided:
         where = _places(best.read - best.decided)
         yield f"in {where} Python reads numbers or sizes: those of the example are constants of the file"
+    if best.most:
+        yield f"the batch is at most {best.most}: with more samples forward goes on differently, and the file does not"
     if example.fixed or not best.dynamic:
         yield f"the batch has a fixed size{example.fixed and f': {example.fixed}'}"
     inputs = {one.name for one in best.model.proto.graph.input}

@@ -98,6 +98,16 @@ def settings() -> tuple[Any, ...]:
     )
 
 
+def few_or_many(self: Any, x: Any) -> Any:
+    return self.fc(x) if x.shape[0] < 5 else self.fc(-x)
+
+
+def test_a_batch_that_decides_is_said() -> None:
+    """The newer exporter writes one branch, and leaves out what it asked."""
+    found = osp.torch.export(Calls(few_or_many), FOUR[0], dynamo=True)
+    assert any(note.startswith("the batch is at most 4") for note in found.notes)
+
+
 class Asks(nn.Module):  # type: ignore[misc, unused-ignore]
     def __init__(self) -> None:
         super().__init__()

@@ -4,7 +4,8 @@
    Links in the folder are followed, as large datasets are often folders of links.
 2. An image is read as it is stored. Where the annotations give its size, and only the image turned as its EXIF data
    says has that size, it is turned; `fs_opencv` turns images of unknown size, too, as OpenCV does.
-3. Nothing here writes; the first image that cannot be read ends the run with its name.
+3. Of 16 bits the upper 8 are taken, as OpenCV does. Transparency is left out.
+4. Nothing here writes; the first image that cannot be read ends the run with its name.
 """
 
 from __future__ import annotations
@@ -47,9 +48,13 @@ class ImageFiles:
         return pixels
 
     def _pixels(self, image: Any, size: tuple[int, int] | None) -> Array:
-        stored = image.height, image.width
+        stored, deep = (image.height, image.width), image.mode.startswith("I;16") or image.format == "PNG"
         if stored != size and (self.turn or size is not None):
             image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
+        if image.mode[0] in "IF":  # more than 8 bits, which `convert` would cut off at 255
+            if not deep:
+                raise ValueError(f"grey of 32 bits ({image.mode}) has no white; store it as 8 or 16 bits")
+            image = pillow().fromarray((np.asarray(image) >> 8).astype(np.uint8))
         return np.asarray(image.convert("RGB"))
 
 

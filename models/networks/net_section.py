@@ -20,7 +20,7 @@ import torch
 from models.networks import bbox_head, classifier_head, fpn, resnet, retina_head, rpn_head
 from models.networks.network import Classifier, Network, OneStage, TwoStage
 from models.sections import Section
-from onnxsparse.errors import OptionError, brief, nearest
+from onnxsparse.errors import OptionError, brief, nearest, one_line
 
 KINDS = {
     **dict.fromkeys(resnet.BLOCKS, "backbone"),
@@ -75,7 +75,10 @@ def build(section: Sequence[Mapping[str, Any]], seed: int) -> Network:
     _demand_order(entries, by_kind)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _BUILD[layout](by_kind)
+        try:
+            return _BUILD[layout](by_kind)
+        except (MemoryError, RuntimeError) as error:
+            raise OptionError(f"net describes more than fits in memory: {one_line(error)[:200]}") from error
 
 
 def _entries(section: Any) -> list[Entry]:

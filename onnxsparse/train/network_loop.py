@@ -23,6 +23,8 @@ from onnxsparse.engines.torch.optimizer_state import TorchOptimizer
 from onnxsparse.errors import OptionError
 from onnxsparse.math.values import Array
 
+ONE_VALUE = "Expected more than 1 value per channel"
+"""What torch says of a batch normalization in training whose image has one pixel and whose batch one image."""
 NETWORK, OPTIMIZER = "network/", "optimizer/"
 
 
@@ -99,7 +101,15 @@ class NetworkLoop:
 
     def _update(self, batch: Any) -> float:
         network, plan, total = self.network, self.plan, self.processes.total
-        found = network.losses(batch, total) if plan.teacher is None else network.teach(batch, plan.teacher, total)
+        try:
+            found = network.losses(batch, total) if plan.teacher is None else network.teach(batch, plan.teacher, total)
+        except ValueError as error:
+            if ONE_VALUE not in str(error):
+                raise
+            raise OptionError(
+                "batch normalization has one number of each channel to train on: take a batch_size of at least 2, "
+                "larger images, or normalize: {type: freeze_bn}"
+            ) from error
         loss = sum(found.values())
         whole = total(float(loss.detach()))
         if not math.isfinite(whole):

@@ -260,6 +260,16 @@ def test_evaluators_that_are_not_known_are_refused(folder: Path, path: str, valu
         read_evaluator(section, dataset)
 
 
+def test_of_sixteen_bits_the_upper_eight_are_taken(tmp_path: Path) -> None:
+    levels = np.asarray([[0, 255, 256, 65535]], np.uint16)
+    for name in ("deep.png", "deep.tif"):
+        Image.fromarray(levels).save(tmp_path / name)
+        assert ImageFiles(str(tmp_path)).read(name)[0].tolist() == [[0] * 3, [0] * 3, [1] * 3, [255] * 3]
+    Image.fromarray(levels.astype(np.float32)).save(tmp_path / "real.tif")
+    with pytest.raises(OptionError, match="grey of 32 bits"):
+        ImageFiles(str(tmp_path)).read("real.tif")
+
+
 def test_color_mode_is_for_the_network_and_links_are_followed(folder: Path) -> None:
     Image.new("RGB", (4, 4), (255, 0, 0)).save("real.png")
     Path("images").mkdir()

@@ -208,6 +208,14 @@ def test_the_parts_of_two_processes_add_up_to_the_loss_of_one():
         return teaching.one_stage(*halves, total)
 
     assert in_two(label_free) == pytest.approx(numbers(teaching.one_stage(outputs, taught, alone)), rel=1e-5)
+    torch.manual_seed(0)
+    answer, wanted = (tuple(torch.randn(7, width) for width in (4, 16)) for _ in range(2))
+    regions = [slice(0, 2), slice(2, 7)]
+
+    def second_stage(which, total):
+        return teaching.second_stage(*(tuple(each[regions[which]] for each in of) for of in (answer, wanted)), total)
+
+    assert in_two(second_stage) == pytest.approx(numbers(teaching.second_stage(answer, wanted, alone)), rel=1e-5)
 
 
 class SecondStage:

@@ -147,6 +147,13 @@ def test_what_is_unknown_is_refused_by_name(case: str) -> None:
         build(net, 0)
 
 
+def test_what_does_not_fit_in_memory_is_refused() -> None:
+    net = retina()
+    net[1]["kwargs"].update(outplanes=10**12)
+    with pytest.raises(OptionError, match="more than fits in memory"):
+        build(net, 0)
+
+
 def test_a_section_is_a_list() -> None:
     with refusing(OptionError):
         build({"backbone": "resnet18"}, 0)  # type: ignore[arg-type]

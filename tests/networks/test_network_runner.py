@@ -339,6 +339,15 @@ def test_what_is_wrong_is_said_by_name(tmp_path: Path, changes: dict[str, Any], 
         trained(configuration(tmp_path, AMBA, **changes))
 
 
+def test_a_batch_of_one_number_for_each_channel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def losses(network: Any, *_: Any) -> Any:
+        return network.body[1](torch.zeros(1, 16, 1, 1))
+
+    monkeypatch.setattr("tiny_network.Tiny.losses", losses)
+    with pytest.raises(OptionError, match="batch normalization has one number of each channel"):
+        trained(configuration(tmp_path, None))
+
+
 def test_other_values_of_a_configuration() -> None:
     found = overridden(
         {"trainer": {"max_epoch": 3}, "net": [{"a": 1}]}, ["trainer.max_iter=10", "net.0.kwargs.width=.5"]

@@ -33,6 +33,7 @@ from onnxsparse.dialects.msbench.network_start import (
 )
 from onnxsparse.dialects.msbench.trainer_section import WITHOUT_LAYERS, RateOfStage, demand_period, on_length
 from onnxsparse.engines.processes import Processes, launched
+from onnxsparse.engines.torch.distributed import LostError, meet
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
 from onnxsparse.files import check_target, make_folder, write_text
@@ -40,6 +41,7 @@ from onnxsparse.report.history import History, Moment
 from onnxsparse.train.checkpointing import Stopping
 from onnxsparse.train.network_loop import NETWORK, NetworkLoop, Plan, load_numbers, numbers_of, optimizer_of, part_of
 
+GO_ON = "start all of them again to go on from the newest checkpoint"
 STEPS = (
     "build_model", "build_ema", "load_ckpt", "resume_model_from_fp", "prepare_sparse_model", "build_trainer",
     "resume_model_from_sparse", "sparse_post_process", "train",
@@ -64,7 +66,7 @@ class NetworkRunner:
     ) -> None:
         self.job, self.builders = read_network_job(path, config), builders
         self.start, self.evaluates, self.quiet, self.whole = start, evaluate, quiet, whole
-        self.processes: Processes = _joined()
+        self.processes: Processes = Processes() if launched() == 1 else meet("cpu")
         self.scheduler: Any = None
         self.delivered: list[Delivered] = []
         self.history = History({"config": os.path.basename(path), "seed": self.job.seed})
@@ -78,6 +80,12 @@ class NetworkRunner:
 
     def run(self) -> dict[str, float]:
         """All steps in their order; the figures of the network on the test data."""
+        try:
+            return self._run()
+        except LostError as error:
+            raise LostError(f"another process of this run is gone, or cannot be reached; {GO_ON}") from error
+
+    def _run(self) -> dict[str, float]:
         for note in self.notes:
             self.say(f"note: {note}")
         for step in STEPS[:-1]:
@@ -174,9 +182,11 @@ class NetworkRunner:
             kwargs["total_iterations"] = self.total
         for note in on_length(config.scheduler, self.job.given_total, self.total, self.job.t_max, self.job.epochs):
             self._note(note)
-        if self.quiet or not self.processes.first:
+        if self.quiet:
             kwargs["verbosity"] = 0
         self.scheduler = scheduler_of(replace(config, scheduler=Part(config.scheduler.type, kwargs)))
+        if not self.processes.first:
+            self.scheduler.verbosity = -1  # not even notes: the first one says the same
         self.scheduler.prepare_sparse_model(self.network)
 
     def get_leaf_module(self, names: Sequence[str]) -> Sequence[str]:
@@ -379,15 +389,6 @@ class NetworkRunner:
         if not self.quiet and self.processes.first:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
-
-
-def _joined() -> Processes:
-    """This process, and the others that a launcher started."""
-    if launched() == 1:
-        return Processes()
-    from onnxsparse.engines.torch.distributed import meet
-
-    return meet("cpu")
 
 
 __all__ = ["STEPS", "NetworkRunner"]

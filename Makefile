@@ -5,7 +5,8 @@ VENV ?= .venv
 PLAIN ?= $(VENV)-runtime
 # torch is large: its tests have an environment of their own, beside the engine that trains where there is one.
 TORCH ?= $(VENV)-torch
-PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Python compiles the modules that are imported, when they are: most of what is installed never is.
+PIP := -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 
 .PHONY: help demo quick test test-venv test-runtime test-torch test-all check lint ruff format mypy bench clean
@@ -58,13 +59,19 @@ RUN_TESTS := MAKE='$(MAKE)' $(PYTHON) tools/run_tests.py
 # Where `.venv` has no engine, it has the newest onnxruntime already.
 HALVES = test-venv $$(if grep --quiet ort $(VENV)/.engine; then echo test-runtime; fi)
 
+# The environments beside each other, since pip uses one core. One that fails is tried again by the tests that need it.
+INSTALL = $(MAKE) --no-print-directory --jobs --keep-going $(VENV)/.dev
+PLAIN_TOO = $$(if grep --quiet ort $(VENV)/.engine; then echo $(PLAIN)/.test; fi)
+
 quick: $(VENV)/.dev
 	$(VENV)/bin/python $(PYTEST) --quick
 
 test: $(VENV)/.engine
+	-@$(INSTALL) $(PLAIN_TOO)
 	@$(RUN_TESTS) $(HALVES)
 
 check: $(VENV)/.engine
+	-@$(INSTALL) $(PLAIN_TOO) $(TORCH)/.test
 	@$(RUN_TESTS) $(HALVES) test-torch ruff format mypy
 
 test-venv: $(VENV)/.dev

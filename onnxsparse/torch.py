@@ -36,7 +36,7 @@ from onnxsparse.engines.torch.permute.moves import demand_movable, demand_optimi
 from onnxsparse.engines.torch.permute.proof import Inputs
 from onnxsparse.engines.torch.quantized_export import fake_quantized
 from onnxsparse.errors import OptionError, one_line
-from onnxsparse.files import Staged
+from onnxsparse.files import Staged, check_target
 from onnxsparse.graph.biases_and_scales import training_mode
 from onnxsparse.graph.model import Model, Source
 from onnxsparse.graph.stores import keys
@@ -270,6 +270,8 @@ def export(
             dynamic_axes={"x": {0: "batch"}}
     """
     path = None if path is None else path_of(path, "path")
+    if path is not None:
+        check_target(path, overwrite)
     with tempfile.TemporaryDirectory(prefix="onnxsparse-") as folder:
         model, found = exported(module, Inputs.of(example), export, folder)
         said = record_zeros(model, bare_module(module))

@@ -290,6 +290,21 @@ def shared_graphs(made_graphs: Callable[..., dict[str, Any]]) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def short_searches() -> Iterator[None]:
+    """For modules about what moves along with channels, not about how good an order is: a tenth of the search."""
+    from onnxsparse.permutation_search import EFFORTS, Effort
+
+    short = {
+        name: Effort(one.per_score / 10, (one.limits[0] / 10, one.limits[1] / 10), (4, 15))
+        for name, one in EFFORTS.items()
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, effort in short.items():
+            patch.setitem(EFFORTS, name, effort)
+        yield
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).resolve().parent.parent

@@ -187,7 +187,9 @@ def test_no_module_runs_what_a_file_holds() -> None:
 
 
 BY_ID = {
+    "engines/torch/example.py": "the memo of Python's copy protocol is keyed by id()",
     "engines/torch/parametrization.py": "the memo of Python's copy protocol is keyed by id()",
+    "engines/torch/permute/proof.py": "the memo of Python's copy protocol is keyed by id()",
     "train/module_trainee.py": "a GradScaler of torch keys its states of optimizers by id()",
 }
 """Modules that call `id`, and why nothing else does there."""

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PACKAGES = (
@@ -36,10 +36,10 @@ def default_folder() -> Path:
     return Path(chosen) if chosen else Path.home() / ".cache" / "onnxsparse-models"
 
 
-def fetch(folder: Path) -> Iterator[Path]:
+def fetch(folder: Path, packages: Sequence[str] = PACKAGES) -> Iterator[Path]:
     """Yield the ONNX files of all packages, fetching those that are missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    for package in PACKAGES:
+    for package in packages:
         target = folder / package.replace("==", "-")
         if not target.exists():
             _fetch_package(package, target)

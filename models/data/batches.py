@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,6 +50,9 @@ class Source(Protocol):
     def name(self, place: int) -> Any:
         """What the image is called in the annotations."""
 
+    def annotations(self) -> Sequence[Any]:
+        """All that is known of the images, as arrays and lists."""
+
 
 @dataclass(frozen=True)
 class Images:
@@ -71,6 +75,14 @@ class Images:
     @property
     def classes(self) -> int:
         return self.source.classes
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the annotations."""
+        digest = hashlib.sha256()
+        for one in self.source.annotations():
+            digest.update(one.tobytes() if isinstance(one, np.ndarray) else repr(one).encode())
+        return digest.hexdigest()
 
     def per_epoch(self, batch: int) -> int:
         if self.training and batch > self.size:

@@ -51,6 +51,18 @@ class CocoImages:
     def name(self, place: int) -> Any:
         return self.coco.ids[place]
 
+    def annotations(self) -> Sequence[Any]:
+        coco = self.coco
+        return (
+            list(coco.names),
+            coco.sizes,
+            list(coco.categories),
+            coco.begins,
+            coco.classes,
+            coco.corners,
+            coco.crowd,
+        )
+
 
 @dataclass(frozen=True)
 class ListedImages:
@@ -70,6 +82,9 @@ class ListedImages:
 
     def name(self, place: int) -> Any:
         return self.listed.names[place]
+
+    def annotations(self) -> Sequence[Any]:
+        return (self.listed.names, self.listed.labels)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class BboxPre:
         crowds = batch.ignored[at] if len(batch.ignored) else NO_BOXES
         boxes = np.concatenate([boxes, objects])
         matches = self.matcher.match(boxes, [len(boxes)], objects, crowds)
-        chosen = self.sampler.sample(matches, batch.seeds[at], 1)
+        chosen = self.sampler.sample(matches, batch.seeds[at], 1, boxes)
         boxes, matches = boxes[chosen], matches[chosen]
         labels, wanted, found = np.zeros(len(boxes), np.int64), boxes.copy(), matches >= 0
         labels[found], wanted[found] = batch.labels[at][matches[found]], objects[matches[found]]

@@ -13,8 +13,9 @@ import os
 import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -51,7 +52,7 @@ PAIRED = ("--dim", "--state", "--batch-axis")
 LONGEST_LINE = 1000
 
 
-class _Parser(ArgumentParser):
+class Parser(ArgumentParser):
     """One line for a mistake, without the usage block."""
 
     def error(self, message: str) -> NoReturn:
@@ -60,7 +61,7 @@ class _Parser(ArgumentParser):
 
 def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> ArgumentParser:
     """The parser of all commands, or of some: a command's options are only built when it is called."""
-    parser = _Parser("onnxsparse", description="Makes ONNX models sparse and proves that the zeros fit the hardware.")
+    parser = Parser("onnxsparse", description="Makes ONNX models sparse and proves that the zeros fit the hardware.")
     parser.add_argument("--version", action="version", version=f"onnxsparse {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name in COMMANDS:
@@ -83,12 +84,17 @@ def _add_shared(parser: ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
+    return guarded("onnxsparse", _run, argv)
+
+
+def guarded(program: str, run: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
+    """The exit code of a program: whatever goes wrong in it, and whatever signal ends it, is one line."""
     words = list(sys.argv[1:] if argv is None else argv)
     _print_anything()
     if launched() > 1:  # that another process is gone is said in one line, not in those of torch's libraries
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with command_line(), _stopping_cleanly():
-        code = _code_of(words)
+        code = _code_of(program, run, words)
     if code and argv is None and launched() > 1:
         _end_at_once(code)
     return code
@@ -102,26 +108,27 @@ def _end_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _code_of(words: list[str]) -> int:
+def _code_of(program: str, run: Callable[[list[str]], int], words: list[str]) -> int:
+    fail = partial(_fail, program, words)
     try:
-        return _run(words)
+        return run(words)
     except OnnxSparseError as error:
-        return _fail(error.exit_code, str(error), words)
+        return fail(error.exit_code, str(error))
     except KeyboardInterrupt:
-        return _fail(130, "interrupted; nothing was written", words)
+        return fail(130, "interrupted; nothing was written")
     except BrokenPipeError:
         sys.stderr.close()
         return 0
     except MemoryError:
-        return _fail(2, "not enough memory for this model", words)
+        return fail(2, "not enough memory for this model")
     except RecursionError:
-        return _fail(2, "the model is nested too deep", words)
+        return fail(2, "the model is nested too deep")
     except OSError as error:
-        return _fail(2, f"{error.filename or 'file'}: {error.strerror or error}", words)
+        return fail(2, f"{error.filename or 'file'}: {error.strerror or error}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
     except Exception as error:  # a defect of ours still gives one line; --debug shows the rest
-        return _fail(2, f"internal error ({type(error).__name__}: {error}); please report it with the model", words)
+        return fail(2, f"internal error ({type(error).__name__}: {error}); please report it with the model")
 
 
 def _not_taken(name: str, words: Sequence[str], unknown: Sequence[str]) -> str:
@@ -152,7 +159,7 @@ def _run(words: list[str]) -> int:
     return code
 
 
-def _fail(code: int, message: str, words: list[str]) -> int:
+def _fail(program: str, words: list[str], code: int, message: str) -> int:
     if "--debug" in words:
         import traceback
 
@@ -162,7 +169,7 @@ def _fail(code: int, message: str, words: list[str]) -> int:
     if not speaks():
         return code
     with suppress(OSError):  # nobody can be told
-        print(f"onnxsparse: {_one_line(message)}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
+        print(f"{program}: {_one_line(message)}", file=sys.stderr, flush=True)  # noqa: T201 - the one line
     return code
 
 
@@ -203,4 +210,4 @@ def _stopping_cleanly() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-__all__ = ["COMMANDS", "Namespace", "build_parser", "main"]
+__all__ = ["COMMANDS", "Namespace", "Parser", "build_parser", "guarded", "main"]

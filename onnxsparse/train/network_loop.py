@@ -41,6 +41,18 @@ class Plan:
     """Another network of the same kind to learn from, in place of labels."""
 
 
+def optimizer_of(kind: str, options: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """What makes an optimizer of torch for parameters."""
+
+    def made(parameters: Any) -> Any:
+        try:
+            return getattr(torch().optim, kind)(parameters, **options)
+        except (ValueError, TypeError) as error:
+            raise OptionError(f"trainer.optimizer: {kind} does not take its kwargs: {error}") from error
+
+    return made
+
+
 class NetworkLoop:
     """A network in training, and how far it is."""
 

@@ -165,3 +165,16 @@ def test_samples_are_drawn_by_the_seed_with_a_share_of_positives_at_most(seed, p
     assert (matches[drawn] >= 0).sum() == min(positives, 4)
     assert (matches[drawn] == BACKGROUND).sum() == min(negatives, 16 - min(positives, 4))
     assert drawn.tolist() == NaiveSampler(16, 0.25).sample(matches, seed, 0).tolist()
+
+
+@given(SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_proposals_are_drawn_by_their_boxes_whatever_their_order(seed):
+    random = np.random.default_rng(seed)
+    boxes = random.uniform(-5, 400, (40, 4)).astype(np.float32)
+    order = random.permutation(40)
+    first, other = (
+        NaiveSampler(10, 0.5).sample(np.full(40, BACKGROUND), seed, 1, one) for one in (boxes, boxes[order])
+    )
+    assert len(first) == 10
+    assert {*first.tolist()} == {*order[other].tolist()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 torch = pytest.importorskip("torch")
 
@@ -24,13 +27,15 @@ from tiny_network import Builders
 
 from onnxsparse import checkpoints
 from onnxsparse.dialects.msbench.network_job import overridden, read_network_job
-from onnxsparse.dialects.msbench.network_runner import BEST, LATEST, NetworkRunner
+from onnxsparse.dialects.msbench.network_runner import BEST, LATEST, STEPS, NetworkRunner
+from onnxsparse.dialects.msbench.start_state import named_numbers
 from onnxsparse.dialects.msbench.trainer_section import RateOfStage, WarmUp
-from onnxsparse.errors import OptionError
+from onnxsparse.errors import OptionError, OutputError
 from onnxsparse.graph.model import Model
 from onnxsparse.passes.verify import Verify
 from onnxsparse.planning.rule import Rule
 from onnxsparse.report.history import History
+from tools.train_sparse import arguments
 
 SCRIPT = Path(__file__).with_name("runner_run.py")
 ROOT = SCRIPT.parents[2]
@@ -93,7 +98,7 @@ def test_a_float_run_leaves_a_checkpoint_of_plain_tensors_a_history_and_the_best
     assert (dense.parent / BEST).exists()
 
 
-@pytest.mark.parametrize("split", ["tiny", "split"])
+@pytest.mark.parametrize("split", [pytest.param("tiny", marks=pytest.mark.slow), "split"])
 def test_each_level_is_verified_files_of_all_parts(tmp_path: Path, dense: Path, split: str) -> None:
     net = [{"name": "all", "type": split}]
     runner = trained(configuration(tmp_path, AMBA, net=net, saver={"pretrain_model": str(dense)}))
@@ -136,14 +141,14 @@ def test_a_run_that_is_ended_goes_on_to_the_same_bytes(tmp_path: Path, sparsity:
     changes = {"trainer": {"save_freq": 2, "only_save_latest": True}, "hooks": [{"type": "auto_save_best"}]}
     trained(configuration(whole, sparsity, **changes))
     config = configuration(parts, sparsity, **changes)
-    for at in (5, 13, 18):
+    for at, end in ((5, interrupt), (13, interrupt), (18, lambda: os.kill(os.getpid(), signal.SIGINT))):
         runner = NetworkRunner("sparse.yaml", config, Builders(), quiet=True)
-        runner._before = ending(runner._before, at)  # type: ignore[method-assign]
+        runner._before = ending(runner._before, at, end)  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             runner.run()
     last = trained(config)
     assert last.begin.found is not None
-    assert last.begin.found.step == 16
+    assert last.begin.found.step == 19  # a signal waits for the end of the step and a checkpoint
     names = {path.name for path in (whole / "out").iterdir() if path.is_file()}
     assert names == {path.name for path in (parts / "out").iterdir() if path.is_file()}
     assert all((whole / "out" / name).read_bytes() == (parts / "out" / name).read_bytes() for name in names)
@@ -151,10 +156,14 @@ def test_a_run_that_is_ended_goes_on_to_the_same_bytes(tmp_path: Path, sparsity:
     assert (whole / "out" / arrays).read_bytes() == (parts / "out" / arrays).read_bytes()
 
 
-def ending(before: Callable[[int], None], at: int) -> Callable[[int], None]:
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def ending(before: Callable[[int], None], at: int, end: Callable[[], None] = interrupt) -> Callable[[int], None]:
     def step(number: int) -> None:
         if number == at:
-            raise KeyboardInterrupt
+            end()
         before(number)
 
     return step
@@ -190,12 +199,52 @@ def test_resume_model_goes_on_from_the_checkpoint_of_another_folder(tmp_path: Pa
     assert (tmp_path / "first/out/sparse.onnx").read_bytes() == (tmp_path / "second/out/sparse.onnx").read_bytes()
 
 
-def test_other_sections_do_not_go_on_from_a_checkpoint(tmp_path: Path) -> None:
-    trained(configuration(tmp_path, AMPERE))
-    with pytest.raises(OptionError, match="trainer differs; pass the same configuration, or another save_dir"):
-        trained(configuration(tmp_path, AMPERE, trainer={"max_epoch": 12}))
-    with pytest.raises(OptionError, match=r"set saver\.auto_resume to go on"):
-        trained(configuration(tmp_path, AMPERE, saver={"auto_resume": False}))
+def test_a_checkpoint_is_gone_on_from_by_the_same_run_alone(tmp_path: Path, dense: Path) -> None:
+    file = tmp_path / "dense.pth"
+    file.write_bytes(dense.read_bytes())
+    short = {"trainer": {"max_epoch": 1, "lr_scheduler": {"type": "CosineAnnealingLR"}}}
+    saver = {"save_dir": str(tmp_path / "out"), "pretrain_model": str(file)}
+    trained(configuration(tmp_path, AMPERE, **short, saver=saver))
+    for changes, what in (
+        (
+            {"trainer": {**short["trainer"], "max_epoch": 12}},
+            "trainer differs; pass the same configuration, or another",
+        ),
+        ({"dataset": {"train": {"size": 40, "batch_size": 8}}}, "dataset differs"),
+        ({"saver": {**saver, "auto_resume": False}}, r"set saver\.auto_resume to go on"),
+    ):
+        with pytest.raises(OptionError, match=what):
+            trained(configuration(tmp_path, AMPERE, **{**short, "saver": saver, **changes}))
+    with pytest.raises(OptionError, match="sparsity differs"):
+        trained(configuration(tmp_path, None, **short, saver=saver))
+    workers = {"train": {"size": 32, "batch_size": 8, "num_workers": 2, "image_dir": "elsewhere"}}
+    trained(configuration(tmp_path, AMPERE, **short, saver=saver, dataset=workers))
+    torch.save({"model": {name: one + 1 for name, one in state(dense).items()}}, file)
+    with pytest.raises(OptionError, match="pretrain_model differs"):
+        trained(configuration(tmp_path, AMPERE, **short, saver=saver))
+    file.unlink()
+    trained(configuration(tmp_path, AMPERE, **short, saver=saver))
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_trains(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    runner = NetworkRunner("sparse.yaml", configuration(tmp_path, None), Builders(), quiet=True)
+    with pytest.raises(OutputError, match="cannot write a checkpoint to"):
+        runner.run()
+    assert not hasattr(runner, "loop")
+
+
+def test_numbers_that_an_exporter_stored_once_have_all_their_names(tmp_path: Path) -> None:
+    ones = helper.make_tensor("first.bias", TensorProto.FLOAT, [2], [1.0, 2.0])
+    nodes = [
+        helper.make_node("Identity", ["first.bias"], ["second.bias"]),
+        helper.make_node("Add", ["x", "first.bias"], ["y"]),
+        helper.make_node("Add", ["y", "second.bias"], ["z"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xz"]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:], [ones])), tmp_path / "a.onnx")
+    found = named_numbers(str(tmp_path / "a.onnx"))
+    assert found["second.bias"].tolist() == found["first.bias"].tolist() == [1.0, 2.0]
 
 
 def test_evaluation_takes_the_newest_checkpoint_or_the_one_that_is_named(tmp_path: Path, dense: Path) -> None:
@@ -254,7 +303,8 @@ def test_leaf_modules_stay_dense(tmp_path: Path, dense: Path) -> None:
 
 def test_the_rate_is_that_of_the_batch_and_begins_again_with_each_stage(tmp_path: Path) -> None:
     runner = NetworkRunner("sparse.yaml", configuration(tmp_path, AMBA), Builders(), quiet=True)
-    runner.run()
+    for step in STEPS[:-1]:
+        getattr(runner, step)()
     rates = [runner.loop.plan.rate(step) for step in range(24)]
     assert rates[0] == rates[12] == 0.005 * 8
     assert rates[11] < 0.02 * rates[0]
@@ -291,6 +341,16 @@ def test_warm_ups_and_milestones(kind: str, ratio: float | None, expected: list[
         ({"saver": {"resume_model": "nowhere"}}, "nowhere does not exist"),
         ({"dataset": {"train": {"size": 32, "batch_size": 8, "classes": 5}}}, "5 classes, and the network knows 4"),
         ({"trainer": {"grad_clip": -1}}, "trainer.grad_clip is a length from 0"),
+        ({"trainer": {"grad_clip": {"norm": 1}}}, "trainer.grad_clip has an unknown key 'norm'"),
+        ({"trainer": {"max_epoch": 0}}, "trainer.max_epoch is a number above 0, not 0"),
+        (
+            {"trainer": {"optimizer": {"type": "SGD", "kwargs": {"lr": -1}}}},
+            "SGD does not take its kwargs: Invalid lea",
+        ),
+        ({"trainer": {"lr_scheduler": {"warmup_register_type": "no_scale"}}}, "is base or no_scale_lr, not 'no_scale'"),
+        ({"trainer": {"lr_scheduler": {"warmup_iter": -5}}}, "warmup_iter is a number from 0, not -5"),
+        ({"runtime": {"random_seed": 1 << 70}}, "runtime.random_seed has at most 63 bits"),
+        ({"saver": {"pretrain_model": "/"}}, "is a folder; name the file in it, such as ckpt_latest.pth"),
     ],
 )
 def test_what_is_wrong_is_said_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -316,6 +376,17 @@ def test_other_values_of_a_configuration() -> None:
         overridden({"net": [{"a": 1}]}, ["net.3.a=1"])
     with pytest.raises(OptionError, match="--opts takes values such as"):
         overridden({}, ["trainer.max_iter"])
+    with pytest.raises(OptionError, match=r"--opts trainer\.max_iter: '\[1' is no value in YAML"):
+        overridden({}, ["trainer.max_iter=[1"])
+
+
+def test_words_of_the_command_line_come_in_any_order() -> None:
+    found = arguments(["a.yaml", "-e", "level-50.onnx", "--opts", "x=1", "y=2", "--whole", "--opts", "z=3"])
+    assert found.words == ["a.yaml", "level-50.onnx"]
+    assert found.opts == ["x=1", "y=2", "z=3"]
+    assert arguments(["--config", "a.yaml", "dense.pth"]).words == ["a.yaml", "dense.pth"]
+    with pytest.raises(OptionError, match=r"unrecognized arguments: --frob"):
+        arguments(["a.yaml", "--frob"])
 
 
 def test_what_has_no_effect_is_noted() -> None:

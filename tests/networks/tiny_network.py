@@ -107,6 +107,10 @@ class Blobs:
     seed: int
     classes: int = 4
 
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.size} of {self.seed}"
+
     def per_epoch(self, batch: int) -> int:
         return self.size // batch
 

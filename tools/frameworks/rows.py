@@ -19,16 +19,17 @@ LEVELS: dict[str, dict[str, Any]] = {
     "2:4": {"pattern": "2:4"},
     "80 %": {"pattern": "unstructured", "sparsity": 0.8},
 }
-NAMED, BATCH = 2, 16
+NAMED = 2
 
 
-def treated(path: Path, steps: int) -> Row:
+def treated(path: Path, steps: int, batch: int, until: str = "") -> Row:
     """The row of a model, whose samples lie beside it: `.train.npz`, and `.test.npz`, with labels where there are."""
     train, test = (loaded(path.with_suffix(f".{part}.npz")) for part in ("train", "test"))
     labels = test.pop("labels", None)
     report, proto = osp.inspect(path).report, onnx.load(str(path), load_external_data=False)
     dense = outputs(path, test)
-    levels = {name: level(path, rule, train, test, labels, dense, steps) for name, rule in LEVELS.items()}
+    training = {"steps": steps, "batch_size": batch, **({"until": until} if until else {})}
+    levels = {name: level(path, rule, train, test, labels, dense, training) for name, rule in LEVELS.items()}
     return {
         "weights": report.totals.weights,
         "elements": report.totals.elements,
@@ -51,7 +52,7 @@ def loaded(path: Path) -> dict[str, Array]:
 
 def level(
     path: Path, rule: Mapping[str, Any], train: Mapping[str, Array], test: Mapping[str, Array], labels: Array | None,
-    dense: Array, steps: int,
+    dense: Array, training: Mapping[str, Any],
 ) -> Row:  # fmt: skip
     """One-shot and trained at one level, each file verified."""
     name = "".join(one for one in "-".join(map(str, rule.values())) if one.isalnum())
@@ -63,9 +64,7 @@ def level(
         "verified": osp.verify(pruned).report.ok,
     }
     try:
-        trained = osp.finetune(
-            path, data=dict(train), output=tuned, overwrite=True, steps=steps, batch_size=BATCH, **rule
-        )
+        trained = osp.finetune(path, data=dict(train), output=tuned, overwrite=True, **training, **rule)
     except OnnxSparseError as error:
         return {**found, "why": f"not trained: {error}"}
     found["verified"] = found["verified"] and osp.verify(tuned).report.ok

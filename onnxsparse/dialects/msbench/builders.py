@@ -25,6 +25,9 @@ class Dataset(Protocol):
     batch: int
     """How many images of a batch the configuration gives each process."""
 
+    fingerprint: str
+    """A digest of the annotations: a run does not go on with others."""
+
     @property
     def classes(self) -> int:
         """How many classes a network has to know for its labels, the background not counted."""

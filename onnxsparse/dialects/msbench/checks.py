@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from onnxsparse.data.samples import LEAST
 from onnxsparse.dialects.msbench.configuration import PATHS, Configuration
 from onnxsparse.dialects.msbench.job import Job
 from onnxsparse.dialects.msbench.levels_options import dims_of
+from onnxsparse.dialects.msbench.network_job import NetworkJob
+from onnxsparse.dialects.msbench.trainer_section import TOTALS
 from onnxsparse.engines.inference import Session
 from onnxsparse.errors import MissingExtraError, ModelError, OptionError
 from onnxsparse.graph.model import Model
@@ -35,10 +37,11 @@ from onnxsparse.report.history import History
 from onnxsparse.train.objective import declared_classes, goal_of
 from onnxsparse.train.stepped_model import LoopOptions
 
-TOTALS = {"AmbaLevelPruneScheduler": "total_iters", "ProbMaskPruneScheduler": "total_iterations"}
 HARMLESS = (*PATHS, *TOTALS.values(), "verbosity", "verbose", "do_sparse_analysis")
 LOSS, RUNTIME = ("loss", "hardness", "temperature", "output"), ("engine", "seed")
 EVALUATED, START = ("model", "net", "sparsity"), "pretrain_model"
+STORED = ("meta_file", "image_dir", "num_workers", "pin_memory")
+"""What of `dataset` only says where something is stored, or how it is read; its content has a fingerprint."""
 FREQUENCIES = ("test_freq", "save_freq", "print_freq", "only_save_latest", "ema")
 
 
@@ -57,20 +60,26 @@ def decisive(job: Job, total: int, model: Model, start: str, samples: Samples) -
     return {name: _digest(part) for name, part in parts.items()}
 
 
-def digests_of(config: Mapping[str, Any], sparsity: Configuration | None) -> dict[str, str]:
-    """The same of a configuration that describes a network: a digest of each section."""
-    trainer = {name: one for name, one in dict(config.get("trainer") or {}).items() if name not in FREQUENCIES}
-    runtime = {name: one for name, one in dict(config.get("runtime") or {}).items() if name.endswith("seed")}
-    dataset = {name: one for name, one in dict(config["dataset"]).items() if name != "test"}
+def digests_of(job: NetworkJob, samples: Any, dense: str) -> dict[str, str]:
+    """The same of a configuration that describes a network; `dense` is the file that it starts or learns from."""
+    trainer = {name: one for name, one in dict(job.config.get("trainer") or {}).items() if name not in FREQUENCIES}
+    dataset = {name: one for name, one in job.dataset.items() if name != "test"}
     parts = {
-        "net": config["net"],
-        "dataset": dataset,
+        "net": job.net,
+        "dataset": [_without(dataset, STORED), getattr(samples, "fingerprint", "")],
         "trainer": trainer,
-        "runtime": runtime,
-        "loss": config.get("loss"),
+        "runtime": job.seed,
+        "loss": job.distills,
+        "sparsity": None if job.sparsity is None else _sparsity(job.sparsity),
     }
-    found = {name: _digest(part) for name, part in parts.items()}
-    return found if sparsity is None else {**found, "sparsity": _digest(_sparsity(sparsity))}
+    return {**{name: _digest(part) for name, part in parts.items()}, START: _content(dense)}
+
+
+def _without(value: Any, names: Sequence[str]) -> Any:
+    """A section without some of its words, however deep they are."""
+    if isinstance(value, Mapping):
+        return {name: _without(one, names) for name, one in value.items() if name not in names}
+    return [_without(one, names) for one in value] if isinstance(value, list) else value
 
 
 def masks_digest(arrays: Mapping[str, Any]) -> str:
@@ -92,6 +101,15 @@ def demand_same(folder: str, known: Any, now: Mapping[str, str], start: str, eva
             f"{folder} holds checkpoints of another run: {', '.join(other)} {'differ' if other[1:] else 'differs'}; "
             "pass the same configuration, or another save_dir"
         )
+
+
+def still_decisive(folder: str, known: Any, now: Mapping[str, str], dense: str, evaluates: bool) -> dict[str, str]:
+    """What decides the rest of a run of a network: it goes on as what it was. To evaluate it, its network is enough."""
+    if not isinstance(known, Mapping):
+        raise OptionError(f"{folder} holds checkpoints of another kind of run")
+    asked = {name: one for name, one in now.items() if name != START or known.get(START)}
+    demand_same(folder, known, {"net": now["net"]} if evaluates else asked, dense, evaluates)
+    return {**now, START: str(known.get(START, ""))}
 
 
 def _sparsity(config: Configuration) -> dict[str, Any]:

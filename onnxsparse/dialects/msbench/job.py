@@ -27,11 +27,12 @@ from onnxsparse.dialects.msbench.configuration import Configuration, number, pat
 from onnxsparse.dialects.msbench.trainer_section import (
     WARM_UP,
     WARM_UP_EPOCHS,
+    given_total,
     kind_of,
     mapping_of,
     optimizer_options,
     rate_options,
-    warm_up_epochs,
+    warm_up,
 )
 from onnxsparse.errors import OptionError, nearest
 from onnxsparse.losses import CrossEntropy
@@ -139,18 +140,11 @@ def read_job(path: str) -> Job:
         configuration.count(seed, "runtime.random_seed"),
         t_max,
         tuple(notes),
-        _given_total(configuration.section(found)),
-        warm_up_epochs(trainer.get("lr_scheduler")),
+        given_total(configuration.section(found)),
+        warm_up(trainer.get("lr_scheduler"), WARM_UP_EPOCHS),
         smoothing,
         smoothed_by,
     )
-
-
-def _given_total(sparsity: Mapping[str, Any]) -> Any:
-    scheduler = sparsity.get("scheduler")
-    kwargs = scheduler.get("kwargs") if isinstance(scheduler, Mapping) else None
-    kwargs = kwargs if isinstance(kwargs, Mapping) else {}
-    return next((kwargs[name] for name in ("total_iters", "total_iterations") if kwargs.get(name) is not None), None)
 
 
 def _section(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -19,7 +19,9 @@ from onnxsparse.dialects.msbench.job import is_on
 from onnxsparse.dialects.msbench.trainer_section import (
     TORCH,
     WarmUp,
+    above_zero,
     demand_words,
+    given_total,
     kind_of,
     kwargs_of,
     mapping_of,
@@ -51,7 +53,7 @@ HOOKS: Mapping[str, str] = {
     "auto_save_best": "the best network by the test data is kept as ckpt_best.pth",
     "auto_checkpoint": "a run that is ended goes on from its newest checkpoint, at the latest of save_freq",
 }
-UNSCALED = "no_scale_lr"
+SCALED, UNSCALED = "base", "no_scale_lr"
 DISTILL = "distill"
 
 
@@ -68,6 +70,8 @@ class NetworkJob:
     optimizer: tuple[str, Mapping[str, Any]]
     schedule: str
     t_max: float | None
+    given_total: Any
+    """How many iterations the scheduler's own arguments say."""
     warm_up: WarmUp
     scaled: bool
     clip: float
@@ -93,10 +97,17 @@ def overridden(found: Any, words: Sequence[str]) -> Any:
     """A configuration with other values, each as `trainer.max_iter=10`; values are read as YAML, places are numbers."""
     for word in words:
         path, mark, text = word.partition("=")
-        if not mark or not path:
+        if not mark or not all(path.split(".")):
             raise OptionError(f"--opts takes values such as trainer.max_iter=10, not {word!r:.60}")
-        found = _put(found, path.split("."), read_yaml(text), path)
+        found = _put(found, path.split("."), _value(path, text), path)
     return found
+
+
+def _value(path: str, text: str) -> Any:
+    try:
+        return read_yaml(text)
+    except Exception as error:  # as of a file: tags raise whatever their constructor raises
+        raise OptionError(f"--opts {path}: {text!r:.60} is no value in YAML") from error
 
 
 def _put(found: Any, path: Sequence[str], value: Any, whole: str) -> Any:
@@ -133,7 +144,7 @@ def read_network_job(path: str, found: Any) -> NetworkJob:
     loss = str(parts["loss"].get("type") or "")
     if loss not in ("", DISTILL):
         raise OptionError(f"loss.type is {DISTILL} for a network, whose own losses stand in net, not {loss!r:.40}")
-    seed = runtime.get("random_seed", runtime.get("seed")) or 0
+    sparsity = configuration.section(found) if runner == SPARSE else {}
     epochs, iterations = trainer.get("max_epoch"), trainer.get("max_iter")
     if epochs is None and iterations is None:
         raise OptionError("nothing says how long to train: trainer.max_epoch or trainer.max_iter")
@@ -145,14 +156,15 @@ def read_network_job(path: str, found: Any) -> NetworkJob:
         found,
         net,
         dataset,
-        configuration.checked(configuration.section(found)) if runner == SPARSE else None,
-        None if epochs is None else number(epochs, "trainer.max_epoch"),
+        configuration.checked(sparsity) if runner == SPARSE else None,
+        None if epochs is None else above_zero(epochs, "trainer.max_epoch"),
         None if iterations is None else count(iterations, "trainer.max_iter", 1),
         _optimizer(trainer.get("optimizer")),
         str(rate["lr_schedule"]),
         t_max,
+        given_total(sparsity),
         warm_up_of(scheduler),
-        scheduler.get("warmup_register_type") != UNSCALED,
+        _is_scaled(scheduler.get("warmup_register_type")),
         _clip(trainer.get("grad_clip")),
         freq["test_freq"],
         freq["save_freq"],
@@ -163,7 +175,7 @@ def read_network_job(path: str, found: Any) -> NetworkJob:
         path_text(saver.get("pretrain_model"), "saver.pretrain_model"),
         path_text(saver.get("resume_model"), "saver.resume_model"),
         switch(saver.get("auto_resume"), "saver.auto_resume", True),
-        count(seed, "runtime.random_seed"),
+        _seed(runtime.get("random_seed", runtime.get("seed"))),
         (*_idle(path, found, parts), *said),
     )
 
@@ -184,14 +196,30 @@ def _optimizer(given: Any) -> tuple[str, Mapping[str, Any]]:
     if kind not in TORCH:
         raise OptionError(f"trainer.optimizer.type is {', '.join(TORCH)}, not {kind!r:.40}{nearest(kind, TORCH)}")
     optimizer_options(given)  # refuses what it does not take
-    kwargs = kwargs_of(given, "trainer.optimizer")
+    kwargs = {name: one for name, one in kwargs_of(given, "trainer.optimizer").items() if one is not None}
     if kwargs.get("lr") is None:
         raise OptionError("trainer.optimizer.kwargs.lr is missing: nothing says the rate")
-    return kind, kwargs
+    return kind, {**kwargs, "betas": tuple(kwargs["betas"])} if "betas" in kwargs else kwargs
+
+
+def _seed(given: Any) -> int:
+    found = count(given or 0, "runtime.random_seed")
+    if found >= 1 << 63:
+        raise OptionError(f"runtime.random_seed has at most 63 bits, and {found:.3g} has more")
+    return found
+
+
+def _is_scaled(given: Any) -> bool:
+    if given not in (None, SCALED, UNSCALED):
+        raise OptionError(f"warmup_register_type is {SCALED} or {UNSCALED}, not {given!r:.40}")
+    return bool(given != UNSCALED)
 
 
 def _clip(given: Any) -> float:
     """The longest gradient, as a number or as {max_norm: number}; 0 is any."""
+    demand_words("trainer.grad_clip", given, ("max_norm", "norm_type"))
+    if isinstance(given, Mapping) and given.get("norm_type", 2) != 2:
+        raise OptionError(f"trainer.grad_clip.norm_type is 2 here, not {given['norm_type']!r:.40}")
     value = given.get("max_norm") if isinstance(given, Mapping) else given
     found = 0.0 if value is None else number(value, "trainer.grad_clip")
     if found < 0:
@@ -204,6 +232,8 @@ def _hooks(given: Any) -> tuple[set[str], list[str]]:
     if given is not None and not isinstance(given, list):
         raise OptionError(f"hooks are a list of types, not {given!r:.60}")
     kinds = [kind_of(one) for one in given or []]
+    if not all(kinds):
+        raise OptionError("hooks are a list of types, and one of them has none")
     return set(kinds), [f"hook {kind}: {HOOKS.get(kind, 'it has no meaning here')}" for kind in kinds]
 
 

@@ -4,6 +4,7 @@
    from it, and leaves ONNX files that are verified, one set for each level.
 2. A checkpoint in `save_dir/state` holds the network, the optimizer, the masks and where the run is. One that is killed
    and started again ends with the same bytes.
+   A signal that ends it waits for the end of the step, as in every run of one process, so that nothing is lost.
 3. In several processes each has the same network and masks; the first one measures, writes and speaks.
 4. EMA is off. Of a checkpoint that has an EMA state that is what is loaded.
 """
@@ -19,24 +20,30 @@ from typing import Any
 from onnxsparse import checkpoints, progress
 from onnxsparse.dialects.msbench import scheduler_of
 from onnxsparse.dialects.msbench.builders import Builders
-from onnxsparse.dialects.msbench.checks import demand_same, digests_of, masks_digest
+from onnxsparse.dialects.msbench.checks import digests_of, masks_digest, still_decisive
 from onnxsparse.dialects.msbench.configuration import Part
 from onnxsparse.dialects.msbench.network_job import read_network_job
 from onnxsparse.dialects.msbench.network_levels import Delivered, deliver, show_levels, shown, write_network
-from onnxsparse.dialects.msbench.network_start import STATE, loaded, start_of_network
-from onnxsparse.dialects.msbench.trainer_section import RateOfStage
+from onnxsparse.dialects.msbench.network_start import (
+    BEST,
+    LATEST,
+    STATE,
+    loaded,
+    start_of_network,
+)
+from onnxsparse.dialects.msbench.trainer_section import WITHOUT_LAYERS, RateOfStage, demand_period, on_length
 from onnxsparse.engines.processes import Processes, launched
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
-from onnxsparse.files import make_folder, write_text
+from onnxsparse.files import check_target, make_folder, write_text
 from onnxsparse.report.history import History, Moment
-from onnxsparse.train.network_loop import NETWORK, NetworkLoop, Plan, load_numbers, numbers_of, part_of
+from onnxsparse.train.checkpointing import Stopping
+from onnxsparse.train.network_loop import NETWORK, NetworkLoop, Plan, load_numbers, numbers_of, optimizer_of, part_of
 
 STEPS = (
     "build_model", "build_ema", "load_ckpt", "resume_model_from_fp", "prepare_sparse_model", "build_trainer",
     "resume_model_from_sparse", "sparse_post_process", "train",
 )  # fmt: skip
-LATEST, BEST = "ckpt_latest.pth", "ckpt_best.pth"
 SCHEDULER = "scheduler/"
 KEPT = 2
 """How many checkpoints stay, unless only_save_latest says one."""
@@ -97,7 +104,9 @@ class NetworkRunner:
                 f"{self.network.classes}: set num_classes of net"
             )
         self.tested = builders.dataset(job.dataset, "test", job.seed) if "test" in job.dataset else None
-        if self.evaluates and self.tested is None:
+        if self.tested is not None:
+            self._main = builders.evaluator(job.dataset, self.tested).main
+        elif self.evaluates:
             raise OptionError("dataset.test is missing: nothing says which images to evaluate with")
 
     def build_ema(self) -> None:
@@ -110,16 +119,22 @@ class NetworkRunner:
         self.begin = start_of_network(job, self.start, self.evaluates)
         for note in self.begin.notes:
             self._note(note)
-        self.decisive = digests_of(job.config, job.sparsity)
-        found = self.begin.found
+            if self.quiet and self.processes.first:
+                sys.stderr.write(f"note: {note}\n")
+        found, dense = self.begin.found, self.begin.dense
+        used = found is not None or job.distills or self.begin.numbers == dense
+        self.decisive = digests_of(job, self.samples, dense if used else "")
         if found is None:
             self.batch = 0 if self.samples is None else self.samples.batch * self.processes.count
             return
-        if "decisive" not in found.facts:
-            raise OptionError(f"{found.path} is a checkpoint of another kind of run")
-        demand_same(os.path.dirname(found.path), found.facts["decisive"], self.decisive, "", self.evaluates)
+        folder = os.path.dirname(found.path)
+        self.decisive = still_decisive(folder, found.facts.get("decisive"), self.decisive, dense, self.evaluates)
         self.batch = int(found.facts["batch"])
-        self.say(f"start: iteration {found.step} of {os.path.dirname(found.path)}")
+        if not self.evaluates and self.batch < self.processes.count:
+            raise OptionError(
+                f"the run has {self.batch} images in a batch, too few for {self.processes.count} processes"
+            )
+        self.say(f"start: iteration {found.step} of {folder}")
 
     def resume_model_from_fp(self) -> None:
         """The numbers of the float network, or of another start; and the network to learn from."""
@@ -150,38 +165,31 @@ class NetworkRunner:
         config = replace(config, leaf_module=tuple(self.get_leaf_module(config.leaf_module)))
         kwargs = dict(config.scheduler.kwargs)
         if "total_iters" in kwargs:
+            epochs = None if self.job.iterations else self.job.epochs
+            demand_period(self.job.t_max, len(kwargs["sparsity_table"]), epochs)
             kwargs["total_iters"] = self.total
-            self._demand_period(kwargs["sparsity_table"])
             if kwargs["default_input_shape"] is None and kwargs["default_input_custom"] is None:
                 kwargs["default_input_custom"] = [self.example()]
         if "total_iterations" in kwargs:
             kwargs["total_iterations"] = self.total
+        for note in on_length(config.scheduler, self.job.given_total, self.total, self.job.t_max, self.job.epochs):
+            self._note(note)
         if self.quiet or not self.processes.first:
             kwargs["verbosity"] = 0
         self.scheduler = scheduler_of(replace(config, scheduler=Part(config.scheduler.type, kwargs)))
         self.scheduler.prepare_sparse_model(self.network)
 
-    def _demand_period(self, table: Sequence[float]) -> None:
-        job = self.job
-        if job.t_max is not None and job.iterations is None and job.epochs != job.t_max * len(table):
-            raise OptionError(
-                f"T_max * levels has to be max_epoch: {job.t_max:g} * {len(table)} is not {job.epochs:g}; the rate "
-                "begins again with every level"
-            )
-
     def get_leaf_module(self, names: Sequence[str]) -> Sequence[str]:
         """What stays dense, by the names of `leaf_module`: paths and classes of modules."""
-        return names
+        return [name for name in names if name not in WITHOUT_LAYERS]
 
     def build_trainer(self) -> None:
         """Optimizer, rate and the loop."""
         if self.evaluates or self.samples is None:
             return
         job = self.job
-        kind, kwargs = job.optimizer
-        options = {**kwargs, "betas": tuple(kwargs["betas"])} if "betas" in kwargs else dict(kwargs)
         scale = float(self.batch) if job.scaled else 1.0
-        rate = RateOfStage(float(options["lr"]), job.schedule, job.warm_up, self.per_epoch, scale)
+        rate = RateOfStage(float(job.optimizer[1]["lr"]), job.schedule, job.warm_up, self.per_epoch, scale)
         told = f"{rate.base:g} * {self.batch} images = {rate.base * scale:g}" if job.scaled else f"{rate.base:g}"
         self.say(f"training: {self.total} iterations of {self.batch} images, lr {told}")
 
@@ -190,10 +198,10 @@ class NetworkRunner:
             begin, end = self._stage_of(step)
             return rate.at(step - begin, end - begin)
 
-        made = Plan(
-            self.total, self.batch, rate_at, lambda found: getattr(torch().optim, kind)(found, **options), job.clip,
-            self.teacher,
-        )  # fmt: skip
+        if self.processes.first:  # what cannot be written is said before anything trains
+            checkpoints.claim(os.path.join(job.save_dir, STATE))
+            check_target(os.path.join(job.save_dir, LATEST), overwrite=True)
+        made = Plan(self.total, self.batch, rate_at, optimizer_of(*job.optimizer), job.clip, self.teacher)
         self.loop = NetworkLoop(self.network, self.samples, made, self.processes)
 
     def resume_model_from_sparse(self) -> None:
@@ -222,21 +230,30 @@ class NetworkRunner:
 
     def train(self) -> None:
         """The one loop, from where the run is."""
-        loop = self.loop
-        for loss in loop.run(self._before):
-            progress.advance("training", loop.step, self.total)
-            self._sum, self._since = self._sum + loss, self._since + 1
-            ends = self._stage_of(loop.step - 1)[1] == loop.step
-            tests = loop.step % (self.job.test_every * self._unit) == 0 or ends
-            saves = loop.step % (self.job.save_every * self._unit) == 0 or loop.step == self.total
-            if tests or saves:
-                loop.settle()
-            if tests:
-                self._measure(ends)
-            if ends and self.scheduler is not None:
-                self._deliver()
-            if saves or tests:
-                self.save(saves)
+        stopping = Stopping(self.processes.count == 1)
+        with stopping.until_saved():
+            for loss in self.loop.run(self._before):
+                self._sum, self._since = self._sum + loss, self._since + 1
+                asked = stopping.asked
+                self._after(asked)
+                if asked:
+                    break
+
+    def _after(self, asked: bool) -> None:
+        """What follows a step: figures, the files of a stage, a checkpoint, also where one is asked for."""
+        loop, job = self.loop, self.job
+        progress.advance("training", loop.step, self.total)
+        ends = self._stage_of(loop.step - 1)[1] == loop.step
+        tests = loop.step % (job.test_every * self._unit) == 0 or ends
+        saves = loop.step % (job.save_every * self._unit) == 0 or loop.step == self.total or asked
+        if tests or saves:
+            loop.settle()
+        if tests:
+            self._measure()
+        if ends and self.scheduler is not None:
+            self._deliver()
+        if saves or tests:
+            self.save(saves)
 
     # -- what belongs to them
 
@@ -280,7 +297,7 @@ class NetworkRunner:
         if self.processes.count > 1 and self._stage_of(step)[0] == step:
             self.processes.demand_alike({"masks": masks_digest(self.scheduler.network.masks())})
 
-    def _measure(self, ends: bool) -> None:
+    def _measure(self) -> None:
         """Figures of the network as it is; the best one is kept."""
         loop, zeros = self.loop, None if self.scheduler is None else self.scheduler.compute_sparse_rate()
         figures: dict[str, float] = {} if self.tested is None else self.evaluate()
@@ -302,8 +319,6 @@ class NetworkRunner:
 
     def evaluate(self) -> dict[str, float]:
         """The figures of the evaluator; the first process measures all of the test data."""
-        assert self.tested is not None
-        self._main = self.builders.evaluator(self.job.dataset, self.tested).main
         found: dict[str, float] = self.processes.told(self._evaluated)
         return found
 

@@ -18,11 +18,11 @@ from typing import Any
 from onnxsparse import checkpoints
 from onnxsparse.dialects.msbench.builders import Builders
 from onnxsparse.dialects.msbench.network_job import NetworkJob
-from onnxsparse.dialects.msbench.start_state import is_onnx, numbers_in, read_state
+from onnxsparse.dialects.msbench.start_state import is_onnx, named_numbers, read_state
 from onnxsparse.engines.torch.library import torch
 from onnxsparse.errors import OptionError
 
-STATE = "state"
+STATE, LATEST, BEST = "state", "ckpt_latest.pth", "ckpt_best.pth"
 INITIALIZERS = (
     "the network starts from its initializers; train the float network first (runner: base), or name its file"
 )
@@ -47,7 +47,9 @@ def start_of_network(job: NetworkJob, given: str, evaluates: bool) -> NetworkSta
     lost = next((one for one in named if not os.path.exists(one)), "")
     if lost:
         raise OptionError(f"{lost} does not exist: it was named to start from")
-    dense = job.pretrained if job.pretrained and os.path.exists(job.pretrained) else ""
+    if os.path.isdir(job.pretrained):
+        raise OptionError(f"saver.pretrain_model {job.pretrained} is a folder; name the file in it, such as {LATEST}")
+    dense = job.pretrained if os.path.exists(job.pretrained) else ""
     gone = f"saver.pretrain_model {job.pretrained} does not exist" if job.pretrained and not dense else ""
     found = checkpoints.newest(own, notes) if not (evaluates and named) else None
     if found is not None and not (job.auto_resume or evaluates):
@@ -89,4 +91,4 @@ def _numbers_of(path: str) -> tuple[Mapping[str, Any], list[str]]:
     """Those of an exported file, and of the files of the other parts beside it."""
     stem = re.fullmatch(r"(.*)\.net\d+\.onnx", path)
     files = sorted(glob.glob(f"{glob.escape(stem[1])}.net*.onnx")) if stem else [path]
-    return {name: one for file in files for name, one in numbers_in(file).items()}, []
+    return {name: one for file in files for name, one in named_numbers(file).items()}, []

@@ -23,7 +23,6 @@ from onnxsparse.data.samples import Order
 from onnxsparse.dialects.msbench import scheduler_of
 from onnxsparse.dialects.msbench.act import Schedule
 from onnxsparse.dialects.msbench.checks import (
-    TOTALS,
     as_of_run,
     decisive,
     demand_fitting,
@@ -44,6 +43,7 @@ from onnxsparse.dialects.msbench.start_state import (
     read_state,
     start_of,
 )
+from onnxsparse.dialects.msbench.trainer_section import TOTALS, WITHOUT_LAYERS, demand_period, on_length
 from onnxsparse.engines.processes import demand_alone
 from onnxsparse.errors import OptionError
 from onnxsparse.files import make_folder
@@ -66,7 +66,6 @@ STEPS = (
     "resume_model_from_sparse", "sparse_post_process", "train",
 )  # fmt: skip
 RESULT = "sparse.onnx"
-WITHOUT_LAYERS = ("Space2Depth", "FrozenBatchNorm2d")
 
 
 class SparseRunner:
@@ -310,18 +309,10 @@ class SparseRunner:
     def _on_length(self) -> list[str]:
         """Who says how long the training is, where that may be another than one thinks."""
         job, name = self.job, TOTALS.get(self.job.sparsity.scheduler.type, "")
-        if (
-            "sparsity_table" not in job.sparsity.scheduler.kwargs
-            and job.t_max is not None
-            and job.epochs not in (None, job.t_max)
-        ):
-            return [f"the rate falls over the whole training, {job.epochs:g} epochs, and not over T_max, {job.t_max:g}"]
         if name and job.epochs is None and job.iterations is None and job.given_total is None:
             default = f"{self.total} iterations, the default of {name}"
             return [f"nothing says how long to train (trainer.max_epoch, trainer.max_iter): {default}"]
-        if job.given_total is not None and job.given_total != self.total:
-            return [f"{name} is {self.total}, by the trainer, and not the {job.given_total} beside the scheduler"]
-        return []
+        return on_length(job.sparsity.scheduler, job.given_total, self.total, job.t_max, job.epochs)
 
     def _with_totals(self, config: Configuration) -> Configuration:
         """Total iterations come from the trainer; the rate's period has to fit them."""
@@ -329,11 +320,8 @@ class SparseRunner:
         if name is None:
             return config
         table = config.scheduler.kwargs.get("sparsity_table")
-        if job.t_max is not None and table is not None and job.epochs not in (None, job.t_max * len(table)):
-            raise OptionError(
-                f"T_max * levels has to be max_epoch: {job.t_max:g} * {len(table)} is not {job.epochs:g}; the rate "
-                "begins again with every level"
-            )
+        if table is not None:
+            demand_period(job.t_max, len(table), job.epochs)
         kwargs = dict(config.scheduler.kwargs)
         if table is not None and kwargs["default_input_shape"] is None and kwargs["default_input_custom"] is None:
             sample = self.samples.take(self.order.rows(0)[:1])

@@ -114,6 +114,13 @@ def numbers_in(path: str) -> dict[str, Array]:
     return {one.name: as_float32(one) for one in homes(Model.open(path)) if one.kind in FLOAT_KINDS}
 
 
+def named_numbers(path: str) -> dict[str, Array]:
+    """The same with all names that exporters gave to a tensor, which they store once where several are equal."""
+    found = numbers_in(path)
+    merged = _merged(Model.open(path))
+    return {**found, **{name: found[one] for name, one in merged.items() if one in found}}
+
+
 # -- checkpoints
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxsparse import optimizers, rates
 from onnxsparse.dialects.msbench.arguments import in_our_case
-from onnxsparse.dialects.msbench.configuration import number, switch
+from onnxsparse.dialects.msbench.configuration import Part, number, switch
 from onnxsparse.errors import OptionError, nearest
 
 WARM_UP, WARM_UP_EPOCHS = "warmup_iter", "warmup_epochs"
@@ -18,6 +18,9 @@ RATES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "CosineAnnealingLR": _COSINE, "Cosine": _COSINE, "cosine": _COSINE, "MultiStepLR": _STEPS, "MultiStep": _STEPS,
     "StepLR": _STEP, "Step": _STEP, "ConstantLR": _CONSTANT, "constant": _CONSTANT, "": _CONSTANT,
 }  # fmt: skip
+TOTALS = {"AmbaLevelPruneScheduler": "total_iters", "ProbMaskPruneScheduler": "total_iterations"}
+WITHOUT_LAYERS = ("Space2Depth", "FrozenBatchNorm2d")
+"""Classes that published files name as leaf modules; there is nothing in them that could become sparse."""
 TORCH = ("SGD", "Adam", "AdamW")
 WARM_UPS = ("linear", "exp", "constant")
 SCHEDULER = (
@@ -80,7 +83,7 @@ def rate_options(given: Any) -> tuple[dict[str, Any], float | None]:
     warm = {"warm_up": steps} if steps else {}
     if number(kwargs.get("eta_min", 0.0), "eta_min"):
         raise OptionError("eta_min is 0 here: the rate falls to nothing; leave it out")
-    period = None if kwargs.get("T_max") is None else number(kwargs["T_max"], "T_max")
+    period = None if kwargs.get("T_max") is None else above_zero(kwargs["T_max"], "T_max")
     return {"lr_schedule": word + _stages(word, kwargs), **warm}, period
 
 
@@ -89,14 +92,17 @@ def warm_up(given: Any, name: str) -> float:
     value = (given.get(name) if isinstance(given, Mapping) else None) or kwargs_of(given, "trainer.lr_scheduler").get(
         name
     )
-    return number(value, name) if value else 0.0
+    found = number(value, name) if value else 0.0
+    if found < 0:
+        raise OptionError(f"{name} is a number from 0, not {found:g}")
+    return found
 
 
-def warm_up_epochs(given: Any) -> float:
-    epochs = warm_up(given, WARM_UP_EPOCHS)
-    if epochs < 0:
-        raise OptionError(f"{WARM_UP_EPOCHS} is a number from 0, not {epochs:g}")
-    return epochs
+def above_zero(value: Any, name: str) -> float:
+    found = number(value, name)
+    if found <= 0:
+        raise OptionError(f"{name} is a number above 0, not {found:g}")
+    return found
 
 
 def _stages(word: str, kwargs: Mapping[str, Any]) -> str:
@@ -111,6 +117,31 @@ def _stages(word: str, kwargs: Mapping[str, Any]) -> str:
         raise OptionError(f"milestones are a list of epochs, not {stones!r:.40}")
     at = "+".join(f"{number(epoch, 'a milestone'):g}" for epoch in stones)
     return f":at={at},by={by}"
+
+
+def demand_period(period: float | None, levels: int, epochs: float | None) -> None:
+    """The rate begins again with every level, so its period is that of a level; nothing says it where no epochs are."""
+    if period is not None and epochs not in (None, period * levels):
+        raise OptionError(
+            f"T_max * levels has to be max_epoch: {period:g} * {levels} is not {epochs:g}; the rate begins again with "
+            "every level"
+        )
+
+
+def given_total(sparsity: Mapping[str, Any]) -> Any:
+    """How many iterations the scheduler's own arguments say."""
+    kwargs = mapping_of(sparsity.get("scheduler"), "scheduler").get("kwargs")
+    kwargs = kwargs if isinstance(kwargs, Mapping) else {}
+    return next((kwargs[name] for name in TOTALS.values() if kwargs.get(name) is not None), None)
+
+
+def on_length(scheduler: Part, given: Any, total: int, period: float | None, epochs: float | None) -> list[str]:
+    """Who says how long a training by a scheduler is, where that may be another than one thinks."""
+    if "sparsity_table" not in scheduler.kwargs and period is not None and epochs not in (None, period):
+        return [f"the rate falls over the whole training, {epochs:g} epochs, and not over T_max, {period:g}"]
+    if given not in (None, total) and scheduler.type in TOTALS:
+        return [f"{TOTALS[scheduler.type]} is {total}, by the trainer, and not the {given} beside the scheduler"]
+    return []
 
 
 def demand_words(name: str, section: Any, known: Sequence[str]) -> None:
@@ -152,7 +183,7 @@ def warm_up_of(section: Mapping[str, Any]) -> WarmUp:
         raise OptionError(f"warmup_type does not know {kind!r:.40}{nearest(kind, WARM_UPS)}")
     given = section.get("warmup_ratio")
     ratio = None if given is None or number(given, "warmup_ratio") < 0 else float(given)
-    steps, epochs = warm_up(section, WARM_UP), warm_up_epochs(section)
+    steps, epochs = warm_up(section, WARM_UP), warm_up(section, WARM_UP_EPOCHS)
     if kind == "exp" and ratio == 0 and (steps or epochs):
         raise OptionError("warmup_type exp cannot begin at a warmup_ratio of 0; say linear, or a ratio above 0")
     return WarmUp(int(steps), epochs, kind, ratio)

@@ -22,9 +22,9 @@ import numpy as np
 import onnx
 
 from onnxsparse.engines.torch.attach import bare_module
-from onnxsparse.engines.torch.library import attention_in_parts, torch
+from onnxsparse.engines.torch.export import exporting
+from onnxsparse.engines.torch.library import torch
 from onnxsparse.engines.torch.parametrization import PATTERNS, all_masks, take_mask_off
-from onnxsparse.engines.torch.permute.export import quietly
 from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, copied
 from onnxsparse.engines.torch.quantized_export import fake_quantized
 from onnxsparse.engines.torch.quantized_module import stage_of
@@ -107,7 +107,7 @@ class ModuleExporter:
         given = Inputs.of(sample)
 
         def write(file: Any) -> None:
-            with quietly(), torch().no_grad(), attention_in_parts():
+            with exporting():
                 asked = {"dynamo": False, **options}
                 if PATTERNS not in self._module.__dict__:
                     torch().onnx.export(self._module, given.args, file, kwargs=dict(given.kwargs) or None, **asked)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +19,15 @@ from typing import Any
 import onnx
 from onnx import ModelProto
 
+from onnxsparse.engines.torch import convert
 from onnxsparse.engines.torch.attach import bare_module
+from onnxsparse.engines.torch.example import CLOSE, Example, fresh, of_tensors, stored
 from onnxsparse.engines.torch.library import attention_in_parts, torch
 from onnxsparse.engines.torch.match.match import match
+from onnxsparse.engines.torch.parameters import TABLE
 from onnxsparse.engines.torch.parametrization import all_masks, take_mask_off
 from onnxsparse.engines.torch.permute.export import quietly
+from onnxsparse.engines.torch.permute.proof import CLOSE as PRECISIONS
 from onnxsparse.engines.torch.permute.proof import Inputs, UnprovenError, copied
 from onnxsparse.engines.torch.quantized_module import stage_of
 from onnxsparse.errors import OptionError, OutputError, one_line
@@ -36,9 +39,12 @@ OWN = ("model", "args", "f", "kwargs", "training", "export_params", "do_constant
 LARGE = 2 << 30
 """How many bytes one file of ONNX holds (protobuf's limit); what is larger has its tensors in files beside it."""
 LISTED = 4
-CLOSE = 1e-4
-DECIDED = "Converting a tensor to a Python boolean"
+HUGE = 1 << 30
+SIZE_DECIDES = "forward goes on differently with the size of the batch"
+DECIDED = ("Converting a tensor to a Python boolean",)
 """What torch warns of where it traces an `if` that asks the data."""
+READ = ("Converting a tensor to a Python", "Converting a tensor to a NumPy", "Iterating over a tensor", "as constants")
+"""What torch warns of where it traces Python that reads numbers, or sizes."""
 
 
 @dataclass(frozen=True)
@@ -74,136 +80,50 @@ def exported(module: Any, inputs: Inputs, options: Mapping[str, Any], folder: st
         raise OptionError(f"{given} is said by osp.torch.export itself; other arguments of torch.onnx.export are taken")
     plain = _plain_copy(module)
     device = next((one.device for one in plain.parameters()), torch().device("cpu"))
-    call = _Call.of(plain, inputs.mapped(lambda one: one.detach().to(device) if torch().is_tensor(one) else one))
-    made, reasons = _attempts(plain, call, options, folder)
+    with exporting():
+        example = Example.of(
+            plain, inputs.mapped(lambda one: one.detach().to(device) if torch().is_tensor(one) else one)
+        )
+    made, reasons = _attempts(plain, example, options, folder)
     if not made:
         raise OutputError(f"torch cannot export the module: {'; '.join(reasons)}")
-    best = min(made, key=lambda one: (len(one.lost), not one.dynamic))
+    best = min(made, key=lambda one: (one.differs, len(one.lost), not one.dynamic))
     others = [one for one in made if one is not best]
     fewer = [one for one in others if len(one.lost) > len(best.lost)]
     reasons += [f"{one.exporter} keeps the names of fewer parameters" for one in fewer]
-    notes = (*_of_the_way(best, call, reasons), *_of_the_match(best, plain))
+    notes = (*_of_the_way(best, example, reasons), *_of_the_match(best, plain))
     return best.model, Exported(best.exporter, best.match, best.lost, notes)
 
 
 def _plain_copy(module: Any) -> Any:
+    if isinstance(module, torch().jit.ScriptModule):
+        raise OptionError("a scripted or traced module is no source to export; take the module that it was made from")
     inner = bare_module(module)
     if stage_of(inner) is not None:
         raise OptionError("the module is rounded by a recipe; export it with osp.torch.export_quantized")
-    for name, one in (*inner.named_parameters(), *inner.named_buffers()):
-        if torch().nn.parameter.is_lazy(one):
-            raise OptionError(f"'{name}' of the module has no shape yet; run it once first")
-        if one.is_meta:
-            raise OptionError(f"'{name}' of the module has no numbers yet (it is on 'meta'); load its weights first")
+    _demand_numbers(inner)
     try:
         made = copied(inner)
     except UnprovenError as error:
         raise OptionError(f"the module cannot be exported: {error}") from None
     for _, owner, name in list(all_masks(made)):
         take_mask_off(owner, name)
+    compiled = [(owner, *one) for owner in made.modules() for one in owner.named_children() if _is_compiled(one[1])]
+    for owner, name, child in compiled:
+        setattr(owner, name, bare_module(child))
     return made
 
 
-# -- what the module is called with, by which names, and whether the first axis is one of samples
+def _demand_numbers(inner: Any) -> None:
+    for name, one in (*inner.named_parameters(), *inner.named_buffers()):
+        if torch().nn.parameter.is_lazy(one):
+            raise OptionError(f"'{name}' of the module has no shape yet; run it once first")
+        if one.is_meta:
+            raise OptionError(f"'{name}' of the module has no numbers yet (it is on 'meta'); load its weights first")
 
 
-@dataclass(frozen=True)
-class _Call:
-    """The inputs of an export, and the names of the graph's inputs and outputs; `fixed` says why the batch is."""
-
-    inputs: Inputs
-    names: tuple[str, ...]
-    outputs: tuple[str, ...]
-    batch: int = 0
-    fixed: str = ""
-
-    @classmethod
-    def of(cls, module: Any, inputs: Inputs) -> _Call:
-        with exporting():
-            try:
-                outputs = inputs.call(module)
-            except Exception as error:  # whatever a user's module raises
-                raise OptionError(
-                    f"the module does not run on the example: {type(error).__name__}: {one_line(error)[:200]}"
-                ) from None
-            own = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-            names = _unused(_input_names(module, inputs), own, "_in")
-            found = cls(inputs, names, _unused(_output_names(outputs), {*own, *names}, "_out"))
-            return found._doubled(module, outputs)
-
-    def _doubled(self, module: Any, outputs: Any) -> _Call:
-        """Twice as many samples, as exporters take a size of 1 for a constant; where that is the same computation."""
-        batch = next((len(one) for one in _tensors((self.inputs.args, self.inputs.kwargs)) if one.dim()), 0)
-        if not batch:
-            return replace(self, fixed="no input has an axis")
-        twice = self.inputs.mapped(lambda one: torch().cat([one, one.flip(0)]) if _has(one, batch) else one)
-        try:
-            seen = _tensors(twice.call(module))
-        except Exception as error:  # whatever a user's module raises
-            return replace(self, fixed=f"the module does not run on {2 * batch} samples: {one_line(error)[:120]}")
-        pairs = list(zip(seen, _tensors(outputs)))
-        grown = any(one.shape != first.shape for one, first in pairs)
-        if not grown or not all(_same(one, first, batch) for one, first in pairs):
-            return replace(self, fixed="samples of one batch change one another's outputs, or its first axis is none")
-        return replace(self, inputs=twice, batch=2 * batch)
-
-    def dynamic(self, module: Any, dynamo: bool) -> dict[str, Any]:
-        """The option that makes the first axis of each input that has the batch a dynamic one."""
-        if not dynamo:
-            tensors = zip(self.names, _tensors(list(_bound(module, self.inputs).values())))
-            return {"dynamic_axes": {name: {0: "batch"} for name, one in tensors if _has(one, self.batch)}}
-        batch = torch().export.Dim("batch")
-        tree = torch().utils._pytree.tree_map
-        shapes = tree(lambda one: {0: batch} if _has(one, self.batch) else None, _bound(module, self.inputs))
-        return {"dynamic_shapes": shapes}
-
-
-def _has(one: Any, batch: int) -> bool:
-    return bool(torch().is_tensor(one) and one.dim() and one.shape[0] == batch)
-
-
-def _same(one: Any, first: Any, batch: int) -> bool:
-    """Whether a tensor of twice as many samples begins with that of the first ones, whatever axis they lie along."""
-    if one.dim() != first.dim():
-        return False
-    axes = [axis for axis, size in enumerate(first.shape) if one.shape[axis] != size]
-    if len(axes) > 1 or any(first.shape[axis] != batch for axis in axes):
-        return False
-    begun = one.narrow(axes[0], 0, batch) if axes else one
-    reach = float(first.abs().max()) if first.numel() and first.is_floating_point() else 1.0
-    return bool(torch().allclose(begun.double(), first.double(), CLOSE, CLOSE * reach, equal_nan=True))
-
-
-def _tensors(tree: Any) -> list[Any]:
-    return [one for one in torch().utils._pytree.tree_leaves(tree) if torch().is_tensor(one)]
-
-
-def _bound(module: Any, inputs: Inputs) -> dict[str, Any]:
-    """The values of forward's arguments, by their names."""
-    return dict(inspect.signature(module.forward).bind(*inputs.args, **inputs.kwargs).arguments)
-
-
-def _input_names(module: Any, inputs: Inputs) -> list[str]:
-    found = []
-    for name, value in _bound(module, inputs).items():
-        tensors = _tensors(value)
-        found += [name] if torch().is_tensor(value) else [f"{name}_{index}" for index in range(len(tensors))]
-    return found
-
-
-def _output_names(outputs: Any) -> list[str]:
-    if torch().is_tensor(outputs):
-        return ["output"]
-    if isinstance(outputs, Mapping) and all(torch().is_tensor(one) for one in outputs.values()):
-        return [str(name) for name in outputs]
-    if hasattr(outputs, "_fields") and all(torch().is_tensor(one) for one in outputs):
-        return [str(name) for name in outputs._fields]
-    return [f"output_{index}" for index in range(len(_tensors(outputs)))]
-
-
-def _unused(names: Sequence[str], taken: set[str], more: str) -> tuple[str, ...]:
-    """In a graph a name is that of one tensor."""
-    return tuple(f"{name}{more}" if name in taken else name for name in names)
+def _is_compiled(module: Any) -> bool:
+    return hasattr(module, "_orig_mod")
 
 
 # -- the exporters
@@ -218,31 +138,51 @@ class _Attempt:
     lost: Mapping[str, str]
     decided: int
     """How often the data decided what the older exporter, which follows one path, wrote down."""
+    differs: bool
+    """Whether the file gives other outputs than the module."""
+    read: int
+    """How often Python read numbers or sizes there, which are constants of the file then."""
+    most: int
 
 
-def _attempts(module: Any, call: _Call, options: Mapping[str, Any], folder: str) -> tuple[list[_Attempt], list[str]]:
+def _attempts(
+    module: Any, example: Example, options: Mapping[str, Any], folder: str
+) -> tuple[list[_Attempt], list[str]]:
     """What exporters made, until one has lost nothing; and why others made nothing."""
     made: list[_Attempt] = []
     reasons: list[str] = []
     for dynamo in (True, False) if options.get("dynamo") is None else (bool(options["dynamo"]),):
-        found, reason = _first_that_works(module, call, {**options, "dynamo": dynamo}, folder)
+        found, reason = _first_that_works(module, example, {**options, "dynamo": dynamo}, folder)
         reasons += [reason] if reason else []
         made += found
-        if found and not found[0].lost and not reason:
+        if SIZE_DECIDES in reason:  # what this exporter found the other may not see
+            example = replace(example, twice=None)
+        if found and not found[-1].lost and not reason:
             break
     return made, reasons
 
 
-def _first_that_works(module: Any, call: _Call, options: Mapping[str, Any], folder: str) -> tuple[list[_Attempt], str]:
-    """With a dynamic batch, else without; nothing, and why, where neither works."""
+def _first_that_works(
+    module: Any, example: Example, options: Mapping[str, Any], folder: str
+) -> tuple[list[_Attempt], str]:
+    """With a dynamic batch, else without; and why not."""
+    made: list[_Attempt] = []
     reason, title = "", _TITLES[options["dynamo"]]
     given = "dynamic_axes" in options or "dynamic_shapes" in options
-    for dynamic in (True, False) if call.batch and not given else (False,):
+    for dynamic in (True, False) if example.twice is not None and not given else (False,):
+        way = f"{title}{' with a dynamic batch' * dynamic}"
         try:
-            return [_attempt(module, call, options, dynamic, folder)], reason
+            made.append(_attempt(module, example, options, dynamic, folder))
+        except _FixedBatchError:
+            reason = f"{title} found that {SIZE_DECIDES}"
+            continue
         except Exception as error:  # whatever an exporter raises
-            reason = f"{title}{' with a dynamic batch' * dynamic} failed: {_said(error)}"
-    return [], reason
+            reason = f"{way} failed: {_said(error)}"
+            continue
+        if not made[-1].differs:
+            break
+        reason = f"{way} makes a file that gives other outputs than the module"
+    return made, reason
 
 
 def _said(error: BaseException) -> str:
@@ -256,26 +196,80 @@ def _said(error: BaseException) -> str:
 _TITLES = {True: "dynamo", False: "torchscript"}
 
 
-def _attempt(module: Any, call: _Call, options: Mapping[str, Any], dynamic: bool, folder: str) -> _Attempt:
+def _attempt(module: Any, example: Example, options: Mapping[str, Any], dynamic: bool, folder: str) -> _Attempt:
     dynamo = options["dynamo"]
     file = os.path.join(folder, f"{_TITLES[dynamo]}{dynamic:d}.onnx")
-    size = sum(one.nbytes for one in (*module.parameters(), *module.buffers()))
+    size = sum(one.nbytes for one in stored(module))
     plain = (
         {"optimize": False, "external_data": size >= LARGE, "verbose": False}
         if dynamo
         else {"do_constant_folding": False, "training": torch().onnx.TrainingMode.PRESERVE}
     )
-    asked = {"input_names": call.names, "output_names": call.outputs, **plain, **options}
-    asked.update(call.dynamic(module, dynamo) if dynamic else {})
+    asked = {"input_names": example.names, "output_names": example.outputs, **plain, **options}
+    asked.update(example.dynamic(module, dynamo) if dynamic else {})
+    called, given, kwargs = _as_exporters_take_it(module, example, options, dynamic)
     with exporting(), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        torch().onnx.export(module, call.inputs.args, file, kwargs=dict(call.inputs.kwargs) or None, **asked)
+        program = torch().onnx.export(called, given, file, kwargs=kwargs, **asked)
     model = Model.open(file) if size >= LARGE else Model.over(_parted(onnx.load(file), module))
-    found, asked_data = (
-        match(model, module),
-        sum(DECIDED in str(one.message) and not one.filename.startswith(torch().__path__[0]) for one in said),
+    if dynamic and not _has_dynamic_axis(model.proto):
+        raise _FixedBatchError
+    own = [str(one.message) for one in said if not one.filename.startswith(torch().__path__[0])]
+    decided, read = (sum(any(words in one for words in some) for one in own) for some in (DECIDED, READ))
+    found = match(model, module)
+    differs = size < LARGE and _differs(model, module, example)
+    return _Attempt(
+        _TITLES[dynamo], dynamic, model, found, _lost(found, module), decided, differs, read, _most(program)
     )
-    return _Attempt(_TITLES[dynamo], dynamic, model, found, _lost(found, module), asked_data)
+
+
+class _FixedBatchError(Exception):
+    """The exporter wrote one size of the batch, though it was asked for any."""
+
+
+def _has_dynamic_axis(proto: ModelProto) -> bool:
+    shapes = [one.type.tensor_type.shape.dim for one in proto.graph.input]
+    return any(dims and dims[0].dim_param for dims in shapes)
+
+
+def _most(program: Any) -> int:
+    """The largest batch for which the newer exporter followed what forward does; 0 where that is any."""
+    ranges = program.exported_program.range_constraints if hasattr(program, "exported_program") else {}
+    uppers = [str(one.upper) for name, one in ranges.items() if str(name).startswith("s")]
+    return min((int(one) for one in uppers if one.isdigit() and int(one) < HUGE), default=0)
+
+
+def _differs(model: Model, module: Any, example: Example) -> bool:
+    """Whether the file, run as a module, gives other outputs for the example; what has no module here is believed."""
+    if not example.expected:
+        return False
+    tensors = example.tensors(module)
+    try:
+        made = convert.to_module(model)
+        with exporting():
+            outputs = made(*(tensors[name].cpu() for name in getattr(made, TABLE)["inputs"]))
+    except Exception:  # an operator, a type or a size that only a runtime takes
+        return False
+    kinds = {str(one.dtype).partition(".")[2] for one in (*stored(module), *tensors.values())}
+    close = max(PRECISIONS.get(kind, CLOSE) for kind in kinds)
+    return not example.gives(outputs if isinstance(outputs, tuple) else (outputs,), close)
+
+
+def _as_exporters_take_it(
+    module: Any, example: Example, options: Mapping[str, Any], dynamic: bool
+) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None]:
+    """The module, its arguments and its keywords; a dynamic axis needs a batch of more than one sample."""
+    first = dynamic or any(_has_first_axis(options.get(name)) for name in ("dynamic_axes", "dynamic_shapes"))
+    inputs = example.twice if first and example.twice is not None else example.inputs
+    if options.get("dynamic_shapes") is not None:  # these follow the arguments of forward as it is
+        return fresh(module), inputs.args, dict(inputs.kwargs) or None
+    return *of_tensors(module, example, inputs), None
+
+
+def _has_first_axis(axes: Any) -> bool:
+    if isinstance(axes, Mapping):
+        return 0 in axes or any(map(_has_first_axis, axes.values()))
+    return isinstance(axes, (list, tuple)) and (0 in axes or any(map(_has_first_axis, axes)))
 
 
 def _parted(proto: ModelProto, module: Any) -> ModelProto:
@@ -317,13 +311,29 @@ def _also(found: Match, name: str) -> list[str]:
     return [first, *(alias for alias, owner in found.aliases.items() if owner == first)]
 
 
-def _of_the_way(best: _Attempt, call: _Call, reasons: Sequence[str]) -> Iterator[str]:
+def _of_the_way(best: _Attempt, example: Example, reasons: Sequence[str]) -> Iterator[str]:
     if reasons:
         yield f"exported by {best.exporter}; {'; '.join(reasons)}"
+    if best.differs:
+        yield "the file gives other outputs for the example than the module; do not use it before you know why"
     if best.decided:
-        yield f"the file goes the way of the example: in {best.decided} places the data decide how the module goes on"
-    if call.fixed:
-        yield f"the batch has a fixed size: {call.fixed}"
+        where = _places(best.decided)
+        yield f"the file goes the way of the example: in {where} the data decide how the module goes on"
+    if best.read > best.decided:
+        where = _places(best.read - best.decided)
+        yield f"in {where} Python reads numbers or sizes: those of the example are constants of the file"
+    if best.most:
+        yield f"the batch is at most {best.most}: with more samples forward goes on differently, and the file does not"
+    if example.fixed or not best.dynamic:
+        yield f"the batch has a fixed size{example.fixed and f': {example.fixed}'}"
+    inputs = {one.name for one in best.model.proto.graph.input}
+    if unused := [name for name in example.names if name not in inputs]:
+        yield f"{', '.join(unused)}: no input of the file, as forward does not use it"
+    yield from example.notes
+
+
+def _places(number: int) -> str:
+    return f"{number} place{'s' * (number > 1)}"
 
 
 def _of_the_match(best: _Attempt, module: Any) -> Iterator[str]:

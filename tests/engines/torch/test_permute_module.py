@@ -21,6 +21,7 @@ from onnxsparse.torch import permute, permute_state_dict
 from tests.engines.torch.permuted_nets import NETS, TRAPS, Attention, Gated, Residual, Stack
 from tests.messages import refusing
 
+pytestmark = pytest.mark.usefixtures("short_searches")
 Route = bool
 ROUTES = pytest.mark.parametrize("by_export", [True, False], ids=["export", "trace"])
 

@@ -103,6 +103,24 @@ def stored_numbers(tensor: Any, name: str) -> TensorProto:
 
 
 @contextlib.contextmanager
+def _no_graphs() -> Iterator[None]:
+    """The older exporter switches a log on, and leaves it on, that prints the graph of what fails past sys.stdout."""
+    core, name = torch()._C, "_jit_set_onnx_log_enabled"
+    switch = getattr(core, name, None)
+    if switch is None:
+        yield
+        return
+    before = core._jit_is_onnx_log_enabled()
+    switch(False)
+    setattr(core, name, lambda _: None)
+    try:
+        yield
+    finally:
+        setattr(core, name, switch)
+        switch(before)
+
+
+@contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """What exporters say is not heard."""
     before = logging.root.manager.disable
@@ -110,6 +128,7 @@ def quietly() -> Iterator[None]:
     try:
         with (
             warnings.catch_warnings(),
+            _no_graphs(),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
         ):

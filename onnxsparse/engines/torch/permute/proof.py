@@ -187,8 +187,9 @@ class Trial:
 
 def copied(module: Any, dtype: Any = None) -> Any:
     """A copy in eval mode, floats in another precision."""
+    computed = {id(one): one.detach().clone() for part in module.modules() for one in _computed(part)}
     try:
-        made = copy.deepcopy(module)
+        made = copy.deepcopy(module, computed)
     except Exception as error:  # whatever a user's module raises
         raise UnprovenError(f"it cannot be copied: {type(error).__name__}: {one_line(error)[:200]}") from error
     try:
@@ -196,6 +197,11 @@ def copied(module: Any, dtype: Any = None) -> Any:
     except Exception as error:  # a device without doubles
         raise UnprovenError(f"it has no copy in {dtype}: {one_line(error)[:200]}") from error
     return made.requires_grad_(False).eval()
+
+
+def _computed(part: Any) -> Iterator[Any]:
+    """What a part computed and keeps, as torch.nn.utils.prune does: torch copies no such tensor."""
+    yield from (one for one in vars(part).values() if torch().is_tensor(one) and one.grad_fn is not None)
 
 
 def _vary(module: Any) -> None:

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from tiny_network import Builders
 
+from onnxsparse import checkpoints
 from onnxsparse.dialects.msbench.network_job import overridden, read_network_job
 from onnxsparse.dialects.msbench.network_runner import BEST, LATEST, STEPS, NetworkRunner
 from onnxsparse.dialects.msbench.start_state import named_numbers
@@ -166,6 +167,24 @@ def ending(before: Callable[[int], None], at: int, end: Callable[[], None] = int
         before(number)
 
     return step
+
+
+def test_a_run_that_is_ended_behind_its_last_checkpoint_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration(tmp_path, None, trainer={"save_freq": 6})
+
+    def ended(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints, "clean", ended)
+    with pytest.raises(KeyboardInterrupt):
+        trained(config)
+    monkeypatch.undo()
+    runner = trained(config)
+    saved = torch.load(tmp_path / "out" / LATEST, weights_only=True)
+    assert saved["iteration"] == runner.loop.step == 24
+    assert all(torch.equal(one, saved["model"][name]) for name, one in runner.network.state_dict().items())
 
 
 def test_resume_model_goes_on_from_the_checkpoint_of_another_folder(tmp_path: Path) -> None:

@@ -373,9 +373,9 @@ class NetworkRunner:
             delivered=[one.facts() for one in self.delivered],
         )  # fmt: skip
         folder = os.path.join(self.job.save_dir, STATE)
+        self._write_network(LATEST)  # before: a run that goes on from its last checkpoint has nothing more to write
         checkpoints.save(folder, self.loop.step, arrays, facts)
         checkpoints.clean(folder, 1 if self.job.only_latest else KEPT)
-        self._write_network(LATEST)
 
     def _write_network(self, name: str) -> None:
         if self.processes.first:
